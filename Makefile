@@ -1,0 +1,49 @@
+# make demo        make the environment and watch agents talk, one of them killed half-way
+# make check       the quick look: lint, types, fast tests (at most 90 s)
+# make test        the whole suite
+# make test-long   the storms (minutes; POSTROOM_LONG_SHARE=1/7 runs one seventh of them)
+# make clean       remove what was made here
+#
+# Needs Python 3.11 or later and make; nothing else, and no rights. PYTHON=python3.12 chooses another Python.
+# Every path is relative, so that a folder with spaces in its name is as good as any.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: help demo check lint types test test-long clean
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^# make/make/p' Makefile
+
+demo: $(STAMP)
+	@$(BIN)/python -m postroom demo
+
+check: lint types
+	$(BIN)/python -m pytest -q -m "not slow and not long"
+
+lint: $(STAMP)
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/python -m mypy
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -q -m "not long"
+
+test-long: $(STAMP)
+	$(BIN)/python -m pytest -q -m long
+
+# Made anew only when what it is made from changes; the stamp is the last step, so a half-made one is made again.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Postroom needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12")'
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt hatchling editables
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $(STAMP)
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,49 @@
+"""Settings of the test run: which share of the long tests is to be run.
+
+The storms (`@pytest.mark.long`) take minutes each. CI runs them in turns: with `--long-share 2/7`, or
+POSTROOM_LONG_SHARE=2/7, only every seventh of them runs, beginning with the third. All shares together are all tests.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+def parse_share(text: str) -> tuple[int, int]:
+    """`k/n` as two numbers, k from 0 up to n - 1."""
+    first, slash, second = text.partition("/")
+    if not (slash and first.isdigit() and second.isdigit() and int(first) < int(second)):
+        raise pytest.UsageError(f"a share is written k/n with k from 0 to n - 1, for instance 2/7; not {text!r}")
+    return int(first), int(second)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the share be given on the command line; the environment is the default."""
+    parser.addoption(
+        "--long-share",
+        metavar="K/N",
+        default=os.environ.get("POSTROOM_LONG_SHARE") or "0/1",
+        help="of the long tests, run every Nth, beginning with number K (default: all of them)",
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the long tests of other shares, counted in the order of their names."""
+    k, n = parse_share(config.getoption("--long-share"))
+    long_ones = sorted(item.nodeid for item in items if item.get_closest_marker("long"))
+    others = {nodeid for index, nodeid in enumerate(long_ones) if index % n != k}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in others])
+    items[:] = [item for item in items if item.nodeid not in others]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """An empty share is not a failure: there may be fewer long tests than shares."""
+    if (
+        exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED
+        and parse_share(session.config.getoption("--long-share"))[1] > 1
+    ):
+        session.exitstatus = pytest.ExitCode.OK

@@ -1,0 +1,103 @@
+"""Postroom: programs and AI agents send each other messages without losing any, and without losing each other.
+
+    import postroom
+
+    room = postroom.open()
+    ada, bob = room.agent("ada"), room.agent("bob")
+    ada.send("bob", {"text": "hi"})
+    with bob.receive(timeout_s=5) as message:
+        print(message.payload)
+
+Names are loaded when they are first used: the command line starts fast because it imports little.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from .agent import Agent
+    from .clock import ManualClock
+    from .communications import CommunicationSystem, Message
+    from .config import Config
+    from .errors import (
+        AskFailed,
+        AskTimeout,
+        CircuitOpen,
+        Fault,
+        InvalidMessage,
+        NoMail,
+        NotAcked,
+        NotAnswered,
+        OutcomeUnknown,
+        PeerGone,
+        PostroomError,
+        RateLimited,
+        ReceiveTimeout,
+        Refused,
+        RoomBusy,
+        RoomClosed,
+        RoomDamaged,
+        RoomError,
+        RoomNotFound,
+        RoomUnreachable,
+        RoomUnsafe,
+        TooManyHops,
+        UnknownMessage,
+    )
+    from .limits import CircuitBreaker, CircuitState, TokenBucket
+    from .opening import open_room as open  # noqa: A004  `postroom.open` is the name people read
+    from .presence import AgentInfo
+    from .receipts import Attempt, DeadLetter, Event, Receipt, Wait
+    from .received import Received
+    from .room import Room
+    from .states import State
+
+__version__ = "0.1.0"
+
+__all__ = [  # noqa: RUF022  grouped for readers
+    # rooms and those in them
+    "open", "Room", "Agent", "Received", "Config", "ManualClock",
+    # what a room tells
+    "Receipt", "Event", "DeadLetter", "Attempt", "AgentInfo", "Wait", "State",
+    # the plain broker
+    "CommunicationSystem", "Message", "TokenBucket", "CircuitBreaker", "CircuitState",
+    # errors; errors.py draws the tree
+    "PostroomError",
+    "InvalidMessage", "Fault", "TooManyHops", "RateLimited", "UnknownMessage",
+    "NoMail", "ReceiveTimeout", "NotAcked",
+    "AskFailed", "PeerGone", "Refused", "NotAnswered", "AskTimeout",
+    "CircuitOpen",
+    "RoomError", "RoomNotFound", "RoomClosed", "RoomBusy", "RoomUnsafe", "RoomDamaged", "RoomUnreachable",
+    "OutcomeUnknown",
+]  # fmt: skip
+
+#: Which module holds each name.
+_HOMES: Final = {
+    "opening": ("open",),
+    "room": ("Room",),
+    "agent": ("Agent",),
+    "received": ("Received",),
+    "config": ("Config",),
+    "clock": ("ManualClock",),
+    "receipts": ("Receipt", "Event", "DeadLetter", "Attempt", "Wait"),
+    "presence": ("AgentInfo",),
+    "states": ("State",),
+    "communications": ("CommunicationSystem", "Message"),
+    "limits": ("TokenBucket", "CircuitBreaker", "CircuitState"),
+}
+_MODULE_OF: Final = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f".{_MODULE_OF.get(name, 'errors')}", __name__)
+    value = getattr(module, "open_room" if name == "open" else name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

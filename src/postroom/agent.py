@@ -1,0 +1,353 @@
+"""An agent: a name in a room, and everything that can be done in that name."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from . import asking, presence
+from .config import AGENT_LEASE_S, LEASE_S
+from .desk import Desk
+from .errors import Fault, InvalidMessage, ReceiveTimeout, UnknownMessage
+from .inbox import Inbox
+from .message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, DEFAULT_TYPE, Draft, Message, check_name
+from .received import ACKED, Received, check_names, check_seconds, follow
+from .serving import Handler, Serving
+from .states import NOTES
+from .store import Delivery, Ticket, Want
+
+LOOP_ENDED = "the loop ended before it was settled"
+
+
+class Agent:
+    """One agent of a room. All methods may be called from several threads at once.
+
+    Claims belong to this process and end with it. Those of a transient agent belong to the agent: they end by time
+    alone (ten minutes), so that another process of the same agent can settle them.
+    """
+
+    def __init__(self, desk: Desk, name: str, *, transient: bool = False) -> None:
+        check_names(name=name)
+        self.name = name
+        self.transient = transient
+        self._desk = desk
+
+    def __repr__(self) -> str:
+        return f"<Agent {self.name!r}>"
+
+    # Sending
+
+    def send(
+        self,
+        to: str | None,
+        payload: dict[str, Any],
+        *,
+        type: str = DEFAULT_TYPE,
+        channel: str = DEFAULT_CHANNEL,
+        priority: int = DEFAULT_PRIORITY,
+        ttl_s: float | None = None,
+        delay_s: float = 0,
+        correlation_id: str | None = None,
+        idempotency_key: str | None = None,
+        wait: str | None = None,
+        timeout_s: float | None = None,
+        cause: Received | Message | None = None,
+        trace: str | None = None,
+        _lane: str = "agent",
+    ) -> str:
+        """Send a message to one agent; to None, to whoever claims it first in the channel. Returns its id.
+
+        After: it is stored, also if this process dies now; nobody need have seen it. With `wait="acked"` the receiver
+        has acked (or answered) it, with `wait="answered"` answered it; NotAcked, with the id, when that did not happen
+        within `timeout_s` (None: for ever) or can no longer happen. It stays stored then.
+        `cause` is the message that this one was sent because of: hops are counted along such chains, and TooManyHops
+        ends a loop of agents that keep each other busy. Raises InvalidMessage, RateLimited: nothing was stored.
+        """
+        asking.check_wait(wait)
+        if timeout_s is not None:
+            check_seconds("timeout_s", timeout_s)
+        draft = self._draft(
+            cause,
+            to_agent=to,
+            payload=payload,
+            type=type,
+            channel=channel,
+            priority=priority,
+            ttl_s=ttl_s,
+            delay_s=delay_s,
+            correlation_id=correlation_id,
+            idempotency_key=idempotency_key,
+            trace=trace,
+            lane=_lane,
+        )
+        (id,) = self._desk.put([draft])
+        if wait is not None:
+            asking.await_state(self._desk, id, wait, timeout_s)
+        return id
+
+    def send_many(self, messages: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Send several messages, all or none, in one step. Each is a dict of `send`'s arguments: to, payload, type, …"""
+        drafts: list[Draft] = []
+        faults: list[Fault] = []
+        given: Iterable[Any] = messages
+        for index, message in enumerate(given):
+            if not isinstance(message, Mapping):
+                faults.append(Fault(f"messages[{index}]", f"must be a dict, not {message.__class__.__name__}"))
+                continue
+            unknown = [name for name in message if name not in _BATCH_FIELDS]
+            faults += [Fault(f"messages[{index}].{name}", "is not an argument of send_many") for name in unknown]
+            if not unknown:
+                fields = {("to_agent" if name == "to" else name): value for name, value in message.items()}
+                drafts.append(self._draft(**{"cause": None, "payload": None, **fields}))
+        if faults:
+            raise InvalidMessage(faults)
+        return self._desk.put(drafts) if drafts else []
+
+    def publish(
+        self,
+        channel: str,
+        payload: dict[str, Any],
+        *,
+        type: str = DEFAULT_TYPE,
+        priority: int = DEFAULT_PRIORITY,
+        ttl_s: float | None = None,
+        delay_s: float = 0,
+        correlation_id: str | None = None,
+        cause: Received | Message | None = None,
+        trace: str | None = None,
+        _lane: str = "agent",
+    ) -> list[str]:
+        """Send a copy to every subscriber of the channel. Returns the ids, one for each; [] when there is nobody."""
+        draft = self._draft(
+            cause,
+            publish=True,
+            payload=payload,
+            type=type,
+            channel=channel,
+            priority=priority,
+            ttl_s=ttl_s,
+            delay_s=delay_s,
+            correlation_id=correlation_id,
+            trace=trace,
+            lane=_lane,
+        )
+        return self._desk.put([draft])
+
+    def subscribe(self, channel: str) -> None:
+        """Get a copy of everything that is published in the channel from now on. Twice is once."""
+        check_names(channel=channel)
+        self._desk.check_open()
+        self._desk.store.subscribe(channel, self.name)
+
+    def unsubscribe(self, channel: str) -> bool:
+        """Get no more copies; those that are here stay. False when it was not subscribed."""
+        check_names(channel=channel)
+        self._desk.check_open()
+        return self._desk.store.unsubscribe(channel, self.name)
+
+    # Receiving
+
+    def receive(
+        self, timeout_s: float | None = None, *, channels: Iterable[str] | None = None, lease_s: float | None = None
+    ) -> Received:
+        """Claim the next message, waiting for one; ReceiveTimeout when none came in `timeout_s` (None: wait for ever).
+
+        Without channels: everything addressed to this agent, and the copies of its subscriptions. With channels: what
+        lies in those, addressed to it or to nobody. It belongs to this receiver for `lease_s` (30 s unless told);
+        then others may take it.
+        """
+        want = self._want(channels, lease_s)
+        if timeout_s is not None:
+            check_seconds("timeout_s", timeout_s)
+        with Inbox(self._desk, want) as inbox:
+            delivery = inbox.next(timeout_s)
+        if delivery is None:
+            where = f" in {', '.join(want.channels)}" if want.channels else ""
+            raise ReceiveTimeout(f"no message for {self.name}{where} within {timeout_s:g} s")
+        return Received(self._desk, delivery, want.lease_s)
+
+    def poll(self, *, channels: Iterable[str] | None = None, lease_s: float | None = None) -> Received | None:
+        """The same without waiting: a message, or None when there is none."""
+        want = self._want(channels, lease_s)
+        for delivery in self._desk.claim(want).deliveries:
+            return Received(self._desk, delivery, want.lease_s)
+        return None
+
+    def listen(
+        self,
+        *,
+        channels: Iterable[str] | None = None,
+        lease_s: float | None = None,
+        timeout_s: float | None = None,
+    ) -> Iterator[Received]:
+        """One message after the other, for ever; with `timeout_s`, until none came for so long.
+
+        When the loop's body comes round without having settled its message, that is acked and the next one claimed in
+        one step. A loop that ends in the middle (`break`, or an error in its body) has not said that it was done: the
+        message is delivered again. Call `m.ack()` before a `break` that follows good work.
+        """
+        want = self._want(channels, lease_s)
+        if timeout_s is not None:
+            check_seconds("timeout_s", timeout_s)
+        return self._listen(want, timeout_s)
+
+    def _listen(self, want: Want, timeout_s: float | None) -> Iterator[Received]:
+        with Inbox(self._desk, want) as inbox:
+            delivery = inbox.next(timeout_s)
+            while delivery is not None:
+                message = Received(self._desk, delivery, want.lease_s)
+                try:
+                    yield message
+                except GeneratorExit:
+                    message.give_back(LOOP_ENDED)
+                    raise
+                except BaseException as error:
+                    message.give_back(error)
+                    raise
+                claimed = message.conclude(ACKED, claim_next=want).claimed
+                delivery = claimed.deliveries[0] if claimed and claimed.deliveries else inbox.next(timeout_s)
+
+    def serve(
+        self,
+        handlers: Mapping[str, Handler],
+        concurrency: int = 4,
+        *,
+        channels: Iterable[str] | None = None,
+        lease_s: float | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """Answer messages with functions, by their type; "*" is for every other type.
+
+        A function gets the message and returns the payload of the answer, or None, which acks it. If it raises, the
+        message is delivered again later, and set aside with the error after the last delivery. A type without a
+        function is refused. Leases are extended while a function runs, however long it takes.
+        Runs `concurrency` messages at a time, in threads. Returns when `stop` is set, the room is closed or Ctrl-C is
+        pressed, after the running functions have finished.
+        """
+        Serving(self._desk, self._want(channels, lease_s), handlers, concurrency, stop).run()
+
+    def claimed(self, id: str) -> Received:
+        """A message that this agent holds already, perhaps claimed by an earlier process of its.
+
+        Raises UnknownMessage when it is not kept here, InvalidMessage saying who holds it when it is another's.
+        """
+        self._desk.check_open()
+        message = self._desk.store.get(id)
+        if message is None:
+            raise UnknownMessage(f"no message {id} is kept in this room")
+        if not _is_held(message):
+            raise InvalidMessage("id", f"nobody holds message {id}: it is {message.state_name}")
+        if message.claimed_by != self.name:
+            raise InvalidMessage("id", f"message {id} is held by {message.claimed_by}, not by {self.name}")
+        ticket = Ticket(message.id, message.token, self.name)
+        return Received(self._desk, Delivery(message, ticket), self._lease_s(None))
+
+    # Asking
+
+    def ask(
+        self,
+        to: str | None,
+        payload: dict[str, Any],
+        timeout_s: float | None = 30,
+        *,
+        type: str = DEFAULT_TYPE,
+        channel: str = DEFAULT_CHANNEL,
+        priority: int = DEFAULT_PRIORITY,
+        ttl_s: float | None = None,
+        delay_s: float = 0,
+        correlation_id: str | None = None,
+        idempotency_key: str | None = None,
+        cause: Received | Message | None = None,
+        trace: str | None = None,
+        _lane: str = "agent",
+    ) -> Received:
+        """Send a question and return its answer, which is acked already. `receive` does not see that answer.
+
+        Raises Refused (with the reason), NotAnswered (ended without an answer: acked, expired, dead), PeerGone (the
+        peer ran while we waited, and died or stopped), AskTimeout. In all these cases the question stays as it is, and
+        an answer that comes later is ordinary mail. `timeout_s` None waits as long as the peer runs.
+        """
+        if timeout_s is not None:
+            check_seconds("timeout_s", timeout_s)
+        draft = self._draft(
+            cause,
+            to_agent=to,
+            payload=payload,
+            type=type,
+            channel=channel,
+            priority=priority,
+            ttl_s=ttl_s,
+            delay_s=delay_s,
+            correlation_id=correlation_id,
+            idempotency_key=idempotency_key,
+            trace=trace,
+            lane=_lane,
+            waiter=self._desk.process,
+        )
+        (id,) = self._desk.put([draft])
+        answer = asking.Question(self._desk, self.name, to, id, timeout_s).answer()
+        return Received(self._desk, answer, LEASE_S, settled=True)
+
+    # Being here
+
+    def heartbeat(self, status: str = "active", current_task: str | None = None) -> None:
+        """Say how this agent is and what it does. That it lives is also said by itself while it is open."""
+        faults: list[Fault] = []
+        check_name("status", status, faults)
+        if current_task is not None:
+            check_name("current_task", current_task, faults)
+        if faults:
+            raise InvalidMessage(faults)
+        self._desk.check_open()
+        presence.beat(self._desk, self.name, status, current_task)
+
+    # Parts of the above
+
+    def _draft(self, cause: Received | Message | None, *, trace: str | None = None, **fields: Any) -> Draft:
+        chain_id, hop_count, inherited = follow(cause, self._desk.config.max_hops)
+        return Draft(
+            from_agent=self.name,
+            chain_id=chain_id,
+            hop_count=hop_count,
+            trace=inherited if trace is None else trace,
+            max_deliveries=self._desk.config.max_deliveries,
+            **fields,
+        )
+
+    def _want(self, channels: Iterable[str] | None, lease_s: float | None) -> Want:
+        self._desk.check_open()
+        return Want(
+            agent=self.name,
+            lease_s=self._lease_s(lease_s),
+            channels=None if channels is None else _checked_channels(channels),
+            owner=None if self.transient else self._desk.process,
+        )
+
+    def _lease_s(self, lease_s: float | None) -> float:
+        if lease_s is None:
+            return AGENT_LEASE_S if self.transient else LEASE_S
+        return check_seconds("lease_s", lease_s, zero=False)
+
+
+#: What a message of `send_many` may say: everything that `send` takes but the waiting.
+_BATCH_FIELDS = frozenset(inspect.signature(Agent.send).parameters) - {"self", "wait", "timeout_s", "_lane"}
+
+
+def _is_held(message: Message) -> bool:
+    """Whether the last claim still counts. Not the state: an ended lease counts until somebody takes the message."""
+    changes = [entry.event for entry in message.ledger if entry.event not in NOTES]
+    return message.claimed_by is not None and changes[-1:] == ["claimed"]
+
+
+def _checked_channels(channels: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(channels, str):
+        raise InvalidMessage("channels", f"must be a list of names, such as [{channels!r}]")
+    named = tuple(channels)
+    faults: list[Fault] = [] if named else [Fault("channels", "must name at least one channel")]
+    for channel in named:
+        check_name("channels", channel, faults)
+    if faults:
+        raise InvalidMessage(faults)
+    return named

@@ -1,0 +1,111 @@
+"""The command line: `postroom COMMAND`.
+
+Agents' hooks start this at every step they take, so it imports only what the command that was called needs:
+the table of commands is plain data, the parser is built for one command, and rich is loaded for people alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+from postroom.errors import PostroomError
+
+from . import exits
+from .commands import COMMANDS, GROUPS
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. Errors that can be expected are one sentence on standard error."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter is no reason to fail
+    try:
+        code = _run(words)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return exits.INTERRUPTED
+    except BrokenPipeError:
+        # the reader went away, as in `| head`; nothing more can be written, not even by the interpreter at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exits.BROKEN_PIPE
+    return code
+
+
+def _run(words: list[str]) -> int:
+    try:
+        return _dispatch(words)
+    except PostroomError as error:
+        _report(error, as_json="--json" in words)
+        return exits.code_of(error)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _report(PostroomError(f"the system says: {error}"), as_json="--json" in words)
+        return exits.FAILED
+
+
+def _dispatch(words: list[str]) -> int:
+    before, name, after = _split(words)
+    if name is None or "--help" in before or "-h" in before:
+        return _without_command(before)
+    if name == "help":
+        before, name, after = [], next(iter(after), ""), ["--help"]
+        if not name:
+            return _without_command([])
+    if name not in COMMANDS:
+        raise exits.UsageError(f"there is no command {name!r}{_near(name)}; `postroom --help` lists them all")
+    # argparse costs 9 ms, so even it waits until a command is known
+    running = importlib.import_module("postroom.cli.call")
+    code: int = running.run(name, before + after)
+    return code
+
+
+def _split(words: list[str]) -> tuple[list[str], str | None, list[str]]:
+    """The options before the command, the command, and what comes after it."""
+    place = 0
+    while place < len(words) and words[place].startswith("-"):
+        place += 2 if words[place] in ("--room", "--as") else 1
+    return (words[:place], words[place], words[place + 1 :]) if place < len(words) else (words, None, [])
+
+
+def _without_command(options: list[str]) -> int:
+    if "--version" in options:
+        from postroom import __version__
+
+        print(f"postroom {__version__}")
+        return exits.DONE
+    if options and not {"--help", "-h"} & set(options):
+        raise exits.UsageError(f"no command was given after {options[-1]!r}; `postroom --help` lists them all")
+    print(_overview())
+    return exits.DONE if options else exits.USAGE
+
+
+def _overview() -> str:
+    lines = ["usage: postroom [--room URL] [--json] [--as NAME] COMMAND ...", ""]
+    lines.append("Messages between programs and agents that are not lost.")
+    for title, names in GROUPS:
+        lines += ["", f"{title}:"]
+        lines += [f"  {name:<12} {COMMANDS[name].summary}" for name in names]
+    lines += ["", "`postroom COMMAND --help` tells more, with an example.", ""]
+    lines.append("Exit codes: " + " · ".join(f"{code} {meaning}" for code, meaning in exits.MEANING.items()))
+    return "\n".join(lines)
+
+
+def _near(name: str) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, COMMANDS, n=3)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _report(error: PostroomError, *, as_json: bool) -> None:
+    from . import show
+
+    sys.stdout.flush()
+    if as_json:
+        show.document({"error": {"type": type(error).__name__, "message": str(error)}})
+    print(f"postroom: {show.visible(str(error))}", file=sys.stderr)

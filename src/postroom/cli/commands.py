@@ -1,0 +1,89 @@
+"""Every command: where it is written, what it does, and an example. Plain data, so that a look at it costs nothing.
+
+A command `send` in module `mail` is the pair of functions `send_options(parser)` and `send(call) -> exit code`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Command(NamedTuple):
+    """One command of the command line."""
+
+    module: str
+    summary: str
+    examples: tuple[str, ...]
+    function: str = ""  # where the command's own name is a word of Python
+
+
+COMMANDS: Final[dict[str, Command]] = {
+    "init": Command("rooms", "make a room in this folder", ("postroom init", "postroom init --room sqlite:/srv/mail")),
+    "status": Command("look", "the room at a glance", ("postroom status",)),
+    "agents": Command("look", "who is in the room, and how they are", ("postroom agents --json",)),
+    "mailboxes": Command("look", "what waits for whom", ("postroom mailboxes",)),
+    "send": Command(
+        "mail",
+        "send a message to an agent",
+        (
+            "postroom send bob 'the build is green' --as ada",
+            """postroom send bob '{"pr": 7}' --as ada --type review --wait acked --timeout 60""",
+            """postroom send '*' '{"pr": 7}' --channel reviews --as ada""",
+        ),
+    ),
+    "receive": Command(
+        "mail",
+        "take the next message",
+        ("postroom receive --as bob --wait 30", "postroom receive --as bob --channel reviews --ack --json"),
+    ),
+    "ack": Command("mail", "say that a received message is done", ("postroom ack ID --as bob",)),
+    "retry": Command(
+        "mail",
+        "give a received message back, to be delivered again",
+        ("postroom retry ID 'the server was down' --delay 60 --as bob",),
+    ),
+    "reply": Command("mail", "answer a received message and end it", ("postroom reply ID 'yes, ship it' --as bob",)),
+    "refuse": Command("mail", "say no to a received message", ("postroom refuse ID 'not my module' --as bob",)),
+    "extend": Command("mail", "keep a received message for longer", ("postroom extend ID --lease 1800 --as bob",)),
+    "ask": Command(
+        "mail",
+        "send a question and wait for the answer",
+        ("postroom ask bob 'which port?' --as ada --timeout 30",),
+    ),
+    "listen": Command("mail", "print messages as they come", ("postroom listen --as bob --json",)),
+    "publish": Command("mail", "send a copy to every subscriber", ("postroom publish news 'v2 is out' --as ada",)),
+    "subscribe": Command("mail", "get a copy of what is published", ("postroom subscribe news --as bob",)),
+    "unsubscribe": Command("mail", "get no more copies", ("postroom unsubscribe news --as bob",)),
+    "peek": Command(
+        "look",
+        "look at messages without taking any",
+        ("postroom peek --agent bob", "postroom peek --channel reviews --state dead --limit 50"),
+    ),
+    "receipt": Command("look", "what became of a message", ("postroom receipt ID",)),
+    "dead": Command("look", "messages that were set aside", ("postroom dead",)),
+    "requeue": Command("rooms", "put dead messages back", ("postroom requeue ID", "postroom requeue --all")),
+    "replay": Command(
+        "rooms",
+        "send kept messages again",
+        ("postroom replay --since 2h --to bob", "postroom replay --since 2026-11-15T06:00:00Z --channel reviews"),
+    ),
+    "sql": Command(
+        "look",
+        "read the room's tables",
+        ("""postroom sql "SELECT id, status FROM messages WHERE status = 'pending'\"""",),
+    ),
+    "as": Command(
+        "run_as", "run a program as an agent", ("postroom as bob -- python worker.py --fast",), function="run_as"
+    ),
+    "demo": Command("demo", "watch agents talk, one of them killed half-way", ("postroom demo",)),
+    "completion": Command(
+        "completion", "print a completion script for your shell", ('eval "$(postroom completion bash)"',)
+    ),
+}
+
+GROUPS: Final = (
+    ("Mail", ("send", "receive", "ack", "retry", "reply", "refuse", "extend", "ask", "listen")),
+    ("Channels", ("publish", "subscribe", "unsubscribe")),
+    ("Looking, which changes nothing", ("status", "agents", "mailboxes", "peek", "receipt", "dead", "sql")),
+    ("Rooms", ("init", "requeue", "replay", "as", "demo", "completion")),
+)

@@ -1,0 +1,55 @@
+"""The exit codes, and which error ends with which."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from postroom import errors
+from postroom.errors import PostroomError
+
+DONE: Final = 0
+FAILED: Final = 1  # the operation failed: refused, not held any more, the one asked is gone
+USAGE: Final = 2  # the command was not written as it must be
+NOTHING: Final = 3  # nothing there, or time ran out
+NO_ROOM: Final = 4  # the room cannot be found or reached
+SESSION_FAILED: Final = 5
+INTERRUPTED: Final = 130  # Ctrl-C, as shells count it
+BROKEN_PIPE: Final = 141  # the reader of our output went away
+
+MEANING: Final = {
+    DONE: "done",
+    FAILED: "the operation failed",
+    USAGE: "wrong usage",
+    NOTHING: "nothing there, or timed out",
+    NO_ROOM: "the room cannot be found or reached",
+    SESSION_FAILED: "the session failed",
+}
+
+#: The first line that fits decides; whatever is not named here is a failed operation.
+_CODE_OF: Final = (
+    ((errors.TooManyHops, errors.RoomBusy, errors.OutcomeUnknown), FAILED),
+    ((errors.InvalidMessage,), USAGE),
+    ((errors.UnknownMessage, errors.NoMail, errors.NotAcked, errors.AskTimeout), NOTHING),
+    ((errors.RoomError,), NO_ROOM),
+)
+
+
+class UsageError(PostroomError):
+    """The command was not written as it must be."""
+
+
+class NotStarted(PostroomError):
+    """A program could not be started. `exit_code` is what a shell would have said."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        self.exit_code = exit_code
+        super().__init__(message)
+
+
+def code_of(error: PostroomError) -> int:
+    """The exit code that an error ends with."""
+    if isinstance(error, NotStarted):
+        return error.exit_code
+    if isinstance(error, UsageError):
+        return USAGE
+    return next((code for kinds, code in _CODE_OF if isinstance(error, kinds)), FAILED)

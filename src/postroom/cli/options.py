@@ -1,0 +1,102 @@
+"""What the command line understands: the options that every command takes, and how values are read."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import sys
+from typing import NoReturn
+
+from . import exits
+from .commands import COMMANDS
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help at a fixed width: asking the terminal for its own costs an import at every start, with or without help."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28, width=100)
+
+
+class Parser(argparse.ArgumentParser):
+    """The parser of one command. What is wrong is raised, so that one place writes errors."""
+
+    def error(self, message: str) -> NoReturn:
+        raise exits.UsageError(f"{message} (see `{self.prog} --help`)")
+
+
+def parser_for(name: str) -> Parser:
+    """The parser of one command, without the command's own options."""
+    command = COMMANDS[name]
+    examples = "\n".join(f"  {line}" for line in command.examples)
+    parser = Parser(
+        prog=f"postroom {name}",
+        description=command.summary[0].upper() + command.summary[1:] + ".",
+        epilog=f"example{'s' * (len(command.examples) > 1)}:\n{examples}",
+        formatter_class=Formatter,
+        allow_abbrev=False,
+    )
+    common = parser.add_argument_group("for every command")
+    common.add_argument("--room", metavar="URL", help="the room; else $POSTROOM_URL, else the nearest .postroom above")
+    common.add_argument("--json", action="store_true", help="write JSON: one document, or one per line for streams")
+    common.add_argument("--as", dest="name", metavar="NAME", help="the agent that speaks; else $POSTROOM_AGENT")
+    return parser
+
+
+def seconds(text: str) -> float:
+    """A span of time: a number of seconds, or 10s, 5m, 2h, 1d."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)([smhd]?)", text.strip())
+    value = float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]] if match else math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a span of time; write seconds, or 10s, 5m, 2h, 1d")
+    return value
+
+
+def count(text: str) -> int:
+    """A whole number above zero."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above zero")
+    return int(text)
+
+
+def whole(text: str) -> int:
+    """A whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def payload_arguments(parser: argparse.ArgumentParser) -> None:
+    """PAYLOAD, and how to send text that looks like JSON."""
+    parser.add_argument(
+        "payload", metavar="PAYLOAD", help='a JSON object; `-` to read it from stdin; other text becomes {"text": ...}'
+    )
+    parser.add_argument("--text", action="store_true", help="PAYLOAD is plain text, whatever it looks like")
+
+
+def payload_of(text: str, *, plain: bool) -> dict[str, object]:
+    """The payload that was written: a JSON object, or text. Raises UsageError for a broken object."""
+    import msgspec
+
+    if text == "-":
+        text = _read_stdin()
+    if plain or not text.lstrip().startswith("{"):
+        return {"text": text}
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise exits.UsageError(
+            f"PAYLOAD begins with a brace but is not a JSON object ({error}); add --text to send it as plain text"
+        ) from None
+    assert isinstance(value, dict)
+    return value
+
+
+def _read_stdin() -> str:
+    raw = sys.stdin.buffer.read() if hasattr(sys.stdin, "buffer") else sys.stdin.read().encode()
+    try:
+        return raw.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise exits.UsageError(f"stdin is not UTF-8 text ({error.reason} at byte {error.start})") from None

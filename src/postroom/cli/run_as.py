@@ -1,0 +1,77 @@
+"""`postroom as NAME -- COMMAND...`: run any program as an agent, and tell the room when it ends."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Final
+
+from postroom.config import URL_VARIABLE
+
+from . import exits, show
+from .call import AGENT_VARIABLE
+
+if TYPE_CHECKING:
+    from .call import Call
+
+NOT_EXECUTABLE: Final = 126
+NOT_FOUND: Final = 127
+#: Handed on to the program; those of the first line the terminal sends to it by itself.
+FROM_TERMINAL: Final = (signal.SIGINT, signal.SIGQUIT)
+PASSED_ON: Final = (*FROM_TERMINAL, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def run_as_options(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "postroom as [-h] [--room URL] NAME -- COMMAND..."
+    parser.add_argument("agent", metavar="NAME", help="who the program is")
+    parser.add_argument("program", metavar="COMMAND", nargs="*", help="the program and its arguments")
+
+
+def run_as(call: Call) -> int:
+    args = call.args
+    if not args.program:
+        raise exits.UsageError("name the program to run: postroom as NAME -- COMMAND...")
+    args.name = args.agent
+    room = call.room
+    environment = {**os.environ, URL_VARIABLE: str(room.url), AGENT_VARIABLE: args.agent}
+    agent = call.agent(transient=False)  # heartbeats until the room is closed, which is when the program has ended
+    agent.heartbeat(current_task=show.visible(" ".join(args.program))[:60])
+    return _run(args.program, environment)
+
+
+def _run(program: list[str], environment: dict[str, str]) -> int:
+    """Run it to its end and return its exit status as a shell would."""
+    child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def pass_on(number: int, _frame: object) -> None:
+        if child is None:
+            early.append(number)
+        elif child.poll() is None and not (number in FROM_TERMINAL and _in_foreground()):
+            child.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in PASSED_ON}
+    try:
+        child = subprocess.Popen(program, env=environment)
+        for number in early:
+            pass_on(number, None)
+        status = child.wait()
+    except FileNotFoundError:
+        raise exits.NotStarted(f"{program[0]}: no such program", NOT_FOUND) from None
+    except OSError as error:
+        raise exits.NotStarted(f"{program[0]}: it cannot be run ({error.strerror})", NOT_EXECUTABLE) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return status if status >= 0 else 128 - status
+
+
+def _in_foreground() -> bool:
+    """Whether we, and with us the program, are what the terminal sends its signals to."""
+    try:
+        with open("/dev/tty", "rb") as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False

@@ -1,0 +1,118 @@
+"""How things are shown: JSON for programs, aligned text for pipes, tables for people at a terminal.
+
+Text that others wrote is made harmless first: what would move the cursor, hide or turn the line round is written out.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+#: Spaces and joiners that only shape text; emoji need the joiner.
+_KEEP: Final = frozenset("\u00a0\u1680\u2002\u2003\u2009\u200c\u200d\u202f\u205f\u3000")
+
+
+def visible(text: str, keep: str = "") -> str:
+    """The text with control characters, terminal sequences and marks of direction written out, as in Python's source."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in _KEEP or c in keep else _written_out(c) for c in text)
+
+
+def _written_out(char: str) -> str:
+    short = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(char)
+    number = ord(char)
+    return short or (
+        f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}" if number < 65536 else f"\\U{number:08x}"
+    )
+
+
+def write(text: str) -> None:
+    """Write one line (or several) to standard output."""
+    sys.stdout.write(text + "\n")
+
+
+def document(value: object) -> None:
+    """Write one JSON document on one line, and let it go out at once."""
+    text = msgspec.json.encode(value).decode()
+    if sys.stdout.isatty() and not text.isprintable():
+        # JSON leaves most of these as they are, and a terminal obeys them; inside JSON they can stand only in strings
+        text = "".join(c if c.isprintable() or c in _KEEP else _json_escape(c) for c in text)
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _json_escape(char: str) -> str:
+    units = char.encode("utf-16-be")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", empty: str = "nothing") -> None:
+    """Show rows under their columns: as a table at a terminal, as aligned text elsewhere."""
+    cells = [["" if value is None else visible(str(value)) for value in row] for row in rows]
+    if not cells:
+        write(f"{title}: {empty}" if title else empty)
+    elif sys.stdout.isatty():
+        _rich_table(columns, cells, title)
+    else:
+        _plain_table(columns, cells, title)
+
+
+def _plain_table(columns: Sequence[str], rows: list[list[str]], title: str) -> None:
+    lines = [list(columns), *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    if title:
+        write(title)
+    for line in lines:
+        write("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _rich_table(columns: Sequence[str], rows: list[list[str]], title: str) -> None:
+    # imported here and nowhere else: it costs 44 ms, and only a person is worth that (tests/test_house.py)
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(title=Text(title, style="bold") if title else None, title_justify="left", box=box.SIMPLE_HEAD)
+    for column in columns:
+        drawn.add_column(Text(column), overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(cell) for cell in row))
+    sys.stdout.flush()
+    Console(file=sys.stdout, highlight=False, markup=False, emoji=False).print(drawn)
+
+
+def payload_line(payload: Mapping[str, Any]) -> str:
+    """A payload on one line: its text when it is nothing but text, else JSON."""
+    if set(payload) == {"text"} and isinstance(payload["text"], str):
+        return visible(payload["text"])
+    return visible(msgspec.json.encode(payload).decode())
+
+
+def payload_plain(payload: Mapping[str, Any]) -> str:
+    """A payload and nothing else: its text, with its line breaks, or JSON on one line."""
+    if set(payload) == {"text"} and isinstance(payload["text"], str):
+        return visible(payload["text"], keep="\n\t")
+    return visible(msgspec.json.encode(payload).decode())
+
+
+def payload_lines(payload: Mapping[str, Any]) -> list[str]:
+    """A payload on as many lines as it needs, each indented, so that none can pass for a line of ours."""
+    if set(payload) == {"text"} and isinstance(payload["text"], str):
+        text = visible(payload["text"], keep="\n\t")
+    else:
+        text = visible(msgspec.json.format(msgspec.json.encode(payload), indent=2).decode(), keep="\n")
+    return ["    " + line for line in text.split("\n")]
+
+
+def ago(since_ms: int, now_ms: int) -> str:
+    """How long ago something was, in the largest unit that fits."""
+    passed_s = max(0, now_ms - since_ms) / 1000
+    for size_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if passed_s >= size_s:
+            return f"{passed_s / size_s:.0f} {unit} ago"
+    return f"{passed_s:.0f} s ago"

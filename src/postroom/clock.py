@@ -1,0 +1,173 @@
+"""Time and chance come in here, and nowhere else.
+
+Two times are told apart. The *wall* clock is what people read; it may jump. The *steady* clock only goes forward,
+at the same rate for every process of this machine since it booted: leases, delays and expiry are counted in it,
+so that a wall clock set back an hour neither frees nor freezes anything (tests/faults/test_clock.py).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import threading
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+
+class Clock(Protocol):
+    """Where Postroom gets its time and its chance from."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970 as people count them. May jump either way."""
+
+    def steady_ns(self) -> int:
+        """Nanoseconds since this machine booted. Never goes back; the same for all its processes."""
+
+    def boot_id(self) -> str:
+        """A name for this run of the steady clock; another after each boot."""
+
+    def random(self) -> float:
+        """A number from 0 up to, not including, 1."""
+
+    def sleep(self, seconds: float) -> None:
+        """Return after that time."""
+
+    def wait_readable(self, fds: Sequence[int], timeout_s: float | None) -> list[int]:
+        """Wait until one of the descriptors can be read; return those that can, or [] when time ran out."""
+
+
+def _read_boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:  # not Linux: the boot's moment, to the minute, will do
+        return f"boot-{int(time.time() - time.monotonic()) // 60}"
+
+
+_STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def __init__(self) -> None:
+        self._boot_id: str | None = None
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def steady_ns(self) -> int:
+        return time.clock_gettime_ns(_STEADY)
+
+    def boot_id(self) -> str:
+        if self._boot_id is None:
+            self._boot_id = _read_boot_id()
+        return self._boot_id
+
+    def random(self) -> float:
+        return random.random()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def wait_readable(self, fds: Sequence[int], timeout_s: float | None) -> list[int]:
+        poll = select.poll()
+        for fd in fds:
+            poll.register(fd, select.POLLIN)
+        # poll counts in whole milliseconds; rounding up keeps a wait from ending early and spinning
+        ready = poll.poll(None if timeout_s is None else max(0, -int(-timeout_s * 1000 // 1)))
+        return [fd for fd, _ in ready]
+
+
+class ManualClock:
+    """A clock for tests: time stands still until `advance` is called, and waits end when it has moved far enough."""
+
+    def __init__(self, wall_ms: int = 1_790_000_000_000, seed: int = 0) -> None:
+        self._lock = threading.Condition()
+        self._wall_ms = wall_ms
+        self._steady_ns = 1_000_000_000_000
+        self._boot = "manual-1"
+        self._random = random.Random(seed)
+        self._sleepers: set[int] = set()
+
+    def wall_ms(self) -> int:
+        return self._wall_ms
+
+    def steady_ns(self) -> int:
+        return self._steady_ns
+
+    def boot_id(self) -> str:
+        return self._boot
+
+    def random(self) -> float:
+        return self._random.random()
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, on both clocks."""
+        with self._lock:
+            self._wall_ms += round(seconds * 1000)
+            self._steady_ns += round(seconds * 1_000_000_000)
+            self._rouse()
+
+    def jump_wall(self, seconds: float) -> None:
+        """Set the wall clock forward or back; the steady clock does not notice."""
+        with self._lock:
+            self._wall_ms += round(seconds * 1000)
+            self._rouse()
+
+    def reboot(self) -> None:
+        """Start the steady clock anew, as after a restart of the machine."""
+        with self._lock:
+            self._steady_ns = 1_000_000_000
+            self._boot = f"manual-{int(self._boot.rpartition('-')[2]) + 1}"
+            self._rouse()
+
+    def _rouse(self) -> None:
+        self._lock.notify_all()
+        for fd in self._sleepers:
+            os.write(fd, b"!")
+
+    def sleep(self, seconds: float) -> None:
+        with self._lock:
+            until = self._steady_ns + seconds * 1_000_000_000
+            while self._steady_ns < until:
+                self._lock.wait()
+
+    def wait_readable(self, fds: Sequence[int], timeout_s: float | None) -> list[int]:
+        until = None if timeout_s is None else self._steady_ns + timeout_s * 1_000_000_000
+        told, tell = os.pipe()
+        with self._lock:
+            self._sleepers.add(tell)
+        try:
+            while True:
+                out_of_time = until is not None and self._steady_ns >= until
+                ready, _, _ = select.select([*fds, told], [], [], 0 if out_of_time else None)
+                if told in ready:
+                    os.read(told, 4096)
+                found = [fd for fd in fds if fd in ready]
+                if found or out_of_time:
+                    return found
+        finally:
+            with self._lock:
+                self._sleepers.discard(tell)
+            os.close(told)
+            os.close(tell)
+
+
+SYSTEM: Final = SystemClock()
+
+
+def iso(ms: int) -> str:
+    """A wall-clock time as text: 2026-11-15T06:48:50.123Z."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"
+
+
+def from_iso(text: str) -> int:
+    """The milliseconds of a time written as ISO 8601 (UTC unless it says otherwise)."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)

@@ -1,0 +1,394 @@
+"""The plain broker: send, look, claim, complete, with plain dictionaries and one call per step.
+
+It is a second door to the same room that `postroom.open` opens, in the folder `.claude/communications` of a project:
+what is sent through one is received through the other. Nothing here keeps messages; the store does.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from . import message as envelope
+from . import presence
+from .clock import SYSTEM, Clock, iso
+from .config import AGENT_LEASE_S, Config, RoomUrl
+from .desk import Deadline, Desk
+from .errors import InvalidMessage
+from .opening import make_folder
+from .received import Verdict, check_names, follow, words
+from .retry import backoff_s
+from .states import NOTES, State
+from .store import Query, Ticket, Want, topic_to
+from .stores import open_store
+
+READY: Final = frozenset({State.READY})
+#: Events of a ledger after which somebody's claim still counts: it was taken, or only its lease has ended.
+_HELD_AFTER: Final = frozenset({"claimed", "released"})
+#: What `send_message` calls the fields of an envelope, where that differs.
+_ARGUMENTS: Final = {"type": "message_type", "ttl_s": "ttl_seconds"}
+#: Messages are counted and deleted so many at a time.
+_PAGE: Final = 1000
+
+
+@dataclass
+class Message:
+    """An envelope to fill in by hand; `CommunicationSystem.send_message` makes its own."""
+
+    id: str
+    type: str
+    version: str
+    timestamp: str
+    from_agent: str
+    channel: str
+    priority: int
+    payload: dict[str, Any]
+    correlation_id: str | None = None
+    to_agent: str | None = None
+
+    @classmethod
+    def create(
+        cls,
+        from_agent: str,
+        message_type: str,
+        payload: dict[str, Any],
+        *,
+        channel: str = envelope.DEFAULT_CHANNEL,
+        priority: int = envelope.DEFAULT_PRIORITY,
+        correlation_id: str | None = None,
+        to_agent: str | None = None,
+    ) -> Message:
+        """A message of now, with a new id."""
+        now_ms = SYSTEM.wall_ms()
+        return cls(
+            id=envelope.id_of(envelope.key_at(now_ms * 1_000_000), int(SYSTEM.random() * 2**envelope.SALT_BITS)),
+            type=message_type,
+            version=envelope.VERSION,
+            timestamp=iso(now_ms),
+            from_agent=from_agent,
+            channel=channel,
+            priority=priority,
+            payload=payload,
+            correlation_id=correlation_id,
+            to_agent=to_agent,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as a dictionary of its own: changing it does not change the message."""
+        return asdict(self)
+
+    def validate(self) -> tuple[bool, list[str]]:
+        """Whether it is valid, and a sentence for every fault. `send_message` checks more than this."""
+        errors: list[str] = []
+        payload: object = self.payload  # somebody may have put anything there
+        if type(self.priority) is not int or not 1 <= self.priority <= 10:
+            errors.append("Priority must be 1-10")
+        if not isinstance(payload, dict):
+            errors.append("Payload must be dict")
+        if self.version != envelope.VERSION:
+            errors.append(f"Unsupported version: {self.version}")
+        return (not errors, errors)
+
+
+class CommunicationSystem:
+    """A message broker in a project's folder. May be shared by threads; every process makes its own.
+
+    Claims belong to the agent that is named, not to the process that made the call, and end after ten minutes.
+    Every method works without `initialize`, which only does its work earlier.
+    """
+
+    def __init__(self, project_root: str | Path, *, clock: Clock = SYSTEM) -> None:
+        self.project_root = Path(project_root).resolve()
+        self.comm_dir = self.project_root / ".claude" / "communications"
+        self.db_path = self.comm_dir / "messages.db"
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._opened: Desk | None = None
+        self._finalize: weakref.finalize[..., Any] | None = None
+
+    @property
+    def _desk(self) -> Desk:
+        """The room, opened when it is first needed."""
+        with self._lock:
+            if self._opened is None:
+                make_folder(self.comm_dir)
+                (self.project_root / ".claude" / "artifacts").mkdir(exist_ok=True)
+                url, config = RoomUrl("sqlite", str(self.comm_dir), {}), Config()
+                self._opened = Desk(open_store(url, config, self._clock), config, self._clock)
+                # Programs written for the source document never close. Not at exit, though: their threads may still work.
+                self._finalize = weakref.finalize(self, self._opened.close)
+                self._finalize.atexit = False
+            return self._opened
+
+    def initialize(self) -> None:
+        """Make the folders and the database where they are not there yet. Repeating it changes nothing."""
+        self._desk.check_open()
+
+    def close(self) -> None:
+        """Let go of the database. A later call opens it again."""
+        with self._lock:
+            self._opened = None
+            finalize, self._finalize = self._finalize, None
+        if finalize is not None:
+            finalize()
+
+    def __enter__(self) -> Self:
+        self.initialize()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Messages
+
+    def send_message(
+        self,
+        from_agent: str,
+        message_type: str,
+        payload: dict[str, Any],
+        to_agent: str | None = None,
+        channel: str = "general",
+        priority: int = 5,
+        correlation_id: str | None = None,
+        ttl_seconds: float | None = None,
+    ) -> str:
+        """Store a message, to one agent or to whoever claims it first in the channel, and return its id.
+
+        Raises InvalidMessage (a ValueError) that names every fault; nothing is stored then.
+        """
+        draft = envelope.Draft(
+            from_agent=from_agent,
+            type=message_type,
+            payload=payload,
+            to_agent=to_agent,
+            channel=channel,
+            priority=priority,
+            correlation_id=correlation_id,
+            ttl_s=ttl_seconds or None,
+        )
+        try:
+            (id,) = self._desk.put([draft])
+        except InvalidMessage as error:  # in the words of this door's arguments
+            faults = [fault._replace(field=_ARGUMENTS.get(fault.field, fault.field)) for fault in error.faults]
+            raise InvalidMessage(faults) from None
+        return id
+
+    def receive_messages(self, agent_id: str, channels: Sequence[str], limit: int = 10) -> list[dict[str, Any]]:
+        """What the agent could claim in these channels, best first. Takes nothing: claim what you want to work on."""
+        named = _names(channels)
+        if not named or not limit:
+            return []
+        query = Query(
+            states=READY,
+            channels=named,
+            visible_to=agent_id,
+            order="claim",
+            limit=limit if limit > 0 else 2**31 - 1,
+        )
+        return [_row(message) for message in self._find(query)]
+
+    def claim_message(self, agent_id: str, message_id: str) -> bool:
+        """Take a message that waits. False when it is another's, was taken before, or is not there (any more)."""
+        want = Want(agent=agent_id, lease_s=AGENT_LEASE_S, ids=(message_id,), owner=None)
+        return bool(self._desk.claim(want).deliveries)
+
+    def complete_message(self, message_id: str, error: str | None = None) -> None:
+        """End the claim on a message, whoever holds it; nothing happens when nobody does.
+
+        Without an error it is done. With one it is delivered again, later each time, and set aside as a dead letter
+        when the third delivery fails.
+        """
+        desk, tried = self._desk, None
+        desk.check_open()
+        while (found := desk.store.get(message_id)) is not None:
+            ticket = _current_claim(found)
+            if ticket is None or ticket == tried:
+                return
+            end = self._failed(found, error) if error else self._done(found)
+            if desk.settle(ticket, end.outcome, detail=end.detail, delay_s=end.delay_s).held:
+                return
+            tried = ticket  # somebody else took it since we looked: look again
+
+    def _done(self, message: envelope.Message) -> Verdict:
+        """Answered when a response was sent, which is what somebody who asks through the library waits for."""
+        for answer in self._find(Query(answer_to=message.id, limit=1)):
+            return Verdict("answered", answer.id)
+        return Verdict("acked")
+
+    def _failed(self, message: envelope.Message, error: str) -> Verdict:
+        return Verdict("retry", words("error", error), backoff_s(message.delivery_count, self._clock.random()))
+
+    # Questions and answers
+
+    def send_response(
+        self, original_message: dict[str, Any], response_payload: dict[str, Any], artifact_path: str | None = None
+    ) -> str:
+        """Answer a message that was received: back to its sender, with its correlation id. Returns the answer's id.
+
+        The answer comes from whom the message was addressed to or, when that was nobody, from the agent that claimed it;
+        InvalidMessage when nobody has. The caller's payload is not changed.
+        """
+        if artifact_path and isinstance(response_payload, dict):
+            response_payload = {**response_payload, "artifact_path": artifact_path}
+        question = self._question(original_message)
+        chain_id, hop_count, trace = follow(question, self._desk.config.max_hops)
+        draft = envelope.Draft(
+            from_agent=original_message["to_agent"] or _claimer(original_message, question),
+            type=original_message["type"] + ".response",
+            payload=response_payload,
+            to_agent=original_message["from_agent"],
+            channel=original_message["channel"],
+            priority=original_message["priority"],
+            correlation_id=original_message.get("correlation_id"),
+            chain_id=chain_id,
+            hop_count=hop_count,
+            trace=trace,
+            answer_to=None if question is None else question.id,
+        )
+        (id,) = self._desk.put([draft], limited=False)
+        return id
+
+    def _question(self, original_message: dict[str, Any]) -> envelope.Message | None:
+        """The message that a response is for, if this room keeps it."""
+        self._desk.check_open()
+        id = original_message.get("id")
+        return None if id is None else self._desk.store.get(id)
+
+    def wait_for_response(
+        self, agent_id: str, correlation_id: str, channels: Sequence[str], timeout_seconds: float = 30.0
+    ) -> dict[str, Any] | None:
+        """Take the first message with this correlation id that somebody else sent; None when none came in time.
+
+        However much other mail waits, it is looked up by its correlation id; the wait ends as soon as it is stored.
+        """
+        desk, deadline, named = self._desk, Deadline(self._clock, timeout_seconds), _names(channels)
+        # Not the channels' own topics: they wake one waiter for each message, and that one should be able to take it. A
+        # response that is addressed to nobody is found by the look that is made every second anyway.
+        with desk.listen([topic_to(agent_id)]) as waiter:
+            while True:
+                response = self._take_response(agent_id, correlation_id, named)
+                left_s = deadline.left_s()
+                if response is not None or left_s == 0:
+                    return response
+                desk.wait(waiter, left_s)
+
+    def _take_response(self, agent_id: str, correlation_id: str, channels: tuple[str, ...]) -> dict[str, Any] | None:
+        for id in self._responses(agent_id, correlation_id, channels):
+            want = Want(agent=agent_id, lease_s=AGENT_LEASE_S, ids=(id,), owner=None, settle=True)
+            for delivery in self._desk.claim(want).deliveries:
+                return _row(delivery.message)
+        return None
+
+    def _responses(self, agent_id: str, correlation_id: str, channels: tuple[str, ...]) -> Iterator[str]:
+        """Ids of the responses that wait, the first stored first. Not the asker's own words, however many there are."""
+        if channels:
+            query = Query(states=READY, channels=channels, visible_to=agent_id, correlation_id=correlation_id)
+            yield from (message.id for message in self._find(query) if message.from_agent != agent_id)
+
+    # Health
+
+    def send_heartbeat(self, agent_id: str, status: str = "active", current_task: str | None = None) -> None:
+        """Say that an agent is alive, and what it does."""
+        check_names(agent_id=agent_id, status=status)
+        self._desk.check_open()
+        task = None if current_task is None else words("current_task", current_task)
+        presence.beat(self._desk, agent_id, status, task)
+
+    def get_agent_health(self, agent_id: str) -> dict[str, Any] | None:
+        """What is known of an agent, with figures of this moment; None when it was never heard of."""
+        self._desk.check_open()
+        known = presence.look(self._desk, agent_id)
+        if known is None:
+            return None
+        return {
+            "agent_id": agent_id,
+            "status": known["status"],
+            "current_task": known["current_task"],
+            "last_heartbeat": iso(known["heartbeat_ms"]),
+            **self._figures(agent_id),
+        }
+
+    def _figures(self, agent_id: str) -> dict[str, int]:
+        """What waits for an agent, what it finished, and what failed in its hands and nobody has finished since."""
+        work = self._desk.store.work_of(agent_id)
+        boxes = self._desk.store.stats().mailboxes
+        return {
+            "messages_pending": sum(box.depth for box in boxes if box.to_agent == agent_id),
+            "messages_processed": work.processed,
+            "error_count": work.errors,
+        }
+
+    def cleanup_expired_messages(self) -> int:
+        """Delete the messages whose time to live ended before anybody finished them. Returns how many.
+
+        Keeps house on the way, as every open room with agents does by itself: see `Store.sweep`.
+        """
+        self._desk.sweep()
+        query = Query(states=frozenset({State.EXPIRED}), limit=_PAGE)
+        deleted = count = self._desk.store.purge(query)
+        while count == _PAGE:
+            count = self._desk.store.purge(query)
+            deleted += count
+        return deleted
+
+    def _find(self, query: Query) -> Iterator[envelope.Message]:
+        """All messages that a query means; in claim order, which has no pages, as many as its limit says."""
+        self._desk.check_open()
+        cursor: int | None = None
+        while True:
+            page = self._desk.store.find(query, cursor)
+            yield from page.messages
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+
+def _names(channels: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(channels, str):  # a list of one-letter channels, which nobody means
+        raise InvalidMessage("channels", f"must be a list of names, such as [{channels!r}]")
+    return tuple(channels)
+
+
+def _claimer(original_message: dict[str, Any], question: envelope.Message | None) -> str:
+    """Who answers a message that was sent to nobody in particular."""
+    if question is None or question.claimed_by is None:
+        id = original_message.get("id")
+        raise InvalidMessage(
+            "from_agent", f"message {id} was sent to nobody in particular: claim it before answering it"
+        )
+    return question.claimed_by
+
+
+def _current_claim(message: envelope.Message) -> Ticket | None:
+    """The ticket of whoever holds the message, also when its lease has ended but nobody else has taken it yet."""
+    changes = [entry.event for entry in message.ledger if entry.event not in NOTES]
+    if message.claimed_by is None or not changes or changes[-1] not in _HELD_AFTER:
+        return None
+    return Ticket(message.id, message.token, message.claimed_by)
+
+
+def _row(message: envelope.Message) -> dict[str, Any]:
+    """A message with the names of the columns of the table `messages`."""
+    last_ms = message.last_delivered_ms
+    return {
+        "id": message.id,
+        "type": message.type,
+        "version": message.version,
+        "timestamp": message.timestamp,
+        "correlation_id": message.correlation_id,
+        "from_agent": message.from_agent,
+        "to_agent": message.to_agent,
+        "channel": message.channel,
+        "priority": message.priority,
+        "payload": message.payload,
+        "status": message.status,
+        "created_at": message.timestamp,
+        "expires_at": message.expires_at,
+        "delivery_count": message.delivery_count,
+        "last_delivered_at": None if last_ms is None else iso(last_ms),
+        "error": message.error,
+    }

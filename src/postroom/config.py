@@ -1,0 +1,167 @@
+"""What can be set for a room, and where a room is looked for."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from .errors import RoomError
+from .message import MAX_PAYLOAD_BYTES
+
+FOLDER: Final = ".postroom"
+URL_VARIABLE: Final = "POSTROOM_URL"
+
+#: How long a receiver that is a process may keep a message before others may take it, in seconds.
+LEASE_S: Final = 30.0
+#: The same for one-shot commands, hooks and HTTP calls, whose claims belong to the agent.
+AGENT_LEASE_S: Final = 600.0
+#: A waiting receiver looks by itself this often, in case a wake-up was lost.
+SAFETY_LOOK_S: Final = 1.0
+#: How often an open agent says that it is alive, and one of the open processes does the housekeeping.
+HEARTBEAT_S: Final = 5.0
+
+
+class Config(msgspec.Struct, kw_only=True, frozen=True):
+    """The settings of a room, as given to `postroom.open`."""
+
+    #: "normal" survives the death of any process; "full" survives a power cut too, and costs an fsync per change.
+    sync: str = "normal"
+    max_payload_bytes: int = MAX_PAYLOAD_BYTES
+    max_deliveries: int = 3
+    #: A message caused by a message caused by …: at most this many steps.
+    max_hops: int = 8
+    #: Sends per second and sender, over all processes; None is no limit. `rate_burst` may come at once.
+    rate_per_s: float | None = None
+    rate_burst: int | None = None
+    #: Finished messages are kept for replay until one of these is crossed.
+    keep_s: float = 7 * 86400.0
+    keep_count: int = 1_000_000
+    keep_bytes: int = 1024**3
+    busy_timeout_s: float = 5.0
+
+
+class RoomUrl(msgspec.Struct, frozen=True):
+    """A room's address, taken apart: `scheme:rest?option=value`."""
+
+    scheme: str
+    rest: str
+    options: dict[str, str]
+
+    def __str__(self) -> str:
+        tail = "&".join(f"{name}={value}" for name, value in self.options.items())
+        return f"{self.scheme}:{self.rest}" + (f"?{tail}" if tail else "")
+
+
+def parse_url(text: str) -> RoomUrl:
+    """Take a room's address apart. A plain path is a SQLite room's folder."""
+    scheme, colon, rest = text.partition(":")
+    if not colon or "/" in scheme or "." in scheme or not scheme:
+        scheme, rest = "sqlite", text
+    rest, _, query = rest.partition("?")
+    if not rest and scheme != "memory":
+        raise RoomError(f"{text!r} names no place; write {scheme}:PATH, for instance {scheme}:{FOLDER}")
+    return RoomUrl(scheme, rest, dict(parse_qsl(query, keep_blank_values=True)))
+
+
+def search_places(start: Path) -> list[Path]:
+    """Where a room is looked for, in order: each folder above, then the repository's main worktree."""
+    start = start.absolute()
+    places = [folder / FOLDER for folder in (start, *start.parents)]
+    main = main_worktree(start)
+    if main is not None and main / FOLDER not in places:
+        places.append(main / FOLDER)
+    return places
+
+
+def find_room(start: Path | None = None, environment: Mapping[str, str] = os.environ) -> str | None:
+    """The address of the room that a program started in this folder should use; None when there is none.
+
+    A folder that belongs to another user is passed over: anybody can put a `.postroom` into a shared place.
+    """
+    named = environment.get(URL_VARIABLE)
+    if named:
+        return named
+    for place in search_places(start or Path.cwd()):
+        try:
+            if place.is_dir() and place.stat().st_uid == os.geteuid():
+                return f"sqlite:{place}"
+        except OSError:
+            continue
+    return None
+
+
+def main_worktree(start: Path) -> Path | None:
+    """The main checkout of the git repository around a folder, when that folder is in one of its further worktrees."""
+    for folder in (start, *start.parents):
+        marker = folder / ".git"
+        if not marker.is_file():
+            continue
+        try:
+            word, _, target = marker.read_text(encoding="utf-8").strip().partition(": ")
+            if word != "gitdir":
+                return None
+            git_dir = (folder / target).resolve()
+            common = git_dir / (git_dir / "commondir").read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            return None
+        return common.resolve().parent
+    return None
+
+
+#: Schemes whose address is a folder of this machine.
+FOLDER_SCHEMES: Final = ("sqlite", "files")
+
+
+def room_folder(url: RoomUrl) -> Path | None:
+    """The folder that an address names, as an absolute path; None when the room does not live in one."""
+    return Path(url.rest).expanduser().absolute() if url.scheme in FOLDER_SCHEMES else None
+
+
+def make_config(settings: Mapping[str, object], options: Mapping[str, str] | None = None) -> Config:
+    """The settings of a room: what the program says, else what its address says, else the defaults.
+
+    Raises RoomError that names the one that is wrong, and what it may be.
+    """
+    for name in (*settings, *(options or ())):
+        if name not in Config.__struct_fields__:
+            raise RoomError(f"a room has no setting {name!r}{_nearest(name)}")
+    try:
+        from_url = msgspec.convert(dict(options or {}), Config, strict=False)
+        both = {name: getattr(from_url, name) for name in options or ()} | dict(settings)
+        config = msgspec.convert(both, Config)
+    except msgspec.ValidationError as error:
+        raise RoomError(f"a setting of the room is not valid: {error}") from None
+    for name, (holds, expected) in _RANGES.items():
+        value = getattr(config, name)
+        if value is not None and not holds(value):
+            raise RoomError(f"the setting {name} must be {expected}, not {value!r}")
+    return config
+
+
+_AT_LEAST_0: Final = (lambda value: 0 <= value < math.inf, "0 or more")
+_AT_LEAST_1: Final = (lambda value: value >= 1, "1 or more")
+_RANGES: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
+    "sync": (lambda value: value in ("normal", "full"), "normal or full"),
+    "max_payload_bytes": _AT_LEAST_1,
+    "max_deliveries": _AT_LEAST_1,
+    "max_hops": _AT_LEAST_0,
+    "rate_per_s": (lambda value: 0 < value < math.inf, "more than 0"),
+    "rate_burst": _AT_LEAST_1,
+    "keep_s": _AT_LEAST_0,
+    "keep_count": _AT_LEAST_0,
+    "keep_bytes": _AT_LEAST_0,
+    "busy_timeout_s": _AT_LEAST_0,
+}
+
+
+def _nearest(name: str) -> str:
+    import difflib  # a millisecond of start-up that only a mistake needs
+
+    near = difflib.get_close_matches(name, Config.__struct_fields__, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(Config.__struct_fields__)}"

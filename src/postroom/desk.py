@@ -1,0 +1,265 @@
+"""The one door from rooms and agents to their store.
+
+Every step of a message passes here: a closed room and a forked process are refused, drafts are checked and counted, the
+hooks are told. The desk also remembers what this process has under way, so that closing a room leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from .clock import Clock
+from .config import SAFETY_LOOK_S, Config
+from .errors import Fault, InvalidMessage, PostroomError, RoomClosed
+from .hooks import Hooks
+from .limits import SenderLimit
+from .message import Draft, check
+from .platform import this_process
+from .store import Claimed, Settled, Store, Swept, Ticket, Waiter, Want
+
+#: Claims that are given back when the room closes: the newest so many. Older ones end with their lease.
+MAX_REMEMBERED: Final = 10_000
+CLOSED_EARLY: Final = "the room was closed before it was settled"
+
+
+class Latch:
+    """A flag that is set once, and that threads can wait for in the clock's time, together with other descriptors."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._set = False
+        self._reader, self._writer = os.pipe()
+
+    def set(self) -> None:
+        """Set the flag and wake everybody. Safe to call twice."""
+        with self._lock:
+            if not self._set:
+                self._set = True
+                os.write(self._writer, b"!")  # never read: the descriptor stays readable
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def fileno(self) -> int:
+        """A descriptor that can be read once the flag is set."""
+        return self._reader
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Return True as soon as the flag is set, False when time ran out."""
+        if not self._set:
+            self._clock.wait_readable([self._reader], timeout_s)
+        return self._set
+
+    def __del__(self) -> None:
+        # Not earlier: a thread that still waits must not find somebody else's file under the same number.
+        with suppress(OSError, AttributeError):
+            os.close(self._reader)
+            os.close(self._writer)
+
+
+class Deadline:
+    """The moment until which somebody waits; None is for ever."""
+
+    def __init__(self, clock: Clock, timeout_s: float | None) -> None:
+        self._clock = clock
+        self._until_ns = None if timeout_s is None else clock.steady_ns() + round(timeout_s * 1_000_000_000)
+
+    def left_s(self) -> float | None:
+        """Seconds left, never below 0; None when there is no end."""
+        if self._until_ns is None:
+            return None
+        return max(0, self._until_ns - self._clock.steady_ns()) / 1_000_000_000
+
+
+class Desk:
+    """A store with the room's settings, hooks and limits around it. Shared by all threads of the process that made it."""
+
+    def __init__(self, store: Store, config: Config, clock: Clock) -> None:
+        self.store = store
+        self.config = config
+        self.clock = clock
+        self.hooks = Hooks()
+        self.process = this_process()
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._closing = Latch(clock)
+        self._limit: SenderLimit | None = None
+        if config.rate_per_s is not None:
+            self._limit = SenderLimit(store, config.rate_per_s, config.rate_burst, clock)
+        self._held: dict[Ticket, None] = {}
+        self._questions: dict[str, None] = {}
+        self._finishers: list[Callable[[], None]] = []
+
+    def check_open(self) -> None:
+        """Raise RoomClosed when the room was closed, or belongs to the process before a fork."""
+        if self._closed:
+            raise RoomClosed("this room is closed")
+        if os.getpid() != self._pid:
+            raise RoomClosed(
+                "this room was opened before the process forked; fork first, or start processes with spawn"
+            )
+
+    @property
+    def closing(self) -> bool:
+        """Whether the room is closed or about to be: nothing new may be taken."""
+        return self._closed or self._closing.is_set()
+
+    # The way of a message
+
+    def put(self, drafts: Sequence[Draft], *, limited: bool = True) -> list[str]:
+        """Check, count and store messages: all or none. Returns their ids.
+
+        `limited` False passes by the sender's rate: answers and replays.
+        """
+        self.check_open()
+        self._check(drafts)
+        if limited and self._limit is not None and drafts:
+            self._limit.take(drafts[0].from_agent, len(drafts))
+        self.hooks.tell("before_send", drafts=drafts)
+        ids = self.store.put(drafts)
+        self.hooks.tell("after_send", drafts=drafts, ids=ids)
+        return ids
+
+    def _check(self, drafts: Sequence[Draft]) -> None:
+        if len(drafts) == 1:
+            check(drafts[0], self.config.max_payload_bytes)
+            return
+        faults: list[Fault] = []
+        for index, draft in enumerate(drafts):
+            try:
+                check(draft, self.config.max_payload_bytes)
+            except InvalidMessage as error:
+                faults += [Fault(f"messages[{index}].{field}", problem) for field, problem in error.faults]
+        if faults:
+            raise InvalidMessage(faults)
+
+    def claim(self, want: Want) -> Claimed:
+        """Take messages; see `Store.claim`."""
+        self.check_open()
+        self.hooks.tell("before_claim", want=want)
+        claimed = self.store.claim(want)
+        self._remember(want, claimed)
+        self.hooks.tell("after_claim", want=want, deliveries=claimed.deliveries)
+        return claimed
+
+    def settle(
+        self,
+        ticket: Ticket,
+        outcome: str,
+        *,
+        detail: str | None = None,
+        delay_s: float = 0,
+        puts: Sequence[Draft] = (),
+        claim_next: Want | None = None,
+    ) -> Settled:
+        """Say what became of a message; see `Store.settle`. The puts must have been checked."""
+        self.check_open()
+        self.hooks.tell("before_settle", ticket=ticket, outcome=outcome, detail=detail)
+        settled = self.store.settle(ticket, outcome, detail=detail, delay_s=delay_s, puts=puts, claim_next=claim_next)
+        self._held.pop(ticket, None)
+        if claim_next is not None and settled.claimed is not None:
+            self._remember(claim_next, settled.claimed)
+        self.hooks.tell("after_settle", ticket=ticket, outcome=outcome, detail=detail, settled=settled)
+        return settled
+
+    def _remember(self, want: Want, claimed: Claimed) -> None:
+        if want.owner is None or want.settle:
+            return  # such a claim outlives this room on purpose, or is over already
+        for delivery in claimed.deliveries:
+            self._held[delivery.ticket] = None
+        while len(self._held) > MAX_REMEMBERED:
+            with suppress(KeyError, StopIteration, RuntimeError):  # another thread settled it first
+                self._held.pop(next(iter(self._held)))
+
+    def sweep(self) -> Swept:
+        """Do the housekeeping; see `Store.sweep`."""
+        self.check_open()
+        self.hooks.tell("before_sweep")
+        swept = self.store.sweep()
+        self.hooks.tell("after_sweep", swept=swept)
+        return swept
+
+    # Waiting
+
+    def listen(self, topics: Iterable[str]) -> Waiter:
+        """Somebody waits for these topics; see `Store.listen`."""
+        self.check_open()
+        return self.store.listen(topics)
+
+    def wait(self, waiter: Waiter, timeout_s: float | None, stop: Latch | None = None) -> bool:
+        """Wait for a hint, for `stop`, or until it is time to look without one (a second at most).
+
+        Returns whether a hint came. Raises RoomClosed at once when the room is closed meanwhile.
+        """
+        span_s = SAFETY_LOOK_S if timeout_s is None else min(timeout_s, SAFETY_LOOK_S)
+        try:
+            ends = [waiter.fileno(), self._closing.fileno(), *(() if stop is None else (stop.fileno(),))]
+        except OSError:  # no descriptor on this system: the room's end is seen at the next look
+            hinted = waiter.wait(span_s)
+        else:
+            hinted = bool(self.clock.wait_readable(ends, span_s)) and waiter.wait(0)
+        if self.closing:
+            raise RoomClosed("the room was closed while waiting")
+        return hinted
+
+    # Questions under way
+
+    def question_begins(self, id: str) -> None:
+        """This process waits for the answer to a question."""
+        self._questions[id] = None
+
+    def question_ends(self, id: str, *, abandon: bool) -> None:
+        """It waits no more. `abandon` lets the answer become ordinary mail; a room that is closed did so already."""
+        self._questions.pop(id, None)
+        if abandon:
+            with suppress(RoomClosed):
+                self.store.abandon(id)
+
+    # The end
+
+    def at_close(self, finish: Callable[[], None]) -> Callable[[], None]:
+        """Call `finish` when the room closes, before the store does; the last to come is the first called.
+
+        Returns a function that takes it back.
+        """
+        self._finishers.append(finish)
+
+        def forget() -> None:
+            with suppress(ValueError):
+                self._finishers.remove(finish)
+
+        return forget
+
+    def close(self) -> None:
+        """Give back what this process holds, wake whoever waits, close the store. Safe to call twice."""
+        if os.getpid() != self._pid:
+            self._closed = True  # the forked copy: everything in it belongs to the process before
+            return
+        with self._lock:
+            if self.closing:
+                return
+            self._closing.set()
+        try:
+            for finish in reversed(self._finishers.copy()):
+                with suppress(PostroomError):
+                    finish()
+            self._let_go()
+        finally:
+            self._closed = True
+            self.store.close()
+
+    def _let_go(self) -> None:
+        """Abandon the questions and give back the claims. What fails here (a busy room) ends with its lease."""
+        for id in tuple(self._questions):
+            with suppress(PostroomError):
+                self.store.abandon(id)
+        for ticket in tuple(self._held):
+            with suppress(PostroomError):
+                self.store.settle(ticket, "retry", detail=CLOSED_EARLY)
+        self._held.clear()

@@ -1,0 +1,152 @@
+"""Every error that Postroom raises, named by whose fault it is.
+
+PostroomError
+├── InvalidMessage (ValueError)      you: what was sent or asked for is not valid; lists every fault
+│   └── TooManyHops                  you: a chain of messages causing messages is too long
+├── RateLimited                      you: sending faster than the room allows; says when to try again
+├── UnknownMessage (LookupError)     you: no message with that id is kept in this room
+├── NoMail
+│   └── ReceiveTimeout (TimeoutError)    nobody wrote in time
+├── NotAcked (TimeoutError)          the receiver did not ack in time; the message is still stored
+├── AskFailed                        a question that ended without an answer
+│   ├── PeerGone                     the one asked died or stopped
+│   ├── Refused                      the one asked said no
+│   ├── NotAnswered                  the one asked ended the message without answering it
+│   └── AskTimeout (TimeoutError)    no answer in time
+├── CircuitOpen                      a circuit breaker is open: the call was not made
+└── RoomError                        the room itself
+    ├── RoomNotFound                 there is no room where one was looked for
+    ├── RoomClosed                   you: the room was closed, or belongs to the process before a fork
+    ├── RoomBusy                     others held the write lock for longer than the time-out
+    ├── RoomUnsafe                   this machine cannot keep a room safely (SQLite version, network file system)
+    ├── RoomDamaged                  what is on disk is not what was written, or was written by a newer Postroom
+    ├── RoomUnreachable              a server or a disk did not answer, or answered with an error
+    └── OutcomeUnknown               the reply was lost: the operation may or may not have happened; safe to repeat
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class PostroomError(Exception):
+    """Anything that goes wrong in Postroom."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message if message is not None else (self.__doc__ or type(self).__name__))
+
+
+class Fault(NamedTuple):
+    """One thing that is wrong with a message: which field, and what was expected there."""
+
+    field: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.problem}"
+
+
+class InvalidMessage(PostroomError, ValueError):
+    """The message is not valid. `faults` names every fault found; nothing was stored."""
+
+    def __init__(self, faults: list[Fault] | str, problem: str | None = None) -> None:
+        if isinstance(faults, str):
+            faults = [Fault(faults, problem or "not valid")]
+        self.faults = faults
+        super().__init__("Invalid message: " + "; ".join(str(fault) for fault in faults))
+
+
+class TooManyHops(InvalidMessage):
+    """A chain of messages that cause messages is longer than the room allows."""
+
+
+class RateLimited(PostroomError):
+    """The sender is over the room's rate; nothing was stored. Try again after `retry_after_s`."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
+class UnknownMessage(PostroomError, LookupError):
+    """No message with that id is kept in this room."""
+
+
+class NoMail(PostroomError):
+    """There was nothing to receive."""
+
+
+class ReceiveTimeout(NoMail, TimeoutError):
+    """No message came in time. Nothing was taken."""
+
+
+class NotAcked(PostroomError, TimeoutError):
+    """The receiver did not ack in time. The message is still stored, under `id`."""
+
+    def __init__(self, message: str, id: str) -> None:
+        self.id = id
+        super().__init__(message)
+
+
+class AskFailed(PostroomError):
+    """A question ended without an answer. `id` is the question's."""
+
+    def __init__(self, message: str, id: str) -> None:
+        self.id = id
+        super().__init__(message)
+
+
+class PeerGone(AskFailed):
+    """The one asked died or stopped without answering."""
+
+
+class Refused(AskFailed):
+    """The one asked refused. `reason` says why, in its own words."""
+
+    def __init__(self, message: str, id: str, reason: str) -> None:
+        self.reason = reason
+        super().__init__(message, id)
+
+
+class NotAnswered(AskFailed):
+    """The message was ended (acked, expired or set aside) without an answer."""
+
+
+class AskTimeout(AskFailed, TimeoutError):
+    """No answer came in time. One that comes later is ordinary mail."""
+
+
+class CircuitOpen(PostroomError):
+    """The circuit breaker is open: the call was not made."""
+
+
+class RoomError(PostroomError):
+    """The room cannot be used as asked; the sentence says what to do."""
+
+
+class RoomNotFound(RoomError):
+    """There is no room here. Make one with `postroom init`."""
+
+
+class RoomClosed(RoomError):
+    """The room is closed."""
+
+
+class RoomBusy(RoomError):
+    """Others held the room's write lock for too long. Nothing was changed; try again."""
+
+
+class RoomUnsafe(RoomError):
+    """This machine cannot keep a room safely."""
+
+
+class RoomDamaged(RoomError):
+    """What lies in the room's folder is not what was written there."""
+
+
+class RoomUnreachable(RoomError):
+    """The room's disk or server did not do what was asked."""
+
+
+class OutcomeUnknown(RoomError):
+    """The reply was lost: the operation may or may not have happened. Repeating it is safe."""

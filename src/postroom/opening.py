@@ -1,0 +1,64 @@
+"""Opening a room: finding it, making it, and saying what is wrong when neither works."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from .clock import SYSTEM, Clock
+from .config import FOLDER, URL_VARIABLE, RoomUrl, find_room, make_config, parse_url, room_folder, search_places
+from .errors import RoomError, RoomNotFound
+from .platform import make_private_folder
+from .room import Room
+from .stores import open_store
+
+
+def open_room(
+    url: str | os.PathLike[str] | None = None, *, create: bool = True, clock: Clock = SYSTEM, **settings: Any
+) -> Room:
+    """Open the room at an address, such as "sqlite:.postroom", "memory:" or the path of a folder.
+
+    Without an address: the one in $POSTROOM_URL, else the nearest `.postroom` above, else that of the repository's main
+    worktree, else `./.postroom`, which is made. With `create` False nothing is made: RoomNotFound says where it looked.
+    Settings are the fields of `Config` (sync="full", max_deliveries=5, …); the address may carry them too (?sync=full).
+    Raises RoomError, with one sentence that says what to do.
+    """
+    address = _find(create) if url is None else parse_url(os.fspath(url))
+    config = make_config(settings, address.options)
+    folder = room_folder(address)
+    if folder is not None:
+        address = RoomUrl(address.scheme, str(folder), address.options)  # also right after a chdir
+        if not create and not folder.is_dir():
+            raise RoomNotFound(f"there is no room in {folder}; make one with `postroom init`")
+        make_folder(folder)
+    return Room(open_store(address, config, clock), address, config, clock)
+
+
+def _find(create: bool) -> RoomUrl:
+    found = find_room()
+    if found is not None:
+        return parse_url(found)
+    here = Path.cwd()
+    if not create:
+        elsewhere = [place for place in search_places(here) if place.parent not in (here, *here.parents)]
+        looked = f"${URL_VARIABLE} (not set), {FOLDER} in {here} and in every folder above"
+        looked += "".join(f", {place}" for place in elsewhere)
+        raise RoomNotFound(f"found no room; looked at: {looked}. Make one with `postroom init`")
+    return parse_url(str(here / FOLDER))
+
+
+def make_folder(folder: Path) -> None:
+    """Make a room's folder, for its owner only, with a `.gitignore` that keeps its content out of repositories.
+
+    After: it is there after a power cut too. A folder that is there already is left as it is.
+    """
+    try:
+        if make_private_folder(folder):
+            (folder / ".gitignore").write_text("*\n", encoding="ascii")
+    except FileExistsError:
+        raise RoomError(f"{folder} is a file; a room needs a folder") from None
+    except OSError as error:
+        raise RoomError(
+            f"the room's folder {folder} cannot be made ({error.strerror}); choose a place that you may write to"
+        ) from error

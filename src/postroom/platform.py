@@ -1,0 +1,136 @@
+"""All that differs between systems: processes and their start times, file systems, descriptors that wake."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from .clock import SYSTEM
+
+LINUX: Final = sys.platform.startswith("linux")
+
+#: File systems on which SQLite's write-ahead log is not safe: their locks or shared memory do not reach other hosts.
+NETWORK_FILE_SYSTEMS: Final = frozenset(
+    [
+        "9p",
+        "afs",
+        "afpfs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "coda",
+        "davfs",
+        "fuse.ceph",
+        "fuse.glusterfs",
+        "fuse.rclone",
+        "fuse.s3fs",
+        "fuse.sshfs",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "orangefs",
+        "panfs",
+        "pvfs2",
+        "smb",
+        "smb2",
+        "smb3",
+        "smbfs",
+        "virtiofs",
+        "webdav",
+    ]
+)
+
+
+@lru_cache(maxsize=1)
+def host_id() -> str:
+    """A name for the set of processes whose pids can be told apart from here: this boot and this pid namespace."""
+    try:
+        namespace = str(os.stat("/proc/self/ns/pid").st_ino)
+    except OSError:
+        namespace = "0"
+    return f"{SYSTEM.boot_id()[:13]}.{namespace}"
+
+
+def process_started(pid: int) -> str | None:
+    """When a process started, as text that differs for a later process with the same pid; None when there is none."""
+    if LINUX:
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return None if fields[0] in (b"Z", b"X") else fields[19].decode()  # a zombie works no more
+    answer = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return answer.stdout.strip().replace(" ", "_").replace(":", ".") or None
+
+
+_this: tuple[int, str] = (0, "")
+
+
+def this_process() -> str:
+    """This process's own name, `host:pid:start`: no other process, before or after, has the same."""
+    global _this  # noqa: PLW0603  (one process, one name)
+    pid = os.getpid()
+    if _this[0] != pid:
+        _this = (pid, f"{host_id()}:{pid}:{process_started(pid)}")
+    return _this[1]
+
+
+def process_alive(name: str) -> bool | None:
+    """Whether the process of that name still runs; None when that cannot be seen from here (another host)."""
+    host, _, rest = name.partition(":")
+    pid, _, started = rest.partition(":")
+    if host != host_id() or not pid.isdigit():
+        return None
+    return process_started(int(pid)) == started
+
+
+def file_system_type(path: Path) -> str:
+    """The kind of file system that a folder lies on ("ext4", "nfs4", …), or "" where that cannot be told."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ""
+    target = os.path.realpath(path)
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        left, _, right = line.partition(" - ")
+        point = left.split()[4].replace("\\040", " ")
+        inside = target == point or target.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, right.split()[0]
+    return kind
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut; syncing a file does not sync the way to it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_private_folder(folder: Path) -> bool:
+    """Make a folder that only its owner can enter, and the folders above it; all are there after a power cut too.
+
+    Returns False, and changes nothing, when it is there already. Raises OSError when it cannot be made.
+    """
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        if folder.is_dir():
+            return False
+        raise
+    for made in missing:
+        sync_folder(made.parent)
+    return True

@@ -1,0 +1,381 @@
+"""A room: where agents meet, and where everything they sent can be looked at."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Self
+
+from . import artifacts, presence
+from .agent import Agent
+from .clock import Clock, from_iso, iso
+from .config import Config, RoomUrl, room_folder
+from .desk import Deadline, Desk
+from .errors import InvalidMessage, RoomClosed, UnknownMessage
+from .hooks import Hooks
+from .message import Draft, Message
+from .platform import process_alive
+from .presence import AgentInfo
+from .receipts import DeadLetter, Receipt, Wait, dead_letter_of, receipt_of
+from .received import check_seconds
+from .states import FINISHED, OPEN, State, states_named
+from .store import FEED, Change, Mailbox, Page, Query, Stats, Store
+from .upkeep import Upkeep
+
+Moment = int | str | datetime
+
+#: Messages are read from the store in pages of this size, and sent again so many at a time.
+PAGE: Final = 500
+#: Numbers in this range, given as a moment, are milliseconds since 1970 (1973 to 5138); others are cursors.
+_MS_RANGE: Final = range(100_000_000_000, 100_000_000_000_000)
+
+
+class Room:
+    """An open room. Shared by all threads of its process; another process opens it for itself."""
+
+    def __init__(self, store: Store, url: RoomUrl, config: Config, clock: Clock) -> None:
+        self.url = url
+        #: The folder that the room lives in; None when it lives elsewhere.
+        self.folder: Path | None = room_folder(url)
+        self._desk = Desk(store, config, clock)
+        self._upkeep = Upkeep(self._desk)
+        self._lock = threading.Lock()
+        self._agents: dict[tuple[str, bool], Agent] = {}
+
+    @property
+    def store(self) -> Store:
+        """What keeps the messages. For those who need more than a room offers; hooks and limits do not see it."""
+        return self._desk.store
+
+    @property
+    def config(self) -> Config:
+        return self._desk.config
+
+    @property
+    def clock(self) -> Clock:
+        return self._desk.clock
+
+    @property
+    def hooks(self) -> Hooks:
+        """Listeners to every step: `room.hooks.on("after_send", fn)`."""
+        return self._desk.hooks
+
+    def agent(self, name: str, *, transient: bool = False) -> Agent:
+        """The agent of that name, registered. The same one each time.
+
+        An agent is said to be alive until the room closes. A transient one, for programs that make one step and end, is
+        only said to have been seen, and its claims outlive the program.
+        """
+        self._desk.check_open()
+        if self.closed:  # nobody would mark it stopped any more
+            raise RoomClosed("this room is being closed")
+        with self._lock:
+            agent = Agent(self._desk, name, transient=transient)
+            known = self._agents.get((name, transient))
+            if known is not None:
+                return known
+            presence.enter(self._desk, name, transient=transient)
+            if not transient:
+                self._upkeep.look_after(name)
+            self._agents[name, transient] = agent
+            return agent
+
+    # Looking, which changes nothing
+
+    def receipt(self, id: str) -> Receipt:
+        """What became of a message so far: its state and every step. UnknownMessage when it is not kept here."""
+        message = self._get(id)
+        known = message.to_agent is None or presence.is_known(self._desk, message.to_agent)
+        return receipt_of(message, recipient_known=known)
+
+    def get(self, id: str) -> Message:
+        """One message with its ledger. UnknownMessage when it is not kept here."""
+        return self._get(id)
+
+    def peek(
+        self,
+        channels: Iterable[str] | None = None,
+        agent: str | None = None,
+        state: str | None = "pending",
+        limit: int = 10,
+        *,
+        type: str | None = None,
+        from_agent: str | None = None,
+        correlation_id: str | None = None,
+        order: str | None = None,
+    ) -> list[Message]:
+        """Messages, without taking any: what `agent` could receive, or what lies in the channels, whoever it is for.
+
+        `state` is a word of receipts (stored, claimed, …), of the table (pending, processing, done, failed), or None for
+        all. `order`: "claim" (as receivers get them: the default for what is pending), "oldest" or "newest".
+        """
+        if order not in (None, "claim", "oldest", "newest"):
+            raise InvalidMessage("order", f"must be claim, oldest or newest, not {order!r}")
+        states = _states(state)
+        if agent is not None:  # an answer that is held for an asker is not in its mail
+            states = (states or frozenset(State)) - {State.HELD}
+        query = Query(
+            states=states,
+            channels=None if channels is None else tuple(channels),
+            visible_to=agent,
+            type=type,
+            from_agent=from_agent,
+            correlation_id=correlation_id,
+            order=order or ("claim" if state == "pending" else "newest"),
+            limit=_checked_limit(limit),
+        )
+        return self._find(query).messages
+
+    def events(self, after: int = 0, limit: int = 1000) -> list[Change]:
+        """The feed: every change above the number `after`, oldest first. Several changes of one message may be one."""
+        self._desk.check_open()
+        return self._desk.store.events(after, _checked_limit(limit))
+
+    def cursor(self) -> int:
+        """The feed's number at this moment: `events(after=room.cursor())` is what comes from now on."""
+        self._desk.check_open()
+        # a little before now, and from there to the end: the present moment may have several changes already
+        after = max(0, self._desk.store.number_at(self.clock.wall_ms()) - 1)
+        for change in self._changes(after):
+            after = change.number
+        return after
+
+    def watch(self, after: int | None = None, timeout_s: float | None = None) -> Iterator[Change]:
+        """Follow the feed, woken by every change: from the number `after`, or from now on.
+
+        Goes on for ever; with `timeout_s`, until nothing came for so long.
+        """
+        if timeout_s is not None:
+            check_seconds("timeout_s", timeout_s)
+        return self._watch(self.cursor() if after is None else after, timeout_s)
+
+    def _watch(self, after: int, timeout_s: float | None) -> Iterator[Change]:
+        with self._desk.listen([FEED]) as waiter:
+            while True:
+                deadline = Deadline(self.clock, timeout_s)
+                while not (changes := self.events(after)):
+                    left_s = deadline.left_s()
+                    if left_s == 0:
+                        return
+                    self._desk.wait(waiter, left_s)
+                for change in changes:
+                    yield change
+                    after = change.number
+
+    def stats(self) -> Stats:
+        """Figures of this moment."""
+        self._desk.check_open()
+        return self._desk.store.stats()
+
+    def mailboxes(self) -> list[Mailbox]:
+        """What waits for whom, in which channel."""
+        return self.stats().mailboxes
+
+    def agents(self) -> list[AgentInfo]:
+        """Everybody who was ever here, whether they run, and what waits for them."""
+        self._desk.check_open()
+        return presence.agents(self._desk)
+
+    def waits(self) -> list[Wait]:
+        """Who waits for whose answer right now, the longest wait first."""
+        waiting = self._find_all(Query(states=OPEN, waiting=True, limit=PAGE))
+        return [
+            Wait(message.from_agent, message.to_agent, message.id, iso(message.timestamp_ms))
+            for message in waiting
+            if message.waiter is not None and process_alive(message.waiter) is not False
+        ]
+
+    def dead_letters(self, limit: int = 100) -> list[DeadLetter]:
+        """Messages that were set aside, the oldest first, each with every attempt to deliver it."""
+        page = self._find(Query(states=frozenset({State.DEAD}), limit=_checked_limit(limit)))
+        kept = (self._desk.store.get(message.id) for message in page.messages)
+        return [dead_letter_of(message) for message in kept if message is not None and message.state is State.DEAD]
+
+    # Acting on what is kept
+
+    def requeue(self, id: str | Iterable[str]) -> list[str]:
+        """Put dead, refused or expired messages back, with all their deliveries anew. Returns those that were put back.
+
+        A single id that is not kept here is UnknownMessage.
+        """
+        if isinstance(id, str):
+            self._get(id)
+            id = [id]
+        self._desk.check_open()
+        return self._desk.store.requeue(list(id))
+
+    def purge(
+        self,
+        *,
+        state: str | None = None,
+        channels: Iterable[str] | None = None,
+        to: str | None = None,
+        before: Moment | None = None,
+        limit: int = 1_000_000,
+    ) -> int:
+        """Delete messages for good: finished ones, unless `state` names others. Returns how many. Claimed ones stay."""
+        self._desk.check_open()
+        query = Query(
+            states=FINISHED if state is None else _states(state),
+            channels=None if channels is None else tuple(channels),
+            to_agent=to,
+            sent_before_ms=None if before is None else self._wall_ms("before", before),
+            limit=_checked_limit(limit),
+        )
+        return self._desk.store.purge(query)
+
+    def replay(
+        self,
+        since: Moment,
+        *,
+        channel: str | None = None,
+        to: str | None = None,
+        from_agent: str | None = None,
+        type: str | None = None,
+        state: str | None = None,
+        limit: int = 1000,
+    ) -> list[str]:
+        """Send kept messages again, the oldest first, each marked with `replay_of`. Returns the new ids.
+
+        `since` is a time (ISO 8601 text, a datetime, or milliseconds) or a number of the feed. Each message is sent once:
+        what is itself a replay counts as the message that it repeats. They come from their first sender, in the same
+        channel, and expire no more; answers are ordinary mail. What is still waiting is sent again too, unless `state`
+        says otherwise.
+        """
+        self._desk.check_open()
+        _checked_limit(limit)
+        query = Query(
+            states=_states(state) if state is not None else frozenset(State) - {State.HELD},
+            channels=None if channel is None else (channel,),
+            to_agent=to,
+            from_agent=from_agent,
+            type=type,
+            sent_after_ms=None if _is_cursor(since) else self._wall_ms("since", since) - 1,
+            limit=PAGE,
+        )
+        stored = self._stored_after(since) if _is_cursor(since) else None
+        drafts: dict[str, Draft] = {}
+        for message in self._find_all(query):
+            if len(drafts) >= limit:
+                break
+            if stored is None or message.id in stored:
+                drafts.setdefault(message.replay_of or message.id, self._again(message))
+        todo = list(drafts.values())
+        batches = (todo[start : start + PAGE] for start in range(0, len(todo), PAGE))
+        return [id for batch in batches for id in self._desk.put(batch, limited=False)]
+
+    def _again(self, message: Message) -> Draft:
+        return Draft(
+            from_agent=message.from_agent,
+            payload=message.payload,
+            to_agent=message.to_agent,
+            channel=message.channel,
+            type=message.type,
+            priority=message.priority,
+            correlation_id=message.correlation_id,
+            chain_id=message.chain_id,
+            hop_count=message.hop_count,
+            lane=message.lane,
+            trace=message.trace,
+            max_deliveries=self.config.max_deliveries,
+            replay_of=message.replay_of or message.id,
+        )
+
+    def _stored_after(self, cursor: Moment) -> set[str]:
+        changes = self._changes(cursor if isinstance(cursor, int) else 0)
+        return {change.message.id for change in changes if change.event == "stored"}
+
+    # Files
+
+    def attach(self, path: str | os.PathLike[str]) -> dict[str, Any]:
+        """Keep a copy of a file of any size, and return a reference to put into a payload.
+
+        It is kept by content under the room's `artifacts/`: {"artifact": "sha256:…", "name", "bytes", "path"}.
+        """
+        self._desk.check_open()
+        return artifacts.keep(artifacts.folder_for(self.folder), Path(path).absolute())
+
+    def artifact(self, reference: Mapping[str, Any] | str) -> Path:
+        """The kept file behind a reference, wherever the room lies now. UnknownMessage when it is not here."""
+        self._desk.check_open()
+        return artifacts.find(artifacts.folder_for(self.folder), reference)
+
+    # The end
+
+    @property
+    def closed(self) -> bool:
+        """Whether the room was closed."""
+        return self._desk.closing
+
+    def close(self) -> None:
+        """Let go of everything: agents are marked stopped, unsettled claims go back, whoever waits gets RoomClosed.
+
+        Functions that `serve` runs may finish first. Safe to call twice.
+        """
+        self._desk.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Room {self.url}{' closed' if self.closed else ''}>"
+
+    # Parts of the above
+
+    def _get(self, id: str) -> Message:
+        self._desk.check_open()
+        message = self._desk.store.get(id)
+        if message is None:
+            raise UnknownMessage(f"no message {id} is kept in this room")
+        return message
+
+    def _find(self, query: Query, cursor: int | None = None) -> Page:
+        self._desk.check_open()
+        return self._desk.store.find(query, cursor)
+
+    def _find_all(self, query: Query) -> Iterator[Message]:
+        page = self._find(query)
+        yield from page.messages
+        while page.cursor is not None:
+            page = self._find(query, page.cursor)
+            yield from page.messages
+
+    def _changes(self, after: int) -> Iterator[Change]:
+        while changes := self._desk.store.events(after, PAGE):
+            yield from changes
+            after = changes[-1].number
+
+    def _wall_ms(self, field: str, moment: Moment) -> int:
+        if isinstance(moment, datetime):
+            return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+        if isinstance(moment, int) and moment in _MS_RANGE:
+            return moment
+        try:
+            return from_iso(str(moment))
+        except ValueError:
+            raise InvalidMessage(field, f"must be a time such as {iso(self.clock.wall_ms())}, not {moment!r}") from None
+
+
+def _is_cursor(moment: Moment) -> bool:
+    return isinstance(moment, int) and moment not in _MS_RANGE
+
+
+def _states(state: str | None) -> frozenset[State] | None:
+    if state is None:
+        return None
+    try:
+        return states_named(state)
+    except ValueError as error:
+        raise InvalidMessage("state", str(error)) from None
+
+
+def _checked_limit(limit: int) -> int:
+    if type(limit) is not int or limit < 1:
+        raise InvalidMessage("limit", f"must be a whole number of 1 or more, not {limit!r}")
+    return limit

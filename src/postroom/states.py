@@ -1,0 +1,98 @@
+"""The states of a message and the moves between them, as data.
+
+The schema, the documentation's diagram and the tests read these tables; nothing else decides what may follow what.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+
+class State(IntEnum):
+    """Where a message stands. The numbers are stored; never renumber them."""
+
+    READY = 0  # stored, and may be claimed now
+    CLAIMED = 1  # somebody works on it under a lease
+    ACKED = 2  # done
+    ANSWERED = 3  # done, and an answer was stored with it
+    REFUSED = 4  # the receiver said no, and why
+    EXPIRED = 5  # its time to live ended before anybody finished it
+    DEAD = 6  # set aside after too many failed deliveries
+    DELAYED = 7  # stored, and may be claimed later: a delayed send or a retry
+    HELD = 8  # stored, an answer kept for the one who waits for it; receive() does not see it
+
+
+#: The words of receipts (and of the source document's `status` column) for each state.
+PUBLIC_NAME: Final[dict[State, str]] = {
+    State.READY: "stored",
+    State.CLAIMED: "claimed",
+    State.ACKED: "acked",
+    State.ANSWERED: "answered",
+    State.REFUSED: "refused",
+    State.EXPIRED: "expired",
+    State.DEAD: "dead",
+    State.DELAYED: "stored",
+    State.HELD: "stored",
+}
+
+STATUS_WORD: Final[dict[State, str]] = {
+    State.READY: "pending",
+    State.CLAIMED: "processing",
+    State.ACKED: "done",
+    State.ANSWERED: "done",
+    State.REFUSED: "failed",
+    State.EXPIRED: "failed",
+    State.DEAD: "failed",
+    State.DELAYED: "pending",
+    State.HELD: "pending",
+}
+
+WAITING: Final = frozenset({State.READY, State.DELAYED, State.HELD})
+OPEN: Final = WAITING | {State.CLAIMED}
+FINISHED: Final = frozenset(State) - OPEN
+PUBLIC_STATES: Final = tuple(dict.fromkeys(PUBLIC_NAME.values()))
+
+
+class Move(NamedTuple):
+    """One legal step: the ledger's word for it, from where, to where, and who takes it."""
+
+    event: str
+    sources: frozenset[State]
+    target: State
+    meaning: str
+
+
+_C = frozenset({State.CLAIMED})
+_ENDED_BADLY = frozenset({State.DEAD, State.EXPIRED, State.REFUSED})
+
+MOVES: Final = (
+    Move("claimed", frozenset({State.READY, State.HELD}), State.CLAIMED, "a receiver takes it under a lease"),
+    Move("due", frozenset({State.DELAYED}), State.READY, "its delay is over"),
+    Move("acked", _C, State.ACKED, "the receiver is done with it"),
+    Move("answered", _C, State.ANSWERED, "the receiver stored an answer and is done with it"),
+    Move("refused", _C, State.REFUSED, "the receiver said no"),
+    Move("retried", _C, State.DELAYED, "the receiver failed; it is delivered again later"),
+    Move("released", _C, State.READY, "the receiver died or its lease ended; it is delivered again"),
+    Move("dead", _C, State.DEAD, "the last allowed delivery failed, or the receiver gave it up"),
+    Move("expired", frozenset({State.READY, State.DELAYED}), State.EXPIRED, "its time to live ended"),
+    Move("requeued", _ENDED_BADLY, State.READY, "somebody put it back; its deliveries count anew"),
+    Move("unheld", frozenset({State.HELD}), State.READY, "the asker gave up; the answer is ordinary mail"),
+)
+
+#: Events of the ledger that do not change the state: what a door did, or what the owner asked for.
+NOTES: Final = ("notified", "shown", "extended", "abandoned")
+
+
+def states_named(name: str) -> frozenset[State]:
+    """All states behind a public word ("stored", "dead", …) or a status word ("pending", …).
+
+    Raises ValueError that lists the words when there is no such one.
+    """
+    found = frozenset(s for s in State if PUBLIC_NAME[s] == name) or frozenset(
+        s for s in State if STATUS_WORD[s] == name
+    )
+    if not found:
+        words = ", ".join((*PUBLIC_STATES, *dict.fromkeys(STATUS_WORD.values())))
+        raise ValueError(f"no state is called {name!r}; there are: {words}")
+    return found

@@ -1,0 +1,398 @@
+"""One SQLite file, opened safely: connections, transactions, and errors in Postroom's words.
+
+This is the only module that touches apsw. The rules it keeps, each of which somebody once broke with loss of data:
+
+- Nobody else opens the database, its -wal or its -shm: closing any descriptor of them drops this process's locks.
+- A write is one autocommit statement or begins with BEGIN IMMEDIATE; a read never becomes a write.
+- No read transaction outlives the call that needed it, so the log can always be folded back into the file.
+- A connection belongs to one thread; a process that forked is told to open the room anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+from ..clock import SYSTEM, Clock
+from ..config import Config
+from ..errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomUnreachable, RoomUnsafe
+from ..message import FRACTION_BITS, SALT_BITS
+from ..platform import NETWORK_FILE_SYSTEMS, file_system_type, make_private_folder, sync_folder
+from .sqlite_import import is_source_layout, set_aside, take_over
+
+DATABASE: Final = "messages.db"
+SCHEMA_VERSION: Final = 1
+#: "POST" in the file's header, so that `file` and others can tell what it is.
+APPLICATION_ID: Final = 0x504F5354
+PAGE_BYTES: Final = 2048
+WAL_PAGES: Final = 4000
+WAL_KEPT_BYTES: Final = 16 * 1024 * 1024
+
+Row = tuple[Any, ...]
+
+
+def sqlite_is_safe(version: str) -> bool:
+    """Whether that SQLite keeps a write-ahead log with many writers whole.
+
+    3.7.0 to 3.51.2 can lose a commit when two checkpoints race it; 3.44.6 and 3.50.7 have the repair, 3.52.0 was withdrawn.
+    """
+    parts = tuple(int(part) for part in version.split("."))
+    if parts[:2] in ((3, 44), (3, 50)):
+        return parts >= ((3, 44, 6) if parts[1] == 44 else (3, 50, 7))
+    return parts >= (3, 51, 3) and parts[:2] != (3, 52)
+
+
+def load_statements(salt: int, columns: str) -> dict[str, str]:
+    """The statements of sqlite.sql by name, with their placeholders filled in."""
+    text = Path(__file__).with_name("sqlite.sql").read_text(encoding="utf-8")
+    found: dict[str, str] = {}
+    for part in text.split("-- name: ")[1:]:
+        name, _, body = part.partition("\n")
+        found[name.strip()] = body.strip()
+    fill = {"{salt}": str(salt), "{columns}": columns, "{next}": found["next"], "{judged}": found["judged"]}
+    marked = re.compile("|".join(re.escape(mark) for mark in fill))
+    return {name: marked.sub(lambda mark: fill[mark[0]], body) for name, body in found.items()}
+
+
+def in_our_words(error: apsw.Error, path: Path) -> RoomError:
+    """What SQLite said, as an error that says what to do."""
+    if isinstance(error, apsw.BusyError | apsw.LockedError):
+        return RoomBusy(f"others kept {path} locked for too long; nothing was changed, try again")
+    if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+        return RoomDamaged(f"{path} is damaged ({error}); keep a copy of its folder, then restore or remove it")
+    if isinstance(error, apsw.FullError):
+        return RoomUnreachable(f"the disk of {path} is full; nothing was changed")
+    if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError):
+        return RoomUnreachable(f"{path} cannot be written ({error}); check who owns it and its folder, and its disk")
+    return RoomUnreachable(f"{path} could not be read or written ({error}); nothing was changed")
+
+
+class SqliteFile:
+    """The room's database file. `execute` runs a named statement; `transaction` makes several of them one step."""
+
+    def __init__(self, folder: Path, config: Config, clock: Clock, columns: str, vfs: str | None = None) -> None:
+        self.folder = folder
+        self.path = folder / DATABASE
+        self._config = config
+        self._vfs = vfs
+        self._local = threading.local()
+        self._connections: weakref.WeakSet[apsw.Connection] = weakref.WeakSet()
+        self._pid = os.getpid()
+        self._closed = False
+        _gate(folder)
+        with self._door():
+            self._refuse_inherited()
+            self._prepare(clock)
+        self.statements = load_statements(self.salt, columns)
+        self._identity = _identity(self.path)
+        _opened[self._identity] = (self._pid, _opened.get(self._identity, (0, 0))[1] + 1)
+
+    # Opening
+
+    @contextmanager
+    def _door(self) -> Iterator[None]:
+        """One process at a time makes or migrates the file: two that switch a new file to WAL at once get "locked"."""
+        self._make_folder()
+        try:
+            descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                yield
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise RoomUnreachable(f"the room's folder {self.folder} cannot be used: {error}") from error
+
+    def _make_folder(self) -> None:
+        try:
+            make_private_folder(self.folder)
+        except OSError as error:
+            raise RoomUnreachable(f"the room's folder {self.folder} cannot be made: {error}") from error
+        if not os.access(self.folder, os.W_OK | os.X_OK):
+            raise RoomUnreachable(f"the room's folder {self.folder} cannot be written; choose another, or its owner's")
+
+    def _refuse_inherited(self) -> None:
+        """Refuse a file that was open when this process was forked off: SQLite's notes on its locks came along, and lie.
+
+        It would believe to hold locks that only the process before holds, and write where nobody reads
+        (tests/test_sqlite.py shows the loss).
+        """
+        before = _opened.get(_identity(self.path))
+        if before is not None and before[0] != self._pid:
+            raise RoomUnsafe(
+                f"the room in {self.folder} was open when this process was forked off by {before[0]}, and SQLite cannot open "
+                "a file twice across a fork; fork before you open the room, or start processes with spawn"
+            )
+
+    def _prepare(self, clock: Clock) -> None:
+        """Make the file, or check it."""
+        self._create_empty()
+        connection = None
+        try:
+            connection = self._connect()
+            version = connection.pragma("user_version")
+            if version == 0:
+                self._make_schema(connection, clock)
+            elif version != SCHEMA_VERSION:
+                raise RoomDamaged(
+                    f"{self.path} has layout {version} and this Postroom knows layout {SCHEMA_VERSION}; "
+                    "use the newer Postroom that made it"
+                )
+            self.salt = self._meta(connection, "salt")
+            self.offset_ns = self._room_time_offset(connection, clock)
+        except apsw.Error as error:
+            raise in_our_words(error, self.path) from error
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _create_empty(self) -> None:
+        """Make the file ourselves, so that nobody else may read it. Only when it is not there: see the rule on closing."""
+        with suppress(FileExistsError):
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            sync_folder(self.folder)
+
+    def _make_schema(self, connection: apsw.Connection, clock: Clock) -> None:
+        """Lay the tables out, in a new file or in one that the source document's broker made."""
+        salt = secrets.randbits(SALT_BITS)
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}").fetchall()
+        connection.execute("PRAGMA journal_mode = WAL").fetchall()
+
+        def execute(sql: str, bindings: Sequence[Any]) -> list[Row]:
+            return connection.execute(sql, bindings).fetchall()
+
+        with connection:
+            there = set_aside(execute) if is_source_layout(execute) else []
+            execute(load_statements(salt, "key")["schema"], ())
+            execute("INSERT INTO meta VALUES ('salt', ?)", (salt,))
+            if there:
+                take_over(execute, there, clock.wall_ms())
+            execute(f"PRAGMA application_id = {APPLICATION_ID}", ())
+            execute(f"PRAGMA user_version = {SCHEMA_VERSION}", ())
+
+    def _room_time_offset(self, connection: apsw.Connection, clock: Clock) -> int:
+        """What to add to the steady clock to get room time: fixed by the first opener after each boot, for all."""
+        name = f"epoch:{clock.boot_id()}"
+        known = self._meta(connection, name)
+        if known is not None:
+            return int(known)
+        with connection:
+            highest: Any = connection.execute(
+                "SELECT max(coalesce((SELECT max(key) FROM messages), 0), "
+                "coalesce((SELECT max(change) FROM messages WHERE change IS NOT NULL), 0), "
+                "coalesce((SELECT value FROM meta WHERE name = 'floor'), 0))"
+            ).fetchall()[0][0]
+            wall_ns = max(clock.wall_ms(), (highest >> FRACTION_BITS) + 1) * 1_000_000
+            offset: int = wall_ns - clock.steady_ns()
+            connection.execute("DELETE FROM meta WHERE name GLOB 'epoch:*'")
+            connection.execute("INSERT INTO meta VALUES (?, ?)", (name, offset))
+        return offset
+
+    @staticmethod
+    def _meta(connection: apsw.Connection, name: str) -> Any:
+        rows = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchall()
+        return rows[0][0] if rows else None
+
+    def _connect(self) -> apsw.Connection:
+        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX
+        connection = apsw.Connection(str(self.path), flags=flags, vfs=self._vfs)
+        # Without it this SQLite plans claims anew at every call, three times slower (tests/test_sqlite.py times it).
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+        connection.set_busy_handler(_patience(self._config.busy_timeout_s))
+        connection.transaction_mode = "IMMEDIATE"
+        synchronous = "FULL" if self._config.sync == "full" else "NORMAL"
+        for pragma in (
+            f"synchronous = {synchronous}",
+            "mmap_size = 0",
+            f"wal_autocheckpoint = {WAL_PAGES}",
+            f"journal_size_limit = {WAL_KEPT_BYTES}",
+        ):
+            connection.execute(f"PRAGMA {pragma}").fetchall()
+        return connection
+
+    # Use
+
+    def connection(self) -> apsw.Connection:
+        """This thread's connection."""
+        connection: apsw.Connection | None = getattr(self._local, "connection", None)
+        if self._closed or self._pid != os.getpid():
+            raise self._unusable()
+        if connection is None:
+            try:
+                connection = self._local.connection = self._connect()
+            except apsw.Error as error:
+                raise in_our_words(error, self.path) from error
+            self._connections.add(connection)
+        return connection
+
+    def _unusable(self) -> RoomClosed:
+        if self._closed:
+            return RoomClosed(f"the room in {self.folder} is closed")
+        return RoomClosed(
+            f"the room in {self.folder} was opened by process {self._pid}, from which this process {os.getpid()} was forked; "
+            "fork before you open the room, or start processes with spawn"
+        )
+
+    def execute(self, name: str, bindings: Sequence[Any] = ()) -> list[Row]:
+        """Run one named statement to its end; inside `transaction` as part of it, else on its own."""
+        try:
+            return self.connection().execute(self.statements[name], bindings).fetchall()
+        except apsw.Error as error:
+            raise in_our_words(error, self.path) from error
+
+    def select(self, sql: str, bindings: Any = ()) -> list[Row]:
+        """Run a reading statement that was put together."""
+        try:
+            return self.connection().execute(sql, bindings).fetchall()
+        except apsw.Error as error:
+            raise in_our_words(error, self.path) from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Make everything executed inside one step: all of it is kept at the end, or none of it."""
+        connection = self.connection()
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    with suppress(apsw.Error):  # the first error is the one to tell
+                        connection.execute("ROLLBACK")
+                raise
+        except apsw.Error as error:
+            raise in_our_words(error, self.path) from error
+
+    def read_only(self, sql: str) -> tuple[list[str], list[Row]]:
+        """Run somebody's own SELECT on a connection that cannot write."""
+        self.connection()  # closed and forked rooms say so
+        connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY, vfs=self._vfs)
+        try:
+            connection.pragma("query_only", True)
+            connection.set_authorizer(_only_reading)
+            cursor = connection.cursor()
+            names: list[str] = []
+
+            def note_names(running: apsw.Cursor, *_: object) -> bool:
+                names[:] = [column[0] for column in running.get_description()]
+                return True
+
+            cursor.exec_trace = note_names
+            return names, cursor.execute(sql).fetchall()
+        except apsw.AuthError as error:
+            raise RoomError("only reading is allowed here: write one SELECT") from error
+        except (apsw.BusyError, apsw.CorruptError, apsw.IOError) as error:
+            raise in_our_words(error, self.path) from error
+        except apsw.Error as error:
+            raise RoomError(f"that query does not work: {error}") from error
+        finally:
+            connection.close()
+
+    def data_version(self) -> int:
+        """A number that changes when another connection has written."""
+        return int(self.select("PRAGMA data_version")[0][0])
+
+    def replaced(self) -> bool:
+        """Whether the file at our path is no longer the one we have open: somebody deleted or exchanged it."""
+        return _identity(self.path) != self._identity
+
+    def wal_bytes(self) -> int:
+        """The size of the write-ahead log."""
+        try:
+            return os.stat(f"{self.path}-wal").st_size
+        except FileNotFoundError:
+            return 0
+
+    def tidy(self) -> None:
+        """Fold the log back into the file where nobody is in the way, and let SQLite refresh its statistics."""
+        connection = self.connection()
+        with suppress(apsw.BusyError, apsw.LockedError):
+            mode = (
+                apsw.SQLITE_CHECKPOINT_TRUNCATE if self.wal_bytes() > WAL_KEPT_BYTES else apsw.SQLITE_CHECKPOINT_PASSIVE
+            )
+            connection.wal_checkpoint(mode=mode)
+            connection.execute("PRAGMA optimize").fetchall()
+
+    def close(self) -> None:
+        """Close every thread's connection. Safe to call twice, and in a fork (where nothing may be closed)."""
+        if self._closed or self._pid != os.getpid():
+            self._closed = True
+            return
+        self._closed = True
+        for connection in list(self._connections):
+            with suppress(apsw.Error, apsw.ThreadingViolationError):
+                connection.close()
+        self._local = threading.local()
+        pid, users = _opened.pop(self._identity, (self._pid, 1))
+        if users > 1:
+            _opened[self._identity] = (pid, users - 1)
+
+
+#: Files that are open in this process (or were, in the one it was forked from): device and inode -> process, users.
+_opened: dict[tuple[int, int], tuple[int, int]] = {}
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """What the file at a path is, whatever it is called; (0, 0) when there is none."""
+    try:
+        about = os.stat(path)
+    except FileNotFoundError:
+        return (0, 0)
+    return (about.st_dev, about.st_ino)
+
+
+def _gate(folder: Path) -> None:
+    """Refuse a SQLite or a file system that could lose messages."""
+    version = apsw.sqlite_lib_version()
+    if not sqlite_is_safe(version):
+        raise RoomUnsafe(
+            f"SQLite {version} can lose commits of a write-ahead log; install apsw with SQLite 3.51.3 or newer"
+        )
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    kind = file_system_type(existing)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise RoomUnsafe(
+            f"{folder} lies on a network file system ({kind}), where the locks and the shared memory of SQLite's "
+            "write-ahead log do not hold; put the room on a local disk, or use nats:// for several machines"
+        )
+
+
+#: A lock is held for some 20 µs, so giving way a few times mostly suffices; SQLite's own handler would sleep 1 ms first.
+_YIELDS: Final = 20
+_NAP_CAP_S: Final = 0.01
+
+
+def _patience(timeout_s: float) -> Callable[[int], bool]:
+    """A busy handler: give way, then nap for growing and jittered times, until the time-out."""
+    until_ns = 0
+
+    def wait(count: int) -> bool:
+        nonlocal until_ns
+        if count == 0:
+            until_ns = SYSTEM.steady_ns() + int(timeout_s * 1e9)
+        if count < _YIELDS:
+            os.sched_yield()
+            return True
+        if SYSTEM.steady_ns() >= until_ns:
+            return False
+        nap_s = min(_NAP_CAP_S, 0.0002 * 1.3 ** (count - _YIELDS)) if count < 60 else _NAP_CAP_S
+        SYSTEM.sleep(nap_s * (0.5 + SYSTEM.random()))
+        return True
+
+    return wait
+
+
+def _only_reading(operation: int, *_: Any) -> int:
+    allowed = (apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE)
+    return apsw.SQLITE_OK if operation in allowed else apsw.SQLITE_DENY

@@ -1,0 +1,202 @@
+"""What the store does for questions and answers: it holds an answer for an asker that waits, and only for that one."""
+
+from __future__ import annotations
+
+from ..platform import this_process
+from ..states import State
+from ..store import Query, topic_message, topic_to
+from .bench import StoreBench, gone_process
+
+
+class Asking(StoreBench):
+    """`waiter`, `answer_to`, `abandon`."""
+
+    def reply(self, question: str, text: str = "answer!", agent: str = "bob") -> str:
+        """Answer a question as its receiver would; the answer's id."""
+        ticket = self.take(agent, ids=(question,)).ticket
+        settled = self.store.settle(ticket, "answered", puts=[self.draft("ada", text, agent, answer_to=question)])
+        assert settled.held
+        return settled.ids[0]
+
+    def test_an_answer_is_held_for_the_asker_that_waits(self) -> None:
+        answer = self.reply(self.ask())
+
+        assert self.state(answer) is State.HELD
+        assert self.claim("ada") == []
+        assert self.claim("ada", channels=("general",)) == []
+
+    def test_a_held_answer_can_be_claimed_by_its_id(self) -> None:
+        question = self.ask()
+        answer = self.reply(question)
+        assert self.claim("eve", ids=(answer,)) == []
+
+        delivery = self.take("ada", ids=(answer,), settle=True)
+
+        assert delivery.message.payload == {"text": "answer!"}
+        assert delivery.message.answer_to == question
+        assert self.state(answer) is State.ACKED
+
+    def test_a_held_answer_is_found_by_its_question(self) -> None:
+        question = self.ask()
+        answer = self.reply(question)
+        self.reply(self.ask())
+
+        assert self.found(answer_to=question) == [answer]
+
+    def test_the_answer_to_a_message_that_nobody_waits_for_is_ordinary_mail(self) -> None:
+        answer = self.reply(self.send())
+
+        assert self.state(answer) is State.READY
+        assert self.drain("ada") == [answer]
+
+    def test_the_answer_to_an_unknown_message_is_ordinary_mail(self) -> None:
+        answer = self.send("ada", answer_to="00000000-0000-7000-8000-000000000000")
+
+        assert self.drain("ada") == [answer]
+
+    def test_an_answer_may_be_put_by_itself(self) -> None:
+        question = self.ask()
+        answer = self.send("ada", "early", "bob", answer_to=question)
+
+        assert self.state(answer) is State.HELD
+        assert self.state(question) is State.READY
+
+    def test_an_answer_that_comes_after_the_asker_gave_up_is_ordinary_mail(self) -> None:
+        question = self.ask()
+        self.store.abandon(question)
+
+        answer = self.reply(question)
+
+        assert self.drain("ada") == [answer]
+        assert "abandoned" in self.events_of(question)
+
+    def test_an_answer_that_came_before_the_asker_gave_up_becomes_ordinary_mail(self) -> None:
+        question = self.ask()
+        answer = self.reply(question)
+
+        self.store.abandon(question)
+
+        assert self.state(answer) is State.READY
+        assert self.drain("ada") == [answer]
+
+    def test_an_answer_let_loose_wakes_its_receiver_and_is_in_the_feed(self) -> None:
+        question = self.ask()
+        answer = self.reply(question)
+        number = self.store.events()[-1].number
+        with self.store.listen([topic_to("ada")]) as waiter:
+            self.store.abandon(question)
+
+            assert waiter.wait(0) is True
+        assert answer in [change.message.id for change in self.store.events(number)]
+
+    def test_a_held_answer_wakes_those_who_follow_the_question(self) -> None:
+        question = self.ask()
+        with self.store.listen([topic_message(question)]) as waiter:
+            self.send("ada", "early", "bob", answer_to=question)
+
+            assert waiter.wait(0) is True
+
+    def test_giving_up_twice_or_on_nothing_changes_nothing(self) -> None:
+        question, plain = self.ask(), self.send()
+        self.store.abandon(question)
+        before = self.read(question)
+
+        self.store.abandon(question)
+        self.store.abandon(plain)
+        self.store.abandon("00000000-0000-7000-8000-000000000000")
+
+        assert self.read(question) == before
+        assert self.events_of(plain) == ["stored"]
+
+    def test_giving_up_on_an_answer_instead_of_its_question_changes_nothing(self) -> None:
+        question = self.ask()
+        answer = self.reply(question)
+
+        self.store.abandon(answer)
+
+        assert self.state(answer) is State.HELD
+        assert self.events_of(answer) == ["stored"]
+
+    def test_the_answer_for_an_asker_that_is_gone_is_ordinary_mail(self) -> None:
+        answer = self.reply(self.ask(waiter=gone_process()))
+        self.clock.advance(1)
+
+        assert self.drain("ada") == [answer]
+
+    def test_a_sweep_lets_go_of_what_gone_askers_waited_for(self) -> None:
+        question = self.ask(waiter=gone_process())
+        answer = self.reply(self.ask(waiter=gone_process()))
+        self.clock.advance(1)
+
+        self.store.sweep()
+
+        assert self.read(question).waiter is None
+        assert self.found(waiting=True) == []
+        assert self.state(answer) is State.READY
+
+    def test_who_waits_for_an_answer_can_be_listed(self) -> None:
+        question = self.ask(waiter=this_process())
+        self.send()
+
+        assert self.found(waiting=True) == [question]
+        assert self.read(question).waiter == this_process()
+        self.store.sweep()
+        assert self.found(waiting=True) == [question]
+        self.store.abandon(question)
+        assert self.found(waiting=True) == []
+        assert self.read(question).waiter is None
+
+    def test_a_question_that_is_answered_or_ended_is_waited_for_no_more(self) -> None:
+        answered, refused, expired = self.ask(), self.ask(), self.ask(ttl_s=5)
+        self.take("ada", ids=(self.reply(answered),))
+        self.store.settle(self.take("bob", ids=(refused,)).ticket, "refused", detail="no")
+        self.clock.advance(6)
+        self.store.sweep()
+
+        assert self.found(waiting=True) == []
+        assert self.state(expired) is State.EXPIRED
+
+    def test_a_held_answer_is_not_a_question(self) -> None:
+        question = self.ask()
+        self.send("ada", "early", "bob", answer_to=question)
+
+        assert self.found(waiting=True) == [question]
+
+    def test_a_claimed_question_is_still_waited_for(self) -> None:
+        question = self.ask()
+        self.take()
+
+        assert self.found(waiting=True) == [question]
+
+    def test_a_held_answer_does_not_expire(self) -> None:
+        question = self.ask()
+        (answer,) = self.store.put([self.draft("ada", "slow", "bob", answer_to=question, ttl_s=5)])
+        self.clock.advance(10)
+        self.store.sweep()
+
+        assert self.state(answer) is State.HELD
+        assert self.drain("ada", ids=(answer,)) == [answer]
+
+    def test_a_held_answer_that_is_let_loose_after_its_time_expires(self) -> None:
+        question = self.ask()
+        (answer,) = self.store.put([self.draft("ada", "slow", "bob", answer_to=question, ttl_s=5)])
+        self.clock.advance(10)
+
+        self.store.abandon(question)
+
+        assert self.state(answer) is State.EXPIRED
+        assert self.claim("ada") == []
+
+    def test_a_held_answer_that_its_asker_lost_is_ordinary_mail(self) -> None:
+        answer = self.reply(self.ask())
+        self.take("ada", ids=(answer,), lease_s=5)
+        self.clock.advance(6)
+
+        assert self.drain("ada") == [answer]
+
+    def test_a_held_answer_counts_as_stored_and_is_listed(self) -> None:
+        answer = self.reply(self.ask())
+
+        assert self.store.stats().states["stored"] == 1
+        assert self.found(states=frozenset({State.HELD})) == [answer]
+        assert self.store.find(Query(states=frozenset({State.HELD}))).messages[0].state_name == "stored"

@@ -1,0 +1,152 @@
+"""The bench on which a store is tested: a room of its own for each test, a clock that stands still, and short words."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from ..clock import Clock, ManualClock
+from ..config import Config
+from ..message import Draft, Message, check
+from ..platform import host_id
+from ..states import State
+from ..store import Claimed, Delivery, Query, Settled, Store, Ticket, Want
+
+T = TypeVar("T")
+
+#: Why a test is skipped on a store without the ability.
+ABILITIES = {
+    "durable": "it keeps nothing when it is closed",
+    "shared": "no second opening sees its room",
+    "atomic_settle": "settling, answering and claiming the next are several steps there",
+    "exact_fifo": "several claimers may get messages out of order there",
+}
+
+#: No thread of a test takes this long, in real seconds; one that does hangs.
+PATIENCE_S = 30.0
+
+
+class StoreBench:
+    """One room for each test. `self.store` is open and empty; `self.clock` stands still until the test advances it."""
+
+    store: Store
+    clock: ManualClock
+    folder: Path
+
+    def open(self, clock: Clock, config: Config) -> Store:
+        """Open the room of this test in `self.folder`; the first call makes it."""
+        raise NotImplementedError(f"{type(self).__name__} must say how to open its store")
+
+    @pytest.fixture(autouse=True)
+    def _bench(self, tmp_path: Path) -> Iterator[None]:
+        self.folder = tmp_path / "room"
+        self.clock = ManualClock()
+        self._opened: list[Store] = []
+        self.store = self.open_again()
+        yield
+        for store in reversed(self._opened):
+            store.close()
+
+    def open_again(self, *, clock: Clock | None = None, config: Config | None = None) -> Store:
+        """Open the room once more. A store that is neither durable nor shared opens an empty one."""
+        store = self.open(clock or self.clock, config or Config())
+        self._opened.append(store)
+        return store
+
+    def need(self, ability: str) -> None:
+        """Skip this test on a store that does not have the ability."""
+        if not getattr(self.store, ability):
+            pytest.skip(f"{type(self.store).__name__} is not {ability}: {ABILITIES[ability]}")
+
+    # Short words for what tests do most
+
+    def draft(self, to: str | None = "bob", text: Any = "hello", sender: str = "ada", **fields: Any) -> Draft:
+        return check(Draft(from_agent=sender, to_agent=to, payload={"text": text}, **fields))
+
+    def send(self, to: str | None = "bob", text: Any = "hello", sender: str = "ada", **fields: Any) -> str:
+        """Put one message; its id."""
+        (id,) = self.store.put([self.draft(to, text, sender, **fields)])
+        return id
+
+    def ask(self, to: str = "bob", waiter: str = "elsewhere:1:1", **fields: Any) -> str:
+        """Put a question that a process waits to see answered; its id. Nobody can tell whether that process lives."""
+        return self.send(to, "question?", waiter=waiter, **fields)
+
+    def want(self, agent: str = "bob", **fields: Any) -> Want:
+        return Want(**{"agent": agent, "lease_s": 30.0, **fields})
+
+    def claim(self, agent: str = "bob", **fields: Any) -> list[Delivery]:
+        return self.store.claim(self.want(agent, **fields)).deliveries
+
+    def take(self, agent: str = "bob", **fields: Any) -> Delivery:
+        """Claim the next message; there must be one."""
+        deliveries = self.claim(agent, **fields)
+        assert deliveries, f"nothing to claim for {agent}"
+        return deliveries[0]
+
+    def drain(self, agent: str = "bob", **fields: Any) -> list[str]:
+        """Claim everything; the ids in the order in which they came."""
+        return [delivery.message.id for delivery in self.claim(agent, limit=10_000, **fields)]
+
+    def ack(self, ticket: Ticket, **fields: Any) -> Settled:
+        return self.store.settle(ticket, "acked", **fields)
+
+    def read(self, id: str) -> Message:
+        message = self.store.get(id)
+        assert message is not None, f"{id} is not kept"
+        return message
+
+    def state(self, id: str) -> State:
+        return self.read(id).state
+
+    def events_of(self, id: str) -> list[str]:
+        """The ledger's words, in order."""
+        return [entry.event for entry in self.read(id).ledger]
+
+    def found(self, **fields: Any) -> list[str]:
+        """The ids that a query finds."""
+        return [message.id for message in self.store.find(Query(**fields)).messages]
+
+    def kill_by_retries(self, id: str, agent: str = "bob") -> None:
+        """Fail a message until it is dead."""
+        while self.state(id) is not State.DEAD:
+            (delivery,) = self.claim(agent, ids=(id,))
+            self.store.settle(delivery.ticket, "retry", detail="it fails")
+
+
+def nothing_of(claimed: Claimed | None) -> bool:
+    """Whether a claim gave nothing."""
+    return claimed is not None and claimed.deliveries == []
+
+
+def gone_process() -> str:
+    """The name of a process of this machine that does not run: no system gives out that pid."""
+    return f"{host_id()}:{2**31 - 1}:1"
+
+
+def together(*works: Callable[[], T]) -> list[T]:
+    """Run all at once, each in a thread of its own; their results in order. What one raises is raised here."""
+    results: dict[int, T] = {}
+    errors: list[BaseException] = []
+    start = threading.Barrier(len(works))
+
+    def run(place: int) -> None:
+        try:
+            start.wait(PATIENCE_S)
+            results[place] = works[place]()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(place,), daemon=True) for place in range(len(works))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    if errors:
+        raise errors[0]
+    assert len(results) == len(works), f"a thread did not come back within {PATIENCE_S:g} s"
+    return [results[place] for place in range(len(works))]

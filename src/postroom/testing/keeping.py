@@ -1,0 +1,284 @@
+"""What is kept, and for how long: cells, retention, closing and opening again, forks."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from ..config import Config
+from ..errors import RoomClosed
+from ..states import State
+from ..store import ANY, Cell, Query, Store, Ticket, Want
+from .bench import StoreBench, together
+
+AN_ID = "00000000-0000-7000-8000-000000000000"
+
+#: Every method of a store but `close`, with a harmless call of it.
+CALLS: dict[str, Callable[[Store], Any]] = {
+    "put": lambda store: store.put([]),
+    "claim": lambda store: store.claim(Want(agent="bob", lease_s=1)),
+    "settle": lambda store: store.settle(Ticket(AN_ID, 1, "bob"), "acked"),
+    "extend": lambda store: store.extend(Ticket(AN_ID, 1, "bob"), 1),
+    "note": lambda store: store.note(AN_ID, "shown", "bob"),
+    "abandon": lambda store: store.abandon(AN_ID),
+    "get": lambda store: store.get(AN_ID),
+    "find": lambda store: store.find(Query()),
+    "events": lambda store: store.events(),
+    "requeue": lambda store: store.requeue([AN_ID]),
+    "purge": lambda store: store.purge(Query()),
+    "subscribe": lambda store: store.subscribe("news", "bob"),
+    "unsubscribe": lambda store: store.unsubscribe("news", "bob"),
+    "subscriptions": lambda store: store.subscriptions(),
+    "cell_read": lambda store: store.cell_read("a"),
+    "cell_write": lambda store: store.cell_write("a", 1),
+    "cell_scan": lambda store: store.cell_scan(""),
+    "listen": lambda store: store.listen(["to:bob"]),
+    "sweep": lambda store: store.sweep(),
+    "stats": lambda store: store.stats(),
+    "work_of": lambda store: store.work_of("bob"),
+    "number_at": lambda store: store.number_at(0),
+}
+
+
+class Keeping(StoreBench):
+    """Cells, `sweep`'s retention, `close`."""
+
+    # Cells
+
+    @pytest.mark.parametrize("value", [0, False, "", [], {}, "text", 1.5, {"a": [1, {"b": None}]}, [None]])
+    def test_a_cell_gives_back_what_was_written(self, value: Any) -> None:
+        version = self.store.cell_write("a/b", value)
+
+        assert version is not None
+        assert version > 0
+        assert self.store.cell_read("a/b") == Cell("a/b", version, value)
+
+    def test_a_cell_that_was_never_written_is_not_there(self) -> None:
+        assert self.store.cell_read("a") is None
+        assert self.store.cell_scan("") == []
+
+    def test_what_a_reader_changes_is_not_in_the_cell(self) -> None:
+        value = {"list": [1]}
+        self.store.cell_write("a", value)
+        value["list"].append(2)
+        cell = self.store.cell_read("a")
+        assert cell is not None
+        cell.value["list"].append(3)
+
+        again = self.store.cell_read("a")
+        assert again is not None
+        assert again.value == {"list": [1]}
+
+    def test_a_cell_is_written_only_over_the_version_that_is_expected(self) -> None:
+        first = self.store.cell_write("a", 1, expect=0)
+        assert first is not None
+        assert self.store.cell_write("a", 2, expect=0) is None
+        assert self.store.cell_write("a", 2, expect=first + 1) is None
+        assert self.store.cell_read("a") == Cell("a", first, 1)
+
+        second = self.store.cell_write("a", 2, expect=first)
+
+        assert second is not None
+        assert second != first
+        assert self.store.cell_read("a") == Cell("a", second, 2)
+        assert self.store.cell_write("a", 3, expect=first) is None
+        assert self.store.cell_write("a", 3, expect=ANY) not in (None, first, second)
+
+    def test_a_cell_is_deleted_only_in_the_version_that_is_expected(self) -> None:
+        version = self.store.cell_write("a", 1)
+        assert version is not None
+        assert self.store.cell_write("a", None, expect=version + 1) is None
+        assert self.store.cell_write("a", None, expect=0) is None
+        assert self.store.cell_read("a") is not None
+
+        assert self.store.cell_write("a", None, expect=version) == 0
+
+        assert self.store.cell_read("a") is None
+        assert self.store.cell_write("a", None) == 0
+        assert self.store.cell_write("a", 2, expect=version) is None
+        assert self.store.cell_write("a", 2, expect=0) is not None
+
+    def test_a_version_never_comes_back(self) -> None:
+        versions = []
+        for number in range(5):
+            versions += [self.store.cell_write("a", number), self.store.cell_write("a", number)]
+            self.store.cell_write("a", None)
+
+        assert None not in versions
+        assert len(set(versions)) == 10
+
+    def test_cells_are_listed_by_the_beginning_of_their_names(self) -> None:
+        for name in (
+            "agent/b",
+            "agent/a",
+            "agent",
+            "agent0",
+            "agen",
+            "agent/\U0001f4ee",
+            "agent/\uffff",
+            "Agent/a",
+            "agent/%",
+        ):
+            self.store.cell_write(name, name)
+
+        names = [cell.name for cell in self.store.cell_scan("agent/")]
+
+        assert names == ["agent/%", "agent/a", "agent/b", "agent/\uffff", "agent/\U0001f4ee"]
+        assert [cell.value for cell in self.store.cell_scan("agent/")] == names
+        assert len(self.store.cell_scan("")) == 9
+        assert [cell.name for cell in self.store.cell_scan("agent/%")] == ["agent/%"]
+        assert self.store.cell_scan("agent_") == self.store.cell_scan("*") == []
+
+    def test_counting_in_a_cell_loses_nothing(self) -> None:
+        def count() -> int:
+            done = 0
+            while done < 40:
+                cell = self.store.cell_read("counter")
+                version, value = (0, 0) if cell is None else (cell.version, cell.value)
+                done += self.store.cell_write("counter", value + 1, expect=version) is not None
+            return done
+
+        together(count, count, count)
+
+        cell = self.store.cell_read("counter")
+        assert cell is not None
+        assert cell.value == 120
+
+    def test_a_cell_is_made_by_one_of_those_who_race(self) -> None:
+        for number in range(20):
+            made = together(*[partial(self.store.cell_write, f"lock/{number}", 1, expect=0)] * 3)
+            assert [version is not None for version in made].count(True) == 1
+
+    # Retention
+
+    def finish(self, count: int, size: int = 1) -> list[str]:
+        """Send that many messages and ack them, a second apart."""
+        ids = []
+        for _ in range(count):
+            ids.append(self.send(text="x" * size))
+            self.take(settle=True)
+            self.clock.advance(1)
+        return ids
+
+    def test_finished_messages_are_forgotten_after_their_time(self) -> None:
+        self.store = self.open_again(config=Config(keep_s=100))
+        old = self.finish(3)
+        waiting = self.send()
+        self.clock.advance(90)
+        new = self.finish(2)
+        assert self.store.sweep().purged == 0
+        self.clock.advance(10)
+
+        assert self.store.sweep().purged == 3
+
+        assert self.found() == [waiting, *new]
+        assert self.store.get(old[0]) is None
+
+    def test_finished_messages_beyond_a_number_are_forgotten_the_oldest_first(self) -> None:
+        self.store = self.open_again(config=Config(keep_count=3))
+        waiting = self.send("eve")
+        ids = self.finish(8)
+
+        assert self.store.sweep().purged == 5
+        assert self.found() == [waiting, *ids[-3:]]
+        assert self.store.sweep().purged == 0
+
+    def test_finished_messages_beyond_a_size_are_forgotten_the_oldest_first(self) -> None:
+        self.store = self.open_again(config=Config(keep_bytes=1_000_000))
+        waiting = self.send("eve")
+        ids = self.finish(40, size=100_000)
+
+        for _ in range(3):
+            self.store.sweep()
+        kept = self.found()
+
+        assert kept[0] == waiting
+        assert kept[1:] == ids[-(len(kept) - 1) :]
+        assert 3 <= len(kept) - 1 <= 12
+
+    def test_what_is_not_finished_is_never_forgotten(self) -> None:
+        self.store = self.open_again(config=Config(keep_s=1, keep_count=0, keep_bytes=1))
+        ready, delayed, claimed = self.send(), self.send(delay_s=1e6), self.send("eve")
+        self.take("eve", lease_s=1e6)
+        self.clock.advance(1000)
+
+        assert self.store.sweep().purged == 0
+        assert self.found() == [ready, delayed, claimed]
+
+    # Closing, opening again
+
+    def test_closing_twice_is_closing_once(self) -> None:
+        self.store.close()
+        self.store.close()
+
+    @pytest.mark.parametrize("method", CALLS)
+    def test_a_closed_room_says_so(self, method: str) -> None:
+        self.store.close()
+
+        with pytest.raises(RoomClosed):
+            CALLS[method](self.store)
+
+    def test_what_was_put_is_there_when_the_room_is_opened_again(self) -> None:
+        self.need("durable")
+        id, claimed = self.send(delay_s=5, correlation_id="c"), self.send()
+        ticket = self.take().ticket
+        self.store.subscribe("news", "bob")
+        version = self.store.cell_write("a", {"b": 1})
+        self.store.close()
+
+        self.store = self.open_again()
+
+        assert version is not None
+        assert self.found() == [id, claimed]
+        assert self.state(id) is State.DELAYED
+        assert self.ack(ticket).held
+        assert self.events_of(claimed) == ["stored", "claimed", "acked"]
+        assert [entry[:2] for entry in self.store.subscriptions()] == [("news", "bob")]
+        assert self.store.cell_read("a") == Cell("a", version, {"b": 1})
+        self.clock.advance(5)
+        assert self.drain() == [id]
+
+    def test_all_who_have_the_room_open_see_the_same(self) -> None:
+        self.need("shared")
+        other = self.open_again()
+        id = self.send(None, channel="work")
+
+        (delivery,) = other.claim(self.want("eve", channels=("work",))).deliveries
+        assert self.claim(channels=("work",)) == []
+        assert self.ack(delivery.ticket).held
+        assert other.settle(delivery.ticket, "acked").held is False
+        version = other.cell_write("a", 1)
+        assert version is not None
+        assert self.store.cell_read("a") == Cell("a", version, 1)
+        assert self.state(id) is State.ACKED
+
+    def test_one_who_closes_does_not_close_the_room_for_others(self) -> None:
+        self.need("shared")
+        other = self.open_again()
+        other.close()
+
+        id = self.send()
+        assert self.drain() == [id]
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+    @pytest.mark.parametrize("method", CALLS)
+    def test_a_forked_process_is_told_to_open_the_room_itself(self, method: str) -> None:
+        self.send()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of threads, which the child does not use
+            child = os.fork()
+        if child == 0:
+            try:
+                CALLS[method](self.store)
+            except RoomClosed:
+                os._exit(0)
+            finally:
+                os._exit(1)
+
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert len(self.claim()) == 1

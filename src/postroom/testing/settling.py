@@ -1,0 +1,403 @@
+"""What `settle`, `extend`, `note` and `requeue` promise: fenced, in one step, written down."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from ..errors import InvalidMessage
+from ..states import State
+from ..store import OUTCOMES, Ticket
+from .bench import StoreBench, gone_process, nothing_of, together
+
+ENDINGS = {"acked": State.ACKED, "answered": State.ANSWERED, "refused": State.REFUSED, "dead": State.DEAD}
+
+
+class Settling(StoreBench):
+    """`settle`, `extend`, `note`, `requeue`."""
+
+    # Outcomes
+
+    @pytest.mark.parametrize("outcome", ENDINGS)
+    def test_a_settled_message_is_at_its_end(self, outcome: str) -> None:
+        id = self.send()
+        ticket = self.take().ticket
+        self.clock.advance(1)
+
+        settled = self.store.settle(ticket, outcome, detail="so it is")
+
+        assert settled == (True, ENDINGS[outcome], [], None)
+        assert self.state(id) is ENDINGS[outcome]
+        assert self.events_of(id) == ["stored", "claimed", outcome]
+        last = self.read(id).ledger[-1]
+        assert (last.time_ms, last.agent, last.detail) == (self.clock.wall_ms(), "bob", "so it is")
+        self.clock.advance(1000)
+        assert self.claim() == []
+        assert self.state(id) is ENDINGS[outcome]
+
+    @pytest.mark.parametrize("outcome", ["refused", "dead"])
+    def test_a_bad_end_keeps_its_reason(self, outcome: str) -> None:
+        id = self.send()
+        self.store.settle(self.take().ticket, outcome, detail="no such file")
+
+        assert self.read(id).error == "no such file"
+
+    def test_an_unknown_outcome_is_an_error_and_changes_nothing(self) -> None:
+        id = self.send()
+        ticket = self.take().ticket
+
+        with pytest.raises(ValueError):
+            self.store.settle(ticket, "forgotten")
+
+        assert self.state(id) is State.CLAIMED
+        assert self.ack(ticket).held
+
+    # Retry
+
+    def test_a_retried_message_is_delivered_again_at_once(self) -> None:
+        id = self.send()
+
+        settled = self.store.settle(self.take().ticket, "retry", detail="try again")
+
+        assert settled[:2] == (True, State.READY)
+        assert self.read(id).error == "try again"
+        assert self.events_of(id) == ["stored", "claimed", "retried"]
+        assert self.take("bob").message.delivery_count == 2
+
+    def test_a_retried_message_is_delivered_again_after_its_delay(self) -> None:
+        id = self.send()
+
+        settled = self.store.settle(self.take().ticket, "retry", delay_s=5)
+
+        assert settled[:2] == (True, State.DELAYED)
+        assert self.read(id).due_ms == self.clock.wall_ms() + 5000
+        self.clock.advance(4.9)
+        assert self.claim() == []
+        self.clock.advance(0.1)
+        assert self.take().message.id == id
+
+    def test_a_retried_message_keeps_its_place(self) -> None:
+        first, second = self.send(), self.send()
+        self.store.settle(self.take().ticket, "retry", delay_s=1)
+        third = self.send()
+        self.clock.advance(1)
+
+        assert self.drain() == [first, second, third]
+
+    def test_a_retry_on_the_last_allowed_delivery_sets_the_message_aside(self) -> None:
+        id = self.send(max_deliveries=2)
+        self.store.settle(self.take().ticket, "retry", detail="first failure")
+
+        settled = self.store.settle(self.take().ticket, "retry", detail="second failure", delay_s=5)
+
+        assert settled[:2] == (True, State.DEAD)
+        message = self.read(id)
+        assert (message.state, message.error, message.delivery_count) == (State.DEAD, "second failure", 2)
+        assert self.events_of(id) == ["stored", "claimed", "retried", "claimed", "dead"]
+        assert [entry.detail for entry in message.ledger][2::2] == ["first failure", "second failure"]
+        self.clock.advance(100)
+        assert self.claim() == []
+
+    # Fencing
+
+    @pytest.mark.parametrize("outcome", OUTCOMES)
+    def test_a_stale_ticket_changes_nothing(self, outcome: str) -> None:
+        id = self.send()
+        stale = self.take("bob", lease_s=5).ticket
+        self.clock.advance(6)
+        fresh = self.take("bob", lease_s=60).ticket
+        before = self.read(id)
+
+        settled = self.store.settle(stale, outcome, detail="late", puts=[self.draft("eve")])
+
+        assert settled.held is False
+        assert settled.ids == []
+        assert self.read(id) == before
+        assert self.claim("eve") == []
+        assert self.store.extend(stale, 600) is False
+        assert self.read(id) == before
+        assert self.ack(fresh).held is True
+
+    @pytest.mark.parametrize("outcome", OUTCOMES)
+    def test_a_ticket_counts_once(self, outcome: str) -> None:
+        id = self.send()
+        ticket = self.take().ticket
+        self.store.settle(ticket, outcome, detail="first")
+        before = self.read(id)
+
+        for again in OUTCOMES:
+            assert self.store.settle(ticket, again, detail="second").held is False
+        assert self.store.extend(ticket, 600) is False
+        assert self.read(id) == before
+
+    def test_a_ticket_no_longer_counts_after_a_requeue(self) -> None:
+        id = self.send()
+        ticket = self.take().ticket
+        self.store.settle(ticket, "dead", detail="hopeless")
+        self.store.requeue([id])
+
+        assert self.ack(ticket).held is False
+        assert self.state(id) is State.READY
+
+    def test_a_ticket_with_a_made_up_token_does_not_count(self) -> None:
+        claimed, waiting = self.send(), self.send()
+        ticket = self.take().ticket
+
+        for wrong in (
+            Ticket(claimed, ticket.token + 1, "bob"),
+            Ticket(claimed, ticket.token - 1, "bob"),
+            Ticket(waiting, ticket.token, "bob"),
+            Ticket("00000000-0000-7000-8000-000000000000", 1, "bob"),
+        ):
+            assert self.ack(wrong).held is False
+        assert (self.state(claimed), self.state(waiting)) == (State.CLAIMED, State.READY)
+
+    def test_of_several_who_settle_at_once_one_counts(self) -> None:
+        for _ in range(30):
+            self.send()
+            ticket = self.take().ticket
+            settled = together(*(partial(self.store.settle, ticket, how) for how in ("acked", "refused", "retry")))
+            assert [each.held for each in settled].count(True) == 1
+            self.drain(settle=True)
+
+    def test_a_stale_ack_that_races_the_next_owner_never_counts_with_it(self) -> None:
+        for _ in range(60):
+            id = self.send()
+            stale = self.take(lease_s=1).ticket
+            self.clock.advance(2)
+
+            fresh: list[Ticket] = []
+
+            def acks(ticket: Ticket) -> bool:
+                return self.ack(ticket).held
+
+            def claims(taken: list[Ticket]) -> bool:
+                taken += [delivery.ticket for delivery in self.claim(lease_s=600)]
+                return bool(taken)
+
+            late, taken = together(partial(acks, stale), partial(claims, fresh))
+
+            assert late is not taken, "the message had two owners, or none"
+            assert self.state(id) is (State.ACKED if late else State.CLAIMED)
+            assert [self.ack(ticket).held for ticket in fresh] == [True] * taken
+
+    # With the answer and the next claim in one step
+
+    def test_settling_stores_what_is_put_with_it(self) -> None:
+        id = self.send()
+
+        settled = self.store.settle(
+            self.take().ticket, "answered", puts=[self.draft("ada", "yes", "bob"), self.draft("eve")]
+        )
+
+        assert settled.state is State.ANSWERED
+        assert settled.ids == [*self.drain("ada"), *self.drain("eve")]
+        assert self.read(settled.ids[0]).payload == {"text": "yes"}
+        assert self.state(id) is State.ANSWERED
+
+    def test_the_ledger_of_an_answered_message_names_its_answer(self) -> None:
+        id = self.send()
+        settled = self.store.settle(self.take().ticket, "answered", puts=[self.draft("ada", answer_to=id)])
+
+        assert self.read(id).ledger[-1].detail == settled.ids[0]
+
+    def test_settling_can_claim_the_next(self) -> None:
+        first, second = self.send(), self.send()
+
+        settled = self.ack(self.take().ticket, claim_next=self.want())
+
+        assert settled.held
+        assert settled.claimed is not None
+        assert [delivery.message.id for delivery in settled.claimed.deliveries] == [second]
+        assert (self.state(first), self.state(second)) == (State.ACKED, State.CLAIMED)
+        assert self.ack(settled.claimed.deliveries[0].ticket).held
+
+    def test_the_next_claim_may_find_nothing(self) -> None:
+        self.send()
+
+        assert nothing_of(self.ack(self.take().ticket, claim_next=self.want()).claimed)
+
+    def test_the_next_is_claimed_also_when_the_ticket_no_longer_counts(self) -> None:
+        self.send()
+        ticket = self.take().ticket
+        self.ack(ticket)
+        second = self.send()
+
+        settled = self.ack(ticket, claim_next=self.want(), puts=[self.draft("eve")])
+
+        assert settled.held is False
+        assert settled.claimed is not None
+        assert [delivery.message.id for delivery in settled.claimed.deliveries] == [second]
+        assert self.claim("eve") == []
+
+    def test_what_is_put_with_a_settling_can_be_the_next_that_is_claimed(self) -> None:
+        self.send()
+
+        settled = self.ack(self.take().ticket, puts=[self.draft("bob", "next")], claim_next=self.want())
+
+        assert settled.claimed is not None
+        assert [delivery.message.id for delivery in settled.claimed.deliveries] == settled.ids
+
+    def test_a_retried_message_can_be_the_next_that_is_claimed(self) -> None:
+        id = self.send()
+
+        settled = self.store.settle(self.take().ticket, "retry", claim_next=self.want())
+
+        assert settled.claimed is not None
+        assert [delivery.message.id for delivery in settled.claimed.deliveries] == [id]
+        assert settled.claimed.deliveries[0].message.delivery_count == 2
+
+    def test_if_the_answer_is_refused_the_message_is_not_settled(self) -> None:
+        self.need("atomic_settle")
+        self.send("eve", sender="bob", idempotency_key="k")
+        id, other = self.send(), self.send()
+        ticket = self.take().ticket
+
+        with pytest.raises(InvalidMessage):
+            self.store.settle(
+                ticket,
+                "answered",
+                puts=[self.draft("ada", sender="bob"), self.draft("eve", "changed", "bob", idempotency_key="k")],
+                claim_next=self.want(),
+            )
+
+        assert (self.state(id), self.state(other)) == (State.CLAIMED, State.READY)
+        assert self.claim("ada") == []
+        assert self.ack(ticket).held
+
+    # Extending
+
+    def test_an_extended_lease_ends_that_much_later(self) -> None:
+        id = self.send()
+        ticket = self.take(lease_s=10).ticket
+        self.clock.advance(9)
+
+        assert self.store.extend(ticket, 10) is True
+
+        assert self.read(id).lease_until_ms == self.clock.wall_ms() + 10_000
+        assert self.events_of(id) == ["stored", "claimed", "extended"]
+        self.clock.advance(9)
+        assert self.claim() == []
+        self.clock.advance(1)
+        assert self.take().message.delivery_count == 2
+
+    def test_an_extended_lease_still_ends_with_its_process(self) -> None:
+        id = self.send()
+        ticket = self.take(lease_s=10, owner=gone_process()).ticket
+        self.store.extend(ticket, 600)
+        assert self.read(id).owner == gone_process()
+        self.clock.advance(1)
+
+        assert self.take().message.id == id
+
+    def test_an_extension_may_also_shorten_a_lease(self) -> None:
+        id = self.send()
+        self.store.extend(self.take(lease_s=100).ticket, 5)
+        self.clock.advance(5)
+
+        assert self.take().message.id == id
+
+    # Notes
+
+    def test_what_a_door_did_is_noted_in_the_ledger(self) -> None:
+        id = self.send()
+        self.clock.advance(1)
+
+        assert self.store.note(id, "shown", "bob", "in a terminal") is True
+
+        entry = self.read(id).ledger[-1]
+        assert (entry.event, entry.time_ms, entry.agent, entry.detail) == (
+            "shown",
+            self.clock.wall_ms(),
+            "bob",
+            "in a terminal",
+        )
+        assert self.state(id) is State.READY
+
+    def test_a_finished_message_can_still_be_noted(self) -> None:
+        id = self.send()
+        self.take(settle=True)
+
+        assert self.store.note(id, "notified", None) is True
+        assert self.state(id) is State.ACKED
+        assert self.events_of(id)[-1] == "notified"
+
+    def test_a_full_ledger_takes_no_more_notes_but_every_change_of_state(self) -> None:
+        id = self.send()
+        for _ in range(100):
+            self.store.note(id, "shown", "bob", "x" * 1000)
+
+        kept = self.events_of(id).count("shown")
+        self.ack(self.take().ticket)
+
+        assert 60 <= kept <= 66
+        assert self.events_of(id)[kept + 1 :] == ["claimed", "acked"]
+
+    # Putting back
+
+    @pytest.mark.parametrize("outcome", ["refused", "dead"])
+    def test_a_message_that_ended_badly_can_be_put_back(self, outcome: str) -> None:
+        id = self.send(max_deliveries=2)
+        self.store.settle(self.take().ticket, "retry", detail="first")
+        self.store.settle(self.take().ticket, outcome, detail="second")
+
+        assert self.store.requeue([id]) == [id]
+
+        message = self.read(id)
+        assert (message.state, message.delivery_count, message.error, message.claimed_by) == (
+            State.READY,
+            0,
+            None,
+            None,
+        )
+        assert self.events_of(id) == ["stored", "claimed", "retried", "claimed", outcome, "requeued"]
+        assert [entry.detail for entry in message.ledger if entry.detail][:2] == ["first", "second"]
+
+    def test_a_message_put_back_has_all_its_deliveries_anew(self) -> None:
+        id = self.send(max_deliveries=2)
+        self.kill_by_retries(id)
+        self.store.requeue([id])
+
+        self.store.settle(self.take().ticket, "retry")
+        assert self.state(id) is State.READY
+        self.store.settle(self.take().ticket, "retry")
+        assert self.state(id) is State.DEAD
+
+    def test_a_message_put_back_has_its_old_place(self) -> None:
+        first = self.send()
+        self.store.settle(self.take().ticket, "dead")
+        second = self.send()
+        self.store.requeue([first])
+
+        assert self.drain() == [first, second]
+
+    def test_only_what_ended_badly_can_be_put_back(self) -> None:
+        delayed, acked, claimed, ready, dead = self.send(delay_s=5), *(self.send() for _ in range(4))
+        self.take(ids=(acked,), settle=True)
+        self.take(ids=(claimed,))
+        self.store.settle(self.take(ids=(dead,)).ticket, "dead")
+
+        assert self.store.requeue([delayed, acked, claimed, dead, ready, dead]) == [dead]
+        states = [self.state(id) for id in (delayed, acked, claimed, ready)]
+        assert states == [State.DELAYED, State.ACKED, State.CLAIMED, State.READY]
+
+    def test_an_expired_message_put_back_does_not_expire_again(self) -> None:
+        id = self.send(ttl_s=5)
+        self.clock.advance(6)
+        assert self.state(id) is State.EXPIRED
+
+        assert self.store.requeue([id]) == [id]
+
+        self.clock.advance(100)
+        assert self.read(id).expires_at_ms is None
+        assert self.take().message.id == id
+
+    def test_a_message_put_back_before_its_expiry_still_expires(self) -> None:
+        id = self.send(ttl_s=50)
+        self.store.settle(self.take().ticket, "dead")
+        self.store.requeue([id])
+        self.clock.advance(51)
+
+        assert self.state(id) is State.EXPIRED
+        assert self.claim() == []

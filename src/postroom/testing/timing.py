@@ -1,0 +1,349 @@
+"""What the clock does: leases, gone processes, delays, expiry; and what it must not do when somebody sets it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ..platform import this_process
+from ..states import State
+from ..store import Query
+from .bench import StoreBench, gone_process
+
+
+class Timing(StoreBench):
+    """Room time: only forward, the same for all, whatever the wall clock does."""
+
+    # Leases
+
+    def test_when_a_lease_ends_another_may_take_the_message(self) -> None:
+        id = self.send(None, channel="work")
+        self.take("bob", channels=("work",), lease_s=10)
+        self.clock.advance(9.9)
+        assert self.claim("eve", channels=("work",)) == []
+
+        self.clock.advance(0.1)
+        delivery = self.take("eve", channels=("work",))
+
+        assert (delivery.message.id, delivery.message.delivery_count, delivery.message.claimed_by) == (id, 2, "eve")
+        assert self.events_of(id) == ["stored", "claimed", "released", "claimed"]
+        assert "lease" in str(self.read(id).ledger[2].detail)
+
+    def test_a_message_let_go_comes_first_again(self) -> None:
+        first = self.send()
+        self.take(lease_s=10)
+        second = self.send()
+        self.clock.advance(10)
+
+        assert self.drain() == [first, second]
+
+    def test_a_late_receiver_may_still_settle_while_nobody_else_has_the_message(self) -> None:
+        id = self.send()
+        ticket = self.take(lease_s=10).ticket
+        self.clock.advance(60)
+        assert self.state(id) is State.READY
+
+        assert self.ack(ticket).held is True
+        assert self.state(id) is State.ACKED
+        assert self.claim() == []
+
+    def test_a_late_receiver_may_still_extend_while_nobody_else_has_the_message(self) -> None:
+        id = self.send()
+        ticket = self.take(lease_s=10).ticket
+        self.clock.advance(60)
+
+        assert self.store.extend(ticket, 10) is True
+        assert self.state(id) is State.CLAIMED
+        assert self.claim() == []
+        assert self.ack(ticket).held is True
+
+    def test_a_look_by_others_takes_nothing_from_a_late_receiver(self) -> None:
+        """Letting a message go (a sweep, a claim of other mail) does not make its ticket stale; taking it does."""
+        id = self.send("bob")
+        self.send("eve")
+        ticket = self.take("bob", lease_s=10).ticket
+        self.clock.advance(11)
+        self.store.sweep()
+        self.take("eve")
+
+        assert self.ack(ticket).held is True
+        assert self.state(id) is State.ACKED
+
+    def test_a_message_whose_last_delivery_ran_out_is_dead(self) -> None:
+        id = self.send(max_deliveries=2)
+        for _ in range(2):
+            self.take(lease_s=10)
+            self.clock.advance(11)
+        assert self.state(id) is State.DEAD
+
+        assert self.claim() == []
+
+        message = self.read(id)
+        assert (message.state, message.delivery_count) == (State.DEAD, 2)
+        assert "lease ended" in str(message.error)
+        assert self.events_of(id) == ["stored", "claimed", "released", "claimed", "dead"]
+        assert self.found(states=frozenset({State.DEAD})) == [id]
+
+    # Owners
+
+    def test_what_a_gone_process_held_is_given_to_another(self) -> None:
+        id = self.send(None, channel="work")
+        self.take("bob", channels=("work",), lease_s=600, owner=gone_process())
+        self.clock.advance(1)
+
+        delivery = self.take("eve", channels=("work",))
+
+        assert (delivery.message.id, delivery.message.delivery_count) == (id, 2)
+        assert "process is gone" in str(self.read(id).ledger[2].detail)
+
+    def test_what_a_gone_process_held_for_the_last_time_is_dead(self) -> None:
+        id = self.send(max_deliveries=1)
+        self.take(lease_s=600, owner=gone_process())
+        self.clock.advance(1)
+
+        assert self.claim() == []
+        assert self.state(id) is State.DEAD
+        assert "process is gone" in str(self.read(id).error)
+
+    @pytest.mark.parametrize("owner", [this_process(), "another-host.1:1:1", None], ids=["alive", "unseen", "agent"])
+    def test_what_a_living_or_unseen_process_holds_stays_its_own(self, owner: str | None) -> None:
+        id = self.send()
+        ticket = self.take(lease_s=600, owner=owner).ticket
+        self.clock.advance(599)
+
+        self.store.sweep()
+
+        assert self.claim() == []
+        assert self.state(id) is State.CLAIMED
+        assert self.ack(ticket).held
+
+    # Delays
+
+    def test_a_delayed_message_is_claimable_when_it_is_due(self) -> None:
+        id = self.send(delay_s=10)
+        assert self.state(id) is State.DELAYED
+        assert self.read(id).due_ms == self.clock.wall_ms() + 10_000
+        self.clock.advance(9.9)
+        assert self.claim() == []
+
+        self.clock.advance(0.1)
+
+        assert self.state(id) is State.READY
+        assert self.take().message.id == id
+
+    def test_a_delayed_message_has_the_place_of_its_sending(self) -> None:
+        first = self.send(delay_s=5)
+        second = self.send()
+        self.clock.advance(5)
+
+        assert self.drain() == [first, second]
+
+    # Expiry
+
+    @pytest.mark.parametrize("settle", [False, True])
+    def test_an_expired_message_is_not_given(self, settle: bool) -> None:
+        id = self.send(ttl_s=10)
+        other = self.send()
+        self.clock.advance(10)
+
+        assert self.drain(settle=settle) == [other]
+        assert self.state(id) is State.EXPIRED
+        assert self.events_of(id) == ["stored", "expired"]
+
+    def test_a_message_is_given_until_its_last_moment(self) -> None:
+        id = self.send(ttl_s=10)
+        self.clock.advance(9.999)
+
+        assert self.take().message.id == id
+
+    def test_a_claimed_message_may_be_finished_after_its_expiry(self) -> None:
+        id = self.send(ttl_s=10)
+        ticket = self.take(lease_s=60).ticket
+        self.clock.advance(20)
+        assert self.state(id) is State.CLAIMED
+        self.store.sweep()
+
+        assert self.ack(ticket).held is True
+        assert self.state(id) is State.ACKED
+
+    def test_a_message_let_go_after_its_expiry_expires(self) -> None:
+        id = self.send(ttl_s=10)
+        self.take(lease_s=20)
+        self.clock.advance(21)
+        assert self.state(id) is State.EXPIRED
+
+        assert self.claim() == []
+        assert self.state(id) is State.EXPIRED
+        assert self.events_of(id)[-1] == "expired"
+
+    def test_a_message_retried_after_its_expiry_expires(self) -> None:
+        id = self.send(ttl_s=10)
+        ticket = self.take(lease_s=60).ticket
+        self.clock.advance(11)
+
+        assert self.store.settle(ticket, "retry", detail="too late").held is True
+
+        assert self.state(id) is State.EXPIRED
+        assert self.claim() == []
+
+    def test_a_delayed_message_can_expire_before_it_is_due(self) -> None:
+        id = self.send(delay_s=20, ttl_s=10)
+        self.clock.advance(9)
+        assert self.state(id) is State.DELAYED
+        self.clock.advance(1)
+        assert self.state(id) is State.EXPIRED
+        self.clock.advance(30)
+
+        assert self.claim() == []
+        assert self.state(id) is State.EXPIRED
+
+    # Reading
+
+    def test_reading_judges_by_the_clock_and_writes_nothing(self) -> None:
+        due, expiring, late, spent = self.send(delay_s=5), self.send(ttl_s=5), self.send(), self.send(max_deliveries=1)
+        self.take(ids=(late,), lease_s=5)
+        self.take(ids=(spent,), lease_s=5)
+        changes = self.store.events()
+        ledgers = [self.read(id).ledger for id in (due, expiring, late, spent)]
+        self.clock.advance(5)
+
+        states = [self.state(id) for id in (due, expiring, late, spent)]
+        listed = [message.state for message in self.store.find(Query()).messages]
+        counts = self.store.stats().states
+
+        assert states == listed == [State.READY, State.EXPIRED, State.READY, State.DEAD]
+        assert (counts["stored"], counts["expired"], counts["dead"], counts.get("claimed", 0)) == (2, 1, 1, 0)
+        assert self.found(states=frozenset({State.READY})) == [due, late]
+        assert self.found(states=frozenset({State.EXPIRED, State.DEAD})) == [expiring, spent]
+        assert self.found(states=frozenset({State.CLAIMED, State.DELAYED})) == []
+        assert [self.read(id).ledger for id in (due, expiring, late, spent)] == ledgers
+        assert [change.number for change in self.store.events()] == [change.number for change in changes]
+
+    # Sweeping
+
+    def test_a_sweep_writes_down_what_the_clock_has_done_and_counts_it(self) -> None:
+        ids = [
+            self.send(ttl_s=5),
+            self.send(ttl_s=5, delay_s=60),
+            self.send(),
+            self.send(),
+            self.send(max_deliveries=1),
+        ]
+        for id in ids[2:]:
+            self.take(ids=(id,), lease_s=5)
+        self.clock.advance(6)
+
+        swept = self.store.sweep()
+
+        assert (swept.expired, swept.released, swept.dead, swept.purged) == (2, 2, 1, 0)
+        assert [self.events_of(id)[-1] for id in ids] == ["expired", "expired", "released", "released", "dead"]
+        assert self.store.sweep() == (0, 0, 0, 0)
+
+    def test_a_sweep_counts_what_gone_processes_held(self) -> None:
+        ids = [self.send(), self.send(), self.send(max_deliveries=1)]
+        self.claim(limit=3, lease_s=600, owner=gone_process())
+        self.clock.advance(1)
+
+        swept = self.store.sweep()
+
+        assert [self.state(id) for id in ids] == [State.READY, State.READY, State.DEAD]
+        assert (swept.released, swept.dead) == (2, 1)
+
+    # Clocks that jump
+
+    @pytest.mark.parametrize("jump_s", [-3600, 3600])
+    def test_a_jump_of_the_wall_clock_neither_ends_nor_keeps_a_lease(self, jump_s: float) -> None:
+        id = self.send()
+        self.take(lease_s=30)
+
+        self.clock.jump_wall(jump_s)
+        self.clock.advance(29)
+        assert self.state(id) is State.CLAIMED
+        assert self.claim() == []
+        self.clock.advance(1)
+
+        assert self.state(id) is State.READY
+        assert self.take().message.id == id
+
+    @pytest.mark.parametrize("jump_s", [-3600, 3600])
+    def test_a_jump_of_the_wall_clock_neither_shortens_nor_stretches_a_delay(self, jump_s: float) -> None:
+        id = self.send(delay_s=30)
+        self.clock.jump_wall(jump_s)
+        self.clock.advance(29)
+        assert self.claim() == []
+        self.clock.advance(1)
+
+        assert self.take().message.id == id
+
+    @pytest.mark.parametrize("jump_s", [-3600, 3600])
+    def test_a_jump_of_the_wall_clock_neither_shortens_nor_stretches_a_life(self, jump_s: float) -> None:
+        lives, ends = self.send(ttl_s=40), self.send(ttl_s=30)
+        self.clock.jump_wall(jump_s)
+        self.clock.advance(29)
+        assert (self.state(lives), self.state(ends)) == (State.READY, State.READY)
+        self.clock.advance(1)
+
+        assert self.drain() == [lives]
+        assert self.state(ends) is State.EXPIRED
+
+    @pytest.mark.parametrize("jump_s", [-3600, 3600])
+    def test_what_people_read_is_the_wall_clocks_time(self, jump_s: float) -> None:
+        self.clock.jump_wall(jump_s)
+        id = self.send(ttl_s=60)
+        self.clock.advance(1)
+        self.take(lease_s=30)
+        message = self.read(id)
+
+        assert message.timestamp_ms == self.clock.wall_ms() - 1000
+        assert message.expires_at_ms == self.clock.wall_ms() + 59_000
+        assert message.last_delivered_ms == self.clock.wall_ms()
+        assert message.lease_until_ms == self.clock.wall_ms() + 30_000
+        assert [entry.time_ms for entry in message.ledger] == [self.clock.wall_ms() - 1000, self.clock.wall_ms()]
+
+    @pytest.mark.parametrize("jump_s", [-3600, 3600])
+    def test_one_who_opens_the_room_after_a_jump_counts_the_same_time(self, jump_s: float) -> None:
+        self.need("shared")
+        leased, first = self.send(), self.send()
+        self.take(ids=(leased,), lease_s=30)
+        self.clock.jump_wall(jump_s)
+        other = self.open_again()
+        (second,) = other.put([self.draft()])
+
+        assert [message.id for message in other.find(Query()).messages] == [leased, first, second]
+        self.clock.advance(29)
+        assert other.claim(self.want(ids=(leased,))).deliveries == []
+        self.clock.advance(1)
+        assert [delivery.message.id for delivery in other.claim(self.want(limit=9)).deliveries] == [
+            leased,
+            first,
+            second,
+        ]
+
+    def test_after_a_restart_of_the_machine_the_room_goes_on(self) -> None:
+        self.need("durable")
+        leased, delayed, first = self.send(), self.send(delay_s=30), self.send()
+        ticket = self.take(ids=(leased,), lease_s=30).ticket
+        number = self.store.events()[-1].number
+        self.store.close()
+        self.clock.reboot()
+        self.store = self.open_again()
+        second = self.send()
+
+        assert self.found() == [leased, delayed, first, second]
+        assert [change.message.id for change in self.store.events(number)] == [second]
+        assert self.drain(settle=True) == [first, second]
+        self.clock.advance(31)
+        assert self.drain() == [leased, delayed]
+        assert self.ack(ticket).held is False
+
+    @pytest.mark.parametrize("jump_s", [-3600, 3600])
+    def test_a_wall_clock_that_is_wrong_after_a_restart_breaks_no_order(self, jump_s: float) -> None:
+        self.need("durable")
+        first = self.send()
+        self.store.close()
+        self.clock.reboot()
+        self.clock.jump_wall(jump_s)
+        self.store = self.open_again()
+        second = self.send()
+        self.clock.advance(1)
+
+        assert self.drain() == [first, second]

@@ -1,0 +1,100 @@
+"""What an open room does by itself: heartbeats of its agents, and the housekeeping, which one process does for all.
+
+One sleeping thread for each room that has agents. It ends with the room, and does not keep the program alive.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any, Final
+
+from . import presence
+from .config import HEARTBEAT_S
+from .desk import Desk, Latch
+from .errors import RoomClosed
+from .platform import process_alive
+
+log = logging.getLogger("postroom")
+
+KEEPER_CELL: Final = "upkeep"
+#: Who keeps house does so for this long without a word; then another may take over.
+TERM_S: Final = 6 * HEARTBEAT_S
+
+
+class Upkeep:
+    """The rounds of one room. Nothing runs until the first agent is looked after."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._lock = threading.Lock()
+        self._names: list[str] = []
+        self._stop = Latch(desk.clock)
+        self._thread: threading.Thread | None = None
+        desk.at_close(self.close)
+
+    def look_after(self, name: str) -> None:
+        """Send this agent's heartbeats from now on, and mark it stopped when the room closes."""
+        with self._lock:
+            if name not in self._names:
+                self._names.append(name)
+            if self._thread is None and not self._stop.is_set():
+                self._thread = threading.Thread(target=self._run, name="postroom upkeep", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(HEARTBEAT_S):
+            try:
+                self.round()
+            except RoomClosed:
+                return
+            except Exception:  # a busy or broken room now is no reason to stop looking after it later
+                log.debug("a round of upkeep failed", exc_info=True, extra={"action": "upkeep_failed"})
+
+    def round(self) -> None:
+        """One round: heartbeats, then the housekeeping if it is this process's turn."""
+        for name in tuple(self._names):
+            presence.beat(self._desk, name)
+        if self._take_turn():
+            presence.prune(self._desk)
+            self._desk.sweep()
+
+    def _take_turn(self) -> bool:
+        """Whether this process keeps house now: it does already, or nobody does."""
+        store, me = self._desk.store, self._desk.process
+        cell, now_ms = store.cell_read(KEEPER_CELL), self._desk.clock.wall_ms()
+        if cell is not None:
+            if cell.value["owner"] == me and _ms_left(cell.value, now_ms) > TERM_S * 500:
+                return True  # renewed when half of the term is over: not a write in every round
+            if cell.value["owner"] != me and not is_vacant(cell.value, now_ms):
+                return False
+        mine = {"owner": me, "until_ms": now_ms + round(TERM_S * 1000)}
+        return store.cell_write(KEEPER_CELL, mine, expect=0 if cell is None else cell.version) is not None
+
+    def close(self) -> None:
+        """End the rounds, mark the agents stopped, leave the housekeeping to others. The thread is over when it returns."""
+        self._stop.set()
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        for name in self._names:
+            presence.leave(self._desk, name)
+        self._give_up_turn()
+
+    def _give_up_turn(self) -> None:
+        cell = self._desk.store.cell_read(KEEPER_CELL)
+        if cell is not None and cell.value["owner"] == self._desk.process:
+            self._desk.store.cell_write(KEEPER_CELL, None, expect=cell.version)
+
+
+def is_vacant(value: dict[str, Any], now_ms: int) -> bool:
+    """Whether nobody keeps house: the keeper's process is gone, or its term is over.
+
+    A term that ends far in the future was written before the wall clock was set back; it does not count either.
+    """
+    return process_alive(value["owner"]) is False or not 0 < _ms_left(value, now_ms) <= 2 * TERM_S * 1000
+
+
+def _ms_left(value: dict[str, Any], now_ms: int) -> int:
+    return int(value["until_ms"]) - now_ms

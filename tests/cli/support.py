@@ -1,0 +1,77 @@
+"""Running the command line: inside this process for most tests, as a process of its own where that matters."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+import pytest
+
+from postroom.cli import main
+
+PATIENCE_S = 30.0
+
+
+class Result(NamedTuple):
+    """How a command ended and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+class Cli:
+    """Runs commands in the current folder: `cli("send", "bob", "hi", "--as", "ada")`."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capsys = capsys
+        self._monkeypatch = monkeypatch
+
+    def __call__(self, *words: str, stdin: bytes = b"") -> Result:
+        self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        self._capsys.readouterr()
+        code = main(words)
+        return Result(code, *self._capsys.readouterr())
+
+    def ok(self, *words: str, stdin: bytes = b"") -> Result:
+        """Run a command that must end well."""
+        result = self(*words, stdin=stdin)
+        assert result.code == 0, result
+        return result
+
+    def json(self, *words: str) -> Any:
+        """Run a command that must end well, and read the document it writes."""
+        return self.ok(*words, "--json").json
+
+    def send(self, text: str = "hi", *more: str, to: str = "bob") -> str:
+        """Send a message from ada; returns its id."""
+        return self.ok("send", to, text, "--as", "ada", "--new", *more).out.strip()
+
+
+def command(*words: str) -> list[str]:
+    """The words that start the command line as a process of its own."""
+    return [sys.executable, "-m", "postroom", *words]
+
+
+def start(*words: str, **options: Any) -> subprocess.Popen[str]:
+    """Start the command line as a process of its own, with pipes."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command(*words), text=True, **pipes | options)
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    """The environment without what a developer may have set for Postroom."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("POSTROOM_")}
+    return kept | more

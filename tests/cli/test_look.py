@@ -1,0 +1,225 @@
+"""Looking at a room on the command line, which changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+import postroom
+from postroom.cli import look
+from postroom.cli.call import Call
+
+from .support import Cli
+
+
+def die_three_times(cli: Cli, text: str = "hi") -> str:
+    """A message that bob failed at until it was set aside; returns its id."""
+    id = cli.send(text)
+    for number in (1, 2, 3):
+        cli.ok("receive", "--as", "bob")
+        cli.ok("retry", id, f"failure {number}", "--delay", "0", "--as", "bob")
+    return id
+
+
+def test_status_tells_the_room_its_messages_agents_and_mail(cli: Cli, tmp_path: Path) -> None:
+    die_three_times(cli)
+    cli.send()
+
+    text = cli.ok("status").out
+    document = cli.json("status")
+
+    assert str(tmp_path) in text
+    assert all(word in text for word in ("1 stored", "1 dead", "ada", "bob", "postroom dead"))
+    assert document["states"]["stored"] == 1
+    assert document["states"]["dead"] == 1
+    assert [agent["name"] for agent in document["agents"]] == ["ada", "bob"]
+    assert document["mailboxes"][0]["depth"] == 1
+    assert document["waiting"] == []
+    assert document["store"]
+
+
+def test_an_empty_room_says_so(cli: Cli) -> None:
+    text = cli.ok("status").out
+
+    assert "none yet" in text
+    assert "no agents yet" in text
+    assert "no mail is waiting" in text
+
+
+def test_mailboxes_show_what_waits_for_whom(cli: Cli) -> None:
+    cli.send()
+    cli.send()
+    cli.ok("send", "*", "anyone?", "--channel", "reviews", "--as", "ada")
+
+    boxes = cli.json("mailboxes")
+
+    assert sorted((box["to_agent"] or "", box["channel"], box["depth"]) for box in boxes) == [
+        ("", "reviews", 1),
+        ("bob", "general", 2),
+    ]
+    assert "(anybody)" in cli.ok("mailboxes").out
+
+
+def test_peek_shows_and_takes_nothing(cli: Cli) -> None:
+    id = cli.send("look at me")
+
+    first = cli.json("peek", "--agent", "bob")
+    second = cli.json("peek", "--agent", "bob")
+
+    assert first == second
+    assert [(message["id"], message["delivery_count"]) for message in first] == [(id, 0)]
+    assert "look at me" in cli.ok("peek", "--as", "bob").out
+    assert cli.json("peek", "--agent", "eve") == []
+    assert [event["event"] for event in cli.json("receipt", id)["events"]] == ["stored"]
+
+
+def test_peek_finds_other_states_and_refuses_words_that_are_none(cli: Cli) -> None:
+    id = cli.send()
+    cli.ok("receive", "--as", "bob", "--ack")
+
+    assert [message["id"] for message in cli.json("peek", "--state", "acked")] == [id]
+    wrong = cli("peek", "--state", "sleeping")
+    assert wrong.code == 2
+    assert "sleeping" in wrong.err
+
+
+def test_a_receipt_is_the_ledger(cli: Cli) -> None:
+    id = cli.send()
+    cli.ok("receive", "--as", "bob", "--ack")
+
+    receipt = cli.json("receipt", id)
+
+    steps = [(event["event"], event["agent"]) for event in receipt["events"]]
+    assert steps == [("stored", "ada"), ("claimed", "bob"), ("acked", "bob")]
+    assert receipt["recipient_known"]
+    assert f"{id} is acked" in cli.ok("receipt", id).out
+
+
+def test_a_receipt_says_that_the_recipient_is_unknown(cli: Cli) -> None:
+    id = cli.send()
+
+    assert cli.json("receipt", id)["recipient_known"] is False
+    assert "never seen" in cli.ok("receipt", id).out
+
+
+def test_dead_letters_have_every_attempt(cli: Cli) -> None:
+    id = die_three_times(cli)
+
+    (letter,) = cli.json("dead")
+
+    assert (letter["id"], letter["error"], letter["state"]) == (id, "failure 3", "dead")
+    assert [attempt["error"] for attempt in letter["attempts"]] == ["failure 1", "failure 2", "failure 3"]
+    assert "failure 3" in cli.ok("dead").out
+
+
+def test_requeue_puts_a_dead_letter_back(cli: Cli) -> None:
+    id = die_three_times(cli)
+
+    cli.ok("requeue", id)
+
+    assert cli.json("dead") == []
+    assert cli.json("receive", "--as", "bob")["delivery_count"] == 1
+
+
+def test_requeue_all(cli: Cli) -> None:
+    ids = {die_three_times(cli, "one"), die_three_times(cli, "two")}
+
+    assert set(cli.json("requeue", "--all")["ids"]) == ids
+    assert cli("requeue", "--all").code == 3
+
+
+def test_only_what_ended_badly_can_be_put_back(cli: Cli) -> None:
+    id = cli.send()
+
+    result = cli("requeue", id)
+
+    assert result.code == 1
+    assert "is stored" in result.err
+    assert cli("requeue").code == 2
+    assert cli("requeue", id, "--all").code == 2
+
+
+def test_replay_sends_kept_messages_again(cli: Cli) -> None:
+    id = cli.send("again")
+    cli.ok("receive", "--as", "bob", "--ack")
+
+    (copy,) = cli.json("replay", "--since", "1h", "--to", "bob")["ids"]
+
+    assert copy != id
+    assert cli.json("receive", "--as", "bob")["payload"] == {"text": "again"}
+
+
+@pytest.mark.parametrize("since", ["0", "5m", "2020-01-01T00:00:00Z", "2020-01-01"])
+def test_replay_begins_at_a_time_a_span_or_a_number(cli: Cli, since: str) -> None:
+    cli.send()
+
+    assert len(cli.json("replay", "--since", since)["ids"]) == 1
+
+
+def test_replay_says_when_there_is_nothing_and_when_the_time_makes_no_sense(cli: Cli) -> None:
+    assert cli("replay", "--since", "1h").code == 3
+    wrong = cli("replay", "--since", "yesterday")
+    assert wrong.code == 2
+    assert "yesterday" in wrong.err
+
+
+def test_sql_reads_the_tables(cli: Cli) -> None:
+    id = cli.send()
+
+    assert cli.json("sql", "SELECT id, status FROM messages") == [{"id": id, "status": "pending"}]
+    assert cli.ok("sql", "SELECT status, priority FROM messages").lines == ["status   priority", "pending  5"]
+    assert cli.ok("sql", "SELECT id FROM messages WHERE 0").out == "no rows\n"
+
+
+def test_sql_reads_what_the_debugging_tips_ask_for(cli: Cli) -> None:
+    die_three_times(cli)
+
+    assert cli.json("sql", "SELECT COUNT(*) AS n FROM messages WHERE status = 'pending'") == [{"n": 0}]
+    assert {row["agent_id"] for row in cli.json("sql", "SELECT * FROM agent_status")} == {"ada", "bob"}
+    assert len(cli.json("sql", "SELECT * FROM dead_letter_queue")) == 1
+    assert cli.json("sql", "SELECT * FROM channel_subscriptions") == []
+
+
+@pytest.mark.parametrize(
+    "query", ["DELETE FROM messages", "PRAGMA journal_mode = DELETE", "ATTACH 'other.db' AS other", "SELEC 1"]
+)
+def test_sql_cannot_write(cli: Cli, query: str) -> None:
+    cli.send()
+
+    assert cli("sql", query).code == 1
+    assert cli.json("mailboxes")[0]["depth"] == 1
+
+
+def test_sql_needs_a_room_with_tables() -> None:
+    call = Call(argparse.Namespace(json=False, query="SELECT 1"))
+    with postroom.open("memory:") as room, pytest.raises(look.QueryFailed, match="only SQLite rooms"):
+        call._room = room
+        look.sql(call)
+
+
+def test_agents_show_who_runs_and_who_was_only_seen(cli: Cli) -> None:
+    cli.send()
+    with postroom.open(create=False) as room:
+        room.agent("bob").heartbeat(current_task="reading")
+        agents = {agent["name"]: agent for agent in cli.json("agents")}
+
+    assert (agents["bob"]["status"], agents["bob"]["current_task"], agents["bob"]["alive"]) == (
+        "active",
+        "reading",
+        True,
+    )
+    assert agents["ada"]["status"] == "seen"
+    assert agents["bob"]["pending"] == 1
+
+
+def test_looking_changes_nothing(cli: Cli, tmp_path: Path) -> None:
+    id = cli.send()
+    tables = ("messages", "cells", "channel_subscriptions")
+    before = [cli.json("sql", f"SELECT * FROM {table}") for table in tables]
+
+    for words in (["status"], ["agents"], ["mailboxes"], ["peek"], ["receipt", id], ["dead"], ["sql", "SELECT 1"]):
+        cli.ok(*words)
+
+    assert [cli.json("sql", f"SELECT * FROM {table}") for table in tables] == before

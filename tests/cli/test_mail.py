@@ -1,0 +1,368 @@
+"""Sending, receiving and settling on the command line."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import postroom
+
+from .support import Cli
+
+
+def test_a_message_goes_from_one_command_to_another(cli: Cli) -> None:
+    id = cli.send("hello")
+
+    taken = cli.ok("receive", "--as", "bob")
+    done = cli.ok("ack", id, "--as", "bob")
+
+    assert id in taken.out
+    assert "    hello" in taken.lines
+    assert f"postroom ack {id} --as bob" in taken.out
+    assert done.out == f"{id} acked\n"
+    assert cli.json("receipt", id)["state"] == "acked"
+
+
+def test_send_prints_the_id_and_nothing_else(cli: Cli) -> None:
+    result = cli.ok("send", "bob", "hi", "--as", "ada", "--new")
+
+    assert cli.json("receipt", result.out.strip())["state"] == "stored"
+    assert "bob is new here" in result.err
+
+
+def test_json_has_the_fields_of_the_envelope(cli: Cli) -> None:
+    id = cli.send('{"pr": 7}', "--type", "review", "--channel", "code", "--priority", "9", "--correlation-id", "c1")
+
+    message = cli.json("receive", "--as", "bob")
+
+    assert message["id"] == id
+    assert message["payload"] == {"pr": 7}
+    assert (message["type"], message["channel"], message["priority"]) == ("review", "code", 9)
+    assert (message["from_agent"], message["to_agent"], message["correlation_id"]) == ("ada", "bob", "c1")
+    assert (message["delivery_count"], message["state"]) == (1, "claimed")
+
+
+def test_send_tells_as_json_what_is_known_of_the_recipient(cli: Cli) -> None:
+    first = cli.json("send", "bob", "hi", "--as", "ada", "--new")
+    cli.ok("subscribe", "news", "--as", "bob")
+    second = cli.json("send", "bob", "hi", "--as", "ada")
+
+    assert (first["state"], first["recipient_known"]) == ("stored", False)
+    assert (second["state"], second["recipient_known"]) == ("stored", True)
+
+
+@pytest.mark.parametrize(
+    ("written", "payload"),
+    [
+        ("plain words", {"text": "plain words"}),
+        ('{"a": [1, null]}', {"a": [1, None]}),
+        ('  {"a": 1}', {"a": 1}),
+        ("[1]", {"text": "[1]"}),
+        ("3", {"text": "3"}),
+        ("", {"text": ""}),
+        ("grüße 🐦", {"text": "grüße 🐦"}),
+    ],
+)
+def test_a_payload_is_an_object_or_text(cli: Cli, written: str, payload: dict[str, object]) -> None:
+    cli.send(written)
+
+    assert cli.json("receive", "--as", "bob")["payload"] == payload
+
+
+def test_a_broken_object_is_refused_and_nothing_is_sent(cli: Cli) -> None:
+    result = cli("send", "bob", '{"a": ', "--as", "ada", "--new")
+
+    assert result.code == 2
+    assert "not a JSON object" in result.err
+    assert "--text" in result.err
+    assert cli.json("mailboxes") == []
+    assert cli.json("agents") == []
+
+
+def test_text_that_looks_like_json_can_be_sent_as_text(cli: Cli) -> None:
+    cli.send("{braces} are fine", "--text")
+
+    assert cli.json("receive", "--as", "bob")["payload"] == {"text": "{braces} are fine"}
+
+
+def test_a_payload_comes_from_stdin(cli: Cli) -> None:
+    cli.ok("send", "bob", "-", "--as", "ada", "--new", stdin=b'{"big": true}\n')
+    cli.ok("send", "bob", "-", "--as", "ada", "--new", stdin=b"two\nlines\n")
+
+    assert cli.json("receive", "--as", "bob")["payload"] == {"big": True}
+    assert cli.json("receive", "--as", "bob")["payload"] == {"text": "two\nlines"}
+
+
+def test_stdin_that_is_not_text_is_refused(cli: Cli) -> None:
+    result = cli("send", "bob", "-", "--as", "ada", "--new", stdin=b"\xff\xfe")
+
+    assert result.code == 2
+    assert "not UTF-8" in result.err
+
+
+def test_a_recipient_never_seen_is_refused_with_the_near_names(cli: Cli) -> None:
+    cli.ok("subscribe", "news", "--as", "reviewer")
+
+    result = cli("send", "reviewr", "hi", "--as", "ada")
+
+    assert result.code == 1
+    assert "nobody called 'reviewr'" in result.err
+    assert "reviewer" in result.err
+    assert cli.json("mailboxes") == []
+    assert [agent["name"] for agent in cli.json("agents")] == ["reviewer"]
+
+
+def test_one_may_write_to_oneself(cli: Cli) -> None:
+    cli.ok("send", "ada", "remember", "--as", "ada")
+
+    assert cli.json("receive", "--as", "ada")["payload"] == {"text": "remember"}
+
+
+def test_a_message_to_anybody_goes_to_who_names_the_channel(cli: Cli) -> None:
+    cli.ok("send", "*", "review me", "--channel", "reviews", "--as", "ada")
+
+    assert cli("receive", "--as", "bob").code == 3
+    assert cli.json("receive", "--as", "bob", "--channel", "reviews")["to_agent"] is None
+
+
+def test_no_mail_is_exit_code_3(cli: Cli) -> None:
+    at_once = cli("receive", "--as", "bob")
+    after_a_wait = cli("receive", "--as", "bob", "--wait", "0.05")
+
+    assert (at_once.code, after_a_wait.code) == (3, 3)
+    assert "no mail for bob" in at_once.err
+    assert at_once.out == ""
+
+
+def test_a_waiting_receive_is_woken(cli: Cli) -> None:
+    def write() -> None:
+        with postroom.open(create=False) as room:
+            room.agent("ada", transient=True).send("bob", {"text": "wake up"})
+
+    later = threading.Timer(0.1, write)
+    later.start()
+    message = cli.json("receive", "--as", "bob", "--wait", "30")
+    later.join()
+
+    assert message["payload"] == {"text": "wake up"}
+
+
+def test_receive_with_ack_takes_and_ends_it(cli: Cli) -> None:
+    id = cli.send()
+
+    cli.ok("receive", "--as", "bob", "--ack")
+
+    assert cli.json("receipt", id)["state"] == "acked"
+
+
+def test_a_claim_of_a_command_belongs_to_the_agent_for_ten_minutes(cli: Cli) -> None:
+    id = cli.send()
+    cli.ok("receive", "--as", "bob")
+
+    with postroom.open(create=False) as room:
+        message = room.get(id)
+
+    assert (message.claimed_by, message.owner) == ("bob", None)
+    assert message.lease_until_ms is not None
+    assert message.last_delivered_ms is not None
+    assert 595_000 <= message.lease_until_ms - message.last_delivered_ms <= 605_000
+
+
+def test_retry_gives_a_message_back(cli: Cli) -> None:
+    id = cli.send()
+    cli.ok("receive", "--as", "bob")
+
+    cli.ok("retry", id, "the disk was full", "--delay", "0", "--as", "bob")
+
+    again = cli.json("receive", "--as", "bob")
+    assert (again["id"], again["delivery_count"], again["error"]) == (id, 2, "the disk was full")
+
+
+def test_reply_answers_and_ends(cli: Cli) -> None:
+    id = cli.send("which port?")
+    cli.ok("receive", "--as", "bob")
+
+    cli.ok("reply", id, "8080", "--as", "bob")
+
+    assert cli.json("receipt", id)["state"] == "answered"
+    answer = cli.json("receive", "--as", "ada")
+    assert (answer["payload"], answer["correlation_id"]) == ({"text": "8080"}, id)
+
+
+def test_refuse_ends_with_the_reason(cli: Cli) -> None:
+    id = cli.send()
+    cli.ok("receive", "--as", "bob")
+
+    cli.ok("refuse", id, "not my module", "--as", "bob")
+
+    receipt = cli.json("receipt", id)
+    assert receipt["state"] == "refused"
+    assert receipt["events"][-1]["detail"] == "not my module"
+
+
+def test_extend_keeps_a_message_for_longer(cli: Cli) -> None:
+    id = cli.send()
+    cli.ok("receive", "--as", "bob", "--lease", "60")
+    with postroom.open(create=False) as room:
+        before = room.get(id).lease_until_ms
+
+    cli.ok("extend", id, "--lease", "2h", "--as", "bob")
+
+    with postroom.open(create=False) as room:
+        after = room.get(id).lease_until_ms
+    assert before is not None
+    assert after is not None
+    assert after - before > 7_000_000
+
+
+def test_what_another_holds_cannot_be_acked(cli: Cli) -> None:
+    id = cli.send()
+    cli.ok("receive", "--as", "bob")
+
+    result = cli("ack", id, "--as", "eve")
+
+    assert result.code == 1
+    assert "held by bob" in result.err
+    assert cli.json("receipt", id)["state"] == "claimed"
+    assert "eve" not in [agent["name"] for agent in cli.json("agents")]
+
+
+def test_acking_twice_fails_the_second_time(cli: Cli) -> None:
+    id = cli.send()
+    cli.ok("receive", "--as", "bob")
+    cli.ok("ack", id, "--as", "bob")
+
+    result = cli("ack", id, "--as", "bob", "--json")
+
+    assert result.code == 1
+    assert result.json == {"id": id, "held": False, "state": "acked"}
+
+
+def test_an_id_that_is_not_kept_is_exit_code_3(cli: Cli) -> None:
+    unknown = "01a1de1b-8195-79d8-9529-addc81335817"
+
+    assert cli("ack", unknown, "--as", "bob").code == 3
+    assert cli("receipt", unknown).code == 3
+    assert cli("receipt", "nonsense").code == 3
+
+
+def test_several_messages_are_acked_at_once(cli: Cli) -> None:
+    ids = [cli.send(), cli.send()]
+    cli.ok("receive", "--as", "bob")
+    cli.ok("receive", "--as", "bob")
+
+    cli.ok("ack", *ids, "--as", "bob")
+
+    assert [cli.json("receipt", id)["state"] for id in ids] == ["acked", "acked"]
+
+
+def test_a_key_sends_once(cli: Cli) -> None:
+    first = cli.send("hi", "--key", "k1")
+
+    assert cli.send("hi", "--key", "k1") == first
+    other = cli("send", "bob", "something else", "--key", "k1", "--as", "ada", "--new")
+    assert other.code == 2
+    assert cli.json("mailboxes")[0]["depth"] == 1
+
+
+def test_send_that_waits_says_when_nobody_acked(cli: Cli) -> None:
+    result = cli("send", "bob", "hi", "--as", "ada", "--new", "--wait", "acked", "--timeout", "0.05")
+
+    assert result.code == 3
+    assert "still stored" in result.err
+    assert cli.json("mailboxes")[0]["depth"] == 1
+
+
+def test_a_timeout_without_wait_is_wrong_usage(cli: Cli) -> None:
+    assert cli("send", "bob", "hi", "--as", "ada", "--new", "--timeout", "5").code == 2
+
+
+def test_ask_prints_the_answer(cli: Cli) -> None:
+    with postroom.open(create=False) as room:
+        bob = room.agent("bob")
+        stop = threading.Event()
+        serving = threading.Thread(
+            target=lambda: bob.serve({"*": lambda m: {"text": m.payload["text"].upper()}}, stop=stop)
+        )
+        serving.start()
+
+        plain = cli.ok("ask", "bob", "which way?", "--as", "ada")
+        document = cli.json("ask", "bob", "which way?", "--as", "ada")
+
+        stop.set()
+        serving.join()
+
+    assert plain.out == "WHICH WAY?\n"
+    assert (document["payload"], document["from_agent"]) == ({"text": "WHICH WAY?"}, "bob")
+
+
+def test_a_refused_question_fails_with_the_reason(cli: Cli) -> None:
+    with postroom.open(create=False) as room:
+        bob = room.agent("bob")
+        refusing = threading.Thread(target=lambda: bob.receive(timeout_s=30).refuse("I am busy"))
+        refusing.start()
+
+        result = cli("ask", "bob", "now?", "--as", "ada", "--json")
+        refusing.join()
+
+    assert result.code == 1
+    assert result.json["error"]["type"] == "Refused"
+    assert "I am busy" in result.err
+
+
+def test_a_question_nobody_answers_times_out(cli: Cli) -> None:
+    assert cli("ask", "bob", "hello?", "--as", "ada", "--new", "--timeout", "0.05").code == 3
+
+
+def test_publish_reaches_subscribers_and_says_when_there_are_none(cli: Cli) -> None:
+    nobody = cli("publish", "news", "v1", "--as", "ada")
+    cli.ok("subscribe", "news", "--as", "bob")
+    cli.ok("subscribe", "news", "--as", "cy")
+    ids = cli.json("publish", "news", "v2", "--as", "ada")["ids"]
+    cli.ok("unsubscribe", "news", "--as", "cy")
+    only_bob = cli.json("publish", "news", "v3", "--as", "ada")["ids"]
+
+    assert nobody.code == 3
+    assert "nobody is subscribed" in nobody.err
+    assert (len(ids), len(only_bob)) == (2, 1)
+    assert cli.json("receive", "--as", "bob")["payload"] == {"text": "v2"}
+
+
+def test_listen_prints_one_line_for_each_message_and_acks_it(cli: Cli) -> None:
+    ids = [cli.send("one"), cli.send("two\nlines")]
+
+    result = cli.ok("listen", "--as", "bob", "--limit", "2")
+
+    assert [line.partition("  ")[2] for line in result.lines] == ["ada: one", r"ada: two\nlines"]
+    assert [cli.json("receipt", id)["state"] for id in ids] == ["acked", "acked"]
+
+
+def test_who_speaks_comes_from_the_environment_too(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSTROOM_AGENT", "ada")
+    cli.ok("send", "bob", "hi", "--new")
+    monkeypatch.setenv("POSTROOM_AGENT", "bob")
+
+    assert cli.json("receive")["from_agent"] == "ada"
+
+
+def test_nobody_speaks_without_a_name(cli: Cli) -> None:
+    result = cli("send", "bob", "hi", "--new")
+
+    assert result.code == 2
+    assert "--as NAME" in result.err
+
+
+def test_every_fault_of_a_message_is_named_at_once(cli: Cli) -> None:
+    result = cli("send", "bob", "hi", "--as", "ada", "--new", "--priority", "11", "--ttl", "0", "--type", "")
+
+    assert result.code == 2
+    assert all(field in result.err for field in ("priority", "ttl_s", "type"))
+    assert cli.json("mailboxes") == []
+
+
+def test_a_delayed_message_waits(cli: Cli) -> None:
+    id = cli.send("later", "--delay", "1h")
+
+    assert cli("receive", "--as", "bob").code == 3
+    assert cli.json("receipt", id)["state"] == "stored"

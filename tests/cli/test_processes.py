@@ -1,0 +1,283 @@
+"""The command line as real processes: signals, pipes, programs run as agents, shells that complete."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import postroom
+from postroom import hooks
+from postroom.cli import main
+from postroom.room import Room
+from postroom.store import FEED
+
+from .support import PATIENCE_S, Cli, clean_environment, command, start
+
+
+def until(room: Room, look: Callable[[], object]) -> None:
+    """Return when there is something to see, woken by every change of messages and agents."""
+    deadline_ns = room.clock.steady_ns() + int(PATIENCE_S * 1e9)
+    with room.store.listen([FEED, "cells:agent"]) as waiter:
+        while not look():
+            assert room.clock.steady_ns() < deadline_ns, "waited in vain"
+            waiter.wait(1)
+
+
+def until_seen(room: Room, name: str) -> None:
+    until(room, lambda: any(agent.name == name for agent in room.agents()))
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_waiting_receive_quietly(cli: Cli, number: signal.Signals) -> None:
+    with postroom.open(create=False) as room:
+        process = start("receive", "--as", "bob", "--wait", "60")
+        until_seen(room, "bob")
+        process.send_signal(number)
+        code, out, err = finish(process)
+        room.agent("ada").send("bob", {"text": "still there"})
+
+        assert (out, err) == ("", "")
+        assert code in (128 + number, -number)
+        assert [message.state_name for message in room.peek(agent="bob")] == ["stored"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_in_the_middle_of_a_claim_leaves_nothing_claimed(cli: Cli, number: signal.Signals, code: int) -> None:
+    id = cli.send()
+    hooks.at("sqlite.claimed", lambda: os.kill(os.getpid(), number))
+    try:
+        ended = main(["receive", "--as", "bob", "--wait", "5"])
+    except SystemExit as end:
+        ended = int(end.code or 0)
+    finally:
+        hooks.forget()
+
+    assert ended == code
+    receipt = cli.json("receipt", id)
+    assert receipt["state"] == "stored"
+    assert [event["event"] for event in receipt["events"]] == ["stored", "claimed", "retried"]
+
+
+def test_a_message_that_cannot_be_written_out_is_given_back(cli: Cli) -> None:
+    id = cli.send()
+    reader, writer = os.pipe()
+    os.close(reader)
+
+    process = start("receive", "--as", "bob", "--ack", stdout=writer)
+    os.close(writer)
+    code, _, err = finish(process)
+
+    assert (code, err) == (141, "")
+    assert cli.json("receipt", id)["state"] == "stored"
+
+
+def test_a_reader_that_goes_away_is_no_error(cli: Cli) -> None:
+    query = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 50000) SELECT x FROM n"
+    process = start("sql", query)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    first = process.stdout.readline()
+    process.stdout.close()
+
+    assert first == "x\n"
+    assert process.stderr.read() == ""
+    assert process.wait(PATIENCE_S) == 141
+    process.stderr.close()
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+def test_listen_writes_each_message_as_it_comes_and_acks_it(cli: Cli) -> None:
+    with postroom.open(create=False) as room:
+        process = start("listen", "--as", "bob", "--json")
+        until_seen(room, "bob")
+        assert process.stdout is not None
+        ada = room.agent("ada")
+        for text in ("one", "two"):
+            id = ada.send("bob", {"text": text}, wait="acked", timeout_s=PATIENCE_S)
+            line = json.loads(process.stdout.readline())
+            assert (line["id"], line["payload"]) == (id, {"text": text})
+        process.send_signal(signal.SIGINT)
+        code, out, err = finish(process)
+
+        assert (code, out, err) == (130, "", "")
+        assert [agent.status for agent in room.agents() if agent.name == "bob"] == ["stopped"]
+
+
+def test_a_program_runs_as_an_agent(cli: Cli, tmp_path: Path) -> None:
+    program = "import os; print(os.environ['POSTROOM_AGENT'], os.environ['POSTROOM_URL']); raise SystemExit(7)"
+
+    process = start("as", "bob", "--", sys.executable, "-c", program, "--not-ours")
+    code, out, err = finish(process)
+
+    assert (code, err) == (7, "")
+    assert out == f"bob sqlite:{tmp_path / '.postroom'}\n"
+    (bob,) = cli.json("agents")
+    assert (bob["name"], bob["status"]) == ("bob", "stopped")
+
+
+def test_a_program_run_as_an_agent_is_seen_to_run_and_gets_signals(cli: Cli) -> None:
+    program = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))\n"
+        "print('ready', flush=True)\n"
+        "while True: signal.pause()"
+    )
+    with postroom.open(create=False) as room:
+        process = start("as", "bob", "--", sys.executable, "-c", program, start_new_session=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        (bob,) = room.agents()
+        process.send_signal(signal.SIGTERM)
+        code, _, _ = finish(process)
+
+        assert (bob.status, bob.alive) == ("active", True)
+        assert bob.current_task is not None
+        assert code == 9
+
+
+def test_a_program_that_is_killed_is_reported_as_a_shell_would(cli: Cli) -> None:
+    program = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+
+    assert finish(start("as", "bob", "--", sys.executable, "-c", program))[0] == 137
+
+
+@pytest.mark.parametrize(("program", "code"), [("./missing", 127), ("./text", 126), ("./broken", 126)])
+def test_a_program_that_cannot_be_started_says_so(cli: Cli, tmp_path: Path, program: str, code: int) -> None:
+    (tmp_path / "text").write_text("not a program")
+    (tmp_path / "broken").write_bytes(b"\x7fELF?")
+    (tmp_path / "broken").chmod(0o700)
+
+    ended, _, err = finish(start("as", "bob", "--", program))
+
+    assert ended == code
+    assert program in err
+    assert err.count("\n") == 1
+
+
+def bash_completes(folder: Path, *words: str) -> list[str]:
+    """What bash offers for the last of these words."""
+    script = f"""
+        postroom() {{ "{sys.executable}" -m postroom "$@"; }}
+        eval "$(postroom completion bash)"
+        COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _postroom
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", *words],
+        cwd=folder,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_bash_completes_commands_options_and_agents(cli: Cli, tmp_path: Path) -> None:
+    cli.ok("subscribe", "news", "--as", "reviewer")
+
+    assert bash_completes(tmp_path, "postroom", "re") == [
+        "receive",
+        "retry",
+        "reply",
+        "refuse",
+        "receipt",
+        "requeue",
+        "replay",
+    ]
+    assert "--priority" in bash_completes(tmp_path, "postroom", "--room", "x", "send", "bob", "--")
+    assert bash_completes(tmp_path, "postroom", "send", "rev") == ["reviewer"]
+    assert bash_completes(tmp_path, "postroom", "receive", "--as", "") == ["reviewer"]
+
+
+def test_a_name_that_a_shell_would_run_is_not_offered(cli: Cli, tmp_path: Path) -> None:
+    for name in ("$(touch pwned)", "`touch pwned`", "a b", "-x", "good/name"):
+        cli.ok("subscribe", "news", f"--as={name}")
+
+    offered = bash_completes(tmp_path, "postroom", "send", "")
+
+    assert offered == ["good/name"]
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_every_command(cli: Cli, shell: str) -> None:
+    from postroom.cli.commands import COMMANDS
+
+    script = cli.ok("completion", shell).out
+
+    assert all(re.search(rf"\b{name}\b", script) for name in COMMANDS)
+    assert "completion names" in script
+
+
+def test_completing_names_without_a_room_is_quiet(cli: Cli, tmp_path: Path) -> None:
+    result = cli("completion", "names", "--room", "sqlite:nowhere")
+
+    assert (result.code, result.out.strip(), result.err) == (0, "", "")
+
+
+def test_a_send_imports_only_what_it_needs(cli: Cli) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", *command("send", "bob", "hi", "--as", "ada", "--new")[1:]],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+
+    assert {"postroom", "apsw", "msgspec", "argparse"} <= loaded
+    assert loaded.isdisjoint(
+        {"rich", "asyncio", "multiprocessing", "hypothesis", "pytest", "unittest", "email", "http"}
+    )
+
+
+@pytest.mark.slow
+def test_the_demo_shows_what_it_promises_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command("demo"),
+        env=clean_environment(TMPDIR=str(tmp_path)),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "was killed with SIGKILL" in done.stdout
+    assert "released" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_demo_runs_in_a_room_of_ones_own(cli: Cli) -> None:
+    story = json.loads(
+        subprocess.run(
+            command("demo", "--json", "--room", "sqlite:.postroom"),
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=PATIENCE_S,
+        ).stdout
+    )
+
+    assert story["delivered_again_ms"] < 2000
+    assert cli.json("status")["states"]["acked"] >= 6

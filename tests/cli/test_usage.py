@@ -1,0 +1,197 @@
+"""How the command line speaks: help, options, errors, exit codes, and rooms that are not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from postroom import errors
+from postroom.cli import exits
+from postroom.cli.commands import COMMANDS, GROUPS
+
+from .support import Cli
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example(cli: Cli, name: str) -> None:
+    text = cli.ok(name, "--help").out
+
+    assert f"usage: postroom {name}" in text
+    assert "--room" in text
+    assert "example" in text
+    assert all(example in text for example in COMMANDS[name].examples)
+    assert cli.ok("help", name).out == text
+
+
+def test_the_overview_lists_every_command_once(cli: Cli) -> None:
+    text = cli.ok("--help").out
+
+    assert sorted(name for _, names in GROUPS for name in names) == sorted(COMMANDS)
+    assert all(COMMANDS[name].summary in text for name in COMMANDS)
+
+
+def test_no_command_at_all_is_wrong_usage_and_shows_the_overview(cli: Cli) -> None:
+    result = cli()
+
+    assert result.code == 2
+    assert "usage: postroom" in result.out
+
+
+def test_the_version_is_the_packages(cli: Cli) -> None:
+    import postroom
+
+    assert cli.ok("--version").out == f"postroom {postroom.__version__}\n"
+
+
+def test_a_command_that_is_not_there_is_answered_with_the_near_ones(cli: Cli) -> None:
+    result = cli("recieve", "--as", "bob")
+
+    assert result.code == 2
+    assert "receive" in result.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["send", "bob"],
+        ["send", "bob", "hi", "--as", "ada", "--colour", "red"],
+        ["receive", "--as", "bob", "--wait", "soon"],
+        ["receive", "--as", "bob", "--wait", "-1"],
+        ["receive", "--as", "bob", "--wait", "nan"],
+        ["peek", "--limit", "0"],
+        ["send", "bob", "hi", "--as", "ada", "--wait", "seen"],
+        ["completion", "tcsh"],
+        ["as", "bob"],
+        ["--json"],
+        ["--as"],
+    ],
+)
+def test_wrong_usage_is_exit_code_2_and_one_sentence(cli: Cli, words: list[str]) -> None:
+    result = cli(*words)
+
+    assert result.code == 2
+    assert result.err.startswith("postroom: ")
+    assert result.err.count("\n") == 1
+
+
+def test_errors_are_json_too_when_asked(cli: Cli) -> None:
+    result = cli("receive", "--as", "bob", "--json")
+
+    assert result.json == {"error": {"type": "NoMail", "message": "there is no mail for bob; --wait S waits for some"}}
+    assert result.err.startswith("postroom: there is no mail")
+
+
+def test_common_options_may_stand_before_the_command(cli: Cli, tmp_path: Path) -> None:
+    cli.ok("--room", f"sqlite:{tmp_path}/elsewhere", "init")
+
+    cli.ok("--room", f"sqlite:{tmp_path}/elsewhere", "--as", "ada", "send", "bob", "hi", "--new")
+
+    assert cli.ok("--json", "--room", f"sqlite:{tmp_path}/elsewhere", "mailboxes").json[0]["to_agent"] == "bob"
+    assert cli.json("mailboxes") == []
+
+
+def test_a_room_is_made_by_init_alone(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / ".postroom").rename(tmp_path / "not-a-room")
+    monkeypatch.chdir(elsewhere)
+
+    result = cli("send", "bob", "hi", "--as", "ada", "--new")
+
+    assert result.code == 4
+    assert str(elsewhere) in result.err
+    assert "postroom init" in result.err
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_init_makes_the_room_that_the_environment_names(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROOM_URL", f"sqlite:{tmp_path}/named")
+
+    cli.ok("init")
+    cli.send()
+
+    assert (tmp_path / "named" / "messages.db").is_file()
+    monkeypatch.delenv("POSTROOM_URL")
+    assert cli.json("mailboxes") == []
+
+
+@pytest.mark.parametrize("words", [["send", "bob", "hi", "--as", "ada", "--new"], ["init"], ["demo"]])
+def test_a_room_that_ends_with_the_command_is_refused(cli: Cli, words: list[str]) -> None:
+    result = cli(*words, "--room", "memory:")
+
+    assert result.code == 4
+    assert "ends with this command" in result.err
+
+
+def test_a_payload_of_bottomless_depth_is_a_clear_error(cli: Cli) -> None:
+    result = cli("send", "bob", '{"a":' * 50_000 + "1" + "}" * 50_000, "--as", "ada", "--new")
+
+    assert result.code == 2
+    assert result.err.count("\n") == 1
+
+
+def test_a_folder_that_was_removed_is_told_in_a_sentence(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    result = cli("status")
+
+    assert result.code != 0
+    assert result.err.count("\n") == 1
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("url", ["sqlite:nowhere", "pigeon:coop", "sqlite:"])
+def test_a_room_that_cannot_be_reached_is_exit_code_4(cli: Cli, url: str) -> None:
+    result = cli("status", "--room", url)
+
+    assert result.code == 4
+    assert result.err.count("\n") == 1
+
+
+def test_a_room_is_found_from_a_folder_below(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+
+    assert str(tmp_path / ".postroom") in cli.json("status")["room"]
+
+
+def test_init_makes_a_room_here_even_below_another(cli: Cli, tmp_path: Path) -> None:
+    below = tmp_path / "a"
+    below.mkdir()
+
+    cli.ok("init", str(below))
+
+    assert (below / ".postroom" / "messages.db").is_file()
+
+
+def test_init_twice_keeps_what_is_there(cli: Cli) -> None:
+    cli.send()
+
+    cli.ok("init")
+
+    assert cli.json("mailboxes")[0]["depth"] == 1
+
+
+def test_every_error_has_an_exit_code() -> None:
+    codes = {
+        kind.__name__: exits.code_of(kind.__new__(kind))
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.PostroomError)
+    }
+
+    assert set(codes.values()) <= {1, 2, 3, 4}
+    assert codes["InvalidMessage"] == 2
+    assert (
+        codes["TooManyHops"] == codes["RateLimited"] == codes["Refused"] == codes["PeerGone"] == codes["RoomBusy"] == 1
+    )
+    assert codes["ReceiveTimeout"] == codes["AskTimeout"] == codes["NotAcked"] == codes["UnknownMessage"] == 3
+    assert codes["RoomNotFound"] == codes["RoomUnreachable"] == codes["RoomDamaged"] == codes["RoomUnsafe"] == 4

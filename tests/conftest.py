@@ -1,0 +1,98 @@
+"""Rooms for tests: every test that asks for `room` or `open_room` runs on each store, with time under its control."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import pytest
+
+from postroom.clock import ManualClock
+from postroom.opening import open_room as postroom_open
+from postroom.room import Room
+
+T = TypeVar("T")
+PATIENCE_S = 20.0
+
+
+class Background(Generic[T]):
+    """A call in a thread of its own, whose result or error can be asked for."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._result: T
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._call()
+        except BaseException as error:
+            self._error = error
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+
+    def result(self) -> T:
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "it still runs"
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a room of this test's own; opening it twice gives the same room."""
+    return f"memory:{tmp_path.name}" if request.param == "memory" else f"sqlite:{tmp_path}/room"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def open_room(url: str, clock: ManualClock) -> Iterator[Callable[..., Room]]:
+    """Opens the test's room, with settings; closes all of them afterwards."""
+    opened: list[Room] = []
+
+    def open_one(**settings: Any) -> Room:
+        opened.append(postroom_open(url, **{"clock": clock, **settings}))
+        return opened[-1]
+
+    yield open_one
+    for room in reversed(opened):
+        room.close()
+
+
+@pytest.fixture
+def room(open_room: Callable[..., Room]) -> Room:
+    return open_room()
+
+
+@pytest.fixture
+def in_background() -> Callable[[Callable[[], Any]], Background[Any]]:
+    return Background
+
+
+@pytest.fixture
+def pass_time(clock: ManualClock) -> Callable[[Background[Any]], None]:
+    """Lets time pass, a quarter of a second at a time, until a call in the background is over."""
+
+    def until_over(call: Background[Any], step_s: float = 0.25) -> None:
+        for _ in range(4000):
+            if not call.running:
+                return
+            clock.advance(step_s)
+            call.join(0.002)
+        raise AssertionError("however much time passes, it does not end")
+
+    return until_over

@@ -1,0 +1,144 @@
+"""Processes on a disk that takes no more: a small disk of their own, a limit on the size of files, a folder to read only."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from postroom.errors import RoomError, RoomUnreachable
+from postroom.platform import this_process
+from postroom.stores.sqlite import SqliteStore
+
+from .journal import Journal
+from .rooms import letter, open_room, want
+
+#: "This machine does not let me": the test is skipped.
+NOT_ALLOWED = 77
+_NEW_USERS, _NEW_MOUNTS, _PRIVATE = 0x10000000, 0x00020000, 0x44000  # CLONE_NEWUSER, CLONE_NEWNS, MS_REC | MS_PRIVATE
+
+
+def _mount_small_disk(place: str, size: str) -> None:
+    """Give this process, and nobody else, a small disk at that place. Exits with NOT_ALLOWED where that is forbidden."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    user, group = os.geteuid(), os.getegid()
+    if libc.unshare(_NEW_MOUNTS | (_NEW_USERS if user else 0)) != 0:
+        os._exit(NOT_ALLOWED)
+    if user:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+    if (
+        libc.mount(None, b"/", None, _PRIVATE, None) != 0
+        or libc.mount(b"small", place.encode(), b"tmpfs", 0, f"size={size}".encode()) != 0
+    ):
+        os._exit(NOT_ALLOWED)
+
+
+def _send_until_told(store: SqliteStore) -> tuple[list[str], str]:
+    """Send until the room says that it cannot; the ids that were returned, and what it said."""
+    sent: list[str] = []
+    for number in range(100_000):
+        try:
+            sent += store.put([letter(payload={"n": number, "text": "x" * 2000})])
+        except RoomUnreachable as error:
+            return sent, str(error)
+    raise AssertionError("this disk is never full")
+
+
+def _fill(path: Path) -> None:
+    """Take every byte that is left."""
+    with path.open("wb", buffering=0) as file:
+        for size in (65536, 4096, 1):
+            try:
+                while file.write(bytes(size)):
+                    pass
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+
+
+def on_a_full_disk(place: str, out: str) -> None:
+    """Fill a disk with messages, look at what is there, make room, and go on. All checks that need the disk are made here."""
+    _mount_small_disk(place, "1m")
+    folder, reserve = Path(place) / "room", Path(place) / "reserve"
+    reserve.write_bytes(bytes(200_000))
+    store = open_room(folder)
+    sent, told = _send_until_told(store)
+    _fill(Path(place) / "filler")
+    refused = _fails(lambda: store.put([letter()]))
+    new_room = _fails(lambda: open_room(Path(place) / "another"))
+    received = [delivery.message.id for delivery in _claim_or_nothing(store)]
+    reserve.unlink()
+    again = store.put([letter(payload={"again": True})])
+    store.close()
+    report = _look(folder)
+    report |= {
+        "sent": sent,
+        "told": told,
+        "refused": refused,
+        "again": again,
+        "new_room": new_room,
+        "received": received,
+    }
+    Path(out).write_text(json.dumps(report), encoding="utf-8")
+
+
+def _claim_or_nothing(store: SqliteStore) -> list[Any]:
+    try:
+        return store.claim(want()).deliveries
+    except RoomUnreachable:
+        return []
+
+
+def _fails(call: Any) -> str:
+    """The name of the error that the call raises; "" when it raises none."""
+    try:
+        call()
+    except BaseException as error:
+        return type(error).__name__
+    return ""
+
+
+def _look(folder: Path) -> dict[str, Any]:
+    connection = apsw.Connection(str(folder / "messages.db"))
+    try:
+        ids = [row[0] for row in connection.execute("SELECT id FROM messages")]
+        return {"ids": ids, "damage": connection.execute("PRAGMA integrity_check").fetchall()[0][0]}
+    finally:
+        connection.close()
+
+
+def under_a_size_limit(folder: str, journal: str, limit_bytes: int) -> None:
+    """Send until files may not grow, then go on when they may again."""
+    note = Journal(journal).note
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    store = open_room(folder)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
+    sent, told = _send_until_told(store)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    again = store.put([letter(payload={"again": True})])
+    note("sent", sent, told, again)
+    store.close()
+
+
+def as_a_reader(folder: str, out: str, user: int) -> None:
+    """As an ordinary user: open a room in a folder that may only be read, and say what came of it."""
+    this_process()  # while all of Python's library can still be read, wherever it lies
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(user)
+        os.setuid(user)
+    said: dict[str, str] = {}
+    try:
+        open_room(folder).put([letter()])
+    except RoomError as error:
+        said = {"error": type(error).__name__, "text": str(error)}
+    descriptor = os.open(out, os.O_WRONLY | os.O_TRUNC)
+    os.write(descriptor, json.dumps(said).encode())

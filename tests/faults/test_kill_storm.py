@@ -1,0 +1,159 @@
+"""The storm: senders, receivers, counters and housekeepers on one room, killed with SIGKILL at random moments.
+
+The story. Each child works for up to 50 ms and is killed in the middle of whatever it does; now and then all of them
+are killed in the same moment, so that the next one to come finds a log that nobody closed. No child ever closes the
+room: 1,100 kills, because SQLite's log once filled up after 1,023 deaths in mid-transaction.
+
+The invariant. A send that returned is kept, and a batch is kept whole or not at all. Nothing is held by two living
+owners at once; every token is given once; settling counts once, and what counted stands. An answer is there exactly
+when its question is answered. A counter kept by compare-and-set has lost no addition. In the end, everything can be
+received. The file passes SQLite's own check.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .programs.nursery import steady_ns
+from .programs.storm import COUNTER
+from .support import ACKED, ANSWERED, Look, Nursery, count, journal, seed
+
+ROLES = (
+    "sender", "receiver", "teller", "receiver", "counter", "counter", "sender", "listener", "housekeeper", "receiver",
+)  # fmt: skip
+AT_ONCE = 6
+LIFE_S = 0.05
+
+
+def storm(nursery: Nursery, folder: Path, notes: Path, kills: int) -> dict[int, int]:
+    """Kill that many children. Returns when each of them was killed, by pid."""
+    chance = random.Random(seed())
+    alive: list[tuple[int, int]] = []  # when to kill, whom
+    killed: dict[int, int] = {}
+    born = 0
+    while len(killed) < kills:
+        while len(alive) < AT_ONCE:
+            role = ROLES[born % len(ROLES)]
+            pid = nursery.fork(f"storm.{role}", folder=str(folder), journal=str(notes), seed=seed() + born)
+            heapq.heappush(alive, (steady_ns() + int(chance.random() * LIFE_S * 1e9), pid))
+            born += 1
+        time.sleep(max(0, alive[0][0] - steady_ns()) / 1e9)
+        victims = [heapq.heappop(alive)[1]]
+        if chance.random() < 0.1:
+            victims += [pid for _, pid in alive]
+            alive.clear()
+        failed = nursery.ended(victims)
+        assert not failed, f"children ended by themselves ({failed}):\n{nursery.log()}"
+        at_ns = nursery.kill(*victims)
+        killed |= dict.fromkeys(victims, at_ns)
+    nursery.kill(*[pid for _, pid in alive])
+    return killed | dict.fromkeys([pid for _, pid in alive], steady_ns())
+
+
+def lost_sends(look: Look, lines: list[journal.Line]) -> set[str]:
+    """Ids that a send or an answer returned and that are not there."""
+    told = {id for line in lines if line.event == "sent" for id in line.details[0]}
+    told |= {id for line in lines if line.event == "settled" for id in line.details[4]}
+    return told - look.ids()
+
+
+def half_batches(look: Look) -> list[tuple[object, ...]]:
+    return look.rows(
+        "SELECT payload ->> 'batch' AS batch, count(*) AS there, payload ->> 'of' AS sent FROM messages "
+        "WHERE batch IS NOT NULL GROUP BY batch HAVING there <> sent"
+    )
+
+
+def answers_without_their_question(look: Look) -> list[tuple[object, ...]]:
+    return look.rows(
+        "SELECT q.id, q.state, count(a.key) AS answers FROM messages q LEFT JOIN messages a ON a.answer_to = q.key "
+        f"GROUP BY q.key HAVING answers <> (q.state = {ANSWERED})"
+    )
+
+
+def held_by_two(lines: list[journal.Line], killed: dict[int, int]) -> list[str]:
+    """Messages that somebody claimed while another living process held them, as far as the journals can tell.
+
+    A holder holds from the moment its claim returned until it begins to settle, or until it is killed.
+    """
+    released: dict[tuple[int, str, int], int] = {
+        (line.pid, line.details[0], line.details[1]): line.at_ns for line in lines if line.event == "settling"
+    }
+    holds: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    for line in lines:
+        if line.event == "claimed":
+            id, token = line.details
+            until = released.get((line.pid, id, token), killed.get(line.pid, line.at_ns))
+            holds[id].append((line.at_ns, until, token))
+    return [
+        f"{id}: held with token {first[2]} until {first[1]}, and claimed with token {second[2]} at {second[0]}"
+        for id, spans in holds.items()
+        for first, second in zip(sorted(spans), sorted(spans)[1:], strict=False)
+        if second[0] < first[1] or second[2] <= first[2]
+    ]
+
+
+def check_storm(folder: Path, notes: Path, killed: dict[int, int]) -> str:
+    """Everything that must hold after the storm. Returns figures about it."""
+    lines = journal.read(notes)
+    counted = [line for line in lines if line.event == "settled" and line.details[3]]
+    finished = {line.details[0]: line.details[2] for line in counted if line.details[2] != "retry"}
+    with Look(folder) as look:
+        assert look.damage() == "ok"
+        assert lost_sends(look, lines) == set()
+        assert half_batches(look) == []
+        assert answers_without_their_question(look) == []
+        assert held_by_two(lines, killed) == []
+        tokens = Counter((line.details[0], line.details[1]) for line in counted)
+        assert [ticket for ticket, times in tokens.items() if times > 1] == []
+        states = dict(look.rows("SELECT id, state FROM messages"))
+        assert {id: states[id] for id, outcome in finished.items() if states[id] != _state(outcome)} == {}
+        additions = [line.details[0] for line in lines if line.event == "counted"]
+        assert len(set(additions)) == len(additions)
+        kept = look.rows("SELECT value FROM cells WHERE name = ?", (COUNTER,))
+        assert max(additions, default=0) <= int(kept[0][0] if kept else 0) <= len(additions) + len(killed)
+    return f"{len(states)} messages kept, {len(finished)} finished, {len(additions)} counted"
+
+
+def _state(outcome: str) -> int:
+    return ACKED if outcome == "acked" else ANSWERED
+
+
+def run_storm(nursery: Nursery, folder: Path, kills: int, figure: Callable[[str], None]) -> None:
+    notes = folder.parent / "journal"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    killed = storm(nursery, folder, notes, kills)
+    told = check_storm(folder, notes, killed)
+    nursery.finish(nursery.fork("storm.drain", folder=str(folder), journal=str(notes)))
+    check_storm(folder, notes, killed)
+    with Look(folder) as look:
+        left = look.value(f"SELECT count(*) FROM messages WHERE state NOT IN ({ACKED}, {ANSWERED})")
+    assert left == 0, f"{left} messages could not be received after the storm"
+    figure(f"kill storm: {len(killed)} kills; {told}")
+
+
+@pytest.mark.slow
+def test_no_kill_loses_a_message_or_gives_it_two_owners(
+    nursery: Nursery, folder: Path, figure: Callable[[str], None]
+) -> None:
+    run_storm(nursery, folder, count("KILLS", 1_100), figure)
+
+
+@pytest.mark.long
+def test_ten_thousand_kills(nursery: Nursery, folder: Path, figure: Callable[[str], None]) -> None:
+    run_storm(nursery, folder, count("KILLS_LONG", 10_000), figure)
+
+
+def test_the_check_of_two_owners_sees_two_owners() -> None:
+    """A check that cannot fail proves nothing: here is a made-up journal with a fault in it."""
+    claims = [journal.Line("claimed", 1, 10, ["m", 1]), journal.Line("claimed", 2, 20, ["m", 2])]
+    assert held_by_two(claims, killed={1: 30, 2: 40})
+    assert not held_by_two(claims, killed={1: 15, 2: 40})
+    assert not held_by_two([*claims, journal.Line("settling", 1, 19, ["m", 1])], killed={1: 30, 2: 40})

@@ -1,0 +1,184 @@
+"""Waking those who wait: the right ones, all or one, across threads and processes, and nobody for long when it fails."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from postroom import bells as bells_module
+from postroom.bells import SLOTS, TOPICS, Bells, NoBells
+from postroom.clock import SYSTEM
+from postroom.config import Config
+from postroom.store import topic_to
+from postroom.stores.sqlite import SqliteStore
+
+
+@pytest.fixture
+def bells(tmp_path):
+    bells = Bells(tmp_path, SYSTEM)
+    yield bells
+    bells.close()
+
+
+def rung(*waiters):
+    return [waiter.wait(0) for waiter in waiters]
+
+
+def test_a_ring_reaches_those_who_wait_for_the_topic_and_no_others(bells):
+    with bells.listen(["a"]) as a, bells.listen(["b", "a"]) as ab, bells.listen(["c"]) as c:
+        bells.ring(["a"])
+        assert rung(a, ab, c) == [True, True, False]
+
+
+def test_a_ring_before_the_wait_is_not_missed(bells):
+    with bells.listen(["a"]) as waiter:
+        bells.ring(["a"])
+        assert waiter.wait(0)
+        assert not waiter.wait(0)
+
+
+def test_many_rings_come_as_one_hint_and_the_next_one_is_heard_again(bells):
+    with bells.listen(["a"]) as waiter:
+        for _ in range(1000):
+            bells.ring(["a"])
+        assert rung(waiter, waiter) == [True, False]
+        bells.ring(["a"])
+        assert rung(waiter) == [True]
+
+
+def test_ringing_one_wakes_exactly_one_and_goes_round(bells):
+    waiters = [bells.listen(["work"]) for _ in range(4)]
+    woken = [0] * 4
+    for _ in range(200):
+        bells.ring([], ["work"])
+        answers = rung(*waiters)
+        assert sum(answers) == 1
+        woken = [total + answer for total, answer in zip(woken, answers, strict=True)]
+    assert min(woken) > 10
+    for waiter in waiters:
+        waiter.close()
+
+
+def test_several_messages_at_once_wake_several(bells):
+    waiters = [bells.listen(["work"]) for _ in range(4)]
+    bells.ring([], ["work", "work", "work"])
+    assert sum(rung(*waiters)) == 3
+    for waiter in waiters:
+        waiter.close()
+
+
+def test_who_leaves_with_a_hint_passes_it_on(bells):
+    """It found its message by looking, and the ring was for the next one."""
+    waiters = [bells.listen(["work"]) for _ in range(3)]
+    bells.ring([], ["work"])
+    for waiter in [waiter for waiter in waiters if select.select([waiter], [], [], 0)[0]]:
+        waiter.close()
+        waiters.remove(waiter)
+    assert sum(rung(*waiters)) == 1
+    for waiter in waiters:
+        waiter.close()
+
+
+def test_a_waiter_with_more_topics_than_fit_hears_everything(bells):
+    with bells.listen([f"t{n}" for n in range(TOPICS + 1)]) as waiter:
+        bells.ring(["something else"])
+        assert rung(waiter) == [True]
+
+
+def test_a_closed_waiter_hears_nothing_and_its_place_is_used_again(bells):
+    for _ in range(SLOTS * 2):
+        with bells.listen(["a"]):
+            pass
+        bells.ring(["a"])
+    with bells.listen(["b"]) as waiter:
+        bells.ring(["a"])
+        assert rung(waiter) == [False]
+
+
+def test_a_descriptor_can_be_waited_on(bells):
+    with bells.listen(["a"]) as waiter:
+        assert select.select([waiter], [], [], 0)[0] == []
+        bells.ring(["a"])
+        assert select.select([waiter], [], [], 0)[0] == [waiter]
+
+
+def test_when_every_place_is_taken_a_store_watches_instead_and_still_wakes(tmp_path, monkeypatch):
+    monkeypatch.setattr(Bells, "_bind", lambda *_: None)
+    store = SqliteStore(tmp_path / "room", Config(), SYSTEM)
+    with store.listen([topic_to("bob")]) as waiter:
+        writer = threading.Thread(target=lambda: store.cell_write("x", 1))
+        writer.start()
+        assert waiter.wait(10)
+        writer.join()
+    store.close()
+
+
+def test_a_folder_where_no_page_can_be_made_is_said_in_the_figures(tmp_path, monkeypatch):
+    def full(*_: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(bells_module.Bells, "_map_page", full)
+    with pytest.raises(NoBells):
+        Bells(tmp_path, SYSTEM)
+    store = SqliteStore(tmp_path / "room", Config(), SYSTEM)
+    assert store.stats().store["wake_up"].startswith("watching")
+    store.close()
+
+
+def test_a_room_deep_in_the_tree_has_bells_too(tmp_path):
+    deep = tmp_path / "/".join(["a-folder-with-a-long-name"] * 12)
+    deep.mkdir(parents=True)
+    bells = Bells(deep, SYSTEM)
+    with bells.listen(["a"]) as waiter:
+        bells.ring(["a"])
+        assert rung(waiter) == [True]
+    bells.close()
+
+
+LISTENER = """
+import sys
+from pathlib import Path
+from postroom.bells import Bells
+from postroom.clock import SYSTEM
+with Bells(Path(sys.argv[1]), SYSTEM).listen(["a"]) as waiter:
+    print("armed", flush=True)
+    print(waiter.wait(20), flush=True)
+"""
+
+
+def start_listener(folder) -> subprocess.Popen[str]:
+    child = subprocess.Popen([sys.executable, "-c", LISTENER, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert child.stdout
+    assert child.stdout.readline() == "armed\n"
+    return child
+
+
+def test_a_ring_wakes_another_process(bells, tmp_path):
+    with start_listener(tmp_path) as child:
+        bells.ring(["a"])
+        assert child.communicate(timeout=20)[0] == "True\n"
+
+
+def test_the_place_of_a_killed_process_is_free_again_and_does_not_swallow_a_ring(bells, tmp_path):
+    with start_listener(tmp_path) as child:
+        child.kill()
+    with bells.listen(["a"]) as waiter:
+        for _ in range(20):  # ringing one passes over the dead wherever it begins
+            bells.ring([], ["a"])
+            assert rung(waiter) == [True]
+
+
+def test_two_rooms_do_not_hear_each_other(tmp_path):
+    for name in ("one", "two"):
+        os.mkdir(tmp_path / name)
+    one, two = Bells(tmp_path / "one", SYSTEM), Bells(tmp_path / "two", SYSTEM)
+    with two.listen(["a"]) as waiter:
+        one.ring(["a"])
+        assert rung(waiter) == [False]
+    one.close()
+    two.close()

@@ -1,0 +1,377 @@
+"""What is true of the SQLite store in particular; what every store promises is in test_store_contract.py."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import threading
+import time
+from pathlib import Path
+
+import apsw
+import pytest
+
+from postroom import platform
+from postroom.clock import SYSTEM, ManualClock
+from postroom.config import Config
+from postroom.errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomUnsafe
+from postroom.message import Draft, check
+from postroom.states import PUBLIC_NAME, STATUS_WORD, State
+from postroom.store import Query, Want, topic_to
+from postroom.stores import sqlite_file
+from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite_file import sqlite_is_safe
+from postroom.stores.sqlite_rows import judge
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "room"
+
+
+@pytest.fixture
+def store(folder, clock):
+    store = SqliteStore(folder, Config(), clock)
+    yield store
+    store.close()
+
+
+def draft(to_agent: str | None = "bob", **fields: object) -> Draft:
+    return check(Draft(from_agent="ada", to_agent=to_agent, payload={"n": 1}, **fields))  # type: ignore[arg-type]
+
+
+def bare(folder: Path) -> apsw.Connection:
+    """The file, opened without Postroom."""
+    return apsw.Connection(str(folder / "messages.db"))
+
+
+# The plans of the statements
+
+
+CLAIMS = (
+    "claim_general",
+    "claim_elsewhere",
+    "claim_in_channel",
+    "claim_for_anyone",
+    "claim_by_key",
+    "next_timer",
+    "due",
+)
+
+
+def plan_of(folder: Path, sql: str) -> list[str]:
+    """How SQLite would run the statement, step by step."""
+    bindings = (1,) * max(map(int, re.findall(r"\?(\d+)", sql)), default=0)
+    return [row[3] for row in bare(folder).execute(f"EXPLAIN QUERY PLAN {sql}", bindings)]
+
+
+@pytest.mark.parametrize(
+    "name", [*CLAIMS, "finish", "take", "take_and_ack", "insert", "extend", "changed_after", "stored_after"]
+)
+def test_no_statement_in_the_way_of_a_message_scans_or_sorts(store, folder, name):
+    store.put([draft(channel=channel) for channel in ("general", "reviews") for _ in range(50)])
+    store.sweep()
+    plan = plan_of(folder, store._file.statements[name])
+    assert plan
+    scans = [step for step in plan if step.startswith("SCAN") and "CONSTANT ROW" not in step]
+    # min() and max() over an index are one step down the tree, which SQLite calls a search
+    assert not scans, plan
+    assert not [step for step in plan if "TEMP B-TREE" in step], plan
+
+
+def test_claims_keep_their_plans_when_sqlite_has_gathered_statistics(store, folder):
+    store.put([draft(channel=f"c{n % 7}", priority=1 + n % 10) for n in range(300)])
+    bare(folder).execute("ANALYZE").fetchall()
+    for name in CLAIMS:
+        assert not [step for step in plan_of(folder, store._file.statements[name]) if "TEMP B-TREE" in step]
+
+
+def test_a_claim_query_costs_no_more_than_a_few_reads_by_key(store):
+    """Guards the QPSG setting: without it ORDER BY with bound values is planned anew at each call, many times slower."""
+    store.put([draft() for _ in range(2000)])
+    key = store._file.execute("claim_general", ("bob", 0, 1))[0][0]
+
+    def best_of(name: str, bindings: tuple[object, ...]) -> float:
+        rounds = []
+        for _ in range(7):
+            started = time.perf_counter()
+            for _ in range(300):
+                store._file.execute(name, bindings)
+            rounds.append(time.perf_counter() - started)
+        return min(rounds)
+
+    assert best_of("claim_general", ("bob", 0, 1)) < 5 * best_of("owner_of", (key,))
+    assert store._file.connection().config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, -1) == 1
+
+
+# The tables as the source document reads them
+
+
+def test_the_schema_knows_the_same_states_as_the_table_of_states(store):
+    rules = store._file.statements
+    for state in State:
+        store._file.select("BEGIN IMMEDIATE")
+        store._file.execute(
+            "insert",
+            (1, int(state), None, 5, "b", "c", "a", "t", "1.0", 3, 0, *[None] * 4, 0, "agent", *[None] * 4, "{}"),
+        )
+        status = store._file.select("SELECT status FROM messages WHERE state = ?", (int(state),))[0][0]
+        store._file.select("ROLLBACK")
+        assert status == STATUS_WORD[state]
+        assert re.search(
+            rf"{int(state)} {state.name}\b", (Path(sqlite_file.__file__).with_name("sqlite.sql")).read_text()
+        )
+    assert "{" not in rules["judged"]
+
+
+def test_a_state_is_judged_alike_in_sql_and_in_python(store):
+    rule = store._file.statements["judged"]
+    times = (None, 5, 10, 15)
+    for state, wake_at, expires, spent in itertools.product(State, times, times, (False, True)):
+        sql = (
+            f"SELECT {rule} FROM (SELECT :state AS state, :wake_at AS wake_at, :expires AS expires, "
+            ":count AS delivery_count, 3 AS max_deliveries)"
+        )
+        bindings = {"state": int(state), "wake_at": wake_at, "expires": expires, "count": 3 if spent else 1, "now": 10}
+        assert store._file.select(sql, bindings)[0][0] == judge(state, wake_at, expires, spent, 10)
+
+
+def test_the_debugging_queries_of_the_source_work_on_the_file_itself(store, folder):
+    store.cell_write("agent/bob", {"status": "active", "current_task": "T1", "heartbeat_ms": 0, "first_seen_ms": 0})
+    sent = store.put([draft(), draft(), draft(max_deliveries=1)])
+    for outcome in ("acked", "dead"):
+        store.settle(store.claim(Want(agent="bob", lease_s=9)).deliveries[0].ticket, outcome, detail="why")
+    with bare(folder) as db:
+        columns = [name for name, *_ in db.execute("SELECT * FROM messages").get_description()]
+        pending = db.execute("SELECT COUNT(*) FROM messages WHERE status = 'pending'").fetchall()
+        agents = db.execute("SELECT * FROM agent_status").fetchall()
+        dead = db.execute("SELECT id, original_message, error, retry_count FROM dead_letter_queue").fetchall()
+        ids = [id for (id,) in db.execute("SELECT id FROM messages ORDER BY key")]
+    assert {"id", "type", "timestamp", "from_agent", "payload", "status", "created_at", "expires_at", "error"} <= set(
+        columns
+    )
+    assert pending == [(1,)]
+    assert agents == [("bob", "active", "T1", "1970-01-01T00:00:00.000Z", 1, 1, 1)]
+    assert dead == [(sent[1], '{"n":1}', "why", 1)]
+    assert ids == sent
+
+
+def test_what_an_agent_did_stays_counted_when_the_messages_are_forgotten(folder, clock):
+    store = SqliteStore(folder, Config(keep_count=0), clock)
+    store.cell_write("agent/bob", {"status": "active", "heartbeat_ms": 0})
+    store.put([draft() for _ in range(5)])
+    for _ in range(5):
+        store.claim(Want(agent="bob", lease_s=9, settle=True))
+    assert store.sweep().purged == 5
+    assert store.read_only("SELECT messages_processed FROM agent_status")[1] == [(5,)]
+    assert store.stats().states["acked"] == 0
+    store.close()
+
+
+# Safety
+
+
+@pytest.mark.parametrize(
+    ("version", "safe"),
+    [
+        ("3.7.0", False), ("3.40.1", False), ("3.44.5", False), ("3.44.6", True), ("3.45.1", False), ("3.50.6", False),
+        ("3.50.7", True), ("3.51.0", False), ("3.51.2", False), ("3.51.3", True), ("3.52.0", False), ("3.53.0", True),
+        ("3.54.1", True), ("4.0.0", True),
+    ],
+)  # fmt: skip
+def test_sqlite_versions_that_can_lose_a_commit_are_refused(version, safe, monkeypatch, folder):
+    assert sqlite_is_safe(version) is safe
+    monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: version)
+    if not safe:
+        with pytest.raises(RoomUnsafe, match=re.escape(version)):
+            SqliteStore(folder, Config(), SYSTEM)
+
+
+def test_a_network_file_system_is_refused_with_the_reason(monkeypatch, folder):
+    monkeypatch.setattr(sqlite_file, "file_system_type", lambda _: "nfs4")
+    with pytest.raises(RoomUnsafe, match="network file system .nfs4.*local disk"):
+        SqliteStore(folder, Config(), SYSTEM)
+    assert not folder.exists()
+
+
+def test_the_file_system_of_a_folder_is_found_by_its_longest_mount_point():
+    assert platform.file_system_type(Path("/proc/self")) == "proc"
+
+
+def test_only_the_owner_may_read_a_room(store, folder):
+    store.put([draft()])
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {name: (folder / name).stat().st_mode & 0o777 for name in os.listdir(folder)} == dict.fromkeys(
+        os.listdir(folder), 0o600
+    )
+
+
+@pytest.mark.parametrize(("attempt", "error"), [("use", RoomClosed), ("open", RoomUnsafe)])
+def test_a_fork_is_refused_the_room_that_was_open_before_it_and_harms_nothing(store, folder, attempt, error):
+    """SQLite in a fork believes to hold its parent's locks: a send there would return and reach nobody."""
+    store.put([draft()])
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            (store if attempt == "use" else SqliteStore(folder, Config(), SYSTEM)).put([draft()])
+        except error as refusal:
+            os.write(write, str(refusal).encode())
+        store.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert b"fork before you open the room" in os.read(read, 4096)
+    store.put([draft()])
+    assert store.stats().states["stored"] == 2
+    os.close(read)
+    os.close(write)
+
+
+def test_a_fork_may_open_a_room_that_was_closed_before_it(folder):
+    store = SqliteStore(folder, Config(), SYSTEM)
+    again = SqliteStore(folder, Config(), SYSTEM)
+    store.close()
+    again.close()
+    child = os.fork()
+    if child == 0:
+        SqliteStore(folder, Config(), SYSTEM).put([draft()])
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    store = SqliteStore(folder, Config(), SYSTEM)
+    assert store.stats().states["stored"] == 1
+    store.close()
+
+
+def test_a_room_that_others_keep_locked_says_so_and_changes_nothing(folder):
+    store = SqliteStore(folder, Config(busy_timeout_s=0.1), SYSTEM)
+    with bare(folder) as other:
+        other.execute("INSERT INTO cells VALUES ('x', 1, '1')")
+        with pytest.raises(RoomBusy, match="try again"):
+            store.put([draft()])
+    store.put([draft()])
+    assert store.stats().states["stored"] == 1
+    store.close()
+
+
+def test_a_layout_of_a_later_postroom_is_left_alone(store, folder):
+    store.close()
+    bare(folder).execute("PRAGMA user_version = 99").fetchall()
+    with pytest.raises(RoomDamaged, match="layout 99"):
+        SqliteStore(folder, Config(), SYSTEM)
+
+
+def test_a_file_that_is_no_database_is_left_alone(folder):
+    folder.mkdir()
+    (folder / "messages.db").write_bytes(b"this is not a database, whatever its name says" * 100)
+    with pytest.raises(RoomDamaged, match="damaged"):
+        SqliteStore(folder, Config(), SYSTEM)
+    assert (folder / "messages.db").read_bytes().startswith(b"this is not")
+
+
+def test_a_room_that_was_deleted_while_open_says_so_instead_of_waiting_for_ever(folder):
+    store = SqliteStore(folder, Config(), SYSTEM)
+    store.put([draft(to_agent="eve")])
+    os.rename(folder / "messages.db", folder / "elsewhere.db")
+    with pytest.raises(RoomDamaged, match="deleted or replaced"):
+        store.claim(Want(agent="bob", lease_s=9))
+    store.close()
+
+
+def test_the_read_only_door_reads_and_does_nothing_else(store, tmp_path):
+    ids = store.put([draft()])
+    assert store.read_only("SELECT id FROM messages WHERE to_agent = 'bob'") == (["id"], [(ids[0],)])
+    for attempt in (
+        "DELETE FROM messages",
+        "UPDATE messages SET state = 2",
+        f"ATTACH '{tmp_path}/x.db' AS x",
+        "PRAGMA user_version = 7",
+        "SELECT 1; DELETE FROM messages",
+        "CREATE TABLE x (y)",
+        "SELECT * FROM nothing_here",
+    ):
+        with pytest.raises(RoomError):
+            store.read_only(attempt)
+    assert store.stats().states["stored"] == 1
+
+
+def test_nobody_holds_the_log_open_while_waiting(folder):
+    """A read transaction that stays open would keep the write-ahead log from being folded back."""
+    store = SqliteStore(folder, Config(), SYSTEM)
+    ready = threading.Event()
+
+    def receive() -> None:
+        with store.listen([topic_to("bob")]) as waiter:
+            assert store.claim(Want(agent="bob", lease_s=9)).deliveries == []
+            ready.set()
+            assert waiter.wait(10)
+
+    receiver = threading.Thread(target=receive)
+    receiver.start()
+    assert ready.wait(10)
+    store.put([draft(to_agent="eve")])
+    busy, *_ = bare(folder).execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
+    store.put([draft()])
+    receiver.join()
+    store.close()
+    assert busy == 0
+
+
+def test_keeping_history_leaves_nothing_behind_in_the_indexes_of_claims(store, folder):
+    store.put([draft(channel=channel) for channel in ("general", "reviews") for _ in range(200)])
+    while store.claim(Want(agent="bob", lease_s=9, settle=True, limit=50)).deliveries:
+        pass
+    with bare(folder) as db:
+        for index in ("ready_general", "ready_elsewhere", "ready_in_channel", "ready_for_anyone", "timers"):
+            sql = str(db.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (index,)).fetchall()[0][0])
+            condition = sql.partition("WHERE")[2]
+            assert db.execute(f"SELECT count(*) FROM messages WHERE {condition}").fetchall() == [(0,)]
+
+
+def test_finished_messages_are_forgotten_by_age_by_number_and_by_size_and_dead_ones_are_not(folder, clock):
+    store = SqliteStore(folder, Config(keep_s=60, keep_count=50), clock)
+    store.put([draft(max_deliveries=1) for _ in range(80)])
+    store.settle(store.claim(Want(agent="bob", lease_s=9)).deliveries[0].ticket, "dead", detail="why")
+    for _ in range(79):
+        store.claim(Want(agent="bob", lease_s=9, settle=True))
+    assert store.sweep().purged == 29
+    clock.advance(59)
+    assert store.sweep().purged == 0
+    clock.advance(2)
+    assert store.sweep().purged == 50
+    assert store.stats().states["dead"] == 1
+    assert len(store.find(Query(states=frozenset({State.DEAD}))).messages) == 1
+    store.close()
+
+
+def test_finished_messages_are_forgotten_when_they_take_too_much_room(folder, clock):
+    store = SqliteStore(folder, Config(keep_bytes=400_000), clock)
+    big = check(Draft(from_agent="ada", to_agent="bob", payload={"text": "x" * 10_000}))
+    store.put([big for _ in range(100)])
+    while store.claim(Want(agent="bob", lease_s=9, settle=True, limit=50)).deliveries:
+        pass
+    purged = store.sweep().purged
+    assert 50 <= purged <= 75
+    store.close()
+
+
+def test_numbers_are_not_given_twice_after_everything_was_deleted_and_the_clock_went_back(folder, clock):
+    store = SqliteStore(folder, Config(), clock)
+    first = store.put([draft() for _ in range(3)])
+    assert store.purge(Query(limit=10)) == 3
+    store.close()
+    clock.reboot()
+    clock.jump_wall(-3600)
+    store = SqliteStore(folder, Config(), clock)
+    second = store.put([draft()])
+    assert second[0] > first[-1]
+    store.close()
+
+
+def test_every_public_name_of_a_state_can_be_counted(store):
+    assert set(store.stats().states) == set(PUBLIC_NAME.values())

@@ -1,0 +1,256 @@
+"""What a room does by itself: heartbeats, liveness, housekeeping by one process at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from postroom import Room, RoomBusy, presence, upkeep
+from postroom.clock import ManualClock, iso
+from postroom.config import HEARTBEAT_S
+from postroom.platform import host_id, this_process
+
+#: A process of this machine that is gone, and one of another machine.
+DEAD = f"{host_id()}:4194999:1"
+ELSEWHERE = "another-host.1:77:1"
+PATIENCE_S = 20
+
+
+def cell(room: Room, name: str) -> dict[str, Any]:
+    found = room.store.cell_read(f"agent/{name}")
+    assert found is not None
+    value: dict[str, Any] = found.value
+    return value
+
+
+def rounds(room: Room, event: str = "after_sweep") -> threading.Semaphore:
+    """Counts the rounds that kept house."""
+    done = threading.Semaphore(0)
+    room.hooks.on(event, lambda *_: done.release())
+    return done
+
+
+# Being here
+
+
+def test_an_open_agent_is_active_and_a_closed_one_is_stopped(open_room: Callable[..., Room]) -> None:
+    room, other = open_room(), open_room()
+    room.agent("ada")
+    assert (cell(other, "ada")["status"], cell(other, "ada")["processes"]) == ("active", [this_process()])
+
+    room.close()
+
+    assert (cell(other, "ada")["status"], cell(other, "ada")["processes"]) == ("stopped", [])
+    assert [(info.status, info.alive) for info in other.agents()] == [("stopped", False)]
+
+
+def test_registering_again_writes_nothing(room: Room, open_room: Callable[..., Room]) -> None:
+    room.agent("ada")
+    before = room.store.cell_read("agent/ada")
+
+    open_room().agent("ada")
+    open_room().agent("ada", transient=True)
+
+    assert room.store.cell_read("agent/ada") == before
+
+
+def test_an_agent_of_several_processes_is_stopped_by_the_last(room: Room, open_room: Callable[..., Room]) -> None:
+    other = open_room()
+    other.agent("ada")
+    value = cell(room, "ada")
+    room.store.cell_write("agent/ada", value | {"processes": [ELSEWHERE, *value["processes"]]})
+
+    other.close()
+
+    assert (cell(room, "ada")["status"], cell(room, "ada")["processes"]) == ("active", [ELSEWHERE])
+
+
+def test_one_that_was_only_seen_becomes_active_when_it_is_opened(room: Room) -> None:
+    room.agent("ada", transient=True)
+    assert (cell(room, "ada")["status"], cell(room, "ada")["transient"]) == ("seen", True)
+
+    room.agent("ada")
+
+    assert (cell(room, "ada")["status"], cell(room, "ada")["transient"]) == ("active", False)
+
+
+def test_one_that_was_stopped_is_only_seen_when_a_command_speaks_for_it(open_room: Callable[..., Room]) -> None:
+    room, other = open_room(), open_room()
+    other.agent("ada")
+    other.close()
+
+    room.agent("ada", transient=True)
+
+    assert cell(room, "ada")["status"] == "seen"
+
+
+def test_a_heartbeat_says_what_the_agent_does_and_later_ones_keep_it(room: Room, clock: ManualClock) -> None:
+    ada = room.agent("ada")
+    ada.heartbeat("busy", "counting")
+    swept = rounds(room)
+
+    clock.advance(HEARTBEAT_S)
+    assert swept.acquire(timeout=PATIENCE_S)
+
+    value = cell(room, "ada")
+    assert (value["status"], value["current_task"], value["heartbeat_ms"]) == ("busy", "counting", clock.wall_ms())
+
+
+def test_processes_that_are_gone_are_seen_at_once(room: Room) -> None:
+    room.agent("ada")
+    room.store.cell_write("agent/ada", cell(room, "ada") | {"processes": [DEAD]})
+
+    (info,) = room.agents()
+    assert (info.status, info.alive) == ("gone", False)
+
+    presence.prune(room._desk)
+    assert (cell(room, "ada")["status"], cell(room, "ada")["processes"]) == ("gone", [])
+
+
+def test_processes_elsewhere_are_judged_by_their_heartbeat(room: Room, clock: ManualClock) -> None:
+    room.agent("ada", transient=True)
+    room.store.cell_write("agent/ada", cell(room, "ada") | {"processes": [ELSEWHERE], "transient": False})
+
+    assert room.agents()[0].alive is True
+    clock.advance(presence.HEARTBEAT_LATE_S)
+    assert room.agents()[0].alive is None
+
+
+# Rounds
+
+
+def test_rounds_send_heartbeats_and_keep_house(room: Room, clock: ManualClock) -> None:
+    ada = room.agent("ada")
+    swept = rounds(room)
+    id = ada.send("bob", {}, ttl_s=1)
+
+    clock.advance(HEARTBEAT_S)
+    assert swept.acquire(timeout=PATIENCE_S)
+
+    assert room.agents()[0].last_heartbeat == iso(clock.wall_ms())
+    assert [e.event for e in room.receipt(id).events] == ["stored", "expired"]
+
+
+def test_a_round_that_fails_does_not_end_the_rounds(room: Room, clock: ManualClock) -> None:
+    room.agent("ada")
+    begun = rounds(room, "before_sweep")
+    swept = rounds(room)
+    troubles = iter([RoomBusy("for a moment")])
+
+    def busy(*_: object) -> None:
+        for trouble in troubles:
+            raise trouble
+
+    room.hooks.on("before_sweep", busy)
+    clock.advance(HEARTBEAT_S)
+    assert begun.acquire(timeout=PATIENCE_S)
+    while not swept.acquire(timeout=0.01):  # the thread may not be back in its bed yet when time moves on
+        clock.advance(HEARTBEAT_S)
+
+
+def test_a_room_without_agents_runs_no_thread(room: Room) -> None:
+    room.agent("hook", transient=True)
+
+    assert not [thread for thread in threading.enumerate() if thread.name == "postroom upkeep"]
+
+
+def test_closing_ends_the_thread(room: Room) -> None:
+    room.agent("ada")
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "postroom upkeep"]
+    assert thread.daemon
+
+    room.close()
+
+    assert not thread.is_alive()
+
+
+def test_a_listener_may_close_the_room(room: Room, clock: ManualClock) -> None:
+    room.agent("ada")
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "postroom upkeep"]
+    room.hooks.on("after_sweep", lambda *_: room.close())
+
+    clock.advance(HEARTBEAT_S)
+    thread.join(PATIENCE_S)
+
+    assert room.closed and not thread.is_alive()
+
+
+# Whose turn it is
+
+
+@pytest.fixture
+def quiet_round(room: Room) -> Callable[[], bool]:
+    """One round, done here and now; returns whether this process kept house."""
+    swept: list[bool] = []
+    room.hooks.on("after_sweep", lambda *_: swept.append(True))
+
+    def one() -> bool:
+        swept.clear()
+        room._upkeep.round()
+        return bool(swept)
+
+    return one
+
+
+def keeper(room: Room) -> Any:
+    found = room.store.cell_read(upkeep.KEEPER_CELL)
+    return None if found is None else found.value["owner"]
+
+
+def test_one_process_keeps_house(room: Room, quiet_round: Callable[[], bool], clock: ManualClock) -> None:
+    mine = {"owner": ELSEWHERE, "until_ms": clock.wall_ms() + 1000}
+    room.store.cell_write(upkeep.KEEPER_CELL, mine)
+
+    assert quiet_round() is False
+    assert keeper(room) == ELSEWHERE
+
+
+def test_a_late_keeper_is_replaced(room: Room, quiet_round: Callable[[], bool], clock: ManualClock) -> None:
+    room.store.cell_write(upkeep.KEEPER_CELL, {"owner": ELSEWHERE, "until_ms": clock.wall_ms() + 1000})
+    clock.advance(1)
+
+    assert quiet_round() is True
+    assert keeper(room) == this_process()
+
+
+def test_a_keeper_whose_process_is_gone_is_replaced_at_once(
+    room: Room, quiet_round: Callable[[], bool], clock: ManualClock
+) -> None:
+    room.store.cell_write(upkeep.KEEPER_CELL, {"owner": DEAD, "until_ms": clock.wall_ms() + 30_000})
+
+    assert quiet_round() is True
+
+
+def test_a_keeper_from_before_the_clock_was_set_back_is_replaced(
+    room: Room, quiet_round: Callable[[], bool], clock: ManualClock
+) -> None:
+    room.store.cell_write(upkeep.KEEPER_CELL, {"owner": ELSEWHERE, "until_ms": clock.wall_ms() + 30_000})
+    clock.jump_wall(-3600)
+
+    assert quiet_round() is True
+
+
+def test_the_keeper_writes_its_name_only_when_half_of_its_term_is_over(
+    room: Room, quiet_round: Callable[[], bool], clock: ManualClock
+) -> None:
+    assert quiet_round()
+    first = room.store.cell_read(upkeep.KEEPER_CELL)
+    clock.advance(HEARTBEAT_S)
+    assert quiet_round()
+    assert room.store.cell_read(upkeep.KEEPER_CELL) == first
+    clock.advance(upkeep.TERM_S / 2)
+    assert quiet_round()
+    assert room.store.cell_read(upkeep.KEEPER_CELL) != first
+
+
+def test_closing_leaves_the_housekeeping_to_others(open_room: Callable[..., Room]) -> None:
+    room, other = open_room(), open_room()
+    room._upkeep.round()
+    assert keeper(other) == this_process()
+
+    room.close()
+
+    assert keeper(other) is None
