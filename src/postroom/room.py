@@ -137,11 +137,7 @@ class Room:
     def cursor(self) -> int:
         """The feed's number at this moment: `events(after=room.cursor())` is what comes from now on."""
         self._desk.check_open()
-        # a little before now, and from there to the end: the present moment may have several changes already
-        after = max(0, self._desk.store.number_at(self.clock.wall_ms()) - 1)
-        for change in self._changes(after):
-            after = change.number
-        return after
+        return self._desk.store.number_at()
 
     def watch(self, after: int | None = None, timeout_s: float | None = None) -> Iterator[Change]:
         """Follow the feed, woken by every change: from the number `after`, or from now on.

@@ -297,8 +297,11 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def number_at(self, wall_ms: int) -> int:
-        """The feed's number at that moment of the wall clock, so that a time can be used as a cursor."""
+    def number_at(self, wall_ms: int | None = None) -> int:
+        """The feed's number at that moment of the wall clock, so that a time can be used as a cursor.
+
+        None is now: everything so far has a number up to this one, everything later a higher one.
+        """
 
     @abstractmethod
     def requeue(self, ids: Iterable[str]) -> list[str]:

@@ -179,8 +179,10 @@ class MemoryStore(contract.Store):
                 for number, key, entry in islice(room.written_after(after), limit)
             ]
 
-    def number_at(self, wall_ms: int) -> int:
+    def number_at(self, wall_ms: int | None = None) -> int:
         with self.enter() as room:
+            if wall_ms is None:
+                return room.last_number
             # Up to the first later change, not to the last earlier one: a wall clock that was set back shows the same
             # hour twice, and a feed that is read from too early misses nothing.
             later = (number for number, _, entry in room.feed if entry.time_ms > wall_ms)

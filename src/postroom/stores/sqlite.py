@@ -70,11 +70,13 @@ _from_json = msgspec.json.Decoder().decode
 class _Moment:
     """The times of one step, and whom to wake when it is committed."""
 
-    __slots__ = ("everyone", "now", "number", "one_each", "wall_ms")
+    __slots__ = ("alone", "everyone", "now", "number", "one_each", "wall_ms")
 
     def __init__(self, room_ns: int, wall_ms: int) -> None:
         self.now = room_ns // 1_000_000
+        #: The next number to give out: exact inside a transaction, and for a statement that runs alone the clock's.
         self.number = key_at(room_ns)
+        self.alone = True
         self.wall_ms = wall_ms
         self.everyone: set[str] = {FEED}
         self.one_each: list[str] = []
@@ -122,10 +124,19 @@ class SqliteStore(Store):
         """One write transaction at one moment, and the bells after it."""
         with self._file.transaction():
             moment = self._moment()
+            moment.number = self._file.execute("next_number alone", (moment.number,))[0][0]
+            moment.alone = False
             hooks.reached("sqlite.begun")
             yield moment
             hooks.reached("sqlite.written")
         self._ring(moment)
+
+    def _write(self, moment: _Moment, name: str, *bindings: Any) -> list[Row]:
+        """Run a statement that needs the next number of the room."""
+        if moment.alone:
+            return self._file.execute(f"{name} alone", (moment.number, *bindings))
+        moment.number += 1
+        return self._file.execute(name, (moment.number - 1, *bindings))
 
     def _key(self, id: str) -> int:
         """The key of an id; -1, which no message has, for ids of other rooms."""
@@ -193,15 +204,13 @@ class SqliteStore(Store):
             wake_at = due if expires is None else min(due, expires)
         elif state is State.HELD:
             wake_at = None
-        rows = self._file.execute(
-            "insert",
-            (
-                moment.number, int(state), wake_at, draft.priority, to_agent, draft.channel, draft.from_agent, draft.type,
-                draft.version, draft.max_deliveries, moment.wall_ms, expires, waiter, draft.correlation_id,
-                draft.chain_id, draft.hop_count, draft.lane, draft.trace, draft.idempotency_key,
-                None if draft.answer_to is None else self._key(draft.answer_to),
-                None if draft.replay_of is None else self._key(draft.replay_of), draft.payload_json,
-            ),
+        rows = self._write(
+            moment, "insert",
+            int(state), wake_at, draft.priority, to_agent, draft.channel, draft.from_agent, draft.type, draft.version,
+            draft.max_deliveries, moment.wall_ms, expires, waiter, draft.correlation_id, draft.chain_id, draft.hop_count,
+            draft.lane, draft.trace, draft.idempotency_key,
+            None if draft.answer_to is None else self._key(draft.answer_to),
+            None if draft.replay_of is None else self._key(draft.replay_of), draft.payload_json,
         )  # fmt: skip
         if state is State.HELD:
             moment.everyone.add(topic_message(draft.answer_to or ""))
@@ -266,13 +275,11 @@ class SqliteStore(Store):
         entry = ledger_text("claimed", moment.wall_ms, want.agent)
         if want.settle:
             entry += ledger_text("acked", moment.wall_ms, want.agent)
-            row = self._file.execute("take_and_ack", (moment.number, key, moment.wall_ms, want.agent, entry))[0]
+            row = self._write(moment, "take_and_ack", key, moment.wall_ms, want.agent, entry)[0]
         else:
             lease_ends = moment.now + max(1, round(want.lease_s * 1000))
             owner = None if want.owner is None else self._process_id(want.owner)
-            row = self._file.execute(
-                "take", (moment.number, key, lease_ends, moment.wall_ms, want.agent, owner, entry)
-            )[0]
+            row = self._write(moment, "take", key, lease_ends, moment.wall_ms, want.agent, owner, entry)[0]
         return self._rows.message(row, moment.now, moment.wall_ms, self._names)
 
     def _next_due_s(self, now: int) -> float | None:
@@ -303,7 +310,7 @@ class SqliteStore(Store):
 
     def _expire(self, key: int, moment: _Moment) -> State:
         entry = ledger_text("expired", moment.wall_ms, None, NOT_IN_TIME)
-        self._file.execute("expire", (moment.number, key, NOT_IN_TIME, entry))
+        self._write(moment, "expire", key, NOT_IN_TIME, entry)
         hooks.reached("sqlite.expired")
         moment.everyone.add(topic_message(self._rows.id(key)))
         return State.EXPIRED
@@ -318,11 +325,11 @@ class SqliteStore(Store):
             return self._bury(key, f"{why} (delivery {count} of {most})", None, moment)
         if expires is not None and expires <= moment.now:
             return self._expire(key, moment)
-        self._file.execute("release", (moment.number, key, ledger_text("released", moment.wall_ms, None, why)))
+        self._write(moment, "release", key, ledger_text("released", moment.wall_ms, None, why))
         return State.READY
 
     def _bury(self, key: int, why: str, agent: str | None, moment: _Moment) -> State:
-        self._file.execute("bury", (moment.number, key, why, ledger_text("dead", moment.wall_ms, agent, why)))
+        self._write(moment, "bury", key, why, ledger_text("dead", moment.wall_ms, agent, why))
         hooks.reached("sqlite.buried")
         return State.DEAD
 
@@ -378,11 +385,11 @@ class SqliteStore(Store):
 
     def _end_wait(self, key: int, state: int, to_agent: str | None, moment: _Moment) -> None:
         if state == State.HELD:
-            self._file.execute("unhold_by_key", (moment.number, key))
+            self._write(moment, "unhold_by_key", key)
             moment.everyone.add(topic_to(to_agent or ""))
         else:
             entry = ledger_text("abandoned", moment.wall_ms, None, "the asker's process is gone")
-            self._file.execute("stop_waiting", (moment.number, key, entry))
+            self._write(moment, "stop_waiting", key, entry)
 
     # Settling
 
@@ -432,7 +439,7 @@ class SqliteStore(Store):
         error = detail if state in (State.DEAD, State.REFUSED) else None
         entry = ledger_text(PUBLIC_NAME[state], moment.wall_ms, ticket.agent, detail)
         key = self._key(ticket.id)
-        held = bool(self._file.execute("finish", (moment.number, key, ticket.token, int(state), error, entry)))
+        held = bool(self._write(moment, "finish", key, ticket.token, int(state), error, entry))
         if held:
             moment.everyone.add(topic_message(ticket.id))
         return held
@@ -448,7 +455,7 @@ class SqliteStore(Store):
             due = moment.now + max(1, round(delay_s * 1000))
             state, wake_at = State.DELAYED, due if expires is None else min(due, expires)
         entry = ledger_text("retried", moment.wall_ms, ticket.agent, detail)
-        self._file.execute("retry", (moment.number, key, int(state), wake_at, detail, entry))
+        self._write(moment, "retry", key, int(state), wake_at, detail, entry)
         hooks.reached("sqlite.retried")
         moment.wake_receiver(to_agent, channel)
         return state
@@ -460,13 +467,13 @@ class SqliteStore(Store):
             lease_ends = moment.now + max(1, round(lease_s * 1000))
             entry = ledger_text("extended", moment.wall_ms, ticket.agent, f"{lease_s:g} s")
             number = owner[0][0] if owner else None
-            return bool(self._file.execute("extend", (moment.number, key, ticket.token, lease_ends, number, entry)))
+            return bool(self._write(moment, "extend", key, ticket.token, lease_ends, number, entry))
 
     def note(self, id: str, event: str, agent: str | None, detail: str | None = None) -> bool:
         moment = self._moment()
         entry = ledger_text(event, moment.wall_ms, agent, detail)
         moment.everyone.add(topic_message(id))
-        noted = bool(self._file.execute("note", (moment.number, self._key(id), entry)))
+        noted = bool(self._write(moment, "note", self._key(id), entry))
         self._ring(moment)
         return noted
 
@@ -474,8 +481,8 @@ class SqliteStore(Store):
         key = self._key(id)
         with self._step() as moment:
             entry = ledger_text("abandoned", moment.wall_ms, None, "the asker no longer waits")
-            self._file.execute("stop_waiting", (moment.number, key, entry))
-            for (to_agent,) in self._file.execute("unhold", (moment.number, key)):
+            self._write(moment, "stop_waiting", key, entry)
+            for (to_agent,) in self._write(moment, "unhold", key):
                 moment.everyone.add(topic_to(to_agent))
 
     # Reading
@@ -566,7 +573,9 @@ class SqliteStore(Store):
         last = entries[-1]
         return Change(row[3], last.event, last.time_ms, last.agent, last.detail, message)
 
-    def number_at(self, wall_ms: int) -> int:
+    def number_at(self, wall_ms: int | None = None) -> int:
+        if wall_ms is None:
+            return int(self._file.execute("next_number alone", (0,))[0][0]) - 1
         self._file.connection()  # a closed room says so
         moment = self._moment()
         # one less than the moment's first number, for the feed gives what comes after its cursor
@@ -581,9 +590,7 @@ class SqliteStore(Store):
             self._wind(moment)
             entry = ledger_text("requeued", moment.wall_ms, None)
             for id in ids:
-                for to_agent, channel in self._file.execute(
-                    "requeue", (moment.number, self._key(id), moment.now, entry)
-                ):
+                for to_agent, channel in self._write(moment, "requeue", self._key(id), moment.now, entry):
                     done.append(id)
                     moment.wake_receiver(to_agent, channel)
                     moment.everyone.add(topic_message(id))
@@ -672,7 +679,7 @@ class SqliteStore(Store):
     def _forget_old(self, finished: dict[int, int]) -> int:
         """Delete finished messages beyond what is to be kept, oldest first, a few hundred a step so that others get in."""
         config = self._config
-        too_old = self.number_at(self.clock.wall_ms() - round(config.keep_s * 1000))
+        too_old = max(0, self._moment().now - round(config.keep_s * 1000)) << FRACTION_BITS
         kept = sum(count for state, count in finished.items() if state != State.DEAD)
         surplus = max(0, kept - config.keep_count, self._surplus_by_size(kept))
         purged = 0

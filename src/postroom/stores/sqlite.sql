@@ -1,7 +1,8 @@
 -- The SQLite store: its tables, its indexes, and every statement it runs.
 --
 -- A line `-- name: x` begins the statement (or the list of statements) called x; sqlite.py runs them by that name.
--- {next} stands for the next number of the room, {salt} for the room's share of every id (see message.py).
+-- {next} stands for the next number of the room: ?1 inside a transaction, which has asked for it once (next_number); in a
+-- statement that runs alone, the expression called `next` below. {salt} is the room's share of every id (message.py).
 --
 -- States (states.py), with what the timer `wake_at` of a row in that state means:
 --   0 READY     may be claimed now                                wake_at: when it expires, if it does
@@ -133,6 +134,9 @@ FROM messages WHERE state = 6;
 max(?1, coalesce((SELECT max(key) FROM messages), 0) + 1,
     coalesce((SELECT max(change) FROM messages INDEXED BY changed WHERE change IS NOT NULL), 0) + 1,
     coalesce((SELECT value FROM meta WHERE name = 'floor'), 0))
+
+-- name: next_number
+SELECT {next}
 
 -- name: insert
 INSERT INTO messages (key, state, wake_at, priority, to_agent, channel, from_agent, type, version, max_deliveries, sent_ms,

@@ -59,9 +59,14 @@ def load_statements(salt: int, columns: str) -> dict[str, str]:
     for part in text.split("-- name: ")[1:]:
         name, _, body = part.partition("\n")
         found[name.strip()] = body.strip()
-    fill = {"{salt}": str(salt), "{columns}": columns, "{next}": found["next"], "{judged}": found["judged"]}
-    marked = re.compile("|".join(re.escape(mark) for mark in fill))
-    return {name: marked.sub(lambda mark: fill[mark[0]], body) for name, body in found.items()}
+    fill = {"{salt}": str(salt), "{columns}": columns, "{next}": "?1", "{judged}": found["judged"]}
+    alone = {**fill, "{next}": found["next"]}
+    found |= {f"{name} alone": body for name, body in found.items() if "{next}" in body}
+    return {name: _fill_in(body, alone if name.endswith(" alone") else fill) for name, body in found.items()}
+
+
+def _fill_in(text: str, values: dict[str, str]) -> str:
+    return re.sub("|".join(re.escape(mark) for mark in values), lambda mark: values[mark[0]], text)
 
 
 def in_our_words(error: apsw.Error, path: Path) -> RoomError:
@@ -74,6 +79,9 @@ def in_our_words(error: apsw.Error, path: Path) -> RoomError:
         return RoomUnreachable(f"the disk of {path} is full; nothing was changed")
     if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError):
         return RoomUnreachable(f"{path} cannot be written ({error}); check who owns it and its folder, and its disk")
+    if getattr(error, "extendedresult", 0) in (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC):
+        # it lies in the log, unseen; should all processes die before the next change, recovery finds it there
+        return RoomUnreachable(f"the disk of {path} failed to sync ({error}); it is not done, but may be after a crash")
     return RoomUnreachable(f"{path} could not be read or written ({error}); nothing was changed")
 
 
@@ -317,12 +325,14 @@ class SqliteFile:
     def tidy(self) -> None:
         """Fold the log back into the file where nobody is in the way, and let SQLite refresh its statistics."""
         connection = self.connection()
-        with suppress(apsw.BusyError, apsw.LockedError):
-            mode = (
-                apsw.SQLITE_CHECKPOINT_TRUNCATE if self.wal_bytes() > WAL_KEPT_BYTES else apsw.SQLITE_CHECKPOINT_PASSIVE
-            )
-            connection.wal_checkpoint(mode=mode)
+        large = self.wal_bytes() > WAL_KEPT_BYTES
+        try:
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE if large else apsw.SQLITE_CHECKPOINT_PASSIVE)
             connection.execute("PRAGMA optimize").fetchall()
+        except (apsw.BusyError, apsw.LockedError):
+            return  # somebody reads or writes: the next round will do
+        except apsw.Error as error:
+            raise in_our_words(error, self.path) from error
 
     def close(self) -> None:
         """Close every thread's connection. Safe to call twice, and in a fork (where nothing may be closed)."""
