@@ -22,10 +22,11 @@ from ..config import Config
 from ..errors import Fault, InvalidMessage, RoomDamaged
 from ..message import DEFAULT_CHANNEL, FRACTION_BITS, Draft, Message, id_of, key_at, key_of, payload_text
 from ..platform import process_alive
-from ..states import PUBLIC_NAME, State
+from ..states import ASKER_GONE, LEASE_ENDED, NOT_IN_TIME, NOTES, OWNER_GONE, PUBLIC_NAME, State
 from ..store import (
     ANY,
     FEED,
+    ORDERS,
     OUTCOMES,
     Cell,
     Change,
@@ -50,10 +51,6 @@ from ..store import (
 )
 from .sqlite_file import Row, SqliteFile
 from .sqlite_rows import COLUMNS, Rows, ledger_entries, ledger_text, subscription, where
-
-LEASE_ENDED: Final = "lease ended before the receiver settled it"
-OWNER_GONE: Final = "the receiver's process is gone"
-NOT_IN_TIME: Final = "nobody finished it in time"
 
 #: The dead are looked for at most this often, by those who found nothing to claim.
 _ROLL_CALL_MS: Final = 400
@@ -125,11 +122,12 @@ class SqliteStore(Store):
         with self._file.transaction():
             moment = self._moment()
             moment.number = self._file.execute("next_number alone", (moment.number,))[0][0]
-            moment.alone = False
+            moment.alone, first = False, moment.number
             hooks.reached("sqlite.begun")
             yield moment
             hooks.reached("sqlite.written")
-        self._ring(moment)
+        if moment.number != first or moment.one_each or len(moment.everyone) > 1:  # else nothing was changed
+            self._ring(moment)
 
     def _write(self, moment: _Moment, name: str, *bindings: Any) -> list[Row]:
         """Run a statement that needs the next number of the room."""
@@ -209,8 +207,8 @@ class SqliteStore(Store):
             int(state), wake_at, draft.priority, to_agent, draft.channel, draft.from_agent, draft.type, draft.version,
             draft.max_deliveries, moment.wall_ms, expires, waiter, draft.correlation_id, draft.chain_id, draft.hop_count,
             draft.lane, draft.trace, draft.idempotency_key,
-            None if draft.answer_to is None else self._key(draft.answer_to),
-            None if draft.replay_of is None else self._key(draft.replay_of), draft.payload_json,
+            key_of(draft.answer_to or "", self._file.salt), key_of(draft.replay_of or "", self._file.salt),
+            draft.payload_json,
         )  # fmt: skip
         if state is State.HELD:
             moment.everyone.add(topic_message(draft.answer_to or ""))
@@ -388,7 +386,7 @@ class SqliteStore(Store):
             self._write(moment, "unhold_by_key", key)
             moment.everyone.add(topic_to(to_agent or ""))
         else:
-            entry = ledger_text("abandoned", moment.wall_ms, None, "the asker's process is gone")
+            entry = ledger_text("abandoned", moment.wall_ms, None, ASKER_GONE)
             self._write(moment, "stop_waiting", key, entry)
 
     # Settling
@@ -470,6 +468,8 @@ class SqliteStore(Store):
             return bool(self._write(moment, "extend", key, ticket.token, lease_ends, number, entry))
 
     def note(self, id: str, event: str, agent: str | None, detail: str | None = None) -> bool:
+        if event not in NOTES:
+            raise InvalidMessage("event", f"must be one of {', '.join(NOTES)}, not {event!r}")
         moment = self._moment()
         entry = ledger_text(event, moment.wall_ms, agent, detail)
         moment.everyone.add(topic_message(id))
@@ -498,6 +498,8 @@ class SqliteStore(Store):
 
     def find(self, query: Query, cursor: int | None = None) -> Page:
         moment = self._moment()
+        if query.order not in ORDERS:
+            raise InvalidMessage("order", f"must be one of {', '.join(ORDERS)}, not {query.order!r}")
         if query.order == "claim":
             return Page([self._message(row, moment) for row in self._in_claim_order(query, moment)], None)
         condition, values = self._where(query)
