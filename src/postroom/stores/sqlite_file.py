@@ -56,17 +56,18 @@ def load_statements(salt: int, columns: str) -> dict[str, str]:
     """The statements of sqlite.sql by name, with their placeholders filled in."""
     text = Path(__file__).with_name("sqlite.sql").read_text(encoding="utf-8")
     found: dict[str, str] = {}
-    for part in text.split("-- name: ")[1:]:
+    for part in text.split("\n-- name: ")[1:]:
         name, _, body = part.partition("\n")
         found[name.strip()] = body.strip()
-    fill = {"{salt}": str(salt), "{columns}": columns, "{next}": "?1", "{judged}": found["judged"]}
-    alone = {**fill, "{next}": found["next"]}
-    found |= {f"{name} alone": body for name, body in found.items() if "{next}" in body}
-    return {name: _fill_in(body, alone if name.endswith(" alone") else fill) for name, body in found.items()}
+    given = {"salt": str(salt), "columns": columns, "next": "?1"}
+    filled = {name: _fill_in(body, {**found, **given}) for name, body in found.items()}
+    alone = {**found, **given, "next": found["next"]}
+    return filled | {f"{name} alone": _fill_in(body, alone) for name, body in found.items()}
 
 
-def _fill_in(text: str, values: dict[str, str]) -> str:
-    return re.sub("|".join(re.escape(mark) for mark in values), lambda mark: values[mark[0]], text)
+def _fill_in(text: str, parts: dict[str, str]) -> str:
+    """Put the parts that a statement names in braces into it, and theirs into those."""
+    return re.sub(r"\{(\w+)\}", lambda mark: _fill_in(parts[mark[1]], parts), text)
 
 
 def in_our_words(error: apsw.Error, path: Path) -> RoomError:
