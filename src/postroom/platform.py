@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -67,6 +66,8 @@ def process_started(pid: int) -> str | None:
         except (FileNotFoundError, ProcessLookupError):
             return None
         return None if fields[0] in (b"Z", b"X") else fields[19].decode()  # a zombie works no more
+    import subprocess
+
     answer = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return answer.stdout.strip().replace(" ", "_").replace(":", ".") or None
 

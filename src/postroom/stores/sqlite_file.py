@@ -13,7 +13,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import secrets
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +27,6 @@ from ..config import Config
 from ..errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomUnreachable, RoomUnsafe
 from ..message import FRACTION_BITS, SALT_BITS
 from ..platform import NETWORK_FILE_SYSTEMS, file_system_type, make_private_folder, sync_folder
-from .sqlite_import import is_source_layout, set_aside, take_over
 
 DATABASE: Final = "messages.db"
 SCHEMA_VERSION: Final = 1
@@ -164,6 +162,10 @@ class SqliteFile:
 
     def _make_schema(self, connection: apsw.Connection, clock: Clock) -> None:
         """Lay the tables out, in a new file or in one that the source document's broker made."""
+        import secrets  # these two only when a room is made
+
+        from .sqlite_import import is_source_layout, set_aside, take_over
+
         salt = secrets.randbits(SALT_BITS)
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}").fetchall()
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
