@@ -50,6 +50,11 @@ def sqlite_is_safe(version: str) -> bool:
     return parts >= (3, 51, 3) and parts[:2] != (3, 52)
 
 
+def sqlite_version() -> str:
+    """The version of the SQLite that rooms are kept with."""
+    return apsw.sqlite_lib_version()
+
+
 def load_statements(salt: int, columns: str) -> dict[str, str]:
     """The statements of sqlite.sql by name, with their placeholders filled in."""
     text = Path(__file__).with_name("sqlite.sql").read_text(encoding="utf-8")
@@ -298,6 +303,24 @@ class SqliteFile:
             raise in_our_words(error, self.path) from error
         except apsw.Error as error:
             raise RoomError(f"that query does not work: {error}") from error
+        finally:
+            connection.close()
+
+    def faults(self, limit_s: float) -> list[str] | None:
+        """What is wrong with the file: nothing is []; None when it could not be read through in that time."""
+        self.connection()  # closed and forked rooms say so
+        until_ns = SYSTEM.steady_ns() + round(limit_s * 1e9)
+        connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY, vfs=self._vfs)
+        try:
+            connection.set_progress_handler(lambda: SYSTEM.steady_ns() > until_ns, 10_000)
+            found = [str(row[0]) for row in connection.execute("PRAGMA quick_check")]
+            return [] if found == ["ok"] else found
+        except apsw.InterruptError:
+            return None
+        except apsw.CorruptError as error:
+            return [str(error)]
+        except apsw.Error as error:
+            raise in_our_words(error, self.path) from error
         finally:
             connection.close()
 
