@@ -366,6 +366,19 @@ def test_a_stream_has_a_document_for_each_picture(cli: Cli) -> None:
     assert (process.returncode, err) == (130, "")
 
 
+def test_a_room_without_bells_is_shown_too(cli: Cli, tmp_path: Path) -> None:
+    bells = tmp_path / ".postroom" / "bells"
+    bells.unlink(missing_ok=True)
+    bells.mkdir()
+    process = start("top", "--json")
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["store"]["wake_up"].startswith("watching")
+    cli.send()
+    assert next(line for line in map(json.loads, process.stdout) if line["mailboxes"])
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=PATIENCE_S)
+
+
 def test_it_changes_nothing(cli: Cli) -> None:
     cli.send()
     tables = ("messages", "cells", "channel_subscriptions", "processes")
