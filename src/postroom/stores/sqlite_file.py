@@ -13,7 +13,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import secrets
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +27,6 @@ from ..config import Config
 from ..errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomUnreachable, RoomUnsafe
 from ..message import FRACTION_BITS, SALT_BITS
 from ..platform import NETWORK_FILE_SYSTEMS, file_system_type, make_private_folder, sync_folder
-from .sqlite_import import is_source_layout, set_aside, take_over
 
 DATABASE: Final = "messages.db"
 SCHEMA_VERSION: Final = 1
@@ -50,6 +48,11 @@ def sqlite_is_safe(version: str) -> bool:
     if parts[:2] in ((3, 44), (3, 50)):
         return parts >= ((3, 44, 6) if parts[1] == 44 else (3, 50, 7))
     return parts >= (3, 51, 3) and parts[:2] != (3, 52)
+
+
+def sqlite_version() -> str:
+    """The version of the SQLite that rooms are kept with."""
+    return apsw.sqlite_lib_version()
 
 
 def load_statements(salt: int, columns: str) -> dict[str, str]:
@@ -173,6 +176,10 @@ class SqliteFile:
 
     def _make_schema(self, connection: apsw.Connection, clock: Clock) -> None:
         """Lay the tables out, in a new file or in one that the source document's broker made."""
+        import secrets  # these two only when a room is made
+
+        from .sqlite_import import is_source_layout, set_aside, take_over
+
         salt = secrets.randbits(SALT_BITS)
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}").fetchall()
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
@@ -305,6 +312,24 @@ class SqliteFile:
             raise in_our_words(error, self.path) from error
         except apsw.Error as error:
             raise RoomError(f"that query does not work: {error}") from error
+        finally:
+            connection.close()
+
+    def faults(self, limit_s: float) -> list[str] | None:
+        """What is wrong with the file: nothing is []; None when it could not be read through in that time."""
+        self.connection()  # closed and forked rooms say so
+        until_ns = SYSTEM.steady_ns() + round(limit_s * 1e9)
+        connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY, vfs=self._vfs)
+        try:
+            connection.set_progress_handler(lambda: SYSTEM.steady_ns() > until_ns, 10_000)
+            found = [str(row[0]) for row in connection.execute("PRAGMA quick_check")]
+            return [] if found == ["ok"] else found
+        except apsw.InterruptError:
+            return None
+        except apsw.CorruptError as error:
+            return [str(error)]
+        except apsw.Error as error:
+            raise in_our_words(error, self.path) from error
         finally:
             connection.close()
 

@@ -264,6 +264,18 @@ class SqliteReading(Store):
         """Run somebody's own SELECT; column names and rows. Cannot change anything."""
         return self._file.read_only(sql)
 
+    def faults(self, limit_s: float) -> list[str] | None:
+        """What is wrong with the file: nothing is []; None when it could not be read through in that time."""
+        return self._file.faults(limit_s)
+
+    def room_ms(self) -> int:
+        """The room's time now, in which leases, delays and expiry are counted."""
+        return self._moment().now
+
+    def layout(self) -> int:
+        """The version of the file's tables."""
+        return int(self._file.select("PRAGMA user_version")[0][0])
+
 
 def _mailboxes(boxes: dict[tuple[str | None, str], list[int]], moment: Moment) -> list[Mailbox]:
     """Boxes with something in them, in the order of their names; `oldest` was a key."""
