@@ -184,38 +184,29 @@ class SqliteStore(SqliteReading):
         return claimed
 
     def _claim_here(self, want: Want) -> Claimed:
-        if (
-            want.limit == 1
-            and want.ids is None
-            and not want.settle
-            and (want.channels is None or len(want.channels) == 1)
-        ):
-            claimed = self._claim_one(want)
+        if _is_simple(want):
+            moment = self._moment()
+            claimed = self._claim_one(want, moment)
             if claimed is not None:
+                if claimed.deliveries:
+                    self._ring(moment)
                 return claimed
         with self._step() as moment:
             return self._claim_now(want, moment)
 
-    def _claim_one(self, want: Want) -> Claimed | None:
+    def _claim_one(self, want: Want, moment: Moment) -> Claimed | None:
         """The usual claim, one message from one place, as a single statement; None when a timer has to be wound first."""
-        moment = self._moment()
         timer = self._file.execute("next_timer")[0][0]
         if timer is not None and timer <= moment.now:
             return None
         hooks.reached("sqlite.begun")
         channel = None if want.channels is None else want.channels[0]
         name = "take_addressed" if channel is None else "take_in_channel"
-        rows = self._write(
-            moment,
-            "take_in_general" if channel == DEFAULT_CHANNEL else name,
-            channel,
-            *self._lease(want, moment),
-            moment.now,
-        )
+        name = "take_in_general" if channel == DEFAULT_CHANNEL else name
+        rows = self._write(moment, name, channel, *self._lease(want, moment), moment.now)
         if not rows:
             return Claimed([], None if timer is None else (timer - moment.now) / 1000)
         hooks.reached("sqlite.claimed")
-        self._ring(moment)
         message = self._rows.message(rows[0], moment.now, moment.wall_ms, self._names)
         return Claimed([Delivery(message, self._rows.ticket(message, want.agent))], None)
 
@@ -224,6 +215,11 @@ class SqliteStore(SqliteReading):
         now = self._moment().now
         timer = self._file.execute("next_timer")[0][0]
         return (timer is not None and timer <= now) or bool(self._candidates(want, now))
+
+    def _claim_within(self, want: Want, moment: Moment) -> Claimed:
+        """A claim as part of a larger step."""
+        claimed = self._claim_one(want, moment) if _is_simple(want) else None
+        return self._claim_now(want, moment) if claimed is None else claimed
 
     def _claim_now(self, want: Want, moment: Moment) -> Claimed:
         self._wind(moment)
@@ -384,7 +380,7 @@ class SqliteStore(SqliteReading):
         with self._step() as moment:
             state, ids = self._settle_now(ticket, outcome, detail, delay_s, puts, moment)
             hooks.reached("sqlite.settled")
-            claimed = None if claim_next is None else self._claim_now(claim_next, moment)
+            claimed = None if claim_next is None else self._claim_within(claim_next, moment)
         if claimed is not None:
             self._local.was_empty = not claimed.deliveries
         return Settled(state is not None, state, ids, claimed)
@@ -392,6 +388,9 @@ class SqliteStore(SqliteReading):
     def _settle_now(
         self, ticket: Ticket, outcome: str, detail: str | None, delay_s: float, puts: Sequence[Draft], moment: Moment
     ) -> tuple[State | None, list[str]]:
+        if outcome != "retry" and not puts:
+            state = _SETTLED_AS[outcome]
+            return (state if self._finish(ticket, state, detail, moment) else None), []
         rows = self._file.execute("held", (self._key(ticket.id), ticket.token))
         if not rows:
             return None, []
@@ -571,3 +570,9 @@ class SqliteStore(SqliteReading):
         if self._bells is not None:
             self._bells.close()
         self._file.close()
+
+
+def _is_simple(want: Want) -> bool:
+    """Whether it can be claimed in one statement."""
+    one_place = want.channels is None or len(want.channels) == 1
+    return one_place and want.limit == 1 and want.ids is None and not want.settle
