@@ -254,6 +254,8 @@ def payload_text(payload: object, faults: list[Fault], max_bytes: int = MAX_PAYL
 
 
 _MAX_WALK_FAULTS: Final = 20
+#: Python itself writes no longer ones as text.
+_MAX_INTEGER_BITS: Final = 14_284
 
 
 def _walk(value: object, place: str, depth: int, faults: list[Fault]) -> None:
@@ -282,8 +284,8 @@ def _check_scalar(value: object, place: str, faults: list[Fault]) -> None:
     elif isinstance(value, bool | None):
         return
     elif isinstance(value, int):
-        if not -(2**63) <= value < 2**64:
-            faults.append(Fault(place, "whole numbers must fit into 64 bits"))
+        if value.bit_length() > _MAX_INTEGER_BITS:
+            faults.append(Fault(place, "whole numbers must have at most 4,300 digits"))
     elif isinstance(value, float):
         if not math.isfinite(value):
             faults.append(Fault(place, f"{value} is not a JSON number"))
@@ -314,18 +316,20 @@ def key_at(room_ns: int) -> int:
 
 def id_of(key: int, salt: int) -> str:
     """The UUIDv7 of a key in the room with that salt."""
-    ms = key >> FRACTION_BITS
-    variant = 0x8000 | ((key & 0x1FF) << 5) | (salt >> 48)
-    return f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7{(key >> 9) & 0xFFF:03x}-{variant:04x}-{salt & 0xFFFF_FFFF_FFFF:012x}"
+    return "%08x-%04x-7%03x-%04x-%012x" % (  # noqa: UP031  (half the time of an f-string, at every send and claim)
+        key >> 37,
+        (key >> 21) & 0xFFFF,
+        (key >> 9) & 0xFFF,
+        0x8000 | ((key & 0x1FF) << 5) | (salt >> 48),
+        salt & 0xFFFF_FFFF_FFFF,
+    )
 
 
 def key_of(id: str, salt: int) -> int | None:
     """The key behind an id, or None when the id is not of the room with that salt."""
-    if len(id) != 36:
-        return None
     try:
-        number = int(id.replace("-", ""), 16)
+        high, low = int(id[:8] + id[9:13] + id[15:18], 16), int(id[19:23], 16)
     except ValueError:
         return None
-    key = (number >> 80 << FRACTION_BITS) | (((number >> 64) & 0xFFF) << 9) | ((number >> SALT_BITS) & 0x1FF)
+    key = (high << 9) | ((low >> 5) & 0x1FF)
     return key if key < 2**63 and id_of(key, salt) == id else None
