@@ -130,15 +130,18 @@ class Bells:
 
     # Waiting
 
-    def listen(self, topics: Iterable[str]) -> Waiter:
-        """A waiter for these topics, armed. Raises NoBells when all slots are taken."""
+    def listen(self, topics: Iterable[str], on_hint: Callable[[], None] | None = None) -> Waiter:
+        """A waiter for these topics, armed; `on_hint` is called in its thread when a hint came, before it looks.
+
+        Raises NoBells when all slots are taken.
+        """
         marks = [_mark(topic) for topic in topics]
         with self._lock:
             slot = self._idle.pop() if self._idle else None
         if slot is None:
             slot = self._take_slot()
         text = b"".join(marks) if len(marks) <= TOPICS else _ANY
-        slot.arm(text.ljust(_SLOT_BYTES, b"\0"))
+        slot.arm(text.ljust(_SLOT_BYTES, b"\0"), on_hint)
         return slot
 
     def _take_slot(self) -> _Slot:
@@ -198,9 +201,12 @@ class _Slot(Waiter):
         self._socket = bound
         self._clock = clock
         self._topics = b""
+        self._on_hint: Callable[[], None] | None = None
         self._open = False
 
-    def arm(self, topics: bytes) -> None:
+    def arm(self, topics: bytes, on_hint: Callable[[], None] | None) -> None:
+        """Begin to wait for these topics."""
+        self._on_hint = on_hint
         at = SLOTS + self._number * _SLOT_BYTES
         self._drain()
         self._topics = topics
@@ -213,6 +219,8 @@ class _Slot(Waiter):
             return False
         self._drain()
         self._page[self._number] = 1
+        if self._on_hint is not None:
+            self._on_hint()
         return True
 
     def _drain(self) -> bool:

@@ -521,10 +521,14 @@ class SqliteStore(SqliteReading):
         self._file.connection()
         if self._bells is not None:
             try:
-                return self._bells.listen(topics)
+                return self._bells.listen(topics, self._expect_something)
             except NoBells:
                 pass
         return Watcher(self._file.data_version, self.clock)
+
+    def _expect_something(self) -> None:
+        """Who was just woken need not look before it claims."""
+        self._local.was_empty = False
 
     def sweep(self) -> Swept:
         self._next_roll_call = 0
