@@ -465,8 +465,9 @@ def wanted(**fields: Any) -> Fields:
 
 
 @pytest.mark.slow
-def test_both_stores_do_what_the_model_says() -> None:
-    print(f"POSTROOM_MODEL_SEED={SEED} POSTROOM_MODEL_RUNS={RUNS}")
+def test_both_stores_do_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
+    with capsys.disabled():  # also when all is well: who wants the same run again needs its seed
+        print(f"\n{STEPS} steps {RUNS} times, POSTROOM_MODEL_SEED={SEED}", flush=True)
     run_state_machine_as_test(
         seed(SEED)(Stores),
         settings=settings(

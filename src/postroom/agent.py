@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import asking, presence
 from .config import AGENT_LEASE_S, LEASE_S
@@ -14,9 +13,11 @@ from .errors import Fault, InvalidMessage, ReceiveTimeout, UnknownMessage
 from .inbox import Inbox
 from .message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, DEFAULT_TYPE, Draft, Message, check_name
 from .received import ACKED, Envelope, Received, check_names, check_seconds, follow
-from .serving import Handler, Serving
 from .states import NOTES
 from .store import Delivery, Ticket, Want
+
+if TYPE_CHECKING:
+    from .serving import Handler
 
 LOOP_ENDED = "the loop ended before it was settled"
 
@@ -228,6 +229,8 @@ class Agent:
         Runs `concurrency` messages at a time, in threads. Returns when `stop` is set, the room is closed or Ctrl-C is
         pressed, after the running functions have finished.
         """
+        from .serving import Serving  # those who only send start faster without it
+
         Serving(self._desk, self._want(channels, lease_s), handlers, concurrency, stop).run()
 
     def claimed(self, id: str) -> Received:
@@ -336,7 +339,7 @@ class Agent:
 
 
 #: What a message of `send_many` may say: everything that `send` takes but the waiting.
-_BATCH_FIELDS = frozenset(inspect.signature(Agent.send).parameters) - {"self", "wait", "timeout_s", "_lane"}
+_BATCH_FIELDS = frozenset(Agent.send.__annotations__) - {"return", "wait", "timeout_s", "_lane"}
 
 
 def _is_held(message: Message) -> bool:

@@ -14,7 +14,6 @@ import hashlib
 import mmap
 import os
 import socket
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -170,7 +169,9 @@ class Bells:
     def _address(self, slot: int) -> str | bytes:
         if LINUX:
             return b"\0postroom/%s/%d" % (self._prefix.encode(), slot)
-        return f"{tempfile.gettempdir()}/postroom-{os.geteuid()}/{self._prefix}-{slot}"
+        from tempfile import gettempdir
+
+        return f"{gettempdir()}/postroom-{os.geteuid()}/{self._prefix}-{slot}"
 
     def _bind(self, slot: int) -> socket.socket | None:
         """The slot's socket, or None when somebody else has it."""

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import parse_qsl
 
 import msgspec
 
@@ -66,7 +65,13 @@ def parse_url(text: str) -> RoomUrl:
     rest, _, query = rest.partition("?")
     if not rest and scheme != "memory":
         raise RoomError(f"{text!r} names no place; write {scheme}:PATH, for instance {scheme}:{FOLDER}")
-    return RoomUrl(scheme, rest, dict(parse_qsl(query, keep_blank_values=True)))
+    return RoomUrl(scheme, rest, _options(query) if query else {})
+
+
+def _options(query: str) -> dict[str, str]:
+    from urllib.parse import parse_qsl  # few addresses have options
+
+    return dict(parse_qsl(query, keep_blank_values=True))
 
 
 def search_places(start: Path) -> list[Path]:

@@ -10,7 +10,6 @@ Two kinds, both free while nobody uses them:
 from __future__ import annotations
 
 import os
-import signal
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -57,6 +56,8 @@ def at(point: str, action: Callable[[], None]) -> None:
 
 def die_at(point: str, times_passed: int = 0) -> None:
     """For tests: kill this process with SIGKILL at the point, after it was passed that many times."""
+    import signal  # here, not at the point itself: nothing may happen there but the end
+
     left = [times_passed]
 
     def die() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -67,6 +68,8 @@ def process_started(pid: int) -> str | None:
         except (FileNotFoundError, ProcessLookupError):
             return None
         return None if fields[0] in (b"Z", b"X") else fields[19].decode()  # a zombie works no more
+    import subprocess
+
     answer = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return answer.stdout.strip().replace(" ", "_").replace(":", ".") or None
 
@@ -90,6 +93,22 @@ def process_alive(name: str) -> bool | None:
     if host != host_id() or not pid.isdigit():
         return None
     return process_started(int(pid)) == started
+
+
+def processes_with(path: Path) -> list[int]:
+    """The other processes that have a file open, as far as they can be seen from here (on Linux, those of this user)."""
+    target = os.path.realpath(path)
+    others = [
+        int(name) for name in (os.listdir("/proc") if LINUX else ()) if name.isdigit() and int(name) != os.getpid()
+    ]
+    return sorted(pid for pid in others if target in _open_files(pid))
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    with suppress(OSError):  # it ended, or belongs to somebody else
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(FileNotFoundError):  # closed a moment ago
+                yield os.readlink(f"/proc/{pid}/fd/{number}")
 
 
 def file_system_type(path: Path) -> str:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Self
 
-from . import artifacts, presence
+from . import presence
 from .agent import Agent
 from .clock import Clock, from_iso, iso
 from .config import Config, RoomUrl, room_folder
@@ -137,11 +137,7 @@ class Room:
     def cursor(self) -> int:
         """The feed's number at this moment: `events(after=room.cursor())` is what comes from now on."""
         self._desk.check_open()
-        # a little before now, and from there to the end: the present moment may have several changes already
-        after = max(0, self._desk.store.number_at(self.clock.wall_ms()) - 1)
-        for change in self._changes(after):
-            after = change.number
-        return after
+        return self._desk.store.number_at()
 
     def watch(self, after: int | None = None, timeout_s: float | None = None) -> Iterator[Change]:
         """Follow the feed, woken by every change: from the number `after`, or from now on.
@@ -295,11 +291,15 @@ class Room:
 
         It is kept by content under the room's `artifacts/`: {"artifact": "sha256:…", "name", "bytes", "path"}.
         """
+        from . import artifacts  # hashing and copying of files: few rooms need it
+
         self._desk.check_open()
         return artifacts.keep(artifacts.folder_for(self.folder), Path(path).absolute())
 
     def artifact(self, reference: Mapping[str, Any] | str) -> Path:
         """The kept file behind a reference, wherever the room lies now. UnknownMessage when it is not here."""
+        from . import artifacts
+
         self._desk.check_open()
         return artifacts.find(artifacts.folder_for(self.folder), reference)
 

@@ -81,6 +81,12 @@ MOVES: Final = (
     Move("unheld", frozenset({State.HELD}), State.READY, "the asker gave up; the answer is ordinary mail"),
 )
 
+#: What ledgers say when nobody was there to say it.
+LEASE_ENDED: Final = "lease ended before the receiver settled it"
+OWNER_GONE: Final = "the receiver's process is gone"
+ASKER_GONE: Final = "the asker's process is gone"
+NOT_IN_TIME: Final = "nobody finished it in time"
+
 #: Events of the ledger that do not change the state: what a door did, or what the owner asked for.
 NOTES: Final = ("notified", "shown", "extended", "abandoned")
 

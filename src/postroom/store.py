@@ -26,6 +26,9 @@ ANY: Final = -1
 #: What a receiver may say of a message it holds.
 OUTCOMES: Final = ("acked", "answered", "refused", "retry", "dead", "returned")
 
+#: How `find` may list.
+ORDERS: Final = ("oldest", "newest", "claim")
+
 #: The topic that hears of every change of any message.
 FEED: Final = "feed"
 
@@ -51,7 +54,11 @@ def topic_cells(name: str) -> str:
 
 
 class Ticket(NamedTuple):
-    """What a receiver shows to speak about a message it claimed. It counts until another claim, retry or requeue."""
+    """What a receiver shows to speak about a message it claimed.
+
+    Every claim, retry and requeue of the message makes a new token. The end of a lease does not: until somebody else
+    takes the message, its late holder may still settle it.
+    """
 
     id: str
     token: int
@@ -69,8 +76,8 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
     """Which messages a receiver asks for.
 
     `channels` None: everything addressed to the agent, in any channel. `channels` given: what lies in those channels,
-    addressed to the agent or to nobody. `ids` given: exactly those, where the agent may have them (also answers that
-    are held for it). `owner` is the process that holds the claim (`platform.this_process`) and with which it ends;
+    addressed to the agent or to nobody. `ids` given: exactly those, each once, where the agent may have them (also answers
+    that are held for it), whatever the limit. `owner` is the process that holds the claim (`platform.this_process`) and with which it ends;
     None is a claim that belongs to the agent and ends by time alone. `settle` True takes and acks in one step.
     """
 
@@ -242,7 +249,8 @@ class Store(ABC):
 
         After: each returned message belongs to the claimer until it settles it, its lease ends, or its owner process is
         gone; its delivery is counted before the caller sees it. Messages whose lease has ended or whose owner is
-        gone are claimable again (or dead, when their deliveries are used up); due ones are ready; expired ones are not given.
+        gone (seen within a second) are claimable again, or dead when their deliveries are used up; due ones are ready;
+        expired ones are not given, but for answers that are held: those wait for their asker. `next_due_s` is the room's.
         Not promised: that an empty answer means an empty room a moment later.
         """
 
@@ -298,8 +306,11 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def number_at(self, wall_ms: int) -> int:
-        """The feed's number at that moment of the wall clock, so that a time can be used as a cursor."""
+    def number_at(self, wall_ms: int | None = None) -> int:
+        """The feed's number at that moment of the wall clock, so that a time can be used as a cursor.
+
+        None is now: everything so far has a number up to this one, everything later a higher one.
+        """
 
     @abstractmethod
     def requeue(self, ids: Iterable[str]) -> list[str]:
@@ -345,6 +356,8 @@ class Store(ABC):
     def sweep(self) -> Swept:
         """Housekeeping: expire, release what dead processes and ended leases hold, forget what is kept too long.
 
+        Dead letters are not forgotten: they stay until somebody puts them back or purges them.
+
         Everything that a claim needs it does by itself; a sweep only keeps the store small and ledgers current.
         """
 
@@ -358,4 +371,7 @@ class Store(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of everything. Safe to call twice; later calls of other methods raise RoomClosed."""
+        """Let go of everything. Safe to call twice; later calls of other methods raise RoomClosed.
+
+        Not promised: that a wait in another thread ends at once; it ends with its time-out.
+        """

@@ -5,7 +5,6 @@ One sleeping thread for each room that has agents. It ends with the room, and do
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import Any, Final
 
@@ -14,8 +13,6 @@ from .config import HEARTBEAT_S
 from .desk import Desk, Latch
 from .errors import RoomClosed
 from .platform import process_alive
-
-log = logging.getLogger("postroom")
 
 KEEPER_CELL: Final = "upkeep"
 #: Who keeps house does so for this long without a word; then another may take over.
@@ -49,6 +46,9 @@ class Upkeep:
             except RoomClosed:
                 return
             except Exception:  # a busy or broken room now is no reason to stop looking after it later
+                import logging  # 2 ms of every start otherwise, for what hardly ever happens
+
+                log = logging.getLogger("postroom")
                 log.debug("a round of upkeep failed", exc_info=True, extra={"action": "upkeep_failed"})
 
     def round(self) -> None:

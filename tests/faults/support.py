@@ -2,7 +2,7 @@
 
 Counts. Each storm has the count of the suite and that of the long run (`@pytest.mark.long`), and both can be set:
 POSTROOM_FAULTS_KILLS=5000 runs 5,000 kills wherever `count("KILLS", ...)` is asked. Seeds come from
-POSTROOM_FAULTS_SEED (0 unless set) and are told when a test fails.
+POSTROOM_FAULTS_SEED (0 unless set), so that a failure can be tried again.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from .programs import journal
 
 SOURCES = Path(postroom.message.__file__).parents[1]
 TESTS = Path(__file__).parents[1]
+
+#: No child of a test works longer than this.
+PATIENCE_S = float(os.environ.get("POSTROOM_FAULTS_PATIENCE_S", "240"))
 
 READY, CLAIMED, ACKED, ANSWERED, REFUSED, EXPIRED, DEAD, DELAYED, HELD = range(9)
 
@@ -83,14 +86,16 @@ class Nursery:
         return at_ns
 
     def wait(self, pid: int) -> int:
-        """Wait until a child has ended; its exit code, or minus the signal that ended it."""
-        status: int = self._ask(wait=pid)["status"]
+        """Wait until a child has ended; its exit code, or minus the signal that ended it. Fails when it never ends."""
+        status: int | None = self._ask(wait=pid, patience_s=PATIENCE_S)["status"]
+        assert status is not None, f"a child did not end in {PATIENCE_S:g} s:\n{self.log()}"
         return status
 
     def finish(self, *pids: int) -> None:
-        """Wait for these children, and fail with what they wrote when one of them failed."""
-        failed = {pid: status for pid in pids if (status := self.wait(pid)) != 0}
-        assert not failed, f"children failed ({failed}):\n{self.log()}"
+        """Wait for these children, and fail with what they wrote as soon as one of them failed."""
+        for pid in pids:
+            status = self.wait(pid)
+            assert status == 0, f"a child ended with {status}:\n{self.log()}"
 
     def ended(self, pids: Iterable[int]) -> dict[int, int]:
         """Those of these children that have ended by themselves, with their exit codes."""

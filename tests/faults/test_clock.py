@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import postroom
 from postroom.clock import ManualClock
 from postroom.states import State
 from postroom.store import Claimed, Want
@@ -109,6 +110,29 @@ def test_the_feed_goes_on_behind_a_clock_that_was_set_back(store: SqliteStore, c
     clock.jump_wall(-HOUR_S)
     [id] = store.put([letter()])
     assert [change.message.id for change in store.events(after=cursor)] == [id]
+
+
+class SetBackBetweenTwoLooks(ManualClock):
+    """Its wall clock is set back by an hour after the next look at it."""
+
+    armed = False
+
+    def wall_ms(self) -> int:
+        now_ms = super().wall_ms()
+        if self.armed:
+            self.armed = False
+            self.jump_wall(-HOUR_S)
+        return now_ms
+
+
+def test_a_cursor_taken_while_the_clock_is_set_back_misses_nothing(folder: Path) -> None:
+    clock = SetBackBetweenTwoLooks()
+    with postroom.open(f"sqlite:{folder}", clock=clock) as room:
+        ada = room.agent("ada")
+        clock.armed = True
+        cursor = room.cursor()
+        id = ada.send("bob", {})
+        assert [change.message.id for change in room.events(after=cursor)] == [id]
 
 
 @pytest.mark.parametrize("wall_s", [8 * HOUR_S, 60.0, 0.0, -HOUR_S])

@@ -38,6 +38,9 @@ def test_points() -> list[str]:
 test_points.__test__ = False  # type: ignore[attr-defined]
 POINTS = test_points()
 
+QUICK = ("send", "send a batch", "claim", "ack", "answer", "retry", "dead", "expire", "release of the gone")
+NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in steps.STEPS]
+
 
 class Stage(NamedTuple):
     """A room made ready for one step, how it is before and after, and the test points that the step comes by."""
@@ -100,7 +103,7 @@ def go_on(nursery: Nursery, room: Path, notes: Path, name: str | None) -> None:
         assert look.rows("SELECT id, state FROM messages WHERE status IN ('pending', 'processing')") == []
 
 
-@pytest.mark.parametrize("name", steps.STEPS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_kill_at_a_test_point_leaves_the_step_undone_or_done(
     name: str, stages: Callable[[str], Stage], module_nursery: Nursery, tmp_path: Path
 ) -> None:
@@ -141,6 +144,24 @@ def test_a_kill_in_any_call_to_the_disk_leaves_the_step_undone_or_done(
     assert seen == sorted(seen, reverse=True), f"the step was undone after it had been done: {seen}"
 
 
+@pytest.mark.slow
+def test_a_kill_while_the_last_one_closes_the_room_undoes_nothing(
+    stages: Callable[[str], Stage], module_nursery: Nursery, tmp_path: Path
+) -> None:
+    """The last one out folds the log into the file and deletes it."""
+    stage, at, status = stages("send a batch"), 0, -9
+    while status == -9:
+        at += 1
+        room, notes = copy_room(stage.room, tmp_path / f"room{at}"), tmp_path / f"journal{at}"
+        pid = module_nursery.fork(
+            "steps.die_while_closing", folder=str(room), name=stage.name, known=stage.known, at=at, journal=str(notes)
+        )
+        status = module_nursery.wait(pid)
+        assert check_after_the_kill(stage, room, notes, module_nursery) == "after"
+    assert at > 5, "closing a room takes more calls than that"
+
+
+@pytest.mark.slow
 def test_a_kill_while_a_room_is_made_leaves_a_room_that_can_be_opened(module_nursery: Nursery, tmp_path: Path) -> None:
     for at in range(1, 1000):
         room, notes = tmp_path / f"room{at}", tmp_path / f"journal{at}"

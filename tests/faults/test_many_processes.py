@@ -63,7 +63,7 @@ def test_nobody_in_a_crowd_is_told_that_the_room_is_locked(
 
 
 @pytest.mark.parametrize("through_room", [True, False], ids=["postroom.open", "store"])
-@pytest.mark.parametrize("processes", [2, 4, 8, 16])
+@pytest.mark.parametrize("processes", [2, 4, *(pytest.param(many, marks=pytest.mark.slow) for many in (8, 16))])
 def test_processes_that_make_the_same_room_at_once_make_one_room(
     processes: int, through_room: bool, nursery: Nursery, tmp_path: Path
 ) -> None:

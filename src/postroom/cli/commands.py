@@ -18,6 +18,12 @@ class Command(NamedTuple):
 
 
 COMMANDS: Final[dict[str, Command]] = {
+    "top": Command(
+        "top", "the room, live", ("postroom top", "postroom top --once", "postroom top --json --interval 5")
+    ),
+    "doctor": Command(
+        "doctor", "check the machine and the room, and say what to do", ("postroom doctor", "postroom doctor --json")
+    ),
     "init": Command("rooms", "make a room in this folder", ("postroom init", "postroom init --room sqlite:/srv/mail")),
     "status": Command("look", "the room at a glance", ("postroom status",)),
     "agents": Command("look", "who is in the room, and how they are", ("postroom agents --json",)),
@@ -84,6 +90,6 @@ COMMANDS: Final[dict[str, Command]] = {
 GROUPS: Final = (
     ("Mail", ("send", "receive", "ack", "retry", "reply", "refuse", "extend", "ask", "listen")),
     ("Channels", ("publish", "subscribe", "unsubscribe")),
-    ("Looking, which changes nothing", ("status", "agents", "mailboxes", "peek", "receipt", "dead", "sql")),
-    ("Rooms", ("init", "requeue", "replay", "as", "demo", "completion")),
+    ("Looking, which changes nothing", ("status", "top", "agents", "mailboxes", "peek", "receipt", "dead", "sql")),
+    ("Rooms", ("init", "doctor", "requeue", "replay", "as", "demo", "completion")),
 )

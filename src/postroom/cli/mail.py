@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 from postroom.errors import InvalidMessage, NoMail, PostroomError
 
 from . import exits, options, show
-from .interrupts import Interrupts
 
 if TYPE_CHECKING:
     from postroom.received import Received
@@ -197,6 +196,8 @@ def receive_options(parser: argparse.ArgumentParser) -> None:
 
 
 def receive(call: Call) -> int:
+    from .interrupts import Interrupts
+
     args = call.args
     agent = call.agent()
     with Interrupts(call.room) as interrupts:

@@ -24,7 +24,7 @@ from ..config import Config
 from ..errors import Fault, InvalidMessage, RoomClosed
 from ..message import Draft, Message, decode_payload, payload_text
 from ..platform import process_alive, this_process
-from ..states import NOTES, PUBLIC_NAME, PUBLIC_STATES, State
+from ..states import ASKER_GONE, LEASE_ENDED, NOT_IN_TIME, NOTES, OWNER_GONE, PUBLIC_NAME, PUBLIC_STATES, State
 from ..store import (
     Cell,
     Change,
@@ -42,9 +42,6 @@ from ..store import (
 )
 from .memory_room import FAILED, PROCESSED, MemoryWaiter, Row, Tables, later_ms
 
-LEASE_ENDED: Final = "lease ended before the receiver settled it"
-OWNER_GONE: Final = "the receiver's process is gone"
-NOT_IN_TIME: Final = "nobody finished it in time"
 LEDGER_BYTES: Final = 64 * 1024
 
 #: What a message has from its draft, unchanged.
@@ -179,8 +176,10 @@ class MemoryStore(contract.Store):
                 for number, key, entry in islice(room.written_after(after), limit)
             ]
 
-    def number_at(self, wall_ms: int) -> int:
+    def number_at(self, wall_ms: int | None = None) -> int:
         with self.enter() as room:
+            if wall_ms is None:
+                return room.last_number
             # Up to the first later change, not to the last earlier one: a wall clock that was set back shows the same
             # hour twice, and a feed that is read from too early misses nothing.
             later = (number for number, _, entry in room.feed if entry.time_ms > wall_ms)
@@ -321,7 +320,7 @@ def _end_gone_processes(room: Tables) -> None:
             for key in sorted(room.owners.get(process, ())):
                 _let_go(room, room.rows[key], OWNER_GONE)
             for key in sorted(room.waits.get(process, ())):
-                _stop_waiting(room, room.rows[key], "the asker's process is gone")
+                _stop_waiting(room, room.rows[key], ASKER_GONE)
 
 
 def _wind(room: Tables) -> None:
@@ -463,7 +462,7 @@ def _matching(room: Tables, query: Query, cursor: int | None) -> Iterator[Row]:
     elif query.order == "claim":
         keys = sorted(keys, key=lambda key: (-room.rows[key].draft.priority, key))
     else:
-        raise InvalidMessage("order", f"must be oldest, newest or claim, not {query.order!r}")
+        raise InvalidMessage("order", f"must be one of {', '.join(contract.ORDERS)}, not {query.order!r}")
     now_ms = room.now_ms()
     return (row for row in map(room.rows.__getitem__, keys) if _matches(query, row, now_ms))
 

@@ -7,7 +7,6 @@ the commit.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,40 +19,27 @@ from ..bells import Bells, NoBells, Watcher
 from ..clock import Clock, iso
 from ..config import Config
 from ..errors import Fault, InvalidMessage, RoomDamaged
-from ..message import DEFAULT_CHANNEL, FRACTION_BITS, Draft, Message, id_of, key_at, key_of, payload_text
+from ..message import DEFAULT_CHANNEL, FRACTION_BITS, Draft, Message, id_of, key_of, payload_text
 from ..platform import process_alive
-from ..states import PUBLIC_NAME, State
+from ..states import ASKER_GONE, LEASE_ENDED, NOT_IN_TIME, NOTES, OWNER_GONE, PUBLIC_NAME, State
 from ..store import (
     ANY,
-    FEED,
     OUTCOMES,
-    Cell,
-    Change,
     Claimed,
     Delivery,
-    Mailbox,
-    Page,
     Query,
     Settled,
-    Stats,
-    Store,
-    Subscription,
     Swept,
     Ticket,
     Waiter,
     Want,
-    Work,
     topic_cells,
-    topic_channel,
     topic_message,
     topic_to,
 )
-from .sqlite_file import Row, SqliteFile
-from .sqlite_rows import COLUMNS, Rows, ledger_entries, ledger_text, subscription, where
-
-LEASE_ENDED: Final = "lease ended before the receiver settled it"
-OWNER_GONE: Final = "the receiver's process is gone"
-NOT_IN_TIME: Final = "nobody finished it in time"
+from .sqlite_file import Row
+from .sqlite_reading import Moment, SqliteReading
+from .sqlite_rows import ledger_text
 
 #: The dead are looked for at most this often, by those who found nothing to claim.
 _ROLL_CALL_MS: Final = 400
@@ -67,39 +53,14 @@ _to_json = msgspec.json.Encoder().encode
 _from_json = msgspec.json.Decoder().decode
 
 
-class _Moment:
-    """The times of one step, and whom to wake when it is committed."""
-
-    __slots__ = ("everyone", "now", "number", "one_each", "wall_ms")
-
-    def __init__(self, room_ns: int, wall_ms: int) -> None:
-        self.now = room_ns // 1_000_000
-        self.number = key_at(room_ns)
-        self.wall_ms = wall_ms
-        self.everyone: set[str] = {FEED}
-        self.one_each: list[str] = []
-
-    def wake_receiver(self, to_agent: str | None, channel: str) -> None:
-        if to_agent is None:
-            self.one_each.append(topic_channel(channel))
-        else:
-            self.everyone.add(topic_to(to_agent))
-
-
-class SqliteStore(Store):
+class SqliteStore(SqliteReading):
     """Keeps a room in `messages.db` inside a folder."""
 
     durable = True
     shared = True
 
     def __init__(self, folder: Path, config: Config, clock: Clock, *, vfs: str | None = None) -> None:
-        self.clock = clock
-        self._config = config
-        self._file = SqliteFile(folder, config, clock, COLUMNS, vfs)
-        self._rows = Rows(self._file.salt)
-        self._local = threading.local()
-        self._processes: dict[str, int] = {}
-        self._names: dict[int, str] = {}
+        super().__init__(folder, config, clock, vfs)
         self._next_roll_call = 0
         self.bells_kind, self._bells = self._hang_bells(folder)
 
@@ -109,28 +70,30 @@ class SqliteStore(Store):
         except NoBells as why:
             return f"watching ({why})", None
 
-    def _moment(self) -> _Moment:
-        return _Moment(self.clock.steady_ns() + self._file.offset_ns, self.clock.wall_ms())
-
-    def _ring(self, moment: _Moment) -> None:
+    def _ring(self, moment: Moment) -> None:
         hooks.reached("sqlite.committed")
         if self._bells is not None:
             self._bells.ring(moment.everyone, moment.one_each)
 
     @contextmanager
-    def _step(self) -> Iterator[_Moment]:
+    def _step(self) -> Iterator[Moment]:
         """One write transaction at one moment, and the bells after it."""
         with self._file.transaction():
             moment = self._moment()
+            moment.number = self._file.execute("next_number alone", (moment.number,))[0][0]
+            moment.alone, first = False, moment.number
             hooks.reached("sqlite.begun")
             yield moment
             hooks.reached("sqlite.written")
-        self._ring(moment)
+        if moment.number != first or moment.one_each or len(moment.everyone) > 1:  # else nothing was changed
+            self._ring(moment)
 
-    def _key(self, id: str) -> int:
-        """The key of an id; -1, which no message has, for ids of other rooms."""
-        key = key_of(id, self._file.salt)
-        return -1 if key is None else key
+    def _write(self, moment: Moment, name: str, *bindings: Any) -> list[Row]:
+        """Run a statement that needs the next number of the room."""
+        if moment.alone:
+            return self._file.execute(f"{name} alone", (moment.number, *bindings))
+        moment.number += 1
+        return self._file.execute(name, (moment.number - 1, *bindings))
 
     # Putting
 
@@ -148,7 +111,7 @@ class SqliteStore(Store):
         with self._step() as moment:
             return self._put_all(drafts, moment)
 
-    def _put_all(self, drafts: Sequence[Draft], moment: _Moment) -> list[str]:
+    def _put_all(self, drafts: Sequence[Draft], moment: Moment) -> list[str]:
         ids: list[str] = []
         for draft in drafts:
             repeated = [] if draft.idempotency_key is None else self._repeat_of(draft)
@@ -162,7 +125,7 @@ class SqliteStore(Store):
             hooks.reached("sqlite.inserted")
         return ids
 
-    def _put_one(self, draft: Draft, moment: _Moment) -> str:
+    def _put_one(self, draft: Draft, moment: Moment) -> str:
         state, waiter = State.READY, None
         if draft.waiter is not None:
             waiter = self._process_id(draft.waiter)
@@ -184,7 +147,7 @@ class SqliteStore(Store):
                 )
         return [self._rows.id(row[0]) for row in rows]
 
-    def _insert(self, draft: Draft, moment: _Moment, state: State, to_agent: str | None, waiter: int | None) -> str:
+    def _insert(self, draft: Draft, moment: Moment, state: State, to_agent: str | None, waiter: int | None) -> str:
         expires = None if draft.ttl_s is None else moment.now + round(draft.ttl_s * 1000)
         wake_at = expires
         if draft.delay_s and state is State.READY:
@@ -193,15 +156,13 @@ class SqliteStore(Store):
             wake_at = due if expires is None else min(due, expires)
         elif state is State.HELD:
             wake_at = None
-        rows = self._file.execute(
-            "insert",
-            (
-                moment.number, int(state), wake_at, draft.priority, to_agent, draft.channel, draft.from_agent, draft.type,
-                draft.version, draft.max_deliveries, moment.wall_ms, expires, waiter, draft.correlation_id,
-                draft.chain_id, draft.hop_count, draft.lane, draft.trace, draft.idempotency_key,
-                None if draft.answer_to is None else self._key(draft.answer_to),
-                None if draft.replay_of is None else self._key(draft.replay_of), draft.payload_json,
-            ),
+        rows = self._write(
+            moment, "insert",
+            int(state), wake_at, draft.priority, to_agent, draft.channel, draft.from_agent, draft.type, draft.version,
+            draft.max_deliveries, moment.wall_ms, expires, waiter, draft.correlation_id, draft.chain_id, draft.hop_count,
+            draft.lane, draft.trace, draft.idempotency_key,
+            key_of(draft.answer_to or "", self._file.salt), key_of(draft.replay_of or "", self._file.salt),
+            draft.payload_json,
         )  # fmt: skip
         if state is State.HELD:
             moment.everyone.add(topic_message(draft.answer_to or ""))
@@ -216,13 +177,38 @@ class SqliteStore(Store):
             claimed = Claimed([], self._next_due_s(self._moment().now))
         else:
             self._enrol(want.owner)
-            with self._step() as moment:
-                claimed = self._claim_now(want, moment)
+            claimed = self._claim_here(want)
         self._local.was_empty = not claimed.deliveries
         if not claimed.deliveries and self._release_the_gone() is not None:
-            with self._step() as moment:
-                claimed = self._claim_now(want, moment)
+            claimed = self._claim_here(want)
         return claimed
+
+    def _claim_here(self, want: Want) -> Claimed:
+        if _is_simple(want):
+            moment = self._moment()
+            claimed = self._claim_one(want, moment)
+            if claimed is not None:
+                if claimed.deliveries:
+                    self._ring(moment)
+                return claimed
+        with self._step() as moment:
+            return self._claim_now(want, moment)
+
+    def _claim_one(self, want: Want, moment: Moment) -> Claimed | None:
+        """The usual claim, one message from one place, as a single statement; None when a timer has to be wound first."""
+        timer = self._file.execute("next_timer")[0][0]
+        if timer is not None and timer <= moment.now:
+            return None
+        hooks.reached("sqlite.begun")
+        channel = None if want.channels is None else want.channels[0]
+        name = "take_addressed" if channel is None else "take_in_channel"
+        name = "take_in_general" if channel == DEFAULT_CHANNEL else name
+        rows = self._write(moment, name, channel, *self._lease(want, moment), moment.now)
+        if not rows:
+            return Claimed([], None if timer is None else (timer - moment.now) / 1000)
+        hooks.reached("sqlite.claimed")
+        message = self._rows.message(rows[0], moment.now, moment.wall_ms, self._names)
+        return Claimed([Delivery(message, self._rows.ticket(message, want.agent))], None)
 
     def _worth_locking(self, want: Want) -> bool:
         """A look without the write lock, for those who found nothing the last time."""
@@ -230,7 +216,12 @@ class SqliteStore(Store):
         timer = self._file.execute("next_timer")[0][0]
         return (timer is not None and timer <= now) or bool(self._candidates(want, now))
 
-    def _claim_now(self, want: Want, moment: _Moment) -> Claimed:
+    def _claim_within(self, want: Want, moment: Moment) -> Claimed:
+        """A claim as part of a larger step."""
+        claimed = self._claim_one(want, moment) if _is_simple(want) else None
+        return self._claim_now(want, moment) if claimed is None else claimed
+
+    def _claim_now(self, want: Want, moment: Moment) -> Claimed:
         self._wind(moment)
         deliveries = []
         for key, _ in self._candidates(want, moment.now):
@@ -240,46 +231,31 @@ class SqliteStore(Store):
         # one who got something will ask again before it waits
         return Claimed(deliveries, None if deliveries else self._next_due_s(moment.now))
 
-    def _candidates(self, want: Want, now: int) -> list[Row]:
-        """The (key, priority) of the best messages that the claimer may have, best first."""
-        execute = self._file.execute
-        if want.ids is not None:
-            keys = dict.fromkeys(self._key(id) for id in want.ids)
-            found = [row for key in keys for row in execute("claim_by_key", (key, want.agent, now))]
-        elif want.channels is None:
-            asked = (want.agent, now, want.limit)
-            found = execute("claim_general", asked) + execute("claim_elsewhere", asked)
-        else:
-            found = []
-            for channel in dict.fromkeys(want.channels):
-                asked = (want.agent, now, want.limit)
-                if channel == DEFAULT_CHANNEL:
-                    found += execute("claim_general", asked)
-                else:
-                    found += execute("claim_in_channel", (*asked, channel))
-                found += execute("claim_for_anyone", (channel, now, want.limit))
-        if len(found) > 1:
-            found.sort(key=lambda row: (-row[1], row[0]))
-        return found[: want.limit] if want.ids is None else found
-
-    def _take(self, key: int, want: Want, moment: _Moment) -> Message:
-        entry = ledger_text("claimed", moment.wall_ms, want.agent)
+    def _take(self, key: int, want: Want, moment: Moment) -> Message:
         if want.settle:
-            entry += ledger_text("acked", moment.wall_ms, want.agent)
-            row = self._file.execute("take_and_ack", (moment.number, key, moment.wall_ms, want.agent, entry))[0]
+            entry = ledger_text("claimed", moment.wall_ms, want.agent) + ledger_text(
+                "acked", moment.wall_ms, want.agent
+            )
+            row = self._write(moment, "take_and_ack", key, moment.wall_ms, want.agent, entry)[0]
         else:
-            lease_ends = moment.now + max(1, round(want.lease_s * 1000))
-            owner = None if want.owner is None else self._process_id(want.owner)
-            row = self._file.execute(
-                "take", (moment.number, key, lease_ends, moment.wall_ms, want.agent, owner, entry)
-            )[0]
+            row = self._write(moment, "take", key, *self._lease(want, moment))[0]
         return self._rows.message(row, moment.now, moment.wall_ms, self._names)
+
+    def _lease(self, want: Want, moment: Moment) -> tuple[int, int, str, int | None, str]:
+        """What a claim writes: when the lease ends, when and by whom it was taken, for which process, and the ledger's line."""
+        return (
+            moment.now + max(1, round(want.lease_s * 1000)),
+            moment.wall_ms,
+            want.agent,
+            None if want.owner is None else self._process_id(want.owner),
+            ledger_text("claimed", moment.wall_ms, want.agent),
+        )
 
     def _next_due_s(self, now: int) -> float | None:
         timer = self._file.execute("next_timer")[0][0]
         return None if timer is None else max(0, timer - now) / 1000
 
-    def _wind(self, moment: _Moment) -> Swept:
+    def _wind(self, moment: Moment) -> Swept:
         """Act on every timer that has run out: what is due is ready, what expired is expired, ended leases end."""
         timer = self._file.execute("next_timer")[0][0]
         if timer is None or timer > moment.now:
@@ -301,14 +277,14 @@ class SqliteStore(Store):
                     moment.wake_receiver(to_agent, channel)
         return Swept(expired=expired, released=released, dead=dead)
 
-    def _expire(self, key: int, moment: _Moment) -> State:
+    def _expire(self, key: int, moment: Moment) -> State:
         entry = ledger_text("expired", moment.wall_ms, None, NOT_IN_TIME)
-        self._file.execute("expire", (moment.number, key, NOT_IN_TIME, entry))
+        self._write(moment, "expire", key, NOT_IN_TIME, entry)
         hooks.reached("sqlite.expired")
         moment.everyone.add(topic_message(self._rows.id(key)))
         return State.EXPIRED
 
-    def _let_go(self, key: int, expires: int | None, count: int, most: int, why: str, moment: _Moment) -> State:
+    def _let_go(self, key: int, expires: int | None, count: int, most: int, why: str, moment: Moment) -> State:
         """End a claim whose holder is late or gone: the message is ready again, or has had its chances.
 
         The token stays: until somebody else takes the message, its late holder may still settle it.
@@ -318,11 +294,11 @@ class SqliteStore(Store):
             return self._bury(key, f"{why} (delivery {count} of {most})", None, moment)
         if expires is not None and expires <= moment.now:
             return self._expire(key, moment)
-        self._file.execute("release", (moment.number, key, ledger_text("released", moment.wall_ms, None, why)))
+        self._write(moment, "release", key, ledger_text("released", moment.wall_ms, None, why))
         return State.READY
 
-    def _bury(self, key: int, why: str, agent: str | None, moment: _Moment) -> State:
-        self._file.execute("bury", (moment.number, key, why, ledger_text("dead", moment.wall_ms, agent, why)))
+    def _bury(self, key: int, why: str, agent: str | None, moment: Moment) -> State:
+        self._write(moment, "bury", key, why, ledger_text("dead", moment.wall_ms, agent, why))
         hooks.reached("sqlite.buried")
         return State.DEAD
 
@@ -340,12 +316,6 @@ class SqliteStore(Store):
         number = self._processes.get(name)
         return self._file.execute("process_add", (name,))[0][0] if number is None else number
 
-    def _learn_processes(self) -> list[Row]:
-        rows = self._file.execute("processes")
-        self._names = dict(rows)
-        self._processes = {name: number for number, name in rows}
-        return rows
-
     def _release_the_gone(self) -> Swept | None:
         """Let go of what processes that no longer run hold or wait for; None when there are none, or it was just done."""
         now = self._moment().now
@@ -362,7 +332,7 @@ class SqliteStore(Store):
         self._learn_processes()
         return Swept(*(sum(counts) for counts in zip(*swept, strict=True)))
 
-    def _bury_process(self, number: int, moment: _Moment) -> Swept:
+    def _bury_process(self, number: int, moment: Moment) -> Swept:
         released = dead = expired = 0
         for key, expires, count, most, to_agent, channel in self._file.execute("claims_of_process", (number,)):
             ended = self._let_go(key, expires, count, most, OWNER_GONE, moment)
@@ -376,13 +346,13 @@ class SqliteStore(Store):
         self._file.execute("process_forget", (number,))
         return Swept(expired=expired, released=released, dead=dead)
 
-    def _end_wait(self, key: int, state: int, to_agent: str | None, moment: _Moment) -> None:
+    def _end_wait(self, key: int, state: int, to_agent: str | None, moment: Moment) -> None:
         if state == State.HELD:
-            self._file.execute("unhold_by_key", (moment.number, key))
+            self._write(moment, "unhold_by_key", key)
             moment.everyone.add(topic_to(to_agent or ""))
         else:
-            entry = ledger_text("abandoned", moment.wall_ms, None, "the asker's process is gone")
-            self._file.execute("stop_waiting", (moment.number, key, entry))
+            entry = ledger_text("abandoned", moment.wall_ms, None, ASKER_GONE)
+            self._write(moment, "stop_waiting", key, entry)
 
     # Settling
 
@@ -410,14 +380,17 @@ class SqliteStore(Store):
         with self._step() as moment:
             state, ids = self._settle_now(ticket, outcome, detail, delay_s, puts, moment)
             hooks.reached("sqlite.settled")
-            claimed = None if claim_next is None else self._claim_now(claim_next, moment)
+            claimed = None if claim_next is None else self._claim_within(claim_next, moment)
         if claimed is not None:
             self._local.was_empty = not claimed.deliveries
         return Settled(state is not None, state, ids, claimed)
 
     def _settle_now(
-        self, ticket: Ticket, outcome: str, detail: str | None, delay_s: float, puts: Sequence[Draft], moment: _Moment
+        self, ticket: Ticket, outcome: str, detail: str | None, delay_s: float, puts: Sequence[Draft], moment: Moment
     ) -> tuple[State | None, list[str]]:
+        if outcome in _SETTLED_AS and not puts:
+            state = _SETTLED_AS[outcome]
+            return (state if self._finish(ticket, state, detail, moment) else None), []
         rows = self._file.execute("held", (self._key(ticket.id), ticket.token))
         if not rows:
             return None, []
@@ -430,16 +403,16 @@ class SqliteStore(Store):
         self._finish(ticket, state, ids[0] if outcome == "answered" and ids else detail, moment)
         return state, ids
 
-    def _finish(self, ticket: Ticket, state: State, detail: str | None, moment: _Moment) -> bool:
+    def _finish(self, ticket: Ticket, state: State, detail: str | None, moment: Moment) -> bool:
         error = detail if state in (State.DEAD, State.REFUSED) else None
         entry = ledger_text(PUBLIC_NAME[state], moment.wall_ms, ticket.agent, detail)
         key = self._key(ticket.id)
-        held = bool(self._file.execute("finish", (moment.number, key, ticket.token, int(state), error, entry)))
+        held = bool(self._write(moment, "finish", key, ticket.token, int(state), error, entry))
         if held:
             moment.everyone.add(topic_message(ticket.id))
         return held
 
-    def _retry(self, ticket: Ticket, row: Row, detail: str | None, delay_s: float, moment: _Moment) -> State:
+    def _retry(self, ticket: Ticket, row: Row, detail: str | None, delay_s: float, moment: Moment) -> State:
         count, most, expires, to_agent, channel, _ = row
         key = self._key(ticket.id)
         moment.everyone.add(topic_message(ticket.id))
@@ -450,12 +423,12 @@ class SqliteStore(Store):
             due = moment.now + max(1, round(delay_s * 1000))
             state, wake_at = State.DELAYED, due if expires is None else min(due, expires)
         entry = ledger_text("retried", moment.wall_ms, ticket.agent, detail)
-        self._file.execute("retry", (moment.number, key, int(state), wake_at, detail, entry))
+        self._write(moment, "retry", key, int(state), wake_at, detail, entry)
         hooks.reached("sqlite.retried")
         moment.wake_receiver(to_agent, channel)
         return state
 
-    def _return(self, ticket: Ticket, row: Row, detail: str | None, moment: _Moment) -> State:
+    def _return(self, ticket: Ticket, row: Row, detail: str | None, moment: Moment) -> State:
         """Ready again, as if it had not been claimed; one that expires meanwhile is seen to by its timer."""
         _, _, _, to_agent, channel, _ = row
         entry = ledger_text("returned", moment.wall_ms, ticket.agent, detail)
@@ -471,13 +444,15 @@ class SqliteStore(Store):
             lease_ends = moment.now + max(1, round(lease_s * 1000))
             entry = ledger_text("extended", moment.wall_ms, ticket.agent, f"{lease_s:g} s")
             number = owner[0][0] if owner else None
-            return bool(self._file.execute("extend", (moment.number, key, ticket.token, lease_ends, number, entry)))
+            return bool(self._write(moment, "extend", key, ticket.token, lease_ends, number, entry))
 
     def note(self, id: str, event: str, agent: str | None, detail: str | None = None) -> bool:
+        if event not in NOTES:
+            raise InvalidMessage("event", f"must be one of {', '.join(NOTES)}, not {event!r}")
         moment = self._moment()
         entry = ledger_text(event, moment.wall_ms, agent, detail)
         moment.everyone.add(topic_message(id))
-        noted = bool(self._file.execute("note", (moment.number, self._key(id), entry)))
+        noted = bool(self._write(moment, "note", self._key(id), entry))
         self._ring(moment)
         return noted
 
@@ -485,104 +460,9 @@ class SqliteStore(Store):
         key = self._key(id)
         with self._step() as moment:
             entry = ledger_text("abandoned", moment.wall_ms, None, "the asker no longer waits")
-            self._file.execute("stop_waiting", (moment.number, key, entry))
-            for (to_agent,) in self._file.execute("unhold", (moment.number, key)):
+            self._write(moment, "stop_waiting", key, entry)
+            for (to_agent,) in self._write(moment, "unhold", key):
                 moment.everyone.add(topic_to(to_agent))
-
-    # Reading
-
-    def _message(self, row: Row, moment: _Moment) -> Message:
-        if (row[17] is not None and row[17] not in self._names) or (row[18] is not None and row[18] not in self._names):
-            self._learn_processes()
-        return self._rows.message(row, moment.now, moment.wall_ms, self._names)
-
-    def get(self, id: str) -> Message | None:
-        rows = self._file.execute("get", (self._key(id),))
-        return self._message(rows[0], self._moment()) if rows else None
-
-    def find(self, query: Query, cursor: int | None = None) -> Page:
-        moment = self._moment()
-        if query.order == "claim":
-            return Page([self._message(row, moment) for row in self._in_claim_order(query, moment)], None)
-        condition, values = self._where(query)
-        newest = query.order == "newest"
-        if cursor is not None:
-            condition += " AND key < :cursor" if newest else " AND key > :cursor"
-        rows = self._file.select(
-            f"SELECT {COLUMNS} FROM messages WHERE {condition} ORDER BY key {'DESC' if newest else ''} LIMIT :limit",
-            {**values, "now": moment.now, "cursor": cursor, "limit": query.limit},
-        )
-        messages = [self._message(row, moment) for row in rows]
-        return Page(messages, rows[-1][0] if len(rows) == query.limit and rows else None)
-
-    def _where(self, query: Query) -> tuple[str, dict[str, Any]]:
-        answer_to = None if query.answer_to is None else self._key(query.answer_to)
-        return where(query, self._file.statements["judged"], answer_to)
-
-    def _in_claim_order(self, query: Query, moment: _Moment) -> list[Row]:
-        """What a receiver would get, best first: straight from the indexes that claims use, where the query allows it."""
-        simple = msgspec.structs.replace(query, order="claim", limit=100, visible_to=None, channels=None, states=None)
-        if query.visible_to is not None and query.states == frozenset({State.READY}) and simple == Query(order="claim"):
-            want = Want(agent=query.visible_to, lease_s=0, channels=query.channels, limit=query.limit)
-            keys = [key for key, _ in self._candidates(want, moment.now)]
-            condition, values = self._where(query)
-            source = (
-                "key IN (SELECT value FROM json_each(:keys)) OR key IN "
-                "(SELECT key FROM messages INDEXED BY timers WHERE wake_at <= :now)"
-            )
-            condition = f"({source}) AND {condition}"
-            values = {**values, "keys": _to_json(keys).decode()}
-        else:
-            condition, values = self._where(query)
-        return self._file.select(
-            f"SELECT {COLUMNS} FROM messages WHERE {condition} ORDER BY priority DESC, key LIMIT :limit",
-            {**values, "now": moment.now, "limit": query.limit},
-        )
-
-    def events(self, after: int = 0, limit: int = 1000) -> list[Change]:
-        moment = self._moment()
-        with self._one_snapshot():
-            stored = self._file.execute("stored_after", (after, limit))
-            changed = self._file.execute("changed_after", (after, limit))
-            if len(changed) == limit:  # several rows of one step share a number: never end between them
-                last = changed[-1][3]
-                seen = {row[0] for row in changed if row[3] == last}
-                changed += [row for row in self._file.execute("changed_at", (last,)) if row[0] not in seen]
-        entries = [self._stored(row, moment) for row in stored] + [self._changed(row, moment) for row in changed]
-        entries.sort(key=lambda change: change.number)
-        if len(entries) <= limit:
-            return entries
-        last = entries[limit - 1].number
-        return [entry for entry in entries if entry.number <= last]
-
-    @contextmanager
-    def _one_snapshot(self) -> Iterator[None]:
-        """Several reads of one state of the room; the read transaction ends with the block."""
-        self._file.select("BEGIN")
-        try:
-            yield
-        finally:
-            self._file.select("COMMIT")
-
-    def _stored(self, row: Row, moment: _Moment) -> Change:
-        message = self._message(row, moment)
-        detail = None if message.replay_of is None else f"replay of {message.replay_of}"
-        return Change(row[0], "stored", message.timestamp_ms, message.from_agent, detail, message)
-
-    def _changed(self, row: Row, moment: _Moment) -> Change:
-        entries = ledger_entries(row[-1])
-        message = self._message(row[:-1], moment)
-        if not entries:  # an answer that became ordinary mail
-            return Change(row[3], "unheld", message.timestamp_ms, None, None, message)
-        last = entries[-1]
-        return Change(row[3], last.event, last.time_ms, last.agent, last.detail, message)
-
-    def number_at(self, wall_ms: int) -> int:
-        self._file.connection()  # a closed room says so
-        moment = self._moment()
-        # one less than the moment's first number, for the feed gives what comes after its cursor
-        number = ((moment.now - moment.wall_ms + wall_ms) << FRACTION_BITS) - 1
-        return min(max(0, number), 2**63 - 1)
 
     # Putting back, deleting
 
@@ -592,9 +472,7 @@ class SqliteStore(Store):
             self._wind(moment)
             entry = ledger_text("requeued", moment.wall_ms, None)
             for id in ids:
-                for to_agent, channel in self._file.execute(
-                    "requeue", (moment.number, self._key(id), moment.now, entry)
-                ):
+                for to_agent, channel in self._write(moment, "requeue", self._key(id), moment.now, entry):
                     done.append(id)
                     moment.wake_receiver(to_agent, channel)
                     moment.everyone.add(topic_message(id))
@@ -625,13 +503,6 @@ class SqliteStore(Store):
     def unsubscribe(self, channel: str, agent: str) -> bool:
         return bool(self._file.execute("unsubscribe", (channel, agent)))
 
-    def subscriptions(self) -> list[Subscription]:
-        return [subscription(row) for row in self._file.execute("subscriptions")]
-
-    def cell_read(self, name: str) -> Cell | None:
-        rows = self._file.execute("cell_read", (name,))
-        return Cell(rows[0][0], rows[0][1], _from_json(rows[0][2])) if rows else None
-
     def cell_write(self, name: str, value: Any, expect: int = ANY) -> int | None:
         faults: list[Fault] = []
         text = payload_text(value, faults)
@@ -653,10 +524,6 @@ class SqliteStore(Store):
         moment.everyone = {topic_cells(name)}
         self._ring(moment)
         return version
-
-    def cell_scan(self, prefix: str) -> list[Cell]:
-        rows = self._file.execute("cell_scan", (prefix, prefix + "\U0010ffff"))
-        return [Cell(name, version, _from_json(value)) for name, version, value in rows]
 
     # Waiting, housekeeping
 
@@ -683,7 +550,7 @@ class SqliteStore(Store):
     def _forget_old(self, finished: dict[int, int]) -> int:
         """Delete finished messages beyond what is to be kept, oldest first, a few hundred a step so that others get in."""
         config = self._config
-        too_old = self.number_at(self.clock.wall_ms() - round(config.keep_s * 1000))
+        too_old = max(0, self._moment().now - round(config.keep_s * 1000)) << FRACTION_BITS
         kept = sum(count for state, count in finished.items() if state != State.DEAD)
         surplus = max(0, kept - config.keep_count, self._surplus_by_size(kept))
         purged = 0
@@ -710,57 +577,13 @@ class SqliteStore(Store):
         share = used * kept / max(1, sum(states.values()))
         return int(max(0.0, 1 - self._config.keep_bytes / share) * kept) if share else 0
 
-    def stats(self) -> Stats:
-        moment = self._moment()
-        rows: list[Row] = []
-        with self._one_snapshot():
-            for name in ("count_ready_general", "count_ready_in_channel", "count_ready_for_anyone"):
-                rows += self._file.execute(name)
-            counts = dict(self._file.execute("count_timers") + self._file.execute("count_finished"))
-            counts[State.HELD] = self._file.execute("count_held")[0][0]
-            overdue = self._file.select(self._file.statements["overdue"], {"now": moment.now})
-        counts[State.READY] = sum(row[2] for row in rows)
-        boxes = {(to_agent, channel): [depth, oldest] for to_agent, channel, depth, oldest in rows}
-        for state, judged, to_agent, channel, count, oldest in overdue:
-            counts[state] = counts.get(state, 0) - count
-            counts[judged] = counts.get(judged, 0) + count
-            if (state == State.READY) != (judged == State.READY):
-                box = boxes.setdefault((to_agent, channel), [0, oldest])
-                box[0] += count if judged == State.READY else -count
-                box[1] = min(box[1], oldest) if judged == State.READY else box[1]
-        states = dict.fromkeys(PUBLIC_NAME.values(), 0)
-        for state, count in counts.items():
-            states[PUBLIC_NAME[State(state)]] += count
-        return Stats(states=states, mailboxes=_mailboxes(boxes, moment), store=self._about())
-
-    def work_of(self, agent: str) -> Work:
-        return Work(*self._file.execute("work_of", (agent,))[0])
-
-    def _about(self) -> dict[str, Any]:
-        return {
-            "kind": "sqlite",
-            "path": str(self._file.path),
-            "sync": self._config.sync,
-            "wake_up": self.bells_kind,
-            "wal_bytes": self._file.wal_bytes(),
-        }
-
-    def read_only(self, sql: str) -> tuple[list[str], list[Row]]:
-        """Run somebody's own SELECT; column names and rows. Cannot change anything."""
-        return self._file.read_only(sql)
-
     def close(self) -> None:
         if self._bells is not None:
             self._bells.close()
         self._file.close()
 
 
-def _mailboxes(boxes: dict[tuple[str | None, str], list[int]], moment: _Moment) -> list[Mailbox]:
-    """Boxes with something in them, in the order of their names; `oldest` was a key."""
-    behind_ms = moment.wall_ms - moment.now
-    found = [
-        Mailbox(to_agent, channel, depth, (oldest >> FRACTION_BITS) + behind_ms)
-        for (to_agent, channel), (depth, oldest) in boxes.items()
-        if depth
-    ]
-    return sorted(found, key=lambda box: (box.to_agent or "", box.channel))
+def _is_simple(want: Want) -> bool:
+    """Whether it can be claimed in one statement."""
+    one_place = want.channels is None or len(want.channels) == 1
+    return one_place and want.limit == 1 and want.ids is None and not want.settle

@@ -1,7 +1,9 @@
 -- The SQLite store: its tables, its indexes, and every statement it runs.
 --
--- A line `-- name: x` begins the statement (or the list of statements) called x; sqlite.py runs them by that name.
--- {next} stands for the next number of the room, {salt} for the room's share of every id (see message.py).
+-- A line `-- name: x` begins the statement (or the list of statements) called x; sqlite.py runs them by that name, and
+-- other statements may contain it as {x}.
+-- {next} stands for the next number of the room: ?1 inside a transaction, which has asked for it once (next_number); in a
+-- statement that runs alone, the expression called `next` below. {salt} is the room's share of every id (message.py).
 --
 -- States (states.py), with what the timer `wake_at` of a row in that state means:
 --   0 READY     may be claimed now                                wake_at: when it expires, if it does
@@ -134,6 +136,9 @@ max(?1, coalesce((SELECT max(key) FROM messages), 0) + 1,
     coalesce((SELECT max(change) FROM messages INDEXED BY changed WHERE change IS NOT NULL), 0) + 1,
     coalesce((SELECT value FROM meta WHERE name = 'floor'), 0))
 
+-- name: next_number
+SELECT {next}
+
 -- name: insert
 INSERT INTO messages (key, state, wake_at, priority, to_agent, channel, from_agent, type, version, max_deliveries, sent_ms,
     expires, waiter, correlation_id, chain_id, hop_count, lane, trace, idempotency_key, answer_to, replay_of, payload)
@@ -171,10 +176,48 @@ SELECT key, priority FROM messages
 WHERE key = ?1 AND (to_agent IS NULL OR to_agent = ?2)
     AND (state = 8 OR (state = 0 AND (expires IS NULL OR expires > ?3)))
 
--- name: take
-UPDATE messages SET state = 1, token = token + 1, change = {next}, wake_at = ?3, delivery_count = delivery_count + 1,
+-- name: taking
+SET state = 1, token = token + 1, change = {next}, wake_at = ?3, delivery_count = delivery_count + 1,
     last_delivered_ms = ?4, claimed_by = ?5, owner = ?6, waiter = CASE WHEN state <> 8 THEN waiter END, ledger = ledger || ?7
-WHERE key = ?2 RETURNING {columns}
+
+-- name: take
+UPDATE messages {taking} WHERE key = ?2 RETURNING {columns}
+
+-- name: best_general
+SELECT key, priority FROM messages INDEXED BY ready_general
+WHERE to_agent = ?5 AND state = 0 AND channel = 'general' AND (expires IS NULL OR expires > ?8)
+ORDER BY priority DESC, key LIMIT 1
+
+-- name: best_elsewhere
+SELECT key, priority FROM messages INDEXED BY ready_elsewhere
+WHERE to_agent = ?5 AND state = 0 AND channel <> 'general' AND (expires IS NULL OR expires > ?8)
+ORDER BY priority DESC, key LIMIT 1
+
+-- name: best_in_channel
+SELECT key, priority FROM messages INDEXED BY ready_in_channel
+WHERE to_agent = ?5 AND channel = ?2 AND state = 0 AND channel <> 'general' AND (expires IS NULL OR expires > ?8)
+ORDER BY priority DESC, key LIMIT 1
+
+-- name: best_for_anyone
+SELECT key, priority FROM messages INDEXED BY ready_for_anyone
+WHERE to_agent IS NULL AND channel = ?2 AND state = 0 AND (expires IS NULL OR expires > ?8)
+ORDER BY priority DESC, key LIMIT 1
+
+-- name: take_addressed
+-- This and the next two are the usual claims, of one message from one place: a single statement holds the write lock for half as long.
+UPDATE messages {taking} WHERE key = (
+    SELECT key FROM (SELECT * FROM ({best_general}) UNION ALL SELECT * FROM ({best_elsewhere}))
+    ORDER BY priority DESC, key LIMIT 1) RETURNING {columns}
+
+-- name: take_in_general
+UPDATE messages {taking} WHERE key = (
+    SELECT key FROM (SELECT * FROM ({best_general}) UNION ALL SELECT * FROM ({best_for_anyone}))
+    ORDER BY priority DESC, key LIMIT 1) RETURNING {columns}
+
+-- name: take_in_channel
+UPDATE messages {taking} WHERE key = (
+    SELECT key FROM (SELECT * FROM ({best_in_channel}) UNION ALL SELECT * FROM ({best_for_anyone}))
+    ORDER BY priority DESC, key LIMIT 1) RETURNING {columns}
 
 -- name: take_and_ack
 UPDATE messages SET state = 2, token = token + 1, change = {next}, wake_at = NULL, delivery_count = delivery_count + 1,

@@ -13,7 +13,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import secrets
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -28,15 +27,16 @@ from ..config import Config
 from ..errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomUnreachable, RoomUnsafe
 from ..message import FRACTION_BITS, SALT_BITS
 from ..platform import NETWORK_FILE_SYSTEMS, file_system_type, make_private_folder, sync_folder
-from .sqlite_import import is_source_layout, set_aside, take_over
 
 DATABASE: Final = "messages.db"
 SCHEMA_VERSION: Final = 1
 #: "POST" in the file's header, so that `file` and others can tell what it is.
 APPLICATION_ID: Final = 0x504F5354
+#: A claim or an ack changes a few rows here and there: small pages are less to write (bench/README.md).
 PAGE_BYTES: Final = 2048
-WAL_PAGES: Final = 4000
-WAL_KEPT_BYTES: Final = 16 * 1024 * 1024
+#: The log is folded back after 32 MB, which costs two syncs; a quarter of that made all writes a fifth slower.
+WAL_PAGES: Final = 16_000
+WAL_KEPT_BYTES: Final = 40 * 1024 * 1024
 
 Row = tuple[Any, ...]
 
@@ -52,16 +52,27 @@ def sqlite_is_safe(version: str) -> bool:
     return parts >= (3, 51, 3) and parts[:2] != (3, 52)
 
 
+def sqlite_version() -> str:
+    """The version of the SQLite that rooms are kept with."""
+    return apsw.sqlite_lib_version()
+
+
 def load_statements(salt: int, columns: str) -> dict[str, str]:
     """The statements of sqlite.sql by name, with their placeholders filled in."""
     text = Path(__file__).with_name("sqlite.sql").read_text(encoding="utf-8")
     found: dict[str, str] = {}
-    for part in text.split("-- name: ")[1:]:
+    for part in text.split("\n-- name: ")[1:]:
         name, _, body = part.partition("\n")
         found[name.strip()] = body.strip()
-    fill = {"{salt}": str(salt), "{columns}": columns, "{next}": found["next"], "{judged}": found["judged"]}
-    marked = re.compile("|".join(re.escape(mark) for mark in fill))
-    return {name: marked.sub(lambda mark: fill[mark[0]], body) for name, body in found.items()}
+    given = {"salt": str(salt), "columns": columns, "next": "?1"}
+    filled = {name: _fill_in(body, {**found, **given}) for name, body in found.items()}
+    alone = {**found, **given, "next": found["next"]}
+    return filled | {f"{name} alone": _fill_in(body, alone) for name, body in found.items()}
+
+
+def _fill_in(text: str, parts: dict[str, str]) -> str:
+    """Put the parts that a statement names in braces into it, and theirs into those."""
+    return re.sub(r"\{(\w+)\}", lambda mark: _fill_in(parts[mark[1]], parts), text)
 
 
 def in_our_words(error: apsw.Error, path: Path) -> RoomError:
@@ -74,6 +85,9 @@ def in_our_words(error: apsw.Error, path: Path) -> RoomError:
         return RoomUnreachable(f"the disk of {path} is full; nothing was changed")
     if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError):
         return RoomUnreachable(f"{path} cannot be written ({error}); check who owns it and its folder, and its disk")
+    if getattr(error, "extendedresult", 0) in (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC):
+        # it lies in the log, unseen; should all processes die before the next change, recovery finds it there
+        return RoomUnreachable(f"the disk of {path} failed to sync ({error}); it is not done, but may be after a crash")
     return RoomUnreachable(f"{path} could not be read or written ({error}); nothing was changed")
 
 
@@ -164,6 +178,10 @@ class SqliteFile:
 
     def _make_schema(self, connection: apsw.Connection, clock: Clock) -> None:
         """Lay the tables out, in a new file or in one that the source document's broker made."""
+        import secrets  # these two only when a room is made
+
+        from .sqlite_import import is_source_layout, set_aside, take_over
+
         salt = secrets.randbits(SALT_BITS)
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}").fetchall()
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
@@ -299,6 +317,24 @@ class SqliteFile:
         finally:
             connection.close()
 
+    def faults(self, limit_s: float) -> list[str] | None:
+        """What is wrong with the file: nothing is []; None when it could not be read through in that time."""
+        self.connection()  # closed and forked rooms say so
+        until_ns = SYSTEM.steady_ns() + round(limit_s * 1e9)
+        connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY, vfs=self._vfs)
+        try:
+            connection.set_progress_handler(lambda: SYSTEM.steady_ns() > until_ns, 10_000)
+            found = [str(row[0]) for row in connection.execute("PRAGMA quick_check")]
+            return [] if found == ["ok"] else found
+        except apsw.InterruptError:
+            return None
+        except apsw.CorruptError as error:
+            return [str(error)]
+        except apsw.Error as error:
+            raise in_our_words(error, self.path) from error
+        finally:
+            connection.close()
+
     def data_version(self) -> int:
         """A number that changes when another connection has written."""
         return int(self.select("PRAGMA data_version")[0][0])
@@ -317,12 +353,14 @@ class SqliteFile:
     def tidy(self) -> None:
         """Fold the log back into the file where nobody is in the way, and let SQLite refresh its statistics."""
         connection = self.connection()
-        with suppress(apsw.BusyError, apsw.LockedError):
-            mode = (
-                apsw.SQLITE_CHECKPOINT_TRUNCATE if self.wal_bytes() > WAL_KEPT_BYTES else apsw.SQLITE_CHECKPOINT_PASSIVE
-            )
-            connection.wal_checkpoint(mode=mode)
+        large = self.wal_bytes() > WAL_KEPT_BYTES
+        try:
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE if large else apsw.SQLITE_CHECKPOINT_PASSIVE)
             connection.execute("PRAGMA optimize").fetchall()
+        except (apsw.BusyError, apsw.LockedError):
+            return  # somebody reads or writes: the next round will do
+        except apsw.Error as error:
+            raise in_our_words(error, self.path) from error
 
     def close(self) -> None:
         """Close every thread's connection. Safe to call twice, and in a fork (where nothing may be closed)."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ..errors import InvalidMessage
 from ..states import State
 from ..store import Query
 from .bench import StoreBench, together
@@ -363,6 +364,18 @@ class Reading(StoreBench):
         assert self.store.work_of("eve") == (0, 0)
         assert self.store.purge(Query()) == 4
         assert self.store.work_of("bob") == (2, 2)
+
+    def test_an_order_that_nobody_knows_is_refused(self) -> None:
+        with pytest.raises(InvalidMessage, match="oldest, newest, claim"):
+            self.store.find(Query(order="random"))
+
+    def test_a_note_that_is_none_is_refused(self) -> None:
+        id = self.send()
+
+        with pytest.raises(InvalidMessage, match="notified, shown"):
+            self.store.note(id, "acked", "bob")
+
+        assert self.events_of(id) == ["stored"]
 
     def test_figures_of_an_empty_room_are_zero(self) -> None:
         stats = self.store.stats()

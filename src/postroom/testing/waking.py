@@ -251,6 +251,12 @@ class Waking(StoreBench):
             assert mail.wait(HINT_S) is True
             assert cells.wait(HINT_S) is True
 
+    def test_a_look_that_finds_nothing_wakes_nobody(self) -> None:
+        with self.store.listen([FEED]) as waiter:
+            assert self.claim("bob") == []
+            assert self.claim("bob") == []
+            assert waiter.wait(0) is False
+
     # Time that runs out, on the clock that stands still
 
     def test_a_wait_without_a_hint_ends_when_its_time_is_over(self) -> None:

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import resource
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from postroom.errors import RoomError, RoomUnreachable
 from postroom.platform import this_process
 from postroom.stores.sqlite import SqliteStore
 
+from .disks import Disk, Trap, fails
 from .journal import Journal
 from .rooms import letter, open_room, want
 
@@ -66,6 +68,7 @@ def _fill(path: Path) -> None:
 
 def on_a_full_disk(place: str, out: str) -> None:
     """Fill a disk with messages, look at what is there, make room, and go on. All checks that need the disk are made here."""
+    this_process()  # while all of Python's library can still be read, wherever it lies
     _mount_small_disk(place, "1m")
     folder, reserve = Path(place) / "room", Path(place) / "reserve"
     reserve.write_bytes(bytes(200_000))
@@ -142,3 +145,18 @@ def as_a_reader(folder: str, out: str, user: int) -> None:
         said = {"error": type(error).__name__, "text": str(error)}
     descriptor = os.open(out, os.O_WRONLY | os.O_TRUNC)
     os.write(descriptor, json.dumps(said).encode())
+
+
+def unsynced(folder: str, journal: str) -> None:
+    """Send twice; the disk fails to sync the second time, and then this process dies."""
+    note = Journal(journal).note
+    trap = Trap(("sync",), fails(apsw.SQLITE_IOERR_FSYNC))
+    disk = Disk("failing", trap)
+    store = open_room(folder, sync="full", vfs=disk.name)
+    note("sent", store.put([letter()]))
+    trap.arm(1)
+    try:
+        store.put([letter()])
+    except RoomUnreachable as error:
+        note("told", str(error))
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -5,11 +5,12 @@ One line of JSON in, one line out:
 
     {"fork": "storm.sender", "with": {...}}     {"pid": 123}
     {"kill": [123, 124]}                        {"at_ns": steady time just before the first kill}; they are gone then
-    {"wait": 123}                               {"status": exit code, or minus the signal}; once it has ended
+    {"wait": 123, "patience_s": 240}            {"status": exit code, or minus the signal}; once it has ended; null: it
+                                                was killed because it did not end in that time
     {"ended": [123, 124]}                       {"ended": {"123": status}}: those that have ended by themselves
 
-It ends, and takes its children with it, when its input ends. Only children that were not yet waited for are killed, so
-no stranger with a reused pid can be hit.
+It ends, and takes its children with it, when its input ends or the test's process is gone. Only children that were not
+yet waited for are killed, so no stranger with a reused pid can be hit.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Nursery:
 
     def __init__(self) -> None:
         self.alive: set[int] = set()
+        self._parent = os.getppid()
 
     def fork(self, role: str, arguments: dict[str, Any]) -> dict[str, Any]:
         sys.stdout.flush()
@@ -49,13 +51,21 @@ class Nursery:
         for pid in victims:
             os.kill(pid, signal.SIGKILL)
         for pid in victims:
-            self.wait(pid)
+            os.waitpid(pid, 0)
+            self.alive.discard(pid)
         return {"at_ns": at_ns}
 
-    def wait(self, pid: int) -> dict[str, Any]:
-        _, status = os.waitpid(pid, 0)
-        self.alive.discard(pid)
-        return {"status": os.waitstatus_to_exitcode(status)}
+    def wait(self, pid: int, patience_s: float) -> dict[str, Any]:
+        until_ns = steady_ns() + int(patience_s * 1e9)
+        while not (ended := self.ended([pid])["ended"]):
+            if os.getppid() != self._parent:
+                self.kill(list(self.alive))
+                sys.exit("the test is gone")
+            if steady_ns() > until_ns:
+                self.kill([pid])
+                return {"status": None}
+            time.sleep(0.002)
+        return {"status": ended[str(pid)]}
 
     def ended(self, pids: list[int]) -> dict[str, Any]:
         found: dict[str, int] = {}
@@ -93,7 +103,7 @@ def main() -> None:
         elif "kill" in request:
             answer = nursery.kill(request["kill"])
         elif "wait" in request:
-            answer = nursery.wait(request["wait"])
+            answer = nursery.wait(request["wait"], request["patience_s"])
         else:
             answer = nursery.ended(request["ended"])
         print(json.dumps(answer), flush=True)

@@ -188,6 +188,17 @@ def die_at_call(folder: str, name: str, known: Known, at: int, journal: str) -> 
     store.close()
 
 
+def die_while_closing(folder: str, name: str, known: Known, at: int, journal: str) -> None:
+    """Take the step, close the room as the last one out, and end by SIGKILL in the middle of that."""
+    trap = Trap((*CHANGES, "lock", "unlock"), die)
+    disk = Disk("dying", trap)
+    store = open_room(folder, clock=_clock(name), vfs=disk.name)
+    STEPS[name].act(store, known)
+    Journal(journal).note("returned")
+    trap.arm(at)
+    store.close()
+
+
 def die_while_opening(folder: str, at: int, journal: str) -> None:
     """Make a new room, and end by SIGKILL in the middle of one call that SQLite makes to the disk."""
     trap = Trap((*CHANGES, "lock", "unlock"), die)

@@ -1,0 +1,89 @@
+"""`postroom doctor`: the machine and the room, each check with what was found and what to do."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Final
+
+from postroom.config import parse_url, room_folder
+from postroom.errors import RoomError, RoomNotFound
+
+from . import checks, exits, options, show
+from .checks import DATABASE, FAIL, OK, WARN, Check
+
+if TYPE_CHECKING:
+    from .call import Call
+
+#: The whole file is read, but for no longer than this, in seconds: nobody's log can be folded back meanwhile.
+INTEGRITY_S: Final = 5.0
+_SHOWN: Final = {OK: "ok", WARN: "WARN", FAIL: "FAIL"}
+
+
+def doctor_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--integrity",
+        type=options.seconds,
+        default=INTEGRITY_S,
+        metavar="S",
+        help=f"read the file for at most that long to see whether it is whole (default: {INTEGRITY_S:g}; 0: not at all)",
+    )
+
+
+def doctor(call: Call) -> int:
+    found = list(checks.machine())
+    address, how = checks.find(call.args.room)
+    found += how
+    reached = address is not None
+    if address is not None:
+        try:
+            _check_there(address)
+            reached = _look_at_room(call, address, found)
+        except RoomNotFound as error:
+            advice = "make it with `postroom init`, or name another with --room"
+            found[-1] = Check("room", FAIL, f"{address}: {error}", advice)
+            reached = False
+    _show(call, address, found)
+    if not reached:
+        return exits.NO_ROOM
+    return exits.FAILED if any(check.verdict == FAIL for check in found) else exits.DONE
+
+
+def _check_there(address: str) -> None:
+    """Raise RoomNotFound unless there is a room. Opening would make what is missing, and looking must not."""
+    try:
+        folder = room_folder(parse_url(address))
+    except RoomError as error:
+        raise RoomNotFound(str(error)) from None
+    if folder is not None and not (folder / DATABASE).exists():
+        raise RoomNotFound(f"there is no {DATABASE} in {folder}")
+
+
+def _look_at_room(call: Call, address: str, found: list[Check]) -> bool:
+    """Add the room's checks to those found; returns whether there is a room, in whatever state."""
+    folder = room_folder(parse_url(address))
+    try:
+        if folder is not None:
+            found.extend(checks.place(folder))
+        room = call.room
+    except RoomError as error:
+        found.append(Check("opening", FAIL, str(error)))
+        return folder is not None
+    try:
+        found.extend(checks.room_checks(room, call.args.integrity))  # those before an error are kept
+    except RoomError as error:
+        found.append(Check("reading", FAIL, str(error)))
+    return True
+
+
+def _show(call: Call, address: str | None, found: list[Check]) -> None:
+    failed, warned = (sum(check.verdict == verdict for check in found) for verdict in (FAIL, WARN))
+    if call.json:
+        verdict = FAIL if failed else WARN if warned else OK
+        show.document({"room": address, "verdict": verdict, "checks": [check._asdict() for check in found]})
+        return
+    width = max(len(check.check) for check in found)
+    for check in found:
+        show.write(f"{_SHOWN[check.verdict]:<5} {check.check:<{width}}  {show.visible(check.says)}")
+        if check.advice:
+            show.write(f"{'':<5} {'':<{width}}  -> {show.visible(check.advice)}")
+    show.write(f"{len(found)} checks: {failed} failed, {warned} to look at")

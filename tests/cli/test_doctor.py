@@ -1,0 +1,420 @@
+"""`postroom doctor`: what it finds wrong with machines and rooms, and that it says what to do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import apsw
+import pytest
+
+import postroom
+from postroom.cli import checks
+from postroom.clock import ManualClock
+from postroom.platform import processes_with
+from postroom.room import Room
+from postroom.store import FEED, Stats
+from postroom.stores import sqlite_file
+
+from .support import PATIENCE_S, Cli, Result, clean_environment, start
+
+MACHINE = ["postroom", "python", "sqlite", "descriptors"]
+
+
+def found(result: Result) -> dict[str, dict[str, str]]:
+    return {check["check"]: check for check in result.json["checks"]}
+
+
+def doctor(cli: Cli, *more: str) -> tuple[int, dict[str, dict[str, str]]]:
+    result = cli("doctor", "--json", *more)
+    return result.code, found(result)
+
+
+@pytest.fixture
+def sqlite_room(tmp_path: Path, clock: ManualClock) -> Iterator[Room]:
+    with postroom.open(f"sqlite:{tmp_path}/doctored", clock=clock) as room:
+        yield room
+
+
+# --- a room that is well -------------------------------------------------------------------------------------------
+
+
+def test_a_healthy_room_passes(cli: Cli) -> None:
+    cli.send()
+
+    code, seen = doctor(cli)
+
+    assert code == 0
+    assert {check["verdict"] for check in seen.values()} <= {"ok", "warn"}
+    assert list(seen)[:4] == MACHINE
+    assert {"room", "rights", "file system", "disk", "layout", "integrity", "wake-up", "log", "clock"} <= set(seen)
+    assert {"claims", "agents", "waiting", "dead letters", "upkeep"} <= set(seen)
+    assert all(seen[name]["verdict"] == "ok" for name in ("room", "rights", "integrity", "claims", "upkeep"))
+
+
+def test_for_people_each_check_is_a_line(cli: Cli) -> None:
+    lines = cli.ok("doctor").lines
+
+    assert lines[0].split()[:2] == ["ok", "postroom"]
+    assert "0 failed" in lines[-1]
+
+
+def test_it_changes_nothing(cli: Cli) -> None:
+    cli.send()
+    tables = ("messages", "cells", "channel_subscriptions", "processes", "meta")
+    before = [cli.json("sql", f"SELECT * FROM {table}") for table in tables]
+
+    cli.ok("doctor")
+
+    assert [cli.json("sql", f"SELECT * FROM {table}") for table in tables] == before
+
+
+# --- no room -------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_room_the_machine_is_checked_and_it_says_where_it_looked(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".postroom").rename(tmp_path / "not-a-room")
+
+    code, seen = doctor(cli)
+
+    assert code == 4
+    assert list(seen) == [*MACHINE, "room"]
+    assert str(tmp_path / ".postroom") in seen["room"]["says"]
+    assert "postroom init" in seen["room"]["advice"]
+
+
+def test_a_folder_without_a_room_in_it_stays_without_one(cli: Cli, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+
+    code, seen = doctor(cli, "--room", f"sqlite:{empty}")
+
+    assert code == 4
+    assert seen["room"]["verdict"] == "fail"
+    assert list(empty.iterdir()) == []
+
+
+@pytest.mark.parametrize("url", ["pigeon:coop", "sqlite:", "memory:", "sqlite:nowhere"])
+def test_an_address_that_leads_nowhere_is_exit_code_4(cli: Cli, url: str) -> None:
+    code, seen = doctor(cli, "--room", url)
+
+    assert code == 4
+    assert [name for name, check in seen.items() if check["verdict"] == "fail"]
+
+
+def test_it_says_how_the_room_was_found(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert f"found from {tmp_path}" in doctor(cli)[1]["room"]["says"]
+    monkeypatch.setenv("POSTROOM_URL", f"sqlite:{tmp_path}/.postroom")
+    assert "$POSTROOM_URL" in doctor(cli)[1]["room"]["says"]
+    assert "--room" in doctor(cli, "--room", ".postroom")[1]["room"]["says"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to somebody else")
+def test_a_room_of_somebody_else_is_passed_over_and_told(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below = tmp_path / "below"
+    (below / ".postroom").mkdir(parents=True)
+    os.chown(below / ".postroom", 12345, -1)
+    monkeypatch.chdir(below)
+
+    code, seen = doctor(cli)
+
+    assert code == 0
+    assert "12345" in seen["other room"]["says"]
+    assert str(tmp_path / ".postroom") in seen["room"]["says"]
+
+
+# --- the machine ---------------------------------------------------------------------------------------------------
+
+
+def test_a_sqlite_that_can_lose_commits_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: "3.46.1")
+
+    code, seen = doctor(cli)
+
+    assert code == 1
+    assert "apsw" in seen["sqlite"]["advice"]
+    assert seen["opening"]["verdict"] == "fail"
+
+
+def test_few_descriptors_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    import resource
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 4096))
+
+    assert checks.descriptors().verdict == "warn"
+    assert "ulimit" in checks.descriptors().advice
+
+
+# --- the place -----------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_others_can_enter_is_a_warning(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / ".postroom").chmod(0o755)
+
+    code, seen = doctor(cli)
+
+    assert code == 0
+    assert seen["rights"]["verdict"] == "warn"
+    assert "chmod" in seen["rights"]["advice"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict"), [("nfs4", "fail"), ("tmpfs", "warn"), ("overlay", "warn"), ("ext4", "ok"), ("", "ok")]
+)
+def test_the_file_system_must_keep_what_is_stored(
+    kind: str, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "file_system_type", lambda _: kind)
+
+    check = checks.file_system(tmp_path)
+
+    assert check.verdict == verdict
+    assert bool(check.advice) == (verdict != "ok")
+
+
+def test_a_room_on_a_network_file_system_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (checks, sqlite_file):
+        monkeypatch.setattr(module, "file_system_type", lambda _: "nfs4")
+
+    code, seen = doctor(cli)
+
+    assert code == 1
+    assert seen["file system"]["verdict"] == seen["opening"]["verdict"] == "fail"
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "inodes", "verdict"), [(2**40, 9, "ok"), (2**28, 9, "warn"), (2**20, 9, "fail"), (2**40, 0, "fail")]
+)
+def test_a_disk_that_is_nearly_full_is_told(
+    free_bytes: int, inodes: int, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SimpleNamespace(f_bavail=free_bytes // 4096, f_frsize=4096, f_files=100, f_favail=inodes)
+    monkeypatch.setattr(os, "statvfs", lambda _: disk)
+
+    assert checks.space(tmp_path).verdict == verdict
+
+
+# --- the file ------------------------------------------------------------------------------------------------------
+
+
+def damage(path: Path) -> None:
+    """Overwrite pages in the middle of a file that nobody has open."""
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(size // 4096 * 2048)
+        file.write(b"\xff" * 8192)
+
+
+def test_a_damaged_file_fails_and_it_says_what_to_do(cli: Cli, tmp_path: Path) -> None:
+    with postroom.open(create=False) as room:
+        room.agent("ada").send_many([{"to": "bob", "payload": {"text": "x" * 500}}] * 500)
+    damage(tmp_path / ".postroom" / "messages.db")
+
+    code, seen = doctor(cli)
+
+    assert code == 1
+    failed = [check for check in seen.values() if check["verdict"] == "fail"]
+    assert any("damaged" in check["says"] for check in failed)
+    assert any("copy" in check["says"] + check["advice"] for check in failed)
+
+
+def test_the_integrity_check_ends_when_its_time_is_over(sqlite_room: Room) -> None:
+    sqlite_room.agent("ada").send_many([{"to": "bob", "payload": {"text": "x" * 100}}] * 5000)
+
+    assert checks.integrity(sqlite_room.store, 0.0).verdict == "warn"
+    assert checks.integrity(sqlite_room.store, PATIENCE_S).verdict == "ok"
+
+
+def test_the_integrity_check_can_be_left_out(cli: Cli) -> None:
+    assert "integrity" not in doctor(cli, "--integrity", "0")[1]
+
+
+def test_a_layout_of_a_newer_postroom_fails(cli: Cli, tmp_path: Path) -> None:
+    connection = apsw.Connection(str(tmp_path / ".postroom" / "messages.db"))
+    connection.pragma("user_version", 99)
+    connection.close()
+
+    code, seen = doctor(cli)
+
+    assert code == 1
+    assert "layout 99" in seen["opening"]["says"]
+
+
+def test_a_room_without_bells_is_told_with_the_reason(cli: Cli, tmp_path: Path) -> None:
+    bells = tmp_path / ".postroom" / "bells"
+    bells.unlink(missing_ok=True)
+    bells.mkdir()
+
+    code, seen = doctor(cli)
+
+    assert code == 0
+    assert seen["wake-up"]["verdict"] == "warn"
+    assert "directory" in seen["wake-up"]["says"].lower()
+
+
+def test_a_log_that_only_grows_is_a_warning_and_names_who_has_the_room_open(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / ".postroom" / "messages.db"
+    with postroom.open(create=False) as room, listening(room) as listener:
+        store = {"path": str(path), "wal_bytes": 65 * 2**20}
+        check = checks.log_size(Stats(states={}, mailboxes=[], store=store))
+        assert processes_with(path) == [listener.pid]
+
+    assert check.verdict == "warn"
+    assert str(listener.pid) in check.says
+
+
+# --- what goes on in it --------------------------------------------------------------------------------------------
+
+
+def now_ms(room: Room) -> int:
+    return room.clock.wall_ms()
+
+
+@pytest.mark.parametrize(("jump_s", "word"), [(3600, "forward"), (-3600, "back")])
+def test_a_wall_clock_that_was_set_is_told_with_what_that_means(
+    sqlite_room: Room, clock: ManualClock, jump_s: float, word: str
+) -> None:
+    assert checks.clocks(sqlite_room.store, now_ms(sqlite_room)).verdict == "ok"
+
+    clock.jump_wall(jump_s)
+
+    check = checks.clocks(sqlite_room.store, now_ms(sqlite_room))
+    assert check.verdict == "warn"
+    assert f"{word} by 3600 s" in check.says
+    assert "leases" in check.advice
+
+
+def test_a_claim_past_its_lease_is_stuck(sqlite_room: Room, clock: ManualClock) -> None:
+    ids = [sqlite_room.agent("ada").send("bob", {"n": n}) for n in range(5)]
+    bob = sqlite_room.agent("bob", transient=True)
+    for _ in ids:
+        bob.receive(timeout_s=0, lease_s=30)
+        clock.advance(1)
+    assert checks.claims(sqlite_room.store, now_ms(sqlite_room)).verdict == "ok"
+
+    clock.advance(60)
+
+    check = checks.claims(sqlite_room.store, now_ms(sqlite_room))
+    assert check.verdict == "warn"
+    assert check.says.startswith("5 left behind")
+    assert check.says.index(ids[0]) < check.says.index(ids[1])  # the oldest first
+    assert "and 2 more" in check.says
+
+
+def test_a_claim_of_a_one_shot_command_that_nobody_settles_is_told(sqlite_room: Room, clock: ManualClock) -> None:
+    id = sqlite_room.agent("ada").send("bob", {"n": 1})
+    sqlite_room.agent("bob", transient=True).receive(timeout_s=0)
+
+    clock.advance(400)
+
+    check = checks.claims(sqlite_room.store, now_ms(sqlite_room))
+    assert check.verdict == "warn"
+    assert id in check.says
+    assert "postroom ack" in check.advice
+
+
+HOLD = """
+import sys, postroom
+room = postroom.open(sys.argv[1])
+message = room.agent("bob").receive(timeout_s=30)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_who_was_killed_is_named_with_what_it_held(cli: Cli, tmp_path: Path) -> None:
+    id = cli.send()
+    words = [sys.executable, "-c", HOLD, f"sqlite:{tmp_path}/.postroom"]
+    with subprocess.Popen(
+        words, env=clean_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        holder.kill()
+
+    code, seen = doctor(cli)
+
+    assert code == 0
+    assert (seen["claims"]["verdict"], seen["agents"]["verdict"]) == ("warn", "warn")
+    assert id in seen["claims"]["says"]
+    assert "bob" in seen["agents"]["says"]
+
+
+def test_an_agent_that_runs_and_says_nothing_is_told(sqlite_room: Room, clock: ManualClock) -> None:
+    sqlite_room.agent("ada")
+    assert checks.agents(sqlite_room, now_ms(sqlite_room)).verdict == "ok"
+
+    check = checks.agents(sqlite_room, now_ms(sqlite_room) + 60_000)
+
+    assert check.verdict == "warn"
+    assert "ada (60 s)" in check.says
+
+
+def test_dead_letters_are_told(cli: Cli) -> None:
+    with postroom.open(create=False) as room:
+        room.agent("ada").send("bob", {"n": 1})
+        room.agent("bob").receive(timeout_s=0).dead("broken")
+
+    code, seen = doctor(cli)
+
+    assert code == 0
+    assert (seen["dead letters"]["verdict"], seen["dead letters"]["says"]) == ("warn", "1 set aside")
+
+
+def test_those_who_wait_for_each_other_are_told(
+    sqlite_room: Room, in_background: Callable[..., object], pass_time: Callable[..., None]
+) -> None:
+    room = sqlite_room
+    ada, bob = room.agent("ada"), room.agent("bob")
+    asking = [
+        in_background(lambda: ada.ask("bob", {}, timeout_s=5)),
+        in_background(lambda: bob.ask("ada", {}, timeout_s=5)),
+    ]
+    with room.store.listen([FEED]) as waiter:
+        while len(room.waits()) < 2:
+            waiter.wait(None)
+
+    check = checks.waiting(room, now_ms(room))
+
+    assert check.verdict == "warn"
+    assert "ada for bob" in check.says
+    for call in asking:
+        pass_time(call)
+
+
+def test_the_one_who_keeps_house_is_named(sqlite_room: Room, clock: ManualClock) -> None:
+    assert "next" in checks.upkeep(sqlite_room, now_ms(sqlite_room)).says
+    sqlite_room.agent("ada")
+    assert checks.upkeep(sqlite_room, now_ms(sqlite_room)).verdict == "warn"
+
+    sqlite_room._upkeep.round()
+
+    check = checks.upkeep(sqlite_room, now_ms(sqlite_room))
+    assert (check.verdict, str(os.getpid()) in check.says) == ("ok", True)
+
+
+class listening:  # noqa: N801  reads as a word
+    """A process that has the room open."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+
+    def __enter__(self) -> subprocess.Popen[str]:
+        self._process = start("listen", "--as", "bob")
+        with self._room.store.listen(["cells:agent"]) as waiter:
+            while not any(agent.alive for agent in self._room.agents()):
+                waiter.wait(1)
+        return self._process
+
+    def __exit__(self, *_: object) -> None:
+        self._process.send_signal(signal.SIGINT)
+        self._process.communicate(timeout=PATIENCE_S)

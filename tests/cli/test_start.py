@@ -1,0 +1,71 @@
+"""How fast a command starts: agents' hooks call one at every step they take, and most of its time is imports."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .support import Cli, clean_environment, command
+
+#: Everything of ours that `postroom send` loads. A line more is a millisecond more of every hook: is it worth that?
+OURS = """
+    agent asking bells clock config desk errors hooks inbox limits message opening platform presence receipts received
+    retry room states store upkeep
+    cli cli.call cli.commands cli.exits cli.mail cli.options cli.show
+    stores stores.sqlite stores.sqlite_file stores.sqlite_reading stores.sqlite_rows
+""".split()
+#: typing_extensions comes with msgspec where it is installed.
+THIRD_PARTY = {"apsw", "msgspec", "typing_extensions"}
+#: Parts of the standard library that cost a millisecond or more, and that sending needs nothing of.
+TOO_DEAR = """
+    asyncio bz2 concurrent difflib email hmac http json logging lzma multiprocessing secrets shutil signal subprocess
+    tempfile
+""".split()
+
+MAX_CPU_MS = 90
+
+
+def loaded_by(*words: str) -> set[str]:
+    """The modules that a command loads, beyond those of a bare interpreter."""
+    program = f"import sys; from postroom.cli import main; main({list(words)}); print('\\n', *sys.modules)"
+    bare, full = (
+        subprocess.run(
+            [sys.executable, "-c", text], env=clean_environment(), capture_output=True, text=True, check=True
+        )
+        for text in ("import sys; print(*sys.modules)", program)
+    )
+    return set(full.stdout.splitlines()[-1].split()) - set(bare.stdout.split())
+
+
+def test_sending_loads_what_it_needs_and_no_more(cli: Cli) -> None:
+    loaded = loaded_by("send", "bob", "hi", "--as", "ada", "--new")
+
+    ours = {name.removeprefix("postroom.") for name in loaded if name.startswith("postroom.")}
+    tops = {name.partition(".")[0] for name in loaded}
+    assert sorted(ours) == sorted(OURS)
+    assert tops - sys.stdlib_module_names - THIRD_PARTY == {"postroom"}
+    assert sorted(tops & set(TOO_DEAR)) == []
+
+
+def cpu_ms_of(words: list[str], folder: Path) -> float:
+    """The processor time that a program takes: what a busy machine does to its wall time is not its fault."""
+    environment = clean_environment()
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    process = subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return (usage.ru_utime + usage.ru_stime) * 1000
+
+
+@pytest.mark.slow
+def test_sending_takes_less_than_a_tenth_of_a_second(cli: Cli, tmp_path: Path) -> None:
+    send = command("send", "bob", "hi", "--as", "ada", "--new")
+
+    took_ms = [cpu_ms_of(send, tmp_path) for _ in range(20)]
+
+    assert min(took_ms) < MAX_CPU_MS, took_ms
