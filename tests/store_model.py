@@ -178,6 +178,12 @@ class Model:
             m["error"] = detail
             self.log(m, "retried")
             self.become(m, State.DELAYED if delay else State.READY, self.now + delay if delay else None)
+        elif outcome == "returned":
+            m["token"] += 1
+            m["deliveries"] -= 1
+            m["by"] = None
+            self.log(m, "returned")
+            self.become(m, State.READY)
         else:
             outcome = "dead" if outcome == "retry" else outcome
             if outcome in ("dead", "refused"):

@@ -42,6 +42,22 @@ def test_a_ring_before_the_wait_is_not_missed(bells):
         assert not waiter.wait(0)
 
 
+def test_in_a_crowd_a_ring_reaches_those_who_wait_for_the_topic_and_no_others(bells):
+    crowd = [bells.listen([f"topic {n}", "b"] if n % 2 else ["b", f"topic {n}"]) for n in range(100)]
+    every = bells.listen([f"t{n}" for n in range(TOPICS + 1)])
+    crowd[60].close()
+
+    bells.ring(["topic 7", "topic 60", "nothing"])
+    assert [n for n, hinted in enumerate(rung(*crowd)) if hinted] == [7]
+    assert rung(every) == [True]
+    bells.ring([], ["topic 8"])
+    assert [n for n, hinted in enumerate(rung(*crowd)) if hinted] == [8]
+    bells.ring(["b"])
+    assert sum(rung(*crowd)) == 99
+    for waiter in (*crowd, every):
+        waiter.close()
+
+
 def test_many_rings_come_as_one_hint_and_the_next_one_is_heard_again(bells):
     with bells.listen(["a"]) as waiter:
         for _ in range(1000):

@@ -50,7 +50,7 @@ leases = st.sampled_from((30_000, 1000, 4000))
 limits = st.sampled_from((1, 3))
 picks = st.integers(0, 40)
 asked_channels = st.sampled_from((None, ("general",), ("work",), ("general", "work")))
-outcomes = st.sampled_from(("acked", "answered", "refused", "retry", "dead"))
+outcomes = st.sampled_from(("acked", "answered", "refused", "retry", "dead", "returned"))
 flags = st.booleans()
 states = st.sets(st.sampled_from(State), min_size=1, max_size=4).map(frozenset)
 
@@ -248,7 +248,7 @@ class Stores(RuleBasedStateMachine):
         self, holder: Holder, *, outcome: str, delay: int, reply: bool, key: str | None, next_for: str | None
     ) -> None:
         number = holder.model[0]
-        puts = [drafted(to="bob", answer_to=number, key=key)] if reply and outcome != "retry" else []
+        puts = [drafted(to="bob", answer_to=number, key=key)] if reply else []
         want = None if next_for is None else wanted(agent=next_for)
         try:
             held, state, stored, claimed = self.model.settle(holder.model, outcome, "because", delay, puts, want)

@@ -17,6 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from . import aio
     from .agent import Agent
     from .clock import ManualClock
     from .communications import CommunicationSystem, Message
@@ -58,7 +59,7 @@ __version__ = "0.1.0"
 
 __all__ = [  # noqa: RUF022  grouped for readers
     # rooms and those in them
-    "open", "Room", "Agent", "Received", "Config", "ManualClock",
+    "open", "Room", "Agent", "Received", "Config", "ManualClock", "aio",
     # what a room tells
     "Receipt", "Event", "DeadLetter", "Attempt", "AgentInfo", "Wait", "State",
     # the plain broker
@@ -93,6 +94,8 @@ _MODULE_OF: Final = {name: module for module, names in _HOMES.items() for name i
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "aio":  # the one module that is used by its own name
+        return importlib.import_module(".aio", __name__)
     module = importlib.import_module(f".{_MODULE_OF.get(name, 'errors')}", __name__)
     value = getattr(module, "open_room" if name == "open" else name)
     globals()[name] = value

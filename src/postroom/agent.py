@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from . import asking, presence
 from .config import AGENT_LEASE_S, LEASE_S
-from .desk import Desk
+from .desk import Desk, Series, Steps
 from .errors import Fault, InvalidMessage, ReceiveTimeout, UnknownMessage
 from .inbox import Inbox
 from .message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, DEFAULT_TYPE, Draft, Message, check_name
-from .received import ACKED, Received, check_names, check_seconds, follow
+from .received import ACKED, Envelope, Received, check_names, check_seconds, follow
 from .states import NOTES
 from .store import Delivery, Ticket, Want
 
@@ -54,7 +54,7 @@ class Agent:
         idempotency_key: str | None = None,
         wait: str | None = None,
         timeout_s: float | None = None,
-        cause: Received | Message | None = None,
+        cause: Envelope | Message | None = None,
         trace: str | None = None,
         _lane: str = "agent",
     ) -> str:
@@ -83,10 +83,9 @@ class Agent:
             trace=trace,
             lane=_lane,
         )
-        (id,) = self._desk.put([draft])
         if wait is not None:
-            asking.await_state(self._desk, id, wait, timeout_s)
-        return id
+            return self._desk.finish(asking.sending(self._desk, draft, wait, timeout_s))
+        return self._desk.send(draft)
 
     def send_many(self, messages: Iterable[Mapping[str, Any]]) -> list[str]:
         """Send several messages, all or none, in one step. Each is a dict of `send`'s arguments: to, payload, type, …"""
@@ -116,7 +115,7 @@ class Agent:
         ttl_s: float | None = None,
         delay_s: float = 0,
         correlation_id: str | None = None,
-        cause: Received | Message | None = None,
+        cause: Envelope | Message | None = None,
         trace: str | None = None,
         _lane: str = "agent",
     ) -> list[str]:
@@ -162,8 +161,11 @@ class Agent:
         want = self._want(channels, lease_s)
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s)
+        return self._desk.finish(self._receiving(want, timeout_s))
+
+    def _receiving(self, want: Want, timeout_s: float | None) -> Steps[Received]:
         with Inbox(self._desk, want) as inbox:
-            delivery = inbox.next(timeout_s)
+            delivery = yield from inbox.steps(timeout_s)
         if delivery is None:
             where = f" in {', '.join(want.channels)}" if want.channels else ""
             raise ReceiveTimeout(f"no message for {self.name}{where} within {timeout_s:g} s")
@@ -192,11 +194,11 @@ class Agent:
         want = self._want(channels, lease_s)
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s)
-        return self._listen(want, timeout_s)
+        return self._desk.each(self._listening(want, timeout_s))
 
-    def _listen(self, want: Want, timeout_s: float | None) -> Iterator[Received]:
+    def _listening(self, want: Want, timeout_s: float | None) -> Series[Received]:
         with Inbox(self._desk, want) as inbox:
-            delivery = inbox.next(timeout_s)
+            delivery = yield from inbox.steps(timeout_s)
             while delivery is not None:
                 message = Received(self._desk, delivery, want.lease_s)
                 try:
@@ -204,11 +206,11 @@ class Agent:
                 except GeneratorExit:
                     message.give_back(LOOP_ENDED)
                     raise
-                except BaseException as error:
-                    message.give_back(error)
-                    raise
                 claimed = message.conclude(ACKED, claim_next=want).claimed
-                delivery = claimed.deliveries[0] if claimed and claimed.deliveries else inbox.next(timeout_s)
+                if claimed and claimed.deliveries:
+                    delivery = claimed.deliveries[0]
+                else:
+                    delivery = yield from inbox.steps(timeout_s)
 
     def serve(
         self,
@@ -262,7 +264,7 @@ class Agent:
         delay_s: float = 0,
         correlation_id: str | None = None,
         idempotency_key: str | None = None,
-        cause: Received | Message | None = None,
+        cause: Envelope | Message | None = None,
         trace: str | None = None,
         _lane: str = "agent",
     ) -> Received:
@@ -289,8 +291,10 @@ class Agent:
             lane=_lane,
             waiter=self._desk.process,
         )
-        (id,) = self._desk.put([draft])
-        answer = asking.Question(self._desk, self.name, to, id, timeout_s).answer()
+        return self._desk.finish(self._asking(draft, timeout_s))
+
+    def _asking(self, draft: Draft, timeout_s: float | None) -> Steps[Received]:
+        answer = yield from asking.Question(self._desk, draft, timeout_s).steps()
         return Received(self._desk, answer, LEASE_S, settled=True)
 
     # Being here
@@ -308,7 +312,7 @@ class Agent:
 
     # Parts of the above
 
-    def _draft(self, cause: Received | Message | None, *, trace: str | None = None, **fields: Any) -> Draft:
+    def _draft(self, cause: Envelope | Message | None, *, trace: str | None = None, **fields: Any) -> Draft:
         chain_id, hop_count, inherited = follow(cause, self._desk.config.max_hops)
         return Draft(
             from_agent=self.name,

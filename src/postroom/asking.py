@@ -6,9 +6,9 @@ from typing import Final
 
 from . import presence
 from .config import LEASE_S
-from .desk import Deadline, Desk
+from .desk import Deadline, Desk, Pause, Steps
 from .errors import AskTimeout, InvalidMessage, NotAcked, NotAnswered, PeerGone, Refused
-from .message import Message
+from .message import Draft, Message
 from .states import FINISHED, State
 from .store import Delivery, Query, Ticket, Waiter, Want, topic_message
 
@@ -25,8 +25,9 @@ def check_wait(wait: str | None) -> None:
         raise InvalidMessage("wait", f"must be {' or '.join(WAITS)}, not {wait!r}")
 
 
-def await_state(desk: Desk, id: str, wait: str, timeout_s: float | None) -> None:
-    """Return when the message is acked (or answered). Raises NotAcked when it ended otherwise, or not in time."""
+def sending(desk: Desk, draft: Draft, wait: str, timeout_s: float | None) -> Steps[str]:
+    """Store a message; its id when it is acked (or answered). NotAcked when it ended otherwise, or not in time."""
+    (id,) = desk.put([draft])
     deadline = Deadline(desk.clock, timeout_s)
     with desk.listen([topic_message(id)]) as waiter:
         while True:
@@ -34,7 +35,7 @@ def await_state(desk: Desk, id: str, wait: str, timeout_s: float | None) -> None
             if message is None:
                 raise NotAcked(f"message {id} is no longer kept; what became of it is not known", id)
             if message.state in WAITS[wait]:
-                return
+                return id
             if message.state in FINISHED:
                 raise NotAcked(f"message {id} {_ending(message)}, not {wait}", id)
             left_s = deadline.left_s()
@@ -42,37 +43,40 @@ def await_state(desk: Desk, id: str, wait: str, timeout_s: float | None) -> None
                 raise NotAcked(
                     f"{_peer_of(message)} has not {wait} message {id} within {timeout_s:g} s; it is still stored", id
                 )
-            desk.wait(waiter, left_s)
+            yield Pause(waiter, left_s)
 
 
 class Question:
-    """A question that this process waits to see answered.
+    """A question that this process sends and waits to see answered.
 
     However the waiting ends, nobody waits afterwards: an answer that comes later is ordinary mail.
     """
 
-    def __init__(self, desk: Desk, asker: str, peer: str | None, id: str, timeout_s: float | None) -> None:
+    def __init__(self, desk: Desk, draft: Draft, timeout_s: float | None) -> None:
         self._desk = desk
-        self._asker = asker
-        self._peer = peer
-        self._id = id
+        self._draft = draft
+        self._asker = draft.from_agent
+        self._peer = draft.to_agent
         self._timeout_s = timeout_s
-        self._deadline = Deadline(desk.clock, timeout_s)
         self._peer_ran = False
+        self._id: str
+        self._deadline: Deadline
 
-    def answer(self) -> Delivery:
+    def steps(self) -> Steps[Delivery]:
         """The answer, acked. Raises Refused, NotAnswered, PeerGone or AskTimeout, each of which says what happened."""
+        (self._id,) = self._desk.put([self._draft])
+        self._deadline = Deadline(self._desk.clock, self._timeout_s)
         self._desk.question_begins(self._id)
         answered = False
         try:
             with self._desk.listen([topic_message(self._id)]) as waiter:
-                delivery = self._wait(waiter)
+                delivery = yield from self._wait(waiter)
             answered = True
             return delivery
         finally:
             self._desk.question_ends(self._id, abandon=not answered)
 
-    def _wait(self, waiter: Waiter) -> Delivery:
+    def _wait(self, waiter: Waiter) -> Steps[Delivery]:
         hinted, first_look = False, True
         while True:
             delivery = self._look()
@@ -86,7 +90,7 @@ class Question:
             left_s = self._deadline.left_s()
             if left_s == 0:
                 raise AskTimeout(self._why_late(), self._id)
-            hinted = self._desk.wait(waiter, left_s)
+            hinted = yield Pause(waiter, left_s)
             first_look = False
 
     def _look(self) -> Delivery | None:

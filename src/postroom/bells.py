@@ -34,6 +34,8 @@ _ARMED: Final = b"\x01"
 #: Stands for every topic, for waiters that have more than a slot can hold.
 _ANY: Final = b"\xff" * _TOPIC_BYTES
 _IDLE_KEPT: Final = 16
+#: More who wait than this are not gone through one by one: the page is searched for the topics.
+_CROWD: Final = 16
 
 
 @lru_cache(maxsize=4096)
@@ -85,14 +87,28 @@ class Bells:
         if self._page.find(_ARMED, 0, SLOTS) < 0:
             return
         marks = [_mark(topic) for topic in everyone]
-        for slot, topics in self._waiting():
-            if topics[:_TOPIC_BYTES] == _ANY or any(mark in topics for mark in marks):
-                self._strike(slot)
+        for slot in self._who_waits_for([*marks, _ANY]):
+            self._strike(slot)
         for topic in one_each:
             self._ring_one(_mark(topic))
 
+    def _who_waits_for(self, marks: list[bytes]) -> set[int]:
+        """The slots in which somebody waits for one of the topics."""
+        if self._page[:SLOTS].count(_ARMED) <= _CROWD:
+            return {slot for slot, topics in self._waiting() if any(mark in topics for mark in marks)}
+        page = self._page[:]  # a copy: searching that is some ten times faster than searching the map
+        found: set[int] = set()
+        for mark in marks:
+            at = page.find(mark, SLOTS)
+            while at >= 0:
+                slot, place = divmod(at - SLOTS, _SLOT_BYTES)
+                if place % _TOPIC_BYTES == 0 and page[slot] == _ARMED[0]:  # who left has left its topics there
+                    found.add(slot)
+                at = page.find(mark, at + 1)
+        return found
+
     def _ring_one(self, mark: bytes) -> None:
-        slots = [slot for slot, topics in self._waiting() if mark in topics]
+        slots = sorted(self._who_waits_for([mark]))
         # begin elsewhere each time, so that the work goes round; pass over those who died
         start = int(self._clock.random() * len(slots))
         for slot in slots[start:] + slots[:start]:

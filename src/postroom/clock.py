@@ -12,9 +12,19 @@ import random
 import select
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:  # loading asyncio costs more than the rest of this package
+    from asyncio import AbstractEventLoop
+
+
+class Alarm(Protocol):
+    """A call that is to come, and that can be called off."""
+
+    def cancel(self) -> None:
+        """Do not call. Safe to call twice, and after the call."""
 
 
 class Clock(Protocol):
@@ -37,6 +47,9 @@ class Clock(Protocol):
 
     def wait_readable(self, fds: Sequence[int], timeout_s: float | None) -> list[int]:
         """Wait until one of the descriptors can be read; return those that can, or [] when time ran out."""
+
+    def call_later(self, loop: AbstractEventLoop, seconds: float, call: Callable[[], None]) -> Alarm:
+        """Let an event loop make a call after that time. To be used in the loop's own thread."""
 
 
 def _read_boot_id() -> str:
@@ -81,6 +94,9 @@ class SystemClock:
         ready = poll.poll(None if timeout_s is None else max(0, -int(-timeout_s * 1000 // 1)))
         return [fd for fd, _ in ready]
 
+    def call_later(self, loop: AbstractEventLoop, seconds: float, call: Callable[[], None]) -> Alarm:
+        return loop.call_later(seconds, call)
+
 
 class ManualClock:
     """A clock for tests: time stands still until `advance` is called, and waits end when it has moved far enough."""
@@ -92,6 +108,7 @@ class ManualClock:
         self._boot = "manual-1"
         self._random = random.Random(seed)
         self._sleepers: set[int] = set()
+        self._alarms: set[_ManualAlarm] = set()
 
     def wall_ms(self) -> int:
         return self._wall_ms
@@ -129,6 +146,10 @@ class ManualClock:
         self._lock.notify_all()
         for fd in self._sleepers:
             os.write(fd, b"!")
+        due = {alarm for alarm in self._alarms if alarm.until_ns <= self._steady_ns}
+        self._alarms -= due
+        for alarm in due:
+            alarm.go_off()
 
     def sleep(self, seconds: float) -> None:
         with self._lock:
@@ -155,6 +176,36 @@ class ManualClock:
                 self._sleepers.discard(tell)
             os.close(told)
             os.close(tell)
+
+    def call_later(self, loop: AbstractEventLoop, seconds: float, call: Callable[[], None]) -> Alarm:
+        with self._lock:
+            alarm = _ManualAlarm(self._steady_ns + round(seconds * 1_000_000_000), loop, call)
+            if alarm.until_ns <= self._steady_ns:
+                alarm.go_off()
+            else:
+                self._alarms.add(alarm)
+            return alarm
+
+
+class _ManualAlarm:
+    """A call that a loop makes when a `ManualClock` has been moved far enough."""
+
+    def __init__(self, until_ns: int, loop: AbstractEventLoop, call: Callable[[], None]) -> None:
+        self.until_ns = until_ns
+        self._loop = loop
+        self._call = call
+        self._cancelled = False
+
+    def go_off(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._ring)
+
+    def _ring(self) -> None:
+        if not self._cancelled:
+            self._call()
+
+    def cancel(self) -> None:
+        self._cancelled = True
 
 
 SYSTEM: Final = SystemClock()

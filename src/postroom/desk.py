@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from typing import Final
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from typing import Final, NamedTuple, TypeVar
 
 from .clock import Clock
 from .config import SAFETY_LOOK_S, Config
-from .errors import Fault, InvalidMessage, PostroomError, RoomClosed
+from .errors import Fault, InvalidMessage, PostroomError, RoomClosed, RoomError
 from .hooks import Hooks
 from .limits import SenderLimit
 from .message import Draft, check
@@ -23,6 +23,11 @@ from .store import Claimed, Settled, Store, Swept, Ticket, Waiter, Want
 
 #: Claims that are given back when the room closes: the newest so many. Older ones end with their lease.
 MAX_REMEMBERED: Final = 10_000
+#: Messages of several senders that are stored in one step: so many at most, of so many bytes.
+MAX_TOGETHER: Final = 500
+MAX_BYTES_TOGETHER: Final = 1_000_000
+T = TypeVar("T")
+
 CLOSED_EARLY: Final = "the room was closed before it was settled"
 
 
@@ -76,6 +81,26 @@ class Deadline:
         return max(0, self._until_ns - self._clock.steady_ns()) / 1_000_000_000
 
 
+class Pause(NamedTuple):
+    """Nothing can be done before a hint comes to the waiter, the time is over, or `stop` is set."""
+
+    waiter: Waiter
+    timeout_s: float | None
+    stop: Latch | None = None
+
+    @property
+    def span_s(self) -> float:
+        """How long to wait at most: a hint may be lost, so everybody looks once a second."""
+        return SAFETY_LOOK_S if self.timeout_s is None else min(self.timeout_s, SAFETY_LOOK_S)
+
+
+#: Work that waits in between, without saying how: it yields a pause, and is told whether a hint came. `Desk.finish`
+#: takes it to its end in the caller's thread; postroom.aio does so without keeping a thread.
+Steps = Generator[Pause, bool, T]
+#: The same, for work that gives one thing after the other.
+Series = Generator[Pause | T, bool, None]
+
+
 class Desk:
     """A store with the room's settings, hooks and limits around it. Shared by all threads of the process that made it."""
 
@@ -117,14 +142,59 @@ class Desk:
 
         `limited` False passes by the sender's rate: answers and replays.
         """
+        self._admit(drafts, limited=limited)
+        ids = self.store.put(drafts)
+        self.hooks.tell("after_send", drafts=drafts, ids=ids)
+        return ids
+
+    def send(self, draft: Draft) -> str:
+        """Store one message that goes to one mailbox. Returns its id. The last step of whoever sends."""
+        (id,) = self.put([draft])
+        return id
+
+    def put_each(self, drafts: Sequence[Draft]) -> list[str | BaseException]:
+        """Store messages of several senders, as many as possible in one step; none of them keeps back another.
+
+        Each goes to one mailbox. Returns, in their order, the id of each or what its sender is to be told: then it is
+        not stored.
+        """
+        ends: list[str | BaseException] = [RoomClosed("this room is closed")] * len(drafts)
+        places: list[int] = []
+        for place, draft in enumerate(drafts):
+            try:
+                self._admit([draft])
+                places.append(place)
+            except BaseException as error:  # noqa: BLE001  also what a listener raised: its sender is told
+                ends[place] = error
+        for together in _in_portions(places, drafts):
+            for place, end in zip(together, self._put_together([drafts[place] for place in together]), strict=True):
+                ends[place] = end
+        return ends
+
+    def _put_together(self, drafts: list[Draft]) -> list[str | BaseException]:
+        ends: list[str | BaseException]
+        try:
+            ends = [*self.store.put(drafts)]
+        except RoomError as error:  # nothing is stored, and each for itself would only wait as long again
+            return [error] * len(drafts)
+        except Exception as error:  # noqa: BLE001  one of them is at fault: let the others pass
+            if len(drafts) == 1:
+                return [error]
+            return [end for draft in drafts for end in self._put_together([draft])]
+        for draft, end in zip(drafts, ends, strict=True):
+            try:
+                self.hooks.tell("after_send", drafts=[draft], ids=[end])
+            except BaseException as error:  # noqa: BLE001  what a listener raised reaches that sender, as with `put`
+                ends[drafts.index(draft)] = error
+        return ends
+
+    def _admit(self, drafts: Sequence[Draft], *, limited: bool = True) -> None:
+        """Everything that comes before messages are stored."""
         self.check_open()
         self._check(drafts)
         if limited and self._limit is not None and drafts:
             self._limit.take(drafts[0].from_agent, len(drafts))
         self.hooks.tell("before_send", drafts=drafts)
-        ids = self.store.put(drafts)
-        self.hooks.tell("after_send", drafts=drafts, ids=ids)
-        return ids
 
     def _check(self, drafts: Sequence[Draft]) -> None:
         if len(drafts) == 1:
@@ -197,7 +267,7 @@ class Desk:
 
         Returns whether a hint came. Raises RoomClosed at once when the room is closed meanwhile.
         """
-        span_s = SAFETY_LOOK_S if timeout_s is None else min(timeout_s, SAFETY_LOOK_S)
+        span_s = Pause(waiter, timeout_s).span_s
         try:
             ends = [waiter.fileno(), self._closing.fileno(), *(() if stop is None else (stop.fileno(),))]
         except OSError:  # no descriptor on this system: the room's end is seen at the next look
@@ -207,6 +277,33 @@ class Desk:
         if self.closing:
             raise RoomClosed("the room was closed while waiting")
         return hinted
+
+    def finish(self, steps: Steps[T]) -> T:
+        """Take steps to their end, waiting where they pause. However it ends, they are closed."""
+        try:
+            pause = next(steps)
+            while True:
+                pause = steps.send(self.wait(*pause))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            steps.close()
+
+    def each(self, steps: Series[T]) -> Iterator[T]:
+        """What a series of steps gives, one after the other. It is closed when the caller stops asking."""
+        with closing(steps):
+            hinted: bool | None = None
+            while True:
+                try:
+                    item = next(steps) if hinted is None else steps.send(hinted)
+                except StopIteration:
+                    return
+                hinted = None
+                if isinstance(item, Pause):
+                    hinted = self.wait(*item)
+                else:
+                    yield item
 
     # Questions under way
 
@@ -263,3 +360,17 @@ class Desk:
             with suppress(PostroomError):
                 self.store.settle(ticket, "retry", detail=CLOSED_EARLY)
         self._held.clear()
+
+
+def _in_portions(places: list[int], drafts: Sequence[Draft]) -> Iterator[list[int]]:
+    """So many places at a time that nobody else waits long for the write lock."""
+    portion: list[int] = []
+    size = 0
+    for place in places:
+        portion.append(place)
+        size += len(drafts[place].payload_json)
+        if len(portion) >= MAX_TOGETHER or size >= MAX_BYTES_TOGETHER:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Self
 
-from .desk import Deadline, Desk, Latch
+from .desk import Deadline, Desk, Latch, Pause, Steps
 from .errors import RoomClosed
 from .store import Delivery, Waiter, Want, topic_channel, topic_to
 
@@ -30,7 +30,11 @@ class Inbox:
         self._waiter: Waiter | None = None
 
     def next(self, timeout_s: float | None, stop: Latch | None = None) -> Delivery | None:
-        """Claim the next message, waiting for it; None when none came in time, or when `stop` was set.
+        """Claim the next message, waiting for it; see `steps`."""
+        return self._desk.finish(self.steps(timeout_s, stop))
+
+    def steps(self, timeout_s: float | None, stop: Latch | None = None) -> Steps[Delivery | None]:
+        """Claim the next message, pausing until it is there; None when none came in time, or when `stop` was set.
 
         Arms before it looks, so that no message is missed between looking and waiting. An interrupt while it waits
         leaves nothing claimed.
@@ -52,7 +56,7 @@ class Inbox:
                 armed = True
                 continue
             assert self._waiter is not None
-            self._desk.wait(self._waiter, _soonest(left_s, claimed.next_due_s), stop)
+            yield Pause(self._waiter, _soonest(left_s, claimed.next_due_s), stop)
         return None
 
     def _rest(self) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from .clock import SYSTEM, Clock
-from .config import FOLDER, URL_VARIABLE, RoomUrl, find_room, make_config, parse_url, room_folder, search_places
+from .config import FOLDER, URL_VARIABLE, Config, RoomUrl, find_room, make_config, parse_url, room_folder, search_places
+from .desk import Desk
 from .errors import RoomError, RoomNotFound
 from .platform import make_private_folder
 from .room import Room
+from .store import Store
 from .stores import open_store
 
 
@@ -24,6 +27,17 @@ def open_room(
     Settings are the fields of `Config` (sync="full", max_deliveries=5, …); the address may carry them too (?sync=full).
     Raises RoomError, with one sentence that says what to do.
     """
+    return open_at_desk(Desk, url, create, clock, settings)
+
+
+def open_at_desk(
+    make_desk: Callable[[Store, Config, Clock], Desk],
+    url: str | os.PathLike[str] | None,
+    create: bool,
+    clock: Clock,
+    settings: dict[str, Any],
+) -> Room:
+    """The same, with a desk of the caller's choice between the room and its store."""
     address = _find(create) if url is None else parse_url(os.fspath(url))
     config = make_config(settings, address.options)
     folder = room_folder(address)
@@ -32,7 +46,7 @@ def open_room(
         if not create and not folder.is_dir():
             raise RoomNotFound(f"there is no room in {folder}; make one with `postroom init`")
         make_folder(folder)
-    return Room(open_store(address, config, clock), address, config, clock)
+    return Room(make_desk(open_store(address, config, clock), config, clock), address)
 
 
 def _find(create: bool) -> RoomUrl:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
@@ -13,6 +14,7 @@ from .store import Delivery, Settled, Ticket, Want
 
 #: Reasons and errors are kept in the ledger up to this many characters.
 MAX_WORDS: Final = 4000
+UNSEEN: Final = "the receiver left before it saw it"
 
 
 class Verdict(NamedTuple):
@@ -27,30 +29,15 @@ class Verdict(NamedTuple):
 ACKED: Final = Verdict("acked")
 
 
-class Received:
-    """A message that was claimed. It belongs to its receiver until that settles it, or until the lease ends.
+class Envelope:
+    """A claimed message as its receiver reads it."""
 
-    `ack`, `retry`, `dead`, `reply`, `refuse` settle it. Each returns whether it counted, after that is committed: False
-    means that the message was settled before or belongs to another by now, and that nothing was changed. One that raises
-    has changed nothing; it may be tried again.
+    __slots__ = ("_ticket", "message")
 
-    As a context manager it acks at the end of the block and retries if the block raises, unless the block settled it.
-    """
-
-    __slots__ = ("_desk", "_lease_s", "_ticket", "answer_id", "message", "settled")
-
-    def __init__(self, desk: Desk, delivery: Delivery, lease_s: float, *, settled: bool | None = None) -> None:
-        self._desk = desk
-        self._ticket = delivery.ticket
-        self._lease_s = lease_s
+    def __init__(self, message: Message, ticket: Ticket) -> None:
+        self._ticket = ticket
         #: The whole record, as it was when it was claimed.
-        self.message: Message = delivery.message
-        #: None while it is the receiver's to settle; then whether settling counted.
-        self.settled: bool | None = settled
-        #: The id of the answer, after a `reply` that counted.
-        self.answer_id: str | None = None
-
-    # The envelope
+        self.message: Message = message
 
     @property
     def id(self) -> str:
@@ -137,6 +124,31 @@ class Received:
     def to_dict(self) -> dict[str, Any]:
         """The envelope as plain data."""
         return self.message.to_dict()
+
+    def __repr__(self) -> str:
+        return f"<Received {self.id} {self.type!r} from {self.from_agent!r}, delivery {self.delivery_count}>"
+
+
+class Received(Envelope):
+    """A message that was claimed. It belongs to its receiver until that settles it, or until the lease ends.
+
+    `ack`, `retry`, `dead`, `reply`, `refuse` settle it. Each returns whether it counted, after that is committed: False
+    means that the message was settled before or belongs to another by now, and that nothing was changed. One that raises
+    has changed nothing; it may be tried again.
+
+    As a context manager it acks at the end of the block and retries if the block raises, unless the block settled it.
+    """
+
+    __slots__ = ("_desk", "_lease_s", "answer_id", "settled")
+
+    def __init__(self, desk: Desk, delivery: Delivery, lease_s: float, *, settled: bool | None = None) -> None:
+        super().__init__(delivery.message, delivery.ticket)
+        self._desk = desk
+        self._lease_s = lease_s
+        #: None while it is the receiver's to settle; then whether settling counted.
+        self.settled: bool | None = settled
+        #: The id of the answer, after a `reply` that counted.
+        self.answer_id: str | None = None
 
     # What the receiver may say
 
@@ -238,6 +250,11 @@ class Received:
             if isinstance(error, BaseException):
                 error.add_note(f"Postroom could not give the message back at once: {trouble}")
 
+    def return_unseen(self) -> None:
+        """Let others have it, as if it had not been claimed: nobody saw it. Never raises, like `give_back`."""
+        with suppress(PostroomError):
+            self.conclude(Verdict("returned", UNSEEN))
+
     def __enter__(self) -> Self:
         return self
 
@@ -247,15 +264,12 @@ class Received:
         elif self.settled is None:
             self.ack()
 
-    def __repr__(self) -> str:
-        return f"<Received {self.id} {self.type!r} from {self.from_agent!r}, delivery {self.delivery_count}>"
 
-
-def follow(cause: Received | Message | None, max_hops: int) -> tuple[str | None, int, str | None]:
+def follow(cause: Envelope | Message | None, max_hops: int) -> tuple[str | None, int, str | None]:
     """Chain id, hop count and trace of a message that another one caused. Raises TooManyHops."""
     if cause is None:
         return None, 0, None
-    if not isinstance(cause, Received | Message):
+    if not isinstance(cause, Envelope | Message):
         raise InvalidMessage("cause", f"must be a received message, not {type(cause).__name__}")
     chain_id, hop_count = cause.chain_id or cause.id, cause.hop_count + 1
     if hop_count > max_hops:

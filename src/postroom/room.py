@@ -13,7 +13,7 @@ from . import presence
 from .agent import Agent
 from .clock import Clock, from_iso, iso
 from .config import Config, RoomUrl, room_folder
-from .desk import Deadline, Desk
+from .desk import Deadline, Desk, Pause, Series
 from .errors import InvalidMessage, RoomClosed, UnknownMessage
 from .hooks import Hooks
 from .message import Draft, Message
@@ -36,11 +36,11 @@ _MS_RANGE: Final = range(100_000_000_000, 100_000_000_000_000)
 class Room:
     """An open room. Shared by all threads of its process; another process opens it for itself."""
 
-    def __init__(self, store: Store, url: RoomUrl, config: Config, clock: Clock) -> None:
+    def __init__(self, desk: Desk, url: RoomUrl) -> None:
         self.url = url
         #: The folder that the room lives in; None when it lives elsewhere.
         self.folder: Path | None = room_folder(url)
-        self._desk = Desk(store, config, clock)
+        self._desk = desk
         self._upkeep = Upkeep(self._desk)
         self._lock = threading.Lock()
         self._agents: dict[tuple[str, bool], Agent] = {}
@@ -146,9 +146,9 @@ class Room:
         """
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s)
-        return self._watch(self.cursor() if after is None else after, timeout_s)
+        return self._desk.each(self._watching(self.cursor() if after is None else after, timeout_s))
 
-    def _watch(self, after: int, timeout_s: float | None) -> Iterator[Change]:
+    def _watching(self, after: int, timeout_s: float | None) -> Series[Change]:
         with self._desk.listen([FEED]) as waiter:
             while True:
                 deadline = Deadline(self.clock, timeout_s)
@@ -156,7 +156,7 @@ class Room:
                     left_s = deadline.left_s()
                     if left_s == 0:
                         return
-                    self._desk.wait(waiter, left_s)
+                    yield Pause(waiter, left_s)
                 for change in changes:
                     yield change
                     after = change.number

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from .config import SAFETY_LOOK_S
 from .desk import Desk, Latch
@@ -70,7 +70,7 @@ def judge(run: Run, handlers: Mapping[str, Handler]) -> Verdict:
 
 
 class LeaseKeeper:
-    """Extends the leases of messages that are being worked on, from one thread, every third of a lease."""
+    """Extends the leases of messages that are being worked on, every third of a lease: in a thread, once it is started."""
 
     def __init__(self, desk: Desk, lease_s: float) -> None:
         self._desk = desk
@@ -78,7 +78,12 @@ class LeaseKeeper:
         self._held: dict[Ticket, None] = {}
         self._stop = Latch(desk.clock)
         self._thread = threading.Thread(target=self._run, name="postroom leases", daemon=True)
+        self.every_s = lease_s / 3
+
+    def start(self) -> Self:
+        """Extend from now on, from a thread of its own."""
         self._thread.start()
+        return self
 
     def hold(self, ticket: Ticket) -> None:
         self._held[ticket] = None
@@ -87,14 +92,18 @@ class LeaseKeeper:
         self._held.pop(ticket, None)
 
     def _run(self) -> None:
-        while not self._stop.wait(self._lease_s / 3):
-            for ticket in tuple(self._held):
-                try:
-                    held = self._desk.store.extend(ticket, self._lease_s)
-                except PostroomError:  # a busy room: there are two more thirds to try in
-                    continue
-                if not held:
-                    self.let_go(ticket)
+        while not self._stop.wait(self.every_s):
+            self.extend_all()
+
+    def extend_all(self) -> None:
+        """Extend every lease that is held, now."""
+        for ticket in tuple(self._held):
+            try:
+                held = self._desk.store.extend(ticket, self._lease_s)
+            except PostroomError:  # a busy room: there are two more thirds to try in
+                continue
+            if not held:
+                self.let_go(ticket)
 
     def close(self) -> None:
         """Extend nothing any more. The thread is over when it returns."""
@@ -134,7 +143,7 @@ class Serving:
 
     def run(self) -> None:
         """Serve until told to stop; then let running handlers finish. Raises what a handler ended the program with."""
-        self._keeper = LeaseKeeper(self._desk, self._inbox.want.lease_s)
+        self._keeper = LeaseKeeper(self._desk, self._inbox.want.lease_s).start()
         forget = self._desk.at_close(self.finish)
         try:
             for thread in self._threads:
@@ -203,7 +212,7 @@ class Serving:
             settled = self._settle(run, judge(run, self._handlers))
         finally:
             self._keeper.let_go(delivery.ticket)
-        self._report(run)
+        report(run)
         following = settled.claimed.deliveries if settled.claimed is not None else []
         return following[0] if following else None
 
@@ -221,19 +230,21 @@ class Serving:
                 self._leaving.wait(SAFETY_LOOK_S)
         raise AssertionError("unreachable")
 
-    def _report(self, run: Run) -> None:
-        if run.error is None:
-            return
-        if not isinstance(run.error, Exception):
-            raise run.error  # SystemExit and the like end the serving; the message is back already
-        log.warning(
-            "handling %s from %s failed (delivery %d)",
-            run.message.id,
-            run.message.from_agent,
-            run.message.delivery_count,
-            exc_info=run.error,
-            extra={"action": "handler_failed"},
-        )
+
+def report(run: Run) -> None:
+    """Say that a function failed. Raises what ends the serving: SystemExit and the like; the message is back already."""
+    if run.error is None:
+        return
+    if not isinstance(run.error, Exception):
+        raise run.error
+    log.warning(
+        "handling %s from %s failed (delivery %d)",
+        run.message.id,
+        run.message.from_agent,
+        run.message.delivery_count,
+        exc_info=run.error,
+        extra={"action": "handler_failed"},
+    )
 
 
 def check_handlers(handlers: Any, concurrency: Any) -> None:

@@ -74,6 +74,7 @@ MOVES: Final = (
     Move("refused", _C, State.REFUSED, "the receiver said no"),
     Move("retried", _C, State.DELAYED, "the receiver failed; it is delivered again later"),
     Move("released", _C, State.READY, "the receiver died or its lease ended; it is delivered again"),
+    Move("returned", _C, State.READY, "the receiver left before it saw it; the delivery does not count"),
     Move("dead", _C, State.DEAD, "the last allowed delivery failed, or the receiver gave it up"),
     Move("expired", frozenset({State.READY, State.DELAYED}), State.EXPIRED, "its time to live ended"),
     Move("requeued", _ENDED_BADLY, State.READY, "somebody put it back; its deliveries count anew"),

@@ -24,7 +24,7 @@ from .states import State
 ANY: Final = -1
 
 #: What a receiver may say of a message it holds.
-OUTCOMES: Final = ("acked", "answered", "refused", "retry", "dead")
+OUTCOMES: Final = ("acked", "answered", "refused", "retry", "dead", "returned")
 
 #: How `find` may list.
 ORDERS: Final = ("oldest", "newest", "claim")
@@ -268,7 +268,8 @@ class Store(ABC):
         """Say what became of a claimed message; with the answer and the next claim in one step.
 
         `outcome`: acked, answered (its answer is in `puts`), refused, retry (delivered again after `delay_s`; on
-        the last allowed delivery it is dead instead), dead. `detail` is the error or the reason.
+        the last allowed delivery it is dead instead), dead, returned (nobody saw it: it is ready again at once, and
+        this delivery does not count). `detail` is the error or the reason.
         After, held: the state is `state`, the puts are stored, those who wait for the message are woken.
         After, not held (the ticket no longer counted): the message is untouched and nothing of `puts` is stored.
         The next claim is made in both cases.

@@ -422,6 +422,12 @@ def _settle(room: Tables, row: Row, outcome: str, agent: str, detail: str | None
         room.write(row, "retried", agent, detail)
         room.ring_mail(row)
         return row.state
+    if outcome == "returned":
+        row.token += 1
+        row.deliveries -= 1
+        row.claimed_by = None
+        room.move(row, State.READY, "returned", agent, detail)
+        return row.state
     if outcome == "retry":
         outcome, detail = "dead", detail or "no reason given"
     if outcome in ("refused", "dead"):

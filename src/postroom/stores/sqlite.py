@@ -368,7 +368,7 @@ class SqliteStore(SqliteReading):
     ) -> Settled:
         if outcome not in OUTCOMES:
             raise ValueError(f"no outcome is called {outcome!r}; there are: {', '.join(OUTCOMES)}")
-        if outcome != "retry" and not puts and claim_next is None:
+        if outcome in _SETTLED_AS and not puts and claim_next is None:
             moment = self._moment()
             hooks.reached("sqlite.begun")
             held = self._finish(ticket, _SETTLED_AS[outcome], detail, moment)
@@ -388,15 +388,17 @@ class SqliteStore(SqliteReading):
     def _settle_now(
         self, ticket: Ticket, outcome: str, detail: str | None, delay_s: float, puts: Sequence[Draft], moment: Moment
     ) -> tuple[State | None, list[str]]:
-        if outcome != "retry" and not puts:
+        if outcome in _SETTLED_AS and not puts:
             state = _SETTLED_AS[outcome]
             return (state if self._finish(ticket, state, detail, moment) else None), []
         rows = self._file.execute("held", (self._key(ticket.id), ticket.token))
         if not rows:
             return None, []
-        if outcome == "retry":
-            return self._retry(ticket, rows[0], detail, delay_s, moment), self._put_all(puts, moment)
         ids = self._put_all(puts, moment)  # before the question ends, so that its answer still finds the waiter
+        if outcome == "retry":
+            return self._retry(ticket, rows[0], detail, delay_s, moment), ids
+        if outcome == "returned":
+            return self._return(ticket, rows[0], detail, moment), ids
         state = _SETTLED_AS[outcome]
         self._finish(ticket, state, ids[0] if outcome == "answered" and ids else detail, moment)
         return state, ids
@@ -425,6 +427,15 @@ class SqliteStore(SqliteReading):
         hooks.reached("sqlite.retried")
         moment.wake_receiver(to_agent, channel)
         return state
+
+    def _return(self, ticket: Ticket, row: Row, detail: str | None, moment: Moment) -> State:
+        """Ready again, as if it had not been claimed; one that expires meanwhile is seen to by its timer."""
+        _, _, _, to_agent, channel, _ = row
+        entry = ledger_text("returned", moment.wall_ms, ticket.agent, detail)
+        self._write(moment, "return", self._key(ticket.id), entry)
+        moment.everyone.add(topic_message(ticket.id))
+        moment.wake_receiver(to_agent, channel)
+        return State.READY
 
     def extend(self, ticket: Ticket, lease_s: float) -> bool:
         key = self._key(ticket.id)

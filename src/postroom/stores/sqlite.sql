@@ -258,6 +258,11 @@ WHERE key = ?1 AND token = ?2 AND state IN (0, 1)
 UPDATE messages SET state = ?3, token = token + 1, change = {next}, wake_at = ?4, owner = NULL, error = ?5, ledger = ledger || ?6
 WHERE key = ?2
 
+-- name: return
+UPDATE messages SET state = 0, token = token + 1, change = {next}, wake_at = expires, delivery_count = delivery_count - 1,
+    claimed_by = NULL, owner = NULL, ledger = ledger || ?3
+WHERE key = ?2
+
 -- name: extend
 UPDATE messages SET state = 1, change = {next}, wake_at = ?4, owner = ?5, ledger = ledger || ?6
 WHERE key = ?2 AND token = ?3 AND state IN (0, 1) RETURNING key

@@ -8,7 +8,7 @@ import pytest
 
 from ..errors import InvalidMessage
 from ..states import State
-from ..store import OUTCOMES, Ticket
+from ..store import OUTCOMES, Ticket, Work
 from .bench import StoreBench, gone_process, nothing_of, together
 
 ENDINGS = {"acked": State.ACKED, "answered": State.ANSWERED, "refused": State.REFUSED, "dead": State.DEAD}
@@ -98,6 +98,19 @@ class Settling(StoreBench):
         assert [entry.detail for entry in message.ledger][2::2] == ["first failure", "second failure"]
         self.clock.advance(100)
         assert self.claim() == []
+
+    def test_what_is_returned_unseen_is_ready_at_once_and_its_delivery_does_not_count(self) -> None:
+        id = self.send(max_deliveries=2)
+
+        for _ in range(5):
+            settled = self.store.settle(self.take().ticket, "returned", detail="nobody saw it")
+            assert (settled.held, settled.state) == (True, State.READY)
+
+        message = self.read(id)
+        assert (message.delivery_count, message.claimed_by, message.error) == (0, None, None)
+        assert self.events_of(id) == ["stored", *["claimed", "returned"] * 5]
+        assert self.store.work_of("bob") == Work(0, 0)
+        assert self.take().message.delivery_count == 1
 
     # Fencing
 

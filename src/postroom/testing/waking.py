@@ -65,7 +65,7 @@ class Waking(StoreBench):
     @pytest.mark.parametrize(
         ("topic", "to"), [(topic_to("bob"), "bob"), (topic_channel("general"), None)], ids=["to one", "to anyone"]
     )
-    @pytest.mark.parametrize("how", ["retry", "requeue", "gone owner"])
+    @pytest.mark.parametrize("how", ["retry", "returned", "requeue", "gone owner"])
     @pytest.mark.usefixtures("real")
     def test_mail_that_comes_back_wakes_like_new_mail(self, topic: str, to: str | None, how: str) -> None:
         owner = gone_process() if how == "gone owner" else None
@@ -74,8 +74,8 @@ class Waking(StoreBench):
         if how == "requeue":
             self.store.settle(ticket, "dead")
         with self.store.listen([topic]) as waiter:
-            if how == "retry":
-                self.store.settle(ticket, "retry")
+            if how in ("retry", "returned"):
+                self.store.settle(ticket, how)
             elif how == "requeue":
                 self.store.requeue([id])
             else:

@@ -236,3 +236,5 @@ def _call_received(locks: Locks, ada: Agent, bob: Agent) -> None:
     call("conclude", lambda m: m.conclude(m.retry_verdict("why", 1000)))
     call("give_back", lambda m: m.give_back("left"))
     bob.receive(timeout_s=5).ack()
+    call("return_unseen", lambda m: m.return_unseen())
+    bob.receive(timeout_s=5).ack()

@@ -1,0 +1,393 @@
+"""The one thread of an asyncio room that speaks to its store, and the ways between it and the loop.
+
+A room is synchronous inside. Under asyncio every call of it runs here, one after the other, so the loop never waits for
+the store. Waiting is no call: it is done by the loop, on a descriptor, and keeps no thread.
+
+Messages that are sent while the thread is busy are stored together, in one commit (`Desk.put_each`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
+
+from .clock import Alarm, Clock
+from .desk import MAX_TOGETHER, Desk, Pause, Series, Steps
+from .errors import RoomClosed, RoomError
+from .hooks import reached
+from .message import Draft
+from .received import Received
+from .store import Waiter
+
+log = logging.getLogger("postroom")
+
+T = TypeVar("T")
+
+#: Where a store has no descriptor to wait on, it is looked at this often, in seconds, for all who wait together.
+WATCH_S: Final = 0.02
+
+
+class Job:
+    """One call for the thread. `left` is set when nobody waits for it any more."""
+
+    __slots__ = ("call", "draft", "error", "future", "keep", "left", "result")
+
+    def __init__(
+        self,
+        call: Callable[[], Any] | None,
+        future: asyncio.Future[Any] | None,
+        *,
+        draft: Draft | None = None,
+        keep: bool = False,
+    ) -> None:
+        self.call = call
+        self.future = future
+        self.draft = draft
+        self.keep = keep
+        self.left = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def undo(self) -> None:
+        """Nobody gets the result: what was claimed for it goes back. In the thread."""
+        found = self.result.found if isinstance(self.result, Step) else self.result
+        message = found.value if isinstance(found, Over) else found
+        if isinstance(message, Received):
+            message.return_unseen()
+
+
+class Over:
+    """The end of a course, with what it came to."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class Step(NamedTuple):
+    """What one step of a course gave: a thing, a pause (and the descriptor to wait on, where there is one), or the end."""
+
+    found: Any
+    descriptor: int | None
+
+
+class WorkerThread:
+    """The thread, and what the loop has under way with it. All methods but `post` belong to the loop's own thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.clock = clock
+        self.desk: Desk | None = None  # known when the room is open
+        self.closing = False
+        self.servings: set[Any] = set()  # calls of `serve` that run
+        self._outbox: list[Job] = []
+        self._queue: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()
+        self._done: deque[Job] = deque()
+        self._told = False  # the loop knows that something is done
+        self._stopped = False
+        self._pauses: set[asyncio.Future[bool]] = set()
+        self._watched: dict[asyncio.Future[bool], Waiter] = {}
+        self._watching: asyncio.Task[None] | None = None
+        self._stirred = False  # this thread itself has written: a watcher of its connection does not see that
+        self._thread = threading.Thread(target=self._work, name="postroom aio", daemon=True)
+        self._thread.start()
+
+    # Calls
+
+    async def run(self, call: Callable[[], T], *, keep: bool = False) -> T:
+        """Make a call in the thread and return what it returns.
+
+        Whoever is cancelled here leaves at once. A call that has not begun is then not made, unless it is to be kept; what
+        a call that has begun claims for nobody is given back.
+        """
+        return cast("T", await self._finish(Job(call, self.loop.create_future(), keep=keep)))
+
+    async def send(self, draft: Draft) -> str:
+        """Store a message, together with others that wait to be stored. Returns its id after the commit."""
+        return cast("str", await self._finish(Job(None, self.loop.create_future(), draft=draft)))
+
+    def begin(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Make a call in the thread, before everything that is asked for after this. Its end may be waited for, or not."""
+        if self.closing:
+            raise RoomClosed("this room is closed")
+        job = Job(call, self.loop.create_future())
+        self._submit(job)
+        assert job.future is not None
+        job.future.add_done_callback(_look_at_error)
+        return job.future
+
+    async def _finish(self, job: Job) -> Any:
+        if asyncio.get_running_loop() is not self.loop:
+            raise RoomError("this room was opened in another event loop; open one in each loop that needs it")
+        if self._stopped or (self.closing and not job.keep):
+            raise RoomClosed("this room is closed")
+        self._submit(job)
+        assert job.future is not None
+        try:
+            return await job.future
+        except asyncio.CancelledError:
+            job.left = True
+            if job.future.done() and not job.future.cancelled() and job.future.exception() is None:
+                self.post(job.undo)  # it was done, and was on its way to the one who left
+            raise
+
+    def _submit(self, job: Job) -> None:
+        """Hand jobs over once per turn of the loop: what came together is stored together, and waking costs once."""
+        if not self._outbox:
+            self.loop.call_soon(self._flush)
+        self._outbox.append(job)
+
+    def _flush(self) -> None:
+        jobs, self._outbox = self._outbox, []
+        if jobs:
+            self._queue.put(jobs)
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Make a call in the thread for which nobody waits. From any thread, also while something is collected."""
+        if self._stopped:
+            with suppress(Exception):  # the store is closed: there is nothing left to wait for, and little to do
+                call()
+        else:
+            self._queue.put([Job(call, None, keep=True)])
+
+    # The thread
+
+    def _work(self) -> None:
+        jobs: deque[Job] = deque()
+        last = False
+        while jobs or not last:
+            while not last and (not jobs or not self._queue.empty()):
+                came = self._queue.get()
+                last = came is None
+                jobs += came or ()
+            if jobs:
+                self._do(jobs)
+
+    def _do(self, jobs: deque[Job]) -> None:
+        """The next job; where it is a message, with all that stand behind it."""
+        job = jobs.popleft()
+        if job.draft is None:
+            if job.keep or not job.left:
+                self._call(job)
+            self._end([job])
+            return
+        together = [job]
+        while jobs and jobs[0].draft is not None and len(together) < MAX_TOGETHER:
+            together.append(jobs.popleft())
+        together = [job for job in together if not job.left]
+        if together:
+            self._put(together)
+            self._end(together)
+
+    @staticmethod
+    def _call(job: Job) -> None:
+        assert job.call is not None
+        try:
+            job.result = job.call()
+        except BaseException as error:  # noqa: BLE001  it belongs to whoever waits for the job
+            job.error = error
+
+    def _put(self, jobs: list[Job]) -> None:
+        assert self.desk is not None
+        self._stirred = True
+        ends = self.desk.put_each([job.draft for job in jobs if job.draft is not None])
+        for job, end in zip(jobs, ends, strict=True):
+            if isinstance(end, str):
+                job.result = end
+            else:
+                job.error = end
+
+    def _end(self, jobs: list[Job]) -> None:
+        reached("aio.done")
+        tell = False
+        for job in jobs:
+            self._stirred |= job.keep
+            if job.future is None:
+                if job.error is not None:
+                    log.debug("a call that nobody waits for failed", exc_info=job.error, extra={"action": "aio_posted"})
+            elif job.left:
+                job.undo()
+            else:
+                self._done.append(job)
+                tell = True
+        if tell and not self._told:
+            self._told = True
+            try:
+                self.loop.call_soon_threadsafe(self._deliver)
+            except RuntimeError:  # the loop is closed: nobody will ever ask
+                self._deliver_to_nobody()
+
+    def _deliver_to_nobody(self) -> None:
+        self._told = False
+        while self._done:
+            self._done.popleft().undo()
+
+    def _deliver(self) -> None:
+        """In the loop: give results to those who wait; what nobody waits for any more is undone in the thread."""
+        self._told = False
+        while self._done:
+            job = self._done.popleft()
+            assert job.future is not None
+            if job.future.done():
+                self.post(job.undo)
+            elif job.error is not None:
+                job.future.set_exception(job.error)
+            else:
+                job.future.set_result(job.result)
+
+    # Waiting, in the loop
+
+    async def pause(self, pause: Pause, descriptor: int | None) -> bool:
+        """Wait for a hint or the end of the time; whether a hint came. Raises RoomClosed when the room closes."""
+        if not self.closing:
+            woken: asyncio.Future[bool] = self.loop.create_future()
+            self._pauses.add(woken)
+            alarm = self.clock.call_later(self.loop, pause.span_s, partial(_wake, woken, False))
+            if descriptor is not None:
+                self.loop.add_reader(descriptor, _wake, woken, True)
+            else:
+                self._watch(woken, pause.waiter)
+            try:
+                hinted = await woken
+            finally:
+                alarm.cancel()
+                self._pauses.discard(woken)
+                if descriptor is not None:
+                    self.loop.remove_reader(descriptor)
+                else:
+                    self._watched.pop(woken, None)
+            if not self.closing:
+                return hinted
+        raise RoomClosed("the room was closed while waiting")
+
+    async def sleep(self, seconds: float) -> None:
+        """Return after that time, or when the room closes."""
+        woken: asyncio.Future[bool] = self.loop.create_future()
+        self._pauses.add(woken)
+        alarm: Alarm = self.clock.call_later(self.loop, seconds, partial(_wake, woken, False))
+        try:
+            if not self.closing:
+                await woken
+        finally:
+            alarm.cancel()
+            self._pauses.discard(woken)
+
+    def _watch(self, woken: asyncio.Future[bool], waiter: Waiter) -> None:
+        self._watched[woken] = waiter
+        if self._watching is None:
+            self._watching = self.loop.create_task(self._watch_all(), name="postroom watching")
+
+    async def _watch_all(self) -> None:
+        """For waiters without a descriptor: one look for all of them, again and again, while there are any."""
+        try:
+            while self._watched and not self.closing:
+                await self.sleep(WATCH_S)
+                watched = list(self._watched.items())
+                with suppress(RoomError):
+                    for (woken, _), hinted in zip(watched, await self.run(partial(self._look, watched)), strict=True):
+                        if hinted:
+                            _wake(woken, True)
+        finally:
+            self._watching = None
+
+    def _look(self, watched: list[tuple[asyncio.Future[bool], Waiter]]) -> list[bool]:
+        stirred, self._stirred = self._stirred, False
+        hints = [waiter.wait(0) for _, waiter in watched]
+        return [True] * len(hints) if stirred else hints
+
+    # The end
+
+    def wake_all(self) -> None:
+        """The room closes: nothing new is taken, and everybody who waits is told."""
+        self.closing = True
+        for woken in tuple(self._pauses):
+            _wake(woken, False)
+
+    def stop(self) -> None:
+        """End the thread, after what it was given before. It is over when this returns."""
+        if not self._stopped:
+            self._flush()
+            self._stopped = True
+            self._queue.put(None)
+            self._thread.join()
+
+    def give_up(self) -> None:
+        """The room could not be opened, or nobody waits for it any more: close what is open when the thread comes to it."""
+        self.post(self._close_desk)
+        self._stopped = True
+        self._queue.put(None)
+
+    def _close_desk(self) -> None:
+        if self.desk is not None:
+            self.desk.close()
+
+
+def _look_at_error(begun: asyncio.Future[Any]) -> None:
+    """Who waits is told; what nobody waits for need not complain."""
+    if not begun.cancelled():
+        begun.exception()
+
+
+def _wake(woken: asyncio.Future[bool], hinted: bool) -> None:
+    if not woken.done():
+        woken.set_result(hinted)
+
+
+class Course(Generic[T]):
+    """Steps on their way: each is taken in the thread, the pauses between them are spent in the loop."""
+
+    def __init__(self, worker: WorkerThread, steps: Steps[Any] | Series[Any]) -> None:
+        self._worker = worker
+        self._steps = steps
+        self._pause: Pause | None = None
+        self._watched = False
+
+    async def next(self) -> Over | T:
+        """What the steps give next, or their end. When it raises (also when it is cancelled) they are closed."""
+        hinted = False
+        try:
+            while True:
+                found, descriptor = await self._worker.run(partial(self._step, hinted))
+                if not isinstance(found, Pause):
+                    return cast("Over | T", found)
+                self._pause, self._watched = found, descriptor is None
+                hinted = await self._worker.pause(found, descriptor)
+        except BaseException:
+            self.close()
+            raise
+
+    def _step(self, hinted: bool) -> Step:
+        """In the thread: take the hint, and one step."""
+        pause, self._pause = self._pause, None
+        if pause is not None and hinted and not self._watched:
+            hinted = pause.waiter.wait(0)
+        try:
+            found = next(self._steps) if pause is None else self._steps.send(hinted)
+        except StopIteration as end:
+            return Step(Over(end.value), None)
+        return Step(found, _descriptor(found))
+
+    def close(self) -> None:
+        """End the steps where they stand: what they hold is given back. In the thread, and not at once."""
+        self._worker.post(self._steps.close)
+
+    async def finish(self) -> T:
+        """Take the steps to their end."""
+        over = await self.next()
+        assert isinstance(over, Over)
+        return cast("T", over.value)
+
+
+def _descriptor(found: object) -> int | None:
+    try:
+        return found.waiter.fileno() if isinstance(found, Pause) else None
+    except OSError:  # this store has none on this system
+        return None

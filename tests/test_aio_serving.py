@@ -1,0 +1,163 @@
+"""Answering messages with coroutines and with plain functions, in one loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from tests.in_loop import PATIENCE_S, run, states, until
+
+import postroom
+from postroom import aio
+from postroom.clock import ManualClock
+
+
+def test_handlers_may_be_coroutine_functions_or_plain_ones(url: str) -> None:
+    async def slow(message: aio.Received) -> dict[str, Any]:
+        assert isinstance(message, aio.Received)
+        await asyncio.sleep(0)
+        return {"by": "a coroutine"}
+
+    def plain(message: postroom.Received) -> dict[str, Any]:
+        assert isinstance(message, postroom.Received)
+        assert threading.current_thread() is not threading.main_thread()
+        return {"by": "a thread"}
+
+    async def main() -> None:
+        async with aio.open(url) as room:
+            ada = room.agent("ada")
+            serving = asyncio.create_task(room.agent("bob").serve({"slow": slow, "*": plain}))
+
+            assert (await ada.ask("bob", {}, type="slow")).payload == {"by": "a coroutine"}
+            assert (await ada.ask("bob", {}, type="other")).payload == {"by": "a thread"}
+            assert not serving.done()
+
+        await serving  # ended with the room
+
+    before = threading.active_count()
+    run(main())
+    assert threading.active_count() <= before + 4  # threads of plain handlers end by themselves
+
+
+def test_a_handler_that_fails_has_its_message_delivered_again_and_then_set_aside(url: str) -> None:
+    async def fail(message: aio.Received) -> None:
+        raise ValueError(f"delivery {message.delivery_count}")
+
+    async def main() -> None:
+        clock = ManualClock()
+        async with aio.open(url, clock=clock, max_deliveries=2) as room:
+            id = await room.agent("ada").send("bob", {})
+            serving = asyncio.create_task(room.agent("bob").serve({"*": fail}))
+            while (await room.receipt(id)).state != "dead":
+                clock.advance(0.5)
+                await asyncio.sleep(0.001)
+            serving.cancel()
+
+            (letter,) = await room.dead_letters()
+            assert [attempt.error for attempt in letter.attempts] == [
+                "ValueError: delivery 1",
+                "ValueError: delivery 2",
+            ]
+
+    run(main())
+
+
+def test_as_many_run_at_once_as_was_asked_for(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            ada, running, most, go = await room.agent("ada"), 0, 0, asyncio.Event()
+
+            async def work(_: aio.Received) -> None:
+                nonlocal running, most
+                running += 1
+                most = max(most, running)
+                await go.wait()
+                running -= 1
+
+            await ada.send_many([{"to": "bob", "payload": {}}] * 12)
+            serving = asyncio.create_task(room.agent("bob").serve({"*": work}, concurrency=5))
+            await until(lambda: running == 5)
+            assert await states(room) == {"stored": 7, "claimed": 5}
+            go.set()
+            while await states(room) != {"acked": 12}:
+                pass
+            assert most == 5
+            serving.cancel()
+
+    run(main())
+
+
+def test_serving_that_is_cancelled_gives_back_what_runs(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            ada, bob, running = await room.agent("ada"), room.agent("bob"), asyncio.Event()
+
+            async def work(_: aio.Received) -> None:
+                running.set()
+                await asyncio.Event().wait()
+
+            await ada.send_many([{"to": "bob", "payload": {}}] * 6)
+            serving = asyncio.create_task(bob.serve({"*": work}, concurrency=3))
+            await running.wait()
+            serving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await serving
+
+            assert await states(room) == {"stored": 6}
+
+    run(main())
+
+
+def test_a_plain_function_is_waited_for_when_serving_is_cancelled(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            id = await room.agent("ada").send("bob", {})
+            running, go = threading.Event(), threading.Event()
+
+            def work(_: postroom.Received) -> None:
+                running.set()
+                assert go.wait(PATIENCE_S)
+
+            serving = asyncio.create_task(room.agent("bob").serve({"*": work}))
+            await until(running.is_set)
+            serving.cancel()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not serving.done()
+            go.set()
+            with pytest.raises(asyncio.CancelledError):
+                await serving
+
+            assert (await states(room), (await room.receipt(id)).state) == ({"acked": 1}, "acked")
+
+    run(main())
+
+
+def test_a_lease_is_extended_while_a_handler_runs(url: str) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with aio.open(url, clock=clock) as room:
+            id = await room.agent("ada").send("bob", {})
+            running, go = asyncio.Event(), asyncio.Event()
+
+            async def work(_: aio.Received) -> None:
+                running.set()
+                await go.wait()
+
+            serving = asyncio.create_task(room.agent("bob").serve({"*": work}, lease_s=30))
+            await running.wait()
+            for _ in range(10):
+                before = len((await room.receipt(id)).events)
+                clock.advance(10.5)
+                while len((await room.receipt(id)).events) == before:
+                    pass
+            go.set()
+            while (await room.receipt(id)).state == "claimed":
+                pass
+
+            assert (await room.receipt(id)).state == "acked"
+            serving.cancel()
+
+    run(main())
