@@ -109,6 +109,11 @@ STEPS: dict[str, Step] = {
     "ask": Step(_nothing, lambda store, _: store.put([letter(waiter=ELSEWHERE)])),
     "publish": Step(_subscribed, lambda store, _: store.put([letter(None, channel="news", publish=True)])),
     "claim": Step(_letter, lambda store, _: store.claim(want(owner=ELSEWHERE, limit=2))),
+    "claim one": Step(_letter, lambda store, _: store.claim(want(owner=ELSEWHERE))),
+    "claim one of a channel": Step(
+        lambda store: _letter(store, channel="work"),
+        lambda store, _: store.claim(want(owner=ELSEWHERE, channels=("work",))),
+    ),
     "claim and ack": Step(_letter, lambda store, _: store.claim(want(owner=ELSEWHERE, settle=True))),
     "claim what came due": Step(
         lambda store: _letter(store, delay_s=5, priority=9), lambda store, _: store.claim(want(owner=ELSEWHERE)), 6.0
@@ -121,6 +126,7 @@ STEPS: dict[str, Step] = {
     "retry": Step(_held, _settle("retry", detail="not now", delay_s=5)),
     "retry at once": Step(_held, _settle("retry", detail="not now")),
     "retry for the last time": Step(lambda store: _held(store, max_deliveries=1), _settle("retry", detail="not now")),
+    "return unseen": Step(_held, _settle("returned", detail="nobody saw it", claim_next=want(owner=ELSEWHERE))),
     "dead": Step(_held, _settle("dead", detail="too hard")),
     "extend": Step(_held, lambda store, known: store.extend(_ticket(known), 900)),
     "expire": Step(lambda store: _letter(store, ttl_s=5), lambda store, _: store.sweep(), 6.0),
