@@ -1,0 +1,186 @@
+"""A measured process: `python -m postroom.bench.worker`.
+
+It reads one task (a line of JSON), opens its client, says `ready`, waits for a line, does its role, and writes what it
+found as one line of JSON.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from postroom.clock import SYSTEM
+
+from .client import Client, NotHere, Setup, make_payload
+from .peers import peer
+from .plan import BATCH, PAUSE_S
+
+#: A consumer that found nothing for so long looks whether all is sent, in seconds.
+IDLE_S: Final = 0.25
+#: Whoever waits for one message gives up after this, in seconds.
+PATIENCE_S: Final = 10.0
+WARM_UP: Final = 50
+
+Found = dict[str, Any]
+
+
+class Task(msgspec.Struct):
+    """What a process is to do."""
+
+    role: str
+    peer: str
+    setup: Setup
+    count: int = 0
+    first: int = 0  # number of its first message
+    cap_s: float = 10.0
+    done_flag: str = ""  # a file that is there once everything is sent
+    places: list[Setup] = []  # W7: one per depth
+    depths: list[int] = []
+
+
+class Deadline:
+    """When a role must stop, done or not."""
+
+    def __init__(self, cap_s: float) -> None:
+        self._until_ns = SYSTEM.steady_ns() + round(cap_s * 1e9)
+
+    def passed(self) -> bool:
+        return SYSTEM.steady_ns() >= self._until_ns
+
+
+def send(client: Client, task: Task) -> Found:
+    """W1: one by one."""
+    for number in range(WARM_UP):
+        client.send(make_payload(-number))
+    return produce(client, task)
+
+
+def produce(client: Client, task: Task) -> Found:
+    """Send as fast as it goes: the numbers from `first`, as many as there is time for."""
+    deadline, begun_ns, sent = Deadline(task.cap_s), SYSTEM.steady_ns(), 0
+    for number in range(task.first, task.first + task.count):
+        client.send(make_payload(number))
+        sent += 1
+        if not sent % 64 and deadline.passed():
+            break
+    return {"sent": sent, "begun_ns": begun_ns, "ended_ns": SYSTEM.steady_ns()}
+
+
+def send_batches(client: Client, task: Task) -> Found:
+    """W2: many at once."""
+    client.send_batch([make_payload(number) for number in range(BATCH)])
+    deadline, begun_ns, sent = Deadline(task.cap_s), SYSTEM.steady_ns(), 0
+    while sent < task.count and not deadline.passed():
+        client.send_batch([make_payload(number) for number in range(sent, sent + BATCH)])
+        sent += BATCH
+    return {"sent": sent, "begun_ns": begun_ns, "ended_ns": SYSTEM.steady_ns()}
+
+
+def consume(client: Client, task: Task) -> Found:
+    """W3, W4: claim one, ack one, until everything is sent and nothing is left."""
+    deadline, numbers, ended_ns, over = Deadline(task.cap_s), [], 0, False
+    while not deadline.passed():
+        over_now = os.path.exists(task.done_flag)
+        for payload in client.messages(IDLE_S):
+            numbers.append(payload["n"])
+            ended_ns = SYSTEM.steady_ns()
+            if not len(numbers) % 64 and deadline.passed():
+                break
+        if over_now:
+            over = True
+            break
+    return {"numbers": numbers, "ended_ns": ended_ns, "drained": over}
+
+
+def wait(client: Client, task: Task) -> Found:
+    """W5: be woken, again and again."""
+    waits_ms = []
+    for _ in range(task.count):
+        got = client.receive(PATIENCE_S)
+        now_ns = SYSTEM.steady_ns()
+        if got is None:
+            break
+        waits_ms.append((now_ns - got[0]["sent"]) / 1e6)
+        client.ack(got[1])
+    return {"ms": waits_ms}
+
+
+def ring(client: Client, task: Task) -> Found:
+    """W5: send now and then."""
+    for number in range(task.count):
+        SYSTEM.sleep(PAUSE_S)
+        client.send(make_payload(number, SYSTEM.steady_ns()))
+    return {}
+
+
+def ask(client: Client, task: Task) -> Found:
+    """W6: one question after the other."""
+    for number in range(20):
+        client.ask(make_payload(number), PATIENCE_S)
+    deadline, took_ms, begun_ns = Deadline(task.cap_s), [], SYSTEM.steady_ns()
+    for number in range(task.count):
+        asked_ns = SYSTEM.steady_ns()
+        answer = client.ask(make_payload(number, asked_ns), PATIENCE_S)
+        took_ms.append((SYSTEM.steady_ns() - asked_ns) / 1e6)
+        if answer["n"] != number:
+            raise RuntimeError(f"asked {number}, was answered {answer['n']}")
+        if not number % 64 and deadline.passed():
+            break
+    return {"ms": took_ms, "begun_ns": begun_ns, "ended_ns": SYSTEM.steady_ns()}
+
+
+def answer(client: Client, task: Task) -> Found:
+    """W6: answer until all is asked."""
+    deadline, answered = Deadline(task.cap_s + 10), 0
+    while not deadline.passed() and not os.path.exists(task.done_flag):
+        for _ in client.answer(IDLE_S):
+            answered += 1
+    return {"answered": answered}
+
+
+ROLES: Final[dict[str, Callable[[Client, Task], Found]]] = {
+    "send": send,
+    "send_batches": send_batches,
+    "produce": produce,
+    "consume": consume,
+    "wait": wait,
+    "ring": ring,
+    "ask": ask,
+    "answer": answer,
+}
+
+
+def say(value: object) -> None:
+    """Write a line for the one who started us."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Do one task."""
+    task = msgspec.json.decode(sys.stdin.readline(), type=Task)
+    try:
+        if task.role == "depth":
+            from .depth import depth
+
+            say("ready")
+            sys.stdin.readline()
+            say(depth(task))
+            return
+        client = peer(task.peer).client(task.setup)
+        say("ready")
+        sys.stdin.readline()
+        found = ROLES[task.role](client, task)
+        client.close()
+    except NotHere as why:
+        say({"not_here": str(why)})
+        return
+    say(found)
+
+
+if __name__ == "__main__":
+    main()
