@@ -15,6 +15,7 @@ import apsw
 from postroom.bells import Bells
 from postroom.clock import SYSTEM
 from postroom.config import Config
+from postroom.desk import Deadline
 from postroom.message import key_at
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite_file import DATABASE, WAL_PAGES, load_statements
@@ -78,8 +79,9 @@ class BareClient(Client):
         row = self._claim()
         if row is None:
             with self._bells.listen([f"box/{self.setup.me}"]) as waiter:
-                row = self._claim()
-                if row is None and waiter.wait(timeout_s):
+                row, deadline = self._claim(), Deadline(SYSTEM, timeout_s)
+                while row is None and (left_s := deadline.left_s()):
+                    waiter.wait(left_s)
                     row = self._claim()
         return None if row is None else (decode(row[_PAYLOAD]), (row[0], row[_TOKEN]))
 
