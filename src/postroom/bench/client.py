@@ -99,7 +99,7 @@ class Client(ABC):
             yield
 
     def prefill(self, count: int) -> None:
-        """Leave that many messages pending for its own receiver."""
+        """W7: leave that many messages for `receive`, as its way says. In W7 a client sends to itself."""
         for start in range(0, count, 1000):
             self.send_batch([make_payload(number) for number in range(start, min(count, start + 1000))])
 
@@ -118,6 +118,10 @@ class Peer:
     #: Ways to receive (works W3 and W4) and to ask (W6); "" is the only one.
     receive_ways: ClassVar[tuple[str, ...]] = ("",)
     ask_ways: ClassVar[tuple[str, ...]] = ("",)
+    #: What lies beside the messages that are sent and received in W7.
+    depth_ways: ClassVar[tuple[str, ...]] = ("pending",)
+    #: W7: more than so many are not put into it, because that takes too long; None is no limit.
+    most_pending: ClassVar[int | None] = None
     #: Whether it can be told to have every message on disk before a call returns, and is measured so too.
     has_full_sync: ClassVar[bool] = False
     #: Works that it is not measured with, and why.

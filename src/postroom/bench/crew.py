@@ -11,15 +11,12 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from postroom.clock import SYSTEM
 from postroom.errors import PostroomError
 
 from .client import NotHere
 from .worker import Found, Task
 
 PROGRAM: Final = (sys.executable, "-m", "postroom.bench.worker")
-#: Opening a client takes no longer than this, in seconds; a role no longer than its cap and this.
-PATIENCE_S: Final = 30.0
 
 
 class BenchFailed(PostroomError):
@@ -50,7 +47,7 @@ class Hand:
 
     def await_ready(self) -> None:
         """Return when its client is open."""
-        said = self._hear(PATIENCE_S)
+        said = self._hear(self.task.patience_s)
         if said != "ready":
             raise NotHere(str(said.get("not_here", said)))
 
@@ -60,7 +57,7 @@ class Hand:
 
     def found(self) -> Found:
         """What it found, when it is done."""
-        said: Found = self._hear(self.task.cap_s + PATIENCE_S)
+        said: Found = self._hear(self.task.cap_s + self.task.patience_s)
         if "not_here" in said:
             raise NotHere(said["not_here"])
         return said
@@ -81,12 +78,3 @@ class Hand:
     def _who(self) -> str:
         return f"the process that should {self.task.role} with {self.task.peer}"
 
-
-def begin(hands: Sequence[Hand]) -> int:
-    """Let all begin together, once all are ready. Returns that moment."""
-    for hand in hands:
-        hand.await_ready()
-    begun_ns = SYSTEM.steady_ns()
-    for hand in hands:
-        hand.go()
-    return begun_ns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,8 +11,10 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any, Final
 
+import msgspec
+
 from .client import Setup
-from .crew import Hand, begin
+from .crew import Hand
 from .peers import peer
 from .plan import CROWD, WORKS, Entry, Scale
 from .worker import Found, Task
@@ -74,7 +77,8 @@ def _rate(count: int, begun_ns: int, ended_ns: int) -> float:
 
 def _send(place: Place, count: int, cap_s: float, role: str = "send") -> Sample:
     hand = place.start(role, place.setup(BACK, BOX), count=count, cap_s=cap_s)
-    begin([hand])
+    hand.await_ready()
+    hand.go()
     found = hand.found()
     return {"rate": _rate(found["sent"], found["begun_ns"], found["ended_ns"])}
 
@@ -155,6 +159,27 @@ def _ask(place: Place, count: int, cap_s: float) -> Sample:
     }
 
 
+def _depth(place: Place, count: int, cap_s: float, scale: Scale) -> Sample:
+    """One process for all depths; they differ by folder, and on a server by box."""
+    depths = scale.depths(peer(place.entry.peer))
+    if place.entry.way != "pending":
+        depths = [depths[0], depths[-1]]
+    places = []
+    for depth in depths:
+        box = f"{BOX}{depth}"
+        setup = place.setup(box, box)
+        if os.path.isdir(place.address):
+            os.makedirs(folder := f"{place.address}/{depth}", exist_ok=True)
+            setup = msgspec.structs.replace(setup, address=folder)
+        places.append(setup)
+    hand = place.start("depth", places[0], count=count, places=places, depths=depths, cap_s=cap_s, patience_s=300)
+    hand.await_ready()
+    hand.go()
+    found = hand.found()
+    ratios = {f"{name}_ratio": [value / found[f"{name}_us"][0] for value in found[f"{name}_us"]] for name in ("send", "take")}
+    return {"depths": depths, **found, **ratios}
+
+
 _MEASURE: Final[dict[str, Callable[[Place, int, float], Sample]]] = {
     "W1": _send,
     "W2": _send_batches,
@@ -168,4 +193,6 @@ _MEASURE: Final[dict[str, Callable[[Place, int, float], Sample]]] = {
 def measure(work: str, entry: Entry, scale: Scale, base: str | None = None) -> Sample:
     """One measurement of a work. Raises NotHere when the entry cannot do it."""
     with place_for(entry, base) as place:
+        if work == "W7":
+            return _depth(place, scale.count(WORKS[work]), 4 * scale.cap_s, scale)
         return _MEASURE[work](place, scale.count(WORKS[work]), scale.cap_s)

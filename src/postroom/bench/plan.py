@@ -16,6 +16,8 @@ BATCH: Final = 100
 PAUSE_S: Final = 0.02
 #: W7: the depth with which the others are compared.
 SHALLOW: Final = 10
+#: W7: so many agents in so many channels.
+SPREAD: Final = 1000
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -38,7 +40,7 @@ WORKS: Final = {
         Work("W4", f"{CROWD} send, {CROWD} receive", 20_000, "rate", "/s"),
         Work("W5", "wake a receiver that waits", 250, "p50_ms", "ms", more_is_better=False),
         Work("W6", "question and answer", 4_000, "rate", "/s"),
-        Work("W7", "send and receive beside many messages", 2_000, "rate", "/s"),
+        Work("W7", "send and receive beside many messages", 2_000, "send_us", "µs", more_is_better=False),
     )
 }
 
@@ -72,16 +74,18 @@ class Scale(msgspec.Struct, frozen=True):
         count = max(least, round(work.count * self.factor))
         return count - count % {"W2": BATCH, "W4": CROWD}.get(work.name, 1)
 
-    def depths(self) -> tuple[int, ...]:
-        """How many messages are pending in W7, the few first."""
-        return (SHALLOW, max(100, round(100_000 * self.factor)), max(1000, round(1_000_000 * self.factor)))
+    def depths(self, peer: type[Peer]) -> list[int]:
+        """Beside how many messages W7 is measured: beside few first, with which the others are compared."""
+        depths = [max(SHALLOW, round(100_000 * self.factor)), max(SHALLOW, round(1_000_000 * self.factor))]
+        return [SHALLOW, *(depth for depth in depths if peer.most_pending is None or depth <= peer.most_pending)]
 
 
 def entries(work: str, peer: type[Peer]) -> Iterable[Entry]:
     """In which ways a peer does a work."""
     if work in peer.not_measured:
         return
-    ways = {"W3": peer.receive_ways, "W4": peer.receive_ways, "W6": peer.ask_ways}.get(work, ("",))
+    ways_of = {"W3": peer.receive_ways, "W4": peer.receive_ways, "W6": peer.ask_ways, "W7": peer.depth_ways}
+    ways = ways_of.get(work, ("",))
     for sync in ("normal", "full") if peer.has_full_sync and work in WORKS_WITH_FULL_SYNC else ("normal",):
         for way in ways:
             yield Entry(peer.name, way, sync)

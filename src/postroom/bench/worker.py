@@ -36,10 +36,13 @@ class Task(msgspec.Struct):
     setup: Setup
     count: int = 0
     first: int = 0  # number of its first message
-    cap_s: float = 10.0
+    pause_s: float = 0.0  # between two messages
+    cap_s: float = 10.0  # when it stops, done or not
+    patience_s: float = 30.0  # what it may take beyond that, to open and to fill
     done_flag: str = ""  # a file that is there once everything is sent
     places: list[Setup] = []  # W7: one per depth
     depths: list[int] = []
+    others: list[str] = []  # the load test: who else is there
 
 
 class Deadline:
@@ -160,26 +163,37 @@ def say(value: object) -> None:
     sys.stdout.flush()
 
 
+def begin(task: Task) -> Callable[[], Found]:
+    """Open what the task needs; calling what this returns does the work."""
+    if task.role == "depth":
+        from .depth import Depths
+
+        return Depths(task).measure
+    if task.role == "mingle":
+        from .mingle import Mingling
+
+        return Mingling(task).run
+    client = peer(task.peer).client(task.setup)
+
+    def work() -> Found:
+        try:
+            return ROLES[task.role](client, task)
+        finally:
+            client.close()
+
+    return work
+
+
 def main() -> None:
     """Do one task."""
     task = msgspec.json.decode(sys.stdin.readline(), type=Task)
     try:
-        if task.role == "depth":
-            from .depth import depth
-
-            say("ready")
-            sys.stdin.readline()
-            say(depth(task))
-            return
-        client = peer(task.peer).client(task.setup)
+        work = begin(task)
         say("ready")
         sys.stdin.readline()
-        found = ROLES[task.role](client, task)
-        client.close()
+        say(work())
     except NotHere as why:
         say({"not_here": str(why)})
-        return
-    say(found)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from postroom.stores.sqlite_file import DATABASE, WAL_PAGES, load_statements
 from postroom.stores.sqlite_rows import COLUMNS, ledger_text
 
 from ..client import Client, Payload, Peer, Setup, decode, encode, make_payload
+from ..plan import SPREAD
 
 _LEASE_MS: Final = 30_000
 #: Where the columns that a receiver needs stand in COLUMNS.
@@ -134,39 +135,52 @@ class BareClient(Client):
                 payload, handle = decode(row[_PAYLOAD]), (row[0], row[_TOKEN])
 
     def prefill(self, count: int) -> None:
-        fill(self._database, count, self.setup.me)
+        fill(self._database, count, self.setup.me, self.setup.way)
 
     def close(self) -> None:
         self._bells.close()
         self._database.close()
 
 
-def fill(database: apsw.Connection, count: int, to_agent: str, *, finished: bool = False, spread: int = 0) -> None:
-    """Put messages into a room's file, quickly and as if sent a minute ago: pending or acked; for one agent, or spread
-    over so many agents and channels.
+def fill(database: apsw.Connection, count: int, to_agent: str, way: str) -> None:
+    """Put messages into a room's file, quickly and as if they were sent a minute ago.
+
+    Pending or finished ones for one agent; or pending ones spread over many agents in many channels.
     """
     first = key_at(SYSTEM.wall_ms() * 1_000_000 - 60_000_000_000)
-    payload = encode(make_payload(0)).decode()
-    agent, channel = ("'a' || (n % ?3)", "'c' || (n / ?3 % ?3)") if spread else ("?2", "'general'")
-    state, change, claimed_by = ("2", "?4 + ?9 + n", "?2") if finished else ("0", "NULL", "NULL")
-    times, ledger = (1, ledger_text("claimed", 0, to_agent) + ledger_text("acked", 0, to_agent)) if finished else (0, "")
+    finished, spread = way == "finished", way not in ("pending", "finished")
+    agent, channel = ("'a' || (n % :spread)", "'c' || (n / :spread % :spread)") if spread else (":agent", "'general'")
+    state, change, claimed_by = ("2", ":first + :count + n", ":agent") if finished else ("0", "NULL", "NULL")
+    entries = (ledger_text("claimed", 0, to_agent), ledger_text("acked", 0, to_agent)) if finished else ()
     insert = (
         "INSERT INTO messages (key, state, token, change, priority, to_agent, channel, from_agent, type, max_deliveries, "
         "sent_ms, delivery_count, claimed_by, ledger, payload) "
-        "WITH RECURSIVE c(n) AS (SELECT ?1 UNION ALL SELECT n + 1 FROM c WHERE n + 1 < ?5) "
-        f"SELECT ?4 + n, {state}, ?7, {change}, 5, {agent}, {channel}, 'sender', 'message', 3, ?4 >> 21, ?7, {claimed_by}, "
-        "?8, ?6 FROM c"
+        "WITH RECURSIVE c(n) AS (SELECT :start UNION ALL SELECT n + 1 FROM c WHERE n + 1 < :end) "
+        f"SELECT :first + n, {state}, :times, {change}, 5, {agent}, {channel}, 'sender', 'message', 3, :first >> 21, :times, "
+        f"{claimed_by}, :ledger, :payload FROM c"
     )
+    values = {"agent": to_agent, "spread": SPREAD, "first": first, "count": count, "times": int(finished)}
+    values |= {"ledger": "".join(entries), "payload": encode(make_payload(0)).decode()}
     for start in range(0, count, 50_000):
-        end = min(count, start + 50_000)
-        database.execute(insert, (start, to_agent, spread, first, end, payload, times, ledger, count))
+        database.execute(insert, {**values, "start": start, "end": min(count, start + 50_000)})
     database.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+
+
+def fill_room(folder: Path, count: int, to_agent: str, way: str) -> None:
+    """The same for a room that is open elsewhere."""
+    database = apsw.Connection(str(folder / DATABASE), flags=apsw.SQLITE_OPEN_READWRITE)
+    database.set_busy_timeout(10_000)
+    try:
+        fill(database, count, to_agent, way)
+    finally:
+        database.close()
 
 
 class BarePeer(Peer):
     name = "bare"
     about = "Postroom's statements straight through apsw: the floor"
     receive_ways = ("two steps", "one step")
+    depth_ways = ("pending", "finished")
     has_full_sync = True
 
     @staticmethod

@@ -77,6 +77,7 @@ class NatsPeer(Peer):
     name = "nats"
     about = "JetStream on disk, written out every two minutes; an ack is not waited for"
     packages = ("nats-py",)
+    most_pending = 100_000
 
     @staticmethod
     def versions() -> dict[str, str]:

@@ -44,6 +44,7 @@ class LiteQueuePeer(Peer):
     name = "litequeue"
     about = "SQLite, WAL, synchronous=NORMAL; receivers look every millisecond"
     packages = ("litequeue",)
+    most_pending = 100_000
 
     @staticmethod
     def versions() -> dict[str, str]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import postroom
+from postroom.agent import Agent
 from postroom.received import Received
 
 from ..client import Client, Payload, Peer, Setup
+from ..plan import SPREAD
+from .bare_apsw import fill_room
 
 
 class PostroomClient(Client):
@@ -58,8 +62,35 @@ class PostroomClient(Client):
             message.reply(message.payload)
             yield
 
+    def prefill(self, count: int) -> None:
+        fill_room(Path(self.setup.address), count, self.setup.me, self.setup.way)
+
     def close(self) -> None:
         self._room.close()
+
+
+class SpreadClient(PostroomClient):
+    """W7 with a thousand channels and a thousand agents: sends to one after the other, and receives as they do."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self._agents = [self._room.agent(f"a{number}") for number in range(8)]
+        self._named = setup.way.endswith("named channel")
+        self._sent = self._received = 0
+
+    def _turn(self, number: int) -> tuple[Agent, str]:
+        return self._agents[number % len(self._agents)], f"c{number * 7 % SPREAD}"
+
+    def send(self, payload: Payload) -> None:
+        agent, channel = self._turn(self._sent)
+        self._sent += 1
+        self._agent.send(agent.name, payload, channel=channel)
+
+    def receive(self, timeout_s: float) -> tuple[Payload, Received] | None:
+        agent, channel = self._turn(self._received)
+        self._received += 1
+        message = agent.receive(timeout_s, channels=[channel] if self._named else None)
+        return message.payload, message
 
 
 class PostroomPeer(Peer):
@@ -67,6 +98,7 @@ class PostroomPeer(Peer):
     about = "SQLite room, WAL"
     receive_ways = ("receive + ack", "listen")
     ask_ways = ("send + receive", "ask")
+    depth_ways = ("pending", "finished", "spread", "spread, named channel")
     has_full_sync = True
 
     @staticmethod
@@ -75,7 +107,7 @@ class PostroomPeer(Peer):
 
     @staticmethod
     def client(setup: Setup) -> Client:
-        return PostroomClient(setup)
+        return SpreadClient(setup) if setup.way.startswith("spread") else PostroomClient(setup)
 
 
 PEER = PostroomPeer
