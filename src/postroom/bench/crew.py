@@ -47,8 +47,12 @@ class Hand:
 
     def await_ready(self) -> None:
         """Return when its client is open."""
-        said = self._hear(self.task.patience_s)
-        if said != "ready":
+        self.await_word("ready", 0)
+
+    def await_word(self, word: str, cap_s: float | None = None) -> None:
+        """Return when it says so."""
+        said = self._hear((self.task.cap_s if cap_s is None else cap_s) + self.task.patience_s)
+        if said != word:
             raise NotHere(str(said.get("not_here", said)))
 
     def go(self) -> None:
@@ -77,4 +81,3 @@ class Hand:
 
     def _who(self) -> str:
         return f"the process that should {self.task.role} with {self.task.peer}"
-

@@ -40,7 +40,7 @@ class Depths:
         deadline = Deadline(self._task.cap_s)
         for number in range(1 + max(3, self._task.count // PIECE)):
             for place, client in enumerate(self._clients):
-                send_us, take_us = _piece(lambda: client.send(make_payload(0))), _piece(lambda: _take(client))
+                send_us, take_us = _piece(_send, client), _piece(_take, client)
                 if number:  # the first only warms up
                     sends[place].append(send_us)
                     takes[place].append(take_us)
@@ -51,6 +51,10 @@ class Depths:
         return {"send_us": [median(pieces) for pieces in sends], "take_us": [median(pieces) for pieces in takes]}
 
 
+def _send(client: Client) -> None:
+    client.send(make_payload(0))
+
+
 def _take(client: Client) -> None:
     got = client.receive(PATIENCE_S)
     if got is None:
@@ -58,11 +62,11 @@ def _take(client: Client) -> None:
     client.ack(got[1])
 
 
-def _piece(step: Callable[[], None]) -> float:
+def _piece(step: Callable[[Client], None], client: Client) -> float:
     """Microseconds per step."""
     deadline, begun_ns, done = Deadline(PIECE_CAP_S), SYSTEM.steady_ns(), 0
     for _ in range(PIECE):
-        step()
+        step(client)
         done += 1
         if deadline.passed():
             break

@@ -176,7 +176,9 @@ def _depth(place: Place, count: int, cap_s: float, scale: Scale) -> Sample:
     hand.await_ready()
     hand.go()
     found = hand.found()
-    ratios = {f"{name}_ratio": [value / found[f"{name}_us"][0] for value in found[f"{name}_us"]] for name in ("send", "take")}
+    ratios = {
+        f"{name}_ratio": [value / found[f"{name}_us"][0] for value in found[f"{name}_us"]] for name in ("send", "take")
+    }
     return {"depths": depths, **found, **ratios}
 
 
