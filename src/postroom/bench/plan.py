@@ -20,6 +20,10 @@ SHALLOW: Final = 10
 SPREAD: Final = 1000
 
 
+#: The ones whose ratios are worked out.
+COMPARED: Final = ("postroom", "bare", "redis")
+
+
 class Work(msgspec.Struct, frozen=True):
     """One kind of work, with how often it is done at full scale, and what its figure is."""
 

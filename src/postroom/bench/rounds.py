@@ -15,7 +15,7 @@ from .client import NotHere, Peer
 from .crew import BenchFailed
 from .measure import Sample, measure
 from .peers import peer
-from .plan import WORKS, Entry, Scale, entries
+from .plan import COMPARED, WORKS, Entry, Scale, entries
 
 #: Called before each measurement: how many are done, how many there are, which one is next.
 Progress = Callable[[int, int, str], None]
@@ -91,10 +91,15 @@ def run(
     rounds: int,
     scale: Scale,
     *,
+    thorough: bool = False,
     folder: str | None = None,
     progress: Progress = lambda *_: None,
 ) -> Report:
-    """Measure these works of these peers. W7 is measured once: it goes round its depths by itself."""
+    """Measure these works of these peers.
+
+    W7 is measured once: it goes round its depths by itself. So are, unless `thorough`, the peers that nothing is
+    compared with.
+    """
     here, versions, left_out = present(names)
     about = {found.name: found.about for found in here}
     report = Report(iso(SYSTEM.wall_ms()), machine(), versions, about, left_out, rounds, scale, [])
@@ -104,6 +109,7 @@ def run(
         for work in works
         if work != "W7" or number == 0
         for found in here
+        if number == 0 or thorough or found.name in COMPARED
         for entry in entries(work, found)
     ]
     hopeless: set[tuple[str, Entry]] = set()

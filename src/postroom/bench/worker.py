@@ -20,7 +20,7 @@ from .peers import peer
 from .plan import BATCH, PAUSE_S
 
 #: A consumer that found nothing for so long looks whether all is sent, in seconds.
-IDLE_S: Final = 0.25
+IDLE_S: Final = 0.1
 #: Whoever waits for one message gives up after this, in seconds.
 PATIENCE_S: Final = 10.0
 WARM_UP: Final = 50

@@ -30,7 +30,12 @@ def bench_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--works", metavar="W1,W3", type=_names(WORKS), default=WORKS, help=f"which works, of {', '.join(WORKS)}")
     add("--peers", metavar="NAMES", type=_names(PEERS), default=PEERS, help=f"which peers, of {', '.join(PEERS)}")
-    add("--rounds", metavar="N", type=options.count, help="how often everything is measured; 3 unless told")
+    add(
+        "--rounds",
+        metavar="N",
+        type=options.count,
+        help="how often everything is measured; unless told, 3 times what is compared, and the others once",
+    )
     add("--scale", metavar="X", type=_scale, help="how much is done in each: 1 is everything, 0.1 unless told")
     add("--full", action="store_true", help=f"the whole run, a quarter of an hour: --scale 1 --rounds {FULL_ROUNDS}")
     add("--save", metavar="FILE", help="write machine, versions and every sample there, as JSON")
@@ -82,7 +87,8 @@ def _measure(call: Call) -> int:
     scale = Scale(factor, cap_s=4.0 if factor < FULL else 10.0)
     rounds = args.rounds or (FULL_ROUNDS if args.full else 3)
     with _progress(quiet=call.json) as progress:
-        report = run(args.works, args.peers, rounds, scale, folder=args.folder, progress=progress)
+        thorough = bool(args.full or args.rounds)
+        report = run(args.works, args.peers, rounds, scale, thorough=thorough, folder=args.folder, progress=progress)
     if args.save:
         Path(args.save).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
     if call.json:

@@ -69,7 +69,8 @@ class NatsClient(Client):
         self._do(handle.ack())
 
     def close(self) -> None:
-        self._do(self._nats.drain())
+        self._do(self._nats.flush())  # the last acks
+        self._do(self._nats.close())
         self._loop.close()
 
 

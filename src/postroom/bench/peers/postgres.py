@@ -100,11 +100,12 @@ class PostgresPeer(Peer):
     @staticmethod
     @contextmanager
     def serve(folder: Path, sync: str) -> Iterator[str]:
-        # PostgreSQL refuses to run as root, and another user cannot enter a private folder: it gets one of its own
-        home = Path(tempfile.mkdtemp(prefix="postroom-bench-pg-", dir=folder.parents[1]))
+        # PostgreSQL refuses to run as root, and another user cannot enter root's private folders
+        root = os.geteuid() == 0
+        home = Path(tempfile.mkdtemp(prefix="postroom-bench-pg-", dir=None if root else folder))
         how: dict[str, Any] = {"cwd": home}
         try:
-            if os.geteuid() == 0:
+            if root:
                 nobody = pwd.getpwnam("nobody")
                 os.chown(home, nobody.pw_uid, nobody.pw_gid)
                 how |= {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}

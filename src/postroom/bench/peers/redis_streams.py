@@ -65,8 +65,8 @@ class RedisPeer(Peer):
     def versions() -> dict[str, str]:
         said = subprocess.run([_server(), "--version"], capture_output=True, text=True, check=True).stdout
         version = re.search(r"v=(\S+)", said)
-        clients = {name: package_version(name) for name in ("redis", "hiredis")}
-        return {"redis-server": version[1] if version else said.strip(), "redis-py": clients["redis"], **clients}
+        clients = {"redis-py": package_version("redis"), "hiredis": package_version("hiredis")}
+        return {"redis-server": version[1] if version else said.strip(), **clients}
 
     @staticmethod
     @contextmanager
