@@ -14,7 +14,7 @@ import msgspec
 from postroom.errors import PostroomError
 
 from .client import NotHere
-from .worker import Found, Task
+from .task import Found, Task
 
 PROGRAM: Final = (sys.executable, "-m", "postroom.bench.worker")
 

@@ -14,7 +14,7 @@ from postroom.clock import SYSTEM
 
 from .client import Client, make_payload
 from .peers import peer
-from .worker import PATIENCE_S, Deadline, Found, Task
+from .task import PATIENCE_S, Deadline, Found, Task
 
 #: So many sends, then so many receives, before it is the next depth's turn.
 PIECE: Final = 50

@@ -14,7 +14,7 @@ import msgspec
 from .client import Setup
 from .crew import Hand
 from .measure import percentile
-from .worker import Found, Task
+from .task import Found, Task
 
 #: Between two messages of one agent, on average, in seconds.
 PAUSE_S: Final = 0.025

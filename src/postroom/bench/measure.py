@@ -17,7 +17,7 @@ from .client import Setup
 from .crew import Hand
 from .peers import peer
 from .plan import CROWD, WORKS, Entry, Scale
-from .worker import Found, Task
+from .task import Found, Task
 
 #: What one measurement gave: numbers by name, and lists where they tell more (shares).
 Sample = dict[str, Any]

@@ -9,7 +9,7 @@ import postroom
 from postroom.clock import SYSTEM
 
 from .client import make_payload
-from .worker import IDLE_S, Deadline, Found, Task, say
+from .task import IDLE_S, Deadline, Found, Task, say
 
 
 class Mingling:

@@ -9,50 +9,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from postroom.clock import SYSTEM
 
-from .client import Client, NotHere, Setup, make_payload
+from .client import Client, NotHere, make_payload
+from .depth import Depths
+from .mingle import Mingling
 from .peers import peer
 from .plan import BATCH, PAUSE_S
+from .task import IDLE_S, PATIENCE_S, Deadline, Found, Task, say
 
-#: A consumer that found nothing for so long looks whether all is sent, in seconds.
-IDLE_S: Final = 0.1
-#: Whoever waits for one message gives up after this, in seconds.
-PATIENCE_S: Final = 10.0
 WARM_UP: Final = 50
-
-Found = dict[str, Any]
-
-
-class Task(msgspec.Struct):
-    """What a process is to do."""
-
-    role: str
-    peer: str
-    setup: Setup
-    count: int = 0
-    first: int = 0  # number of its first message
-    pause_s: float = 0.0  # between two messages
-    cap_s: float = 10.0  # when it stops, done or not
-    patience_s: float = 30.0  # what it may take beyond that, to open and to fill
-    done_flag: str = ""  # a file that is there once everything is sent
-    places: list[Setup] = []  # W7: one per depth
-    depths: list[int] = []
-    others: list[str] = []  # the load test: who else is there
-
-
-class Deadline:
-    """When a role must stop, done or not."""
-
-    def __init__(self, cap_s: float) -> None:
-        self._until_ns = SYSTEM.steady_ns() + round(cap_s * 1e9)
-
-    def passed(self) -> bool:
-        return SYSTEM.steady_ns() >= self._until_ns
 
 
 def send(client: Client, task: Task) -> Found:
@@ -157,21 +127,11 @@ ROLES: Final[dict[str, Callable[[Client, Task], Found]]] = {
 }
 
 
-def say(value: object) -> None:
-    """Write a line for the one who started us."""
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
-    sys.stdout.flush()
-
-
 def begin(task: Task) -> Callable[[], Found]:
     """Open what the task needs; calling what this returns does the work."""
     if task.role == "depth":
-        from .depth import Depths
-
         return Depths(task).measure
     if task.role == "mingle":
-        from .mingle import Mingling
-
         return Mingling(task).run
     client = peer(task.peer).client(task.setup)
 
