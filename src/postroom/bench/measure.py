@@ -90,8 +90,11 @@ def _send_batches(place: Place, count: int, cap_s: float) -> Sample:
 def _cycle(place: Place, count: int, cap_s: float, crowd: int = 1) -> Sample:
     """Producers and consumers at once. The clock runs from the first send to the last ack."""
     shared = crowd > 1
-    consumers = [place.start("consume", place.setup(BOX, BACK, crowd=shared), cap_s=4 * cap_s) for _ in range(crowd)]
-    consumers[0].await_ready()  # who comes first makes files and tables; the others find them
+    consumers: list[Hand] = []
+    for _ in range(crowd):
+        consumers.append(place.start("consume", place.setup(BOX, BACK, crowd=shared), cap_s=4 * cap_s))
+        if len(consumers) == 1:
+            consumers[0].await_ready()  # who comes first makes files and tables; the others find them
     each = count // crowd
     producers = [
         place.start("produce", place.setup(BACK, BOX, crowd=shared), count=each, first=each * i, cap_s=cap_s)

@@ -90,7 +90,7 @@ def _row(report: Report, work: Work, entry: Entry) -> tuple[str, ...]:
 
 
 def _depth_table(report: Report, work: Work) -> Table:
-    columns = ("", "beside", "send µs", "of the first", "receive + ack µs", "of the first ")
+    columns = ("", "beside", "send µs", "of the first", "receive + ack µs", "of the first")
     rows: list[tuple[str, ...]] = []
     for entry in entries_of(report, work.name):
         for sample in report.samples(work.name, entry):
