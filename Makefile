@@ -2,6 +2,7 @@
 # make check       the quick look: lint, types, fast tests (at most 90 s)
 # make test        the whole suite
 # make test-long   the storms (minutes; POSTROOM_LONG_SHARE=1/7 runs one seventh of them)
+# make bench       measure Postroom next to its peers (a few minutes; BENCH="--full" for a whole run)
 # make clean       remove what was made here
 #
 # Needs Python 3.11 or later and make; nothing else, and no rights. PYTHON=python3.12 chooses another Python.
@@ -11,7 +12,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help demo check lint types test test-long clean
+.PHONY: help demo bench check lint types test test-long clean
 .DELETE_ON_ERROR:
 
 help:
@@ -19,6 +20,11 @@ help:
 
 demo: $(STAMP)
 	@$(BIN)/python -m postroom demo
+
+# The peers are installed only here: nobody needs six other queues to work on Postroom.
+bench: $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[bench]'
+	$(BIN)/python -m postroom bench $(BENCH)
 
 check: lint types
 	$(BIN)/python -m pytest -q -m "not slow and not long"

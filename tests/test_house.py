@@ -200,7 +200,7 @@ def test_the_readmes_program_comes_within_60_words_and_is_about_a_dozen_lines() 
 
 
 def markdown_files() -> list[Path]:
-    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").rglob("*.md")])
 
 
 def test_every_link_in_the_documents_leads_somewhere() -> None:

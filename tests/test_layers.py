@@ -26,7 +26,7 @@ LAYERS = (
     ("contracts", ("store", "hooks", "retry", "limits")),
     ("stores", ("bells", *MEMORY, *SQLITE, "stores")),
     ("objects", (*ROOM, "communications", "worker_thread", "aio_serving", "aio")),
-    ("doors", ("testing", "cli", "__main__")),
+    ("doors", ("testing", "bench", "cli", "__main__")),
 )
 
 #: The modules of each store. They never import another store's, whatever their order.
@@ -35,11 +35,17 @@ STORE_OF = {module: store[-1] for store in STORES for module in store}
 
 #: Where each package that others wrote may appear. The standard library may appear everywhere.
 THIRD_PARTY = {
-    "apsw": ("stores.sqlite_file",),
-    "msgspec": ("message", "config", "store", "stores", "testing", "cli"),
+    "apsw": ("stores.sqlite_file", "bench.peers.bare_apsw"),
+    "msgspec": ("message", "config", "store", "stores", "testing", "bench", "cli"),
     "rich": ("cli",),
     "hypothesis": ("testing",),
     "pytest": ("testing",),
+    "redis": ("bench.peers.redis_streams",),
+    "litequeue": ("bench.peers.lite_queue",),
+    "persistqueue": ("bench.peers.persist_queue",),
+    "huey": ("bench.peers.huey_storage",),
+    "nats": ("bench.peers.jetstream",),
+    "psycopg": ("bench.peers.postgres",),
 }
 
 RANK = {name: (line, place) for line, (_, names) in enumerate(LAYERS) for place, name in enumerate(names)}
@@ -199,7 +205,11 @@ def test_only_known_packages_are_imported() -> None:
         ),
         ("stores/sqlite.py", "from .memory import MemoryStore", "stores never import each other"),
         ("stores/memory.py", "from postroom.stores import sqlite", "stores never import each other"),
-        ("stores/memory.py", "import apsw", "stores.memory imports apsw; only stores.sqlite_file may"),
+        (
+            "stores/memory.py",
+            "import apsw",
+            "stores.memory imports apsw; only stores.sqlite_file, bench.peers.bare_apsw may",
+        ),
         ("room.py", "import rich.table", "room imports rich; only cli may"),
         ("room.py", "import postroom", "room imports the package that holds it"),
         ("telegraph.py", "import os", "telegraph stands nowhere in the layer table"),

@@ -82,6 +82,15 @@ COMMANDS: Final[dict[str, Command]] = {
         "run_as", "run a program as an agent", ("postroom as bob -- python worker.py --fast",), function="run_as"
     ),
     "demo": Command("demo", "watch agents talk, one of them killed half-way", ("postroom demo",)),
+    "bench": Command(
+        "bench",
+        "measure this machine, next to other queues",
+        (
+            "postroom bench",
+            "postroom bench --works W1,W3 --peers postroom,redis --rounds 5 --save figures.json",
+            "postroom bench --agents 20",
+        ),
+    ),
     "completion": Command(
         "completion", "print a completion script for your shell", ('eval "$(postroom completion bash)"',)
     ),
@@ -91,5 +100,5 @@ GROUPS: Final = (
     ("Mail", ("send", "receive", "ack", "retry", "reply", "refuse", "extend", "ask", "listen")),
     ("Channels", ("publish", "subscribe", "unsubscribe")),
     ("Looking, which changes nothing", ("status", "top", "agents", "mailboxes", "peek", "receipt", "dead", "sql")),
-    ("Rooms", ("init", "doctor", "requeue", "replay", "as", "demo", "completion")),
+    ("Rooms", ("init", "doctor", "requeue", "replay", "as", "demo", "bench", "completion")),
 )
