@@ -21,7 +21,6 @@ _PARTS = ("putting", "claiming", "settling", "timing", "asking", "reading", "kee
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in ("bench", *_PARTS)))
 
 from .asking import Asking  # noqa: E402  (pytest must hear of the modules before they are imported)
-from .bench import StoreBench, gone_process, together  # noqa: E402
 from .claiming import Claiming  # noqa: E402
 from .keeping import Keeping  # noqa: E402
 from .putting import Putting  # noqa: E402
@@ -29,6 +28,7 @@ from .reading import Reading  # noqa: E402
 from .settling import Settling  # noqa: E402
 from .timing import Timing  # noqa: E402
 from .waking import Waking  # noqa: E402
+from .workbench import StoreBench, gone_process, together  # noqa: E402
 
 __all__ = ["StoreBench", "StoreContract", "gone_process", "together"]
 

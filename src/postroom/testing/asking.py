@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..platform import this_process
 from ..states import State
 from ..store import Query, topic_message, topic_to
-from .bench import StoreBench, gone_process
+from .workbench import StoreBench, gone_process
 
 
 class Asking(StoreBench):

@@ -8,7 +8,7 @@ import pytest
 
 from ..platform import this_process
 from ..states import State
-from .bench import StoreBench, together
+from .workbench import StoreBench, together
 
 
 class Claiming(StoreBench):

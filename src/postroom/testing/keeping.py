@@ -14,7 +14,7 @@ from ..config import Config
 from ..errors import RoomClosed
 from ..states import State
 from ..store import ANY, Cell, Query, Store, Ticket, Want
-from .bench import StoreBench, together
+from .workbench import StoreBench, together
 
 AN_ID = "00000000-0000-7000-8000-000000000000"
 

@@ -13,7 +13,7 @@ from ..errors import InvalidMessage
 from ..message import Draft, check
 from ..states import State
 from ..store import Query
-from .bench import StoreBench, together
+from .workbench import StoreBench, together
 
 
 class Putting(StoreBench):

@@ -11,7 +11,7 @@ import pytest
 from ..errors import InvalidMessage
 from ..states import State
 from ..store import Query
-from .bench import StoreBench, together
+from .workbench import StoreBench, together
 
 
 class Reading(StoreBench):

@@ -9,7 +9,7 @@ import pytest
 from ..errors import InvalidMessage
 from ..states import State
 from ..store import OUTCOMES, Ticket, Work
-from .bench import StoreBench, gone_process, nothing_of, together
+from .workbench import StoreBench, gone_process, nothing_of, together
 
 ENDINGS = {"acked": State.ACKED, "answered": State.ANSWERED, "refused": State.REFUSED, "dead": State.DEAD}
 

@@ -7,7 +7,7 @@ import pytest
 from ..platform import this_process
 from ..states import State
 from ..store import Query
-from .bench import StoreBench, gone_process
+from .workbench import StoreBench, gone_process
 
 
 class Timing(StoreBench):

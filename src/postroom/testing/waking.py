@@ -12,7 +12,7 @@ import pytest
 
 from ..clock import SYSTEM
 from ..store import FEED, Ticket, Waiter, topic_cells, topic_channel, topic_message, topic_to
-from .bench import PATIENCE_S, StoreBench, gone_process, together
+from .workbench import PATIENCE_S, StoreBench, gone_process, together
 
 #: A hint that does not come within this time does not come, in real seconds.
 HINT_S = 10.0
