@@ -161,8 +161,8 @@ class SqliteStore(SqliteReading):
             int(state), wake_at, draft.priority, to_agent, draft.channel, draft.from_agent, draft.type, draft.version,
             draft.max_deliveries, moment.wall_ms, expires, waiter, draft.correlation_id, draft.chain_id, draft.hop_count,
             draft.lane, draft.trace, draft.idempotency_key,
-            key_of(draft.answer_to or "", self._file.salt), key_of(draft.replay_of or "", self._file.salt),
-            draft.payload_json,
+            None if draft.answer_to is None else key_of(draft.answer_to, self._file.salt),
+            None if draft.replay_of is None else key_of(draft.replay_of, self._file.salt), draft.payload_json,
         )  # fmt: skip
         if state is State.HELD:
             moment.everyone.add(topic_message(draft.answer_to or ""))
