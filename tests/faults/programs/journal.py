@@ -1,7 +1,8 @@
 """What a child remembers outside of the room, so that a test can compare the room with it after the child's death.
 
-A line is written by one `write` to a file opened with O_APPEND before the child goes on: a SIGKILL falls before or
-after it, never into it, and lines of many processes do not mix.
+A line is written by one `write` to a file opened with O_APPEND before the child goes on, so lines of many processes do
+not mix. A SIGKILL may cut a line where it crosses a page (once in ten thousand kills); the child did not go on after
+it, so half a line is as good as none.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ class Journal:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def note(self, event: str, *details: Any) -> None:
-        os.write(self._descriptor, (json.dumps([event, os.getpid(), steady_ns(), *details]) + "\n").encode())
+        # a line end before it too: whatever a killed child left half-written stands on a line of its own
+        os.write(self._descriptor, ("\n" + json.dumps([event, os.getpid(), steady_ns(), *details]) + "\n").encode())
 
 
 class Line(NamedTuple):
@@ -37,5 +39,12 @@ def read(path: Path) -> list[Line]:
     """All lines, in the order in which they were written."""
     if not path.exists():
         return []
-    lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return [Line(event, pid, at_ns, details) for event, pid, at_ns, *details in lines]
+    return [line for text in path.read_text(encoding="utf-8").splitlines() if (line := _line(text)) is not None]
+
+
+def _line(text: str) -> Line | None:
+    try:
+        event, pid, at_ns, *details = json.loads(text)
+    except ValueError:  # empty, or cut by a kill
+        return None
+    return Line(event, pid, at_ns, details)
