@@ -12,7 +12,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from postroom import platform
+from postroom import hooks, platform
 from postroom.clock import SYSTEM, ManualClock
 from postroom.config import Config
 from postroom.errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomUnsafe
@@ -184,6 +184,37 @@ def test_what_an_agent_did_stays_counted_when_the_messages_are_forgotten(folder,
     store.close()
 
 
+# Claims that had to wait for the write lock
+
+
+@pytest.fixture
+def a_wait_for_the_lock(clock):
+    """The next statement that writes gets the lock only after six seconds."""
+
+    def wait() -> None:
+        hooks.forget()
+        clock.advance(6)
+
+    hooks.at("sqlite.begun", wait)
+    yield
+    hooks.forget()
+
+
+def test_a_claim_that_waited_for_the_lock_has_its_whole_lease(store, clock, request):
+    store.put([draft()])
+    request.getfixturevalue("a_wait_for_the_lock")
+    (delivery,) = store.claim(Want(agent="bob", lease_s=5)).deliveries
+    assert delivery.message.lease_until_ms == clock.wall_ms() + 5000
+    assert delivery.message.delivery_count == 1
+
+
+def test_a_message_that_expired_while_the_claim_waited_for_the_lock_is_not_given(store, request):
+    (id,) = store.put([draft(ttl_s=3)])
+    request.getfixturevalue("a_wait_for_the_lock")
+    assert store.claim(Want(agent="bob", lease_s=30)).deliveries == []
+    assert store.get(id).state is State.EXPIRED
+
+
 # Safety
 
 
@@ -236,11 +267,11 @@ def test_a_fork_is_refused_the_room_that_was_open_before_it_and_harms_nothing(st
         store.close()
         os._exit(0)
     os.waitpid(child, 0)
+    os.close(write)  # so that a child that said nothing is the end of the file, not a wait for ever
     assert b"fork before you open the room" in os.read(read, 4096)
     store.put([draft()])
     assert store.stats().states["stored"] == 2
     os.close(read)
-    os.close(write)
 
 
 def test_a_fork_may_open_a_room_that_was_closed_before_it(folder):

@@ -96,6 +96,29 @@ class Claiming(StoreBench):
         assert self.drain(ids=(second,)) == [second]
         assert self.drain() == [first, third]
 
+    @pytest.mark.parametrize(
+        ("channels", "places"),
+        [
+            (None, [("bob", "general"), ("bob", "a"), ("bob", "b")]),
+            (("general",), [("bob", "general"), (None, "general")]),
+            (("a",), [("bob", "a"), (None, "a")]),
+            (("a", "general"), [("bob", "a"), (None, "a"), ("bob", "general"), (None, "general")]),
+        ],
+        ids=["all", "general", "a", "a and general"],
+    )
+    @pytest.mark.parametrize("backwards", [False, True], ids=["forwards", "backwards"])
+    def test_one_at_a_time_the_best_of_all_places_comes_first(
+        self, channels: tuple[str, ...] | None, places: list[tuple[str | None, str]], backwards: bool
+    ) -> None:
+        """Whichever place it lies in: by priority, and by age among equals."""
+        order = places[::-1] if backwards else places
+        low = [self.send(to, channel=channel, priority=3) for to, channel in order]
+        high = [self.send(to, channel=channel, priority=7) for to, channel in order]
+
+        taken = [self.take("bob", channels=channels, limit=1).message.id for _ in low + high]
+
+        assert taken == high + low
+
     def test_several_ids_come_best_first_and_each_once(self) -> None:
         low, high = self.send(priority=1), self.send(priority=9)
 
