@@ -1,4 +1,4 @@
-"""Settings of the test run: which share of the long tests is to be run.
+"""Settings of the test run: which share of the long tests is to be run, and that Ctrl-C means what it says.
 
 The storms (`@pytest.mark.long`) take minutes each. CI runs them in turns: with `--long-share 2/7`, or
 POSTROOM_LONG_SHARE=2/7, only every seventh of them runs, beginning with the third. All shares together are all tests.
@@ -7,8 +7,14 @@ POSTROOM_LONG_SHARE=2/7, only every seventh of them runs, beginning with the thi
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
+
+# A run that was started in the background of a script has SIGINT ignored, and so would every program that it starts:
+# those that test a Ctrl-C would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def parse_share(text: str) -> tuple[int, int]:

@@ -478,7 +478,9 @@ def test_other_keys_do_nothing(terminal: Terminal) -> None:
 def test_inside_tmux_agents_appear_and_q_leaves_the_shell_as_it_was(cli: Cli, tmp_path: Path) -> None:
     def tmux(*words: str) -> str:
         words = ("tmux", "-S", str(tmp_path / "tmux"), "-f", os.devnull, *words)
-        return subprocess.run(words, env=clean_environment(), capture_output=True, text=True, check=True).stdout
+        # a user whose login shell is none (as services have) must see it too
+        environment = {**clean_environment(), "SHELL": "/bin/sh"}
+        return subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
 
     def until_shown(room: Room, text: str) -> str:
         until_ns = room.clock.steady_ns() + int(PATIENCE_S * 1e9)
