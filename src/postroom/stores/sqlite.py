@@ -207,9 +207,12 @@ class SqliteStore(SqliteReading):
         if not claimed.deliveries:
             return False
         (delivery,) = claimed.deliveries
-        expires_at_ms, now = delivery.message.expires_at_ms, self._moment()
-        late = now.now - moment.now > min(STALE_MS, want.lease_s * 250)
-        expired = expires_at_ms is not None and expires_at_ms - moment.wall_ms <= now.now - moment.now
+        message, now = delivery.message, self._moment().now
+        late = now - moment.now > min(STALE_MS, want.lease_s * 250)
+        expired = False
+        if message.expires_at_ms is not None:  # in room time: the wall clock may have jumped since it was sent
+            sent = self._key(message.id) >> FRACTION_BITS
+            expired = sent + message.expires_at_ms - message.timestamp_ms <= now
         if late or expired:
             self.settle(delivery.ticket, "returned", detail=WAITED_FOR_THE_LOCK)
         return late or expired

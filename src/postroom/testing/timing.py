@@ -286,6 +286,14 @@ class Timing(StoreBench):
         assert self.state(ends) is State.EXPIRED
 
     @pytest.mark.parametrize("jump_s", [-3600, 3600])
+    def test_what_lives_for_a_while_is_claimed_once_also_after_a_jump_of_the_wall_clock(self, jump_s: float) -> None:
+        id = self.send(ttl_s=30)
+        self.clock.jump_wall(jump_s)
+        self.take()
+
+        assert [entry.event for entry in self.read(id).ledger] == ["stored", "claimed"]
+
+    @pytest.mark.parametrize("jump_s", [-3600, 3600])
     def test_what_people_read_is_the_wall_clocks_time(self, jump_s: float) -> None:
         self.clock.jump_wall(jump_s)
         id = self.send(ttl_s=60)
