@@ -14,7 +14,14 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src"
 
 MEMORY = ("stores.memory_room", "stores.memory")
-SQLITE = ("stores.sqlite_rows", "stores.sqlite_import", "stores.sqlite_file", "stores.sqlite_reading", "stores.sqlite")
+SQLITE = (
+    "stores.sqlite_rows",
+    "stores.sqlite_import",
+    "stores.sqlite_log",
+    "stores.sqlite_file",
+    "stores.sqlite_reading",
+    "stores.sqlite",
+)
 ROOM = (
     *("desk", "inbox", "received", "receipts", "artifacts", "presence"),
     *("asking", "serving", "upkeep", "agent", "room", "opening"),

@@ -75,6 +75,20 @@ def process_started(pid: int) -> str | None:
 
 
 _this: tuple[int, str] = (0, "")
+_pid = os.getpid()
+
+
+def _note_pid() -> None:
+    global _pid  # noqa: PLW0603  (one process, one number)
+    _pid = os.getpid()
+
+
+os.register_at_fork(after_in_child=_note_pid)
+
+
+def current_pid() -> int:
+    """This process's number, without asking the system for it each time: every step of a message checks it for forks."""
+    return _pid
 
 
 def this_process() -> str:

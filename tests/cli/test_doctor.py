@@ -294,8 +294,8 @@ def test_a_wall_clock_that_was_set_is_told_with_what_that_means(
 
 
 def test_a_claim_past_its_lease_is_stuck(sqlite_room: Room, clock: ManualClock) -> None:
-    ids = [sqlite_room.agent("ada").send("bob", {"n": n}) for n in range(5)]
-    bob = sqlite_room.agent("bob", transient=True)
+    ada, bob = (sqlite_room.agent(name, transient=True) for name in ("ada", "bob"))  # nobody keeps house meanwhile
+    ids = [ada.send("bob", {"n": n}) for n in range(5)]
     for _ in ids:
         bob.receive(timeout_s=0, lease_s=30)
         clock.advance(1)

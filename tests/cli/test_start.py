@@ -16,7 +16,7 @@ OURS = """
     agent asking bells clock config desk errors hooks inbox limits message opening platform presence receipts received
     retry room states store upkeep
     cli cli.call cli.commands cli.exits cli.mail cli.options cli.show
-    stores stores.sqlite stores.sqlite_file stores.sqlite_reading stores.sqlite_rows
+    stores stores.sqlite stores.sqlite_file stores.sqlite_log stores.sqlite_reading stores.sqlite_rows
 """.split()
 #: typing_extensions comes with msgspec where it is installed.
 THIRD_PARTY = {"apsw", "msgspec", "typing_extensions"}

@@ -55,7 +55,7 @@ def take_over(nursery: Nursery, place: Path, waited_s: float) -> float:
     with Look(folder) as look:
         assert look.damage() == "ok"
         assert look.rows("SELECT state, delivery_count FROM messages") == [(ACKED, 2)]
-        events = json.loads("[" + look.value("SELECT rtrim(ledger, ',') FROM messages") + "]")
+        events = json.loads(look.value("SELECT history FROM messages"))
         assert [event[0] for event in events] == ["claimed", "released", "claimed", "acked"]
         assert "process is gone" in events[1][3]
     return (taken.at_ns - killed_ns) / 1e9
@@ -118,9 +118,9 @@ def test_after_the_last_allowed_delivery_the_message_of_a_dead_process_is_set_as
     store.sweep()
     store.close()
     with Look(folder) as look:
-        [(state, error, ledger)] = look.rows("SELECT state, error, rtrim(ledger, ',') FROM messages")
+        [(state, error, history)] = look.rows("SELECT state, error, history FROM messages")
     assert state == DEAD and "process is gone" in error
-    events = [event[0] for event in json.loads(f"[{ledger}]")]
+    events = [event[0] for event in json.loads(history)]
     assert events == ["claimed", "released", "claimed", "dead"]
 
 

@@ -259,7 +259,7 @@ def clocks(store: Any, now_ms: int) -> Check:
 
 _CLAIMS: Final = """
 SELECT id, claimed_by, last_delivered_ms, wake_at, (SELECT name FROM processes WHERE processes.id = owner), owner
-FROM messages INDEXED BY timers WHERE wake_at IS NOT NULL AND state = 1 ORDER BY last_delivered_ms LIMIT 10000"""
+FROM messages WHERE state = 1 AND live_agent IS NULL AND live_channel IS NULL ORDER BY last_delivered_ms LIMIT 10000"""
 
 
 def claims(store: Any, now_ms: int) -> Check:

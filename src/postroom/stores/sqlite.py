@@ -7,8 +7,7 @@ the commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from ..bells import Bells, NoBells, Watcher
 from ..clock import Clock, iso
 from ..config import Config
 from ..errors import Fault, InvalidMessage, RoomDamaged
-from ..message import DEFAULT_CHANNEL, FRACTION_BITS, Draft, Message, id_of, key_of, payload_text
+from ..message import FRACTION_BITS, Draft, id_of, key_of, payload_text
 from ..platform import process_alive
 from ..states import ASKER_GONE, LEASE_ENDED, NOT_IN_TIME, NOTES, OWNER_GONE, PUBLIC_NAME, State
 from ..store import (
@@ -37,14 +36,12 @@ from ..store import (
     topic_message,
     topic_to,
 )
-from .sqlite_file import Row
+from .sqlite_file import Row, SqliteFile
 from .sqlite_reading import Moment, SqliteReading
 from .sqlite_rows import ledger_text
 
-#: A claim that waited longer for the write lock than this, or than a quarter of its lease, is made anew.
-STALE_MS: Final = 1000
-WAITED_FOR_THE_LOCK: Final = "the claim waited for the lock too long"
-
+#: While there is something to claim, timers are looked at this often: a delayed message may be so much late.
+_LOOK_MS: Final = 5
 #: The dead are looked for at most this often, by those who found nothing to claim.
 _ROLL_CALL_MS: Final = 400
 _SETTLED_AS: Final = {
@@ -57,6 +54,35 @@ _to_json = msgspec.json.Encoder().encode
 _from_json = msgspec.json.Decoder().decode
 
 
+class Step:
+    """One write transaction at one moment of the room; its end rings the bells."""
+
+    __slots__ = ("_file", "_first", "_moment", "_now", "_ring")
+
+    def __init__(self, file: SqliteFile, now: Callable[[], Moment], ring: Callable[[Moment], None]) -> None:
+        self._file = file
+        self._now = now
+        self._ring = ring
+
+    def __enter__(self) -> Moment:
+        self._file.begin()
+        # under the lock, however long it took to get it: leases and expiry count from here (tests/test_sqlite.py)
+        self._moment = self._now()
+        self._first = self._file.last_number
+        hooks.reached("sqlite.begun")
+        return self._moment
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if kind is not None:
+            self._file.roll_back()
+            return
+        hooks.reached("sqlite.written")
+        self._file.commit()
+        moment = self._moment
+        if self._file.last_number != self._first or moment.one_each or len(moment.everyone) > 1:  # something changed
+            self._ring(moment)
+
+
 class SqliteStore(SqliteReading):
     """Keeps a room in `messages.db` inside a folder."""
 
@@ -66,6 +92,7 @@ class SqliteStore(SqliteReading):
     def __init__(self, folder: Path, config: Config, clock: Clock, *, vfs: str | None = None) -> None:
         super().__init__(folder, config, clock, vfs)
         self._next_roll_call = 0
+        self._next_look = 0
         self.bells_kind, self._bells = self._hang_bells(folder)
 
     def _hang_bells(self, folder: Path) -> tuple[str, Bells | None]:
@@ -79,41 +106,45 @@ class SqliteStore(SqliteReading):
         if self._bells is not None:
             self._bells.ring(moment.everyone, moment.one_each)
 
-    @contextmanager
-    def _step(self) -> Iterator[Moment]:
+    def _step(self) -> Step:
         """One write transaction at one moment, and the bells after it."""
-        with self._file.transaction():
-            moment = self._moment()
-            moment.number = self._file.execute("next_number alone", (moment.number,))[0][0]
-            moment.alone, first = False, moment.number
-            hooks.reached("sqlite.begun")
-            yield moment
-            hooks.reached("sqlite.written")
-        if moment.number != first or moment.one_each or len(moment.everyone) > 1:  # else nothing was changed
-            self._ring(moment)
-
-    def _write(self, moment: Moment, name: str, *bindings: Any) -> list[Row]:
-        """Run a statement that needs the next number of the room."""
-        if moment.alone:
-            return self._file.execute(f"{name} alone", (moment.number, *bindings))
-        moment.number += 1
-        return self._file.execute(name, (moment.number - 1, *bindings))
+        return Step(self._file, self._moment, self._ring)
 
     # Putting
 
     def put(self, drafts: Sequence[Draft]) -> list[str]:
-        if len(drafts) == 1:
-            draft = drafts[0]
-            if not (draft.publish or draft.answer_to or draft.idempotency_key or draft.waiter):
-                moment = self._moment()
-                hooks.reached("sqlite.begun")
-                ids = [self._insert(draft, moment, State.READY, draft.to_agent, None)]
-                self._ring(moment)
-                return ids
+        if len(drafts) == 1 and _is_plain(drafts[0]):
+            return self._put_one_plain(drafts[0])
+        if all(map(_is_plain, drafts)):
+            return self._put_plain(drafts)
         for draft in drafts:
             self._enrol(draft.waiter)
         with self._step() as moment:
             return self._put_all(drafts, moment)
+
+    def _put_one_plain(self, draft: Draft) -> list[str]:
+        """The usual send: one statement, with nothing to read before it."""
+        moment = self._moment()
+        hooks.reached("sqlite.begun")
+        ids = [self._insert(draft, moment, State.READY, draft.to_agent, None)]
+        self._ring(moment)
+        return ids
+
+    def _put_plain(self, drafts: Sequence[Draft]) -> list[str]:
+        """Many usual messages, written at once."""
+        with self._step() as moment:
+            keys = [self._file.tick() for _ in drafts]
+            self._file.insert_many(
+                self._row(key, draft, moment, State.READY, draft.to_agent, None)
+                for key, draft in zip(keys, drafts, strict=True)
+            )
+            hooks.reached("sqlite.inserted")
+            for to_agent, channel in {(draft.to_agent, draft.channel): None for draft in drafts if draft.to_agent}:
+                moment.wake_receiver(to_agent, channel)
+            for draft in drafts:
+                if draft.to_agent is None:
+                    moment.wake_receiver(None, draft.channel)
+        return [id_of(key, self._file.salt) for key in keys]
 
     def _put_all(self, drafts: Sequence[Draft], moment: Moment) -> list[str]:
         ids: list[str] = []
@@ -152,6 +183,17 @@ class SqliteStore(SqliteReading):
         return [self._rows.id(row[0]) for row in rows]
 
     def _insert(self, draft: Draft, moment: Moment, state: State, to_agent: str | None, waiter: int | None) -> str:
+        key = self._file.insert(self._row(None, draft, moment, state, to_agent, waiter))
+        if state is State.HELD:
+            moment.everyone.add(topic_message(draft.answer_to or ""))
+        else:
+            moment.wake_receiver(to_agent, draft.channel)
+        return id_of(key, self._file.salt)
+
+    def _row(
+        self, key: int | None, draft: Draft, moment: Moment, state: State, to_agent: str | None, waiter: int | None
+    ) -> Row:
+        """What `insert` in sqlite.sql takes."""
         expires = None if draft.ttl_s is None else moment.now + round(draft.ttl_s * 1000)
         wake_at = expires
         if draft.delay_s and state is State.READY:
@@ -160,19 +202,14 @@ class SqliteStore(SqliteReading):
             wake_at = due if expires is None else min(due, expires)
         elif state is State.HELD:
             wake_at = None
-        rows = self._write(
-            moment, "insert",
-            int(state), wake_at, draft.priority, to_agent, draft.channel, draft.from_agent, draft.type, draft.version,
+        salt = self._file.salt
+        return (
+            key, int(state), wake_at, draft.priority, to_agent, draft.channel, draft.from_agent, draft.type, draft.version,
             draft.max_deliveries, moment.wall_ms, expires, waiter, draft.correlation_id, draft.chain_id, draft.hop_count,
             draft.lane, draft.trace, draft.idempotency_key,
-            None if draft.answer_to is None else key_of(draft.answer_to, self._file.salt),
-            None if draft.replay_of is None else key_of(draft.replay_of, self._file.salt), draft.payload_json,
+            None if draft.answer_to is None else key_of(draft.answer_to, salt),
+            None if draft.replay_of is None else key_of(draft.replay_of, salt), draft.payload_json,
         )  # fmt: skip
-        if state is State.HELD:
-            moment.everyone.add(topic_message(draft.answer_to or ""))
-        else:
-            moment.wake_receiver(to_agent, draft.channel)
-        return id_of(rows[0][0], self._file.salt)
 
     # Claiming
 
@@ -188,110 +225,61 @@ class SqliteStore(SqliteReading):
         return claimed
 
     def _claim_here(self, want: Want) -> Claimed:
-        if _is_simple(want):
-            moment = self._moment()
-            claimed = self._claim_one(want, moment)
-            if claimed is not None and claimed.deliveries:
-                self._ring(moment)
-            if claimed is not None and not self._is_stale(claimed, want, moment):
-                return claimed
         with self._step() as moment:
             return self._claim_now(want, moment)
-
-    def _is_stale(self, claimed: Claimed, want: Want, moment: Moment) -> bool:
-        """Whether a claim waited so long for the write lock that its moment, taken before, no longer serves.
-
-        Then its lease would end too soon, or it may have been given an expired message: that is given back uncounted,
-        and is claimed anew by a moment taken under the lock (tests/test_sqlite.py).
-        """
-        if not claimed.deliveries:
-            return False
-        (delivery,) = claimed.deliveries
-        message, now = delivery.message, self._moment().now
-        late = now - moment.now > min(STALE_MS, want.lease_s * 250)
-        expired = False
-        if message.expires_at_ms is not None:  # in room time: the wall clock may have jumped since it was sent
-            sent = self._key(message.id) >> FRACTION_BITS
-            expired = sent + message.expires_at_ms - message.timestamp_ms <= now
-        if late or expired:
-            self.settle(delivery.ticket, "returned", detail=WAITED_FOR_THE_LOCK)
-        return late or expired
-
-    def _claim_one(self, want: Want, moment: Moment) -> Claimed | None:
-        """The usual claim, one message from one place, as a single statement; None when a timer has to be wound first."""
-        timer = self._file.execute("next_timer")[0][0]
-        if timer is not None and timer <= moment.now:
-            return None
-        hooks.reached("sqlite.begun")
-        channel = None if want.channels is None else want.channels[0]
-        name = "take_addressed" if channel is None else "take_in_channel"
-        name = "take_in_general" if channel == DEFAULT_CHANNEL else name
-        rows = self._write(moment, name, channel, *self._lease(want, moment), moment.now)
-        if not rows:
-            return Claimed([], None if timer is None else (timer - moment.now) / 1000)
-        hooks.reached("sqlite.claimed")
-        message = self._rows.message(rows[0], moment.now, moment.wall_ms, self._names)
-        return Claimed([Delivery(message, self._rows.ticket(message, want.agent))], None)
 
     def _worth_locking(self, want: Want) -> bool:
         """A look without the write lock, for those who found nothing the last time."""
         now = self._moment().now
-        timer = self._file.execute("next_timer")[0][0]
-        return (timer is not None and timer <= now) or bool(self._candidates(want, now))
-
-    def _claim_within(self, want: Want, moment: Moment) -> Claimed:
-        """A claim as part of a larger step."""
-        claimed = self._claim_one(want, moment) if _is_simple(want) else None
-        return self._claim_now(want, moment) if claimed is None else claimed
+        return self._is_due(now) or bool(self._candidates(want, now))
 
     def _claim_now(self, want: Want, moment: Moment) -> Claimed:
-        self._wind(moment)
-        deliveries = []
-        for key, _ in self._candidates(want, moment.now):
-            message = self._take(key, want, moment)
-            deliveries.append(Delivery(message, self._rows.ticket(message, want.agent)))
-            hooks.reached("sqlite.claimed")
+        if moment.now >= self._next_look and self._is_due(moment.now):
+            self._wind(moment)
+        rows = self._candidates(want, moment.now)
+        if not rows and self._is_due(moment.now):
+            self._wind(moment)
+            rows = self._candidates(want, moment.now)
+        if not rows:
+            return Claimed([], self._next_due_s(moment.now))
         # one who got something will ask again before it waits
-        return Claimed(deliveries, None if deliveries else self._next_due_s(moment.now))
+        return Claimed([self._take(row, want, moment) for row in rows], None)
 
-    def _take(self, key: int, want: Want, moment: Moment) -> Message:
+    def _take(self, row: Row, want: Want, moment: Moment) -> Delivery:
+        owner, lease_until = None, moment.now + max(1, round(want.lease_s * 1000))
         if want.settle:
-            entry = ledger_text("claimed", moment.wall_ms, want.agent) + ledger_text(
-                "acked", moment.wall_ms, want.agent
-            )
-            row = self._write(moment, "take_and_ack", key, moment.wall_ms, want.agent, entry)[0]
+            self._file.change("take_and_ack", (row[0], moment.wall_ms, want.agent))
         else:
-            row = self._write(moment, "take", key, *self._lease(want, moment))[0]
-        return self._rows.message(row, moment.now, moment.wall_ms, self._names)
-
-    def _lease(self, want: Want, moment: Moment) -> tuple[int, int, str, int | None, str]:
-        """What a claim writes: when the lease ends, when and by whom it was taken, for which process, and the ledger's line."""
-        return (
-            moment.now + max(1, round(want.lease_s * 1000)),
-            moment.wall_ms,
-            want.agent,
-            None if want.owner is None else self._process_id(want.owner),
-            ledger_text("claimed", moment.wall_ms, want.agent),
-        )
+            owner = None if want.owner is None else self._process_id(want.owner)
+            self._file.change("take", (row[0], lease_until, moment.wall_ms, want.agent, owner))
+        hooks.reached("sqlite.claimed")
+        taken = self._rows.taken(row, want, lease_until, moment.wall_ms, owner)
+        message = self._rows.message(taken, moment.now, moment.wall_ms, self._names)
+        return Delivery(message, self._rows.ticket(message, want.agent))
 
     def _next_due_s(self, now: int) -> float | None:
         timer = self._file.execute("next_timer")[0][0]
         return None if timer is None else max(0, timer - now) / 1000
 
+    def _is_due(self, now: int) -> bool:
+        """Whether a timer has run out. While there is something to claim it is asked only every few milliseconds."""
+        timer = self._file.execute("next_timer")[0][0]
+        if timer is not None and timer <= now:
+            return True
+        self._next_look = now + _LOOK_MS
+        return False
+
     def _wind(self, moment: Moment) -> Swept:
         """Act on every timer that has run out: what is due is ready, what expired is expired, ended leases end."""
-        timer = self._file.execute("next_timer")[0][0]
-        if timer is None or timer > moment.now:
-            return Swept()
         expired = released = dead = 0
-        while rows := self._file.execute("due", (moment.now,)):
+        while rows := self._file.execute("due", (moment.now,)) + self._file.execute("ended_leases", (moment.now,)):
             for key, state, expires, count, most, to_agent, channel in rows:
                 if state == State.CLAIMED:
                     ended = self._let_go(key, expires, count, most, LEASE_ENDED, moment)
                 elif expires is not None and expires <= moment.now:
                     ended = self._expire(key, moment)
                 else:
-                    self._file.execute("make_ready", (key,))
+                    self._file.change("make_ready", (key,))
                     ended = State.READY
                 expired += ended is State.EXPIRED
                 dead += ended is State.DEAD
@@ -302,7 +290,7 @@ class SqliteStore(SqliteReading):
 
     def _expire(self, key: int, moment: Moment) -> State:
         entry = ledger_text("expired", moment.wall_ms, None, NOT_IN_TIME)
-        self._write(moment, "expire", key, NOT_IN_TIME, entry)
+        self._file.change("expire", (key, NOT_IN_TIME, entry))
         hooks.reached("sqlite.expired")
         moment.everyone.add(topic_message(self._rows.id(key)))
         return State.EXPIRED
@@ -317,11 +305,11 @@ class SqliteStore(SqliteReading):
             return self._bury(key, f"{why} (delivery {count} of {most})", None, moment)
         if expires is not None and expires <= moment.now:
             return self._expire(key, moment)
-        self._write(moment, "release", key, ledger_text("released", moment.wall_ms, None, why))
+        self._file.change("release", (key, ledger_text("released", moment.wall_ms, None, why)))
         return State.READY
 
     def _bury(self, key: int, why: str, agent: str | None, moment: Moment) -> State:
-        self._write(moment, "bury", key, why, ledger_text("dead", moment.wall_ms, agent, why))
+        self._file.change("bury", (key, why, ledger_text("dead", moment.wall_ms, agent, why)))
         hooks.reached("sqlite.buried")
         return State.DEAD
 
@@ -371,11 +359,11 @@ class SqliteStore(SqliteReading):
 
     def _end_wait(self, key: int, state: int, to_agent: str | None, moment: Moment) -> None:
         if state == State.HELD:
-            self._write(moment, "unhold_by_key", key)
+            self._file.change("unhold_by_key", (key,))
             moment.everyone.add(topic_to(to_agent or ""))
         else:
             entry = ledger_text("abandoned", moment.wall_ms, None, ASKER_GONE)
-            self._write(moment, "stop_waiting", key, entry)
+            self._file.change("stop_waiting", (key, entry))
 
     # Settling
 
@@ -403,7 +391,7 @@ class SqliteStore(SqliteReading):
         with self._step() as moment:
             state, ids = self._settle_now(ticket, outcome, detail, delay_s, puts, moment)
             hooks.reached("sqlite.settled")
-            claimed = None if claim_next is None else self._claim_within(claim_next, moment)
+            claimed = None if claim_next is None else self._claim_now(claim_next, moment)
         if claimed is not None:
             self._local.was_empty = not claimed.deliveries
         return Settled(state is not None, state, ids, claimed)
@@ -427,10 +415,14 @@ class SqliteStore(SqliteReading):
         return state, ids
 
     def _finish(self, ticket: Ticket, state: State, detail: str | None, moment: Moment) -> bool:
-        error = detail if state in (State.DEAD, State.REFUSED) else None
-        entry = ledger_text(PUBLIC_NAME[state], moment.wall_ms, ticket.agent, detail)
-        key = self._key(ticket.id)
-        held = bool(self._write(moment, "finish", key, ticket.token, int(state), error, entry))
+        """End a message, if the ticket still counts."""
+        key, file = self._key(ticket.id), self._file
+        held = state is State.ACKED and detail is None
+        held = held and file.change("ack", (key, ticket.token, ticket.agent, moment.wall_ms)) > 0
+        if not held:  # there is more to tell than an ack by the one who claimed it
+            error = detail if state in (State.DEAD, State.REFUSED) else None
+            entry = ledger_text(PUBLIC_NAME[state], moment.wall_ms, ticket.agent, detail)
+            held = file.change("finish", (key, ticket.token, int(state), error, entry)) > 0
         if held:
             moment.everyone.add(topic_message(ticket.id))
         return held
@@ -446,7 +438,7 @@ class SqliteStore(SqliteReading):
             due = moment.now + max(1, round(delay_s * 1000))
             state, wake_at = State.DELAYED, due if expires is None else min(due, expires)
         entry = ledger_text("retried", moment.wall_ms, ticket.agent, detail)
-        self._write(moment, "retry", key, int(state), wake_at, detail, entry)
+        self._file.change("retry", (key, int(state), wake_at, detail, entry))
         hooks.reached("sqlite.retried")
         moment.wake_receiver(to_agent, channel)
         return state
@@ -455,7 +447,7 @@ class SqliteStore(SqliteReading):
         """Ready again, as if it had not been claimed; one that expires meanwhile is seen to by its timer."""
         _, _, _, to_agent, channel, _ = row
         entry = ledger_text("returned", moment.wall_ms, ticket.agent, detail)
-        self._write(moment, "return", self._key(ticket.id), entry)
+        self._file.change("return", (self._key(ticket.id), entry))
         moment.everyone.add(topic_message(ticket.id))
         moment.wake_receiver(to_agent, channel)
         return State.READY
@@ -467,7 +459,7 @@ class SqliteStore(SqliteReading):
             lease_ends = moment.now + max(1, round(lease_s * 1000))
             entry = ledger_text("extended", moment.wall_ms, ticket.agent, f"{lease_s:g} s")
             number = owner[0][0] if owner else None
-            return bool(self._write(moment, "extend", key, ticket.token, lease_ends, number, entry))
+            return bool(self._file.change("extend", (key, ticket.token, lease_ends, number, entry)))
 
     def note(self, id: str, event: str, agent: str | None, detail: str | None = None) -> bool:
         if event not in NOTES:
@@ -475,7 +467,7 @@ class SqliteStore(SqliteReading):
         moment = self._moment()
         entry = ledger_text(event, moment.wall_ms, agent, detail)
         moment.everyone.add(topic_message(id))
-        noted = bool(self._write(moment, "note", self._key(id), entry))
+        noted = bool(self._file.change("note", (self._key(id), entry)))
         self._ring(moment)
         return noted
 
@@ -483,8 +475,8 @@ class SqliteStore(SqliteReading):
         key = self._key(id)
         with self._step() as moment:
             entry = ledger_text("abandoned", moment.wall_ms, None, "the asker no longer waits")
-            self._write(moment, "stop_waiting", key, entry)
-            for (to_agent,) in self._write(moment, "unhold", key):
+            self._file.change("stop_waiting", (key, entry))
+            for (to_agent,) in self._file.execute("unhold", (key,)):
                 moment.everyone.add(topic_to(to_agent))
 
     # Putting back, deleting
@@ -495,7 +487,7 @@ class SqliteStore(SqliteReading):
             self._wind(moment)
             entry = ledger_text("requeued", moment.wall_ms, None)
             for id in ids:
-                for to_agent, channel in self._write(moment, "requeue", self._key(id), moment.now, entry):
+                for to_agent, channel in self._file.execute("requeue", (self._key(id), moment.now, entry)):
                     done.append(id)
                     moment.wake_receiver(to_agent, channel)
                     moment.everyone.add(topic_message(id))
@@ -506,7 +498,7 @@ class SqliteStore(SqliteReading):
         with self._step() as moment:
             self._wind(moment)
             rows = self._file.select(
-                f"SELECT key FROM messages WHERE {condition} AND state <> 1 ORDER BY key LIMIT :limit",
+                f"SELECT key FROM mail WHERE {condition} AND state <> 1 ORDER BY key LIMIT :limit",
                 {**values, "now": moment.now, "limit": query.limit},
             )
             return self._delete([key for (key,) in rows])
@@ -531,21 +523,19 @@ class SqliteStore(SqliteReading):
         text = payload_text(value, faults)
         if faults:
             raise InvalidMessage(faults)
-        with self._file.transaction():
-            moment = self._moment()
+        with self._step() as moment:
             rows = self._file.execute("cell_read", (name,))
             if expect not in (ANY, rows[0][1] if rows else 0):
                 return None
+            moment.everyone = {topic_cells(name)}  # and not the feed, which is of messages
+            number = self._file.tick()
             if value is None:
                 for (last,) in self._file.execute("cell_delete", (name,)):
                     self._file.execute("raise_cell_floor", (last + 1,))
                 version = 0
             else:
-                number = max(moment.number, self._file.execute("cell_floor")[0][0])
+                number = max(number, self._file.execute("cell_floor")[0][0])
                 version = self._file.execute("cell_put", (name, number, text))[0][0]
-            hooks.reached("sqlite.written")
-        moment.everyone = {topic_cells(name)}
-        self._ring(moment)
         return version
 
     # Waiting, housekeeping
@@ -610,7 +600,6 @@ class SqliteStore(SqliteReading):
         self._file.close()
 
 
-def _is_simple(want: Want) -> bool:
-    """Whether it can be claimed in one statement."""
-    one_place = want.channels is None or len(want.channels) == 1
-    return one_place and want.limit == 1 and want.ids is None and not want.settle
+def _is_plain(draft: Draft) -> bool:
+    """Whether nothing has to be read to store it."""
+    return not (draft.publish or draft.answer_to or draft.idempotency_key or draft.waiter)

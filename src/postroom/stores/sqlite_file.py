@@ -1,4 +1,4 @@
-"""One SQLite file, opened safely: connections, transactions, and errors in Postroom's words.
+"""One SQLite file, opened safely: connections, steps, numbers, and errors in Postroom's words.
 
 This is the only module that touches apsw. The rules it keeps, each of which somebody once broke with loss of data:
 
@@ -15,7 +15,7 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -25,8 +25,9 @@ import apsw
 from ..clock import SYSTEM, Clock
 from ..config import Config
 from ..errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomUnreachable, RoomUnsafe
-from ..message import FRACTION_BITS, SALT_BITS
-from ..platform import NETWORK_FILE_SYSTEMS, file_system_type, make_private_folder, sync_folder
+from ..message import FRACTION_BITS, SALT_BITS, key_at
+from ..platform import NETWORK_FILE_SYSTEMS, current_pid, file_system_type, make_private_folder, sync_folder
+from .sqlite_log import LONG_PAGES, LogKeeper
 
 DATABASE: Final = "messages.db"
 SCHEMA_VERSION: Final = 1
@@ -34,9 +35,10 @@ SCHEMA_VERSION: Final = 1
 APPLICATION_ID: Final = 0x504F5354
 #: A claim or an ack changes a few rows here and there: small pages are less to write (bench/README.md).
 PAGE_BYTES: Final = 2048
-#: The log is folded back after 32 MB, which costs two syncs; a quarter of that made all writes a fifth slower.
-WAL_PAGES: Final = 16_000
+WAL_PAGES: Final = LONG_PAGES
 WAL_KEPT_BYTES: Final = 40 * 1024 * 1024
+#: Who folds the log back gives others so long to get out of the way; meanwhile nobody writes.
+_FOLD_PATIENCE_S: Final = 0.05
 
 Row = tuple[Any, ...]
 
@@ -64,10 +66,8 @@ def load_statements(salt: int, columns: str) -> dict[str, str]:
     for part in text.split("\n-- name: ")[1:]:
         name, _, body = part.partition("\n")
         found[name.strip()] = body.strip()
-    given = {"salt": str(salt), "columns": columns, "next": "?1"}
-    filled = {name: _fill_in(body, {**found, **given}) for name, body in found.items()}
-    alone = {**found, **given, "next": found["next"]}
-    return filled | {f"{name} alone": _fill_in(body, alone) for name, body in found.items()}
+    given = {"salt": str(salt), "columns": columns}
+    return {name: _fill_in(body, {**found, **given}) for name, body in found.items()}
 
 
 def _fill_in(text: str, parts: dict[str, str]) -> str:
@@ -92,24 +92,31 @@ def in_our_words(error: apsw.Error, path: Path) -> RoomError:
 
 
 class SqliteFile:
-    """The room's database file. `execute` runs a named statement; `transaction` makes several of them one step."""
+    """The room's database file. `execute` runs a named statement; `begin` and `commit` make several of them one step."""
 
     def __init__(self, folder: Path, config: Config, clock: Clock, columns: str, vfs: str | None = None) -> None:
         self.folder = folder
         self.path = folder / DATABASE
         self._config = config
+        self._clock = clock
+        self._columns = columns
         self._vfs = vfs
         self._local = threading.local()
         self._connections: weakref.WeakSet[apsw.Connection] = weakref.WeakSet()
-        self._pid = os.getpid()
+        # a fault test, which brings its own file system, wants to see every call to it in the thread that it watches
+        self._log = LogKeeper(self._fold, clock, beside=vfs is None)
+        self._pid = current_pid()
         self._closed = False
         _gate(folder)
+        _spare_the_heap()
         with self._door():
             self._refuse_inherited()
-            self._prepare(clock)
-        self.statements = load_statements(self.salt, columns)
+            last = self._prepare()
         self._identity = _identity(self.path)
-        _opened[self._identity] = (self._pid, _opened.get(self._identity, (0, 0))[1] + 1)
+        self._here = _opened.setdefault(self._identity, _Here(self._pid))
+        self._here.users += 1
+        self._here.last = max(self._here.last, last)
+        _files.add(self)
 
     # Opening
 
@@ -142,28 +149,31 @@ class SqliteFile:
         (tests/test_sqlite.py shows the loss).
         """
         before = _opened.get(_identity(self.path))
-        if before is not None and before[0] != self._pid:
+        if before is not None and before.pid != self._pid:
             raise RoomUnsafe(
-                f"the room in {self.folder} was open when this process was forked off by {before[0]}, and SQLite cannot open "
+                f"the room in {self.folder} was open when this process was forked off by {before.pid}, and SQLite cannot open "
                 "a file twice across a fork; fork before you open the room, or start processes with spawn"
             )
 
-    def _prepare(self, clock: Clock) -> None:
-        """Make the file, or check it."""
+    def _prepare(self) -> int:
+        """Make the file, or check it. Returns the highest number in it."""
         self._create_empty()
         connection = None
         try:
             connection = self._connect()
             version = connection.pragma("user_version")
             if version == 0:
-                self._make_schema(connection, clock)
+                self._make_schema(connection)
             elif version != SCHEMA_VERSION:
                 raise RoomDamaged(
                     f"{self.path} has layout {version} and this Postroom knows layout {SCHEMA_VERSION}; "
                     "use the newer Postroom that made it"
                 )
             self.salt = self._meta(connection, "salt")
-            self.offset_ns = self._room_time_offset(connection, clock)
+            self.statements = load_statements(self.salt, self._columns)
+            last: Any = connection.execute(self.statements["last_number"]).get
+            self.offset_ns = self._room_time_offset(connection, last)
+            return int(last)
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
         finally:
@@ -176,7 +186,7 @@ class SqliteFile:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             sync_folder(self.folder)
 
-    def _make_schema(self, connection: apsw.Connection, clock: Clock) -> None:
+    def _make_schema(self, connection: apsw.Connection) -> None:
         """Lay the tables out, in a new file or in one that the source document's broker made."""
         import secrets  # these two only when a room is made
 
@@ -194,24 +204,19 @@ class SqliteFile:
             execute(load_statements(salt, "key")["schema"], ())
             execute("INSERT INTO meta VALUES ('salt', ?)", (salt,))
             if there:
-                take_over(execute, there, clock.wall_ms())
+                take_over(execute, there, self._clock.wall_ms())
             execute(f"PRAGMA application_id = {APPLICATION_ID}", ())
             execute(f"PRAGMA user_version = {SCHEMA_VERSION}", ())
 
-    def _room_time_offset(self, connection: apsw.Connection, clock: Clock) -> int:
+    def _room_time_offset(self, connection: apsw.Connection, last: int) -> int:
         """What to add to the steady clock to get room time: fixed by the first opener after each boot, for all."""
-        name = f"epoch:{clock.boot_id()}"
+        name = f"epoch:{self._clock.boot_id()}"
         known = self._meta(connection, name)
         if known is not None:
             return int(known)
+        wall_ns = max(self._clock.wall_ms(), (last >> FRACTION_BITS) + 1) * 1_000_000
+        offset = wall_ns - self._clock.steady_ns()
         with connection:
-            highest: Any = connection.execute(
-                "SELECT max(coalesce((SELECT max(key) FROM messages), 0), "
-                "coalesce((SELECT max(change) FROM messages WHERE change IS NOT NULL), 0), "
-                "coalesce((SELECT value FROM meta WHERE name = 'floor'), 0))"
-            ).fetchall()[0][0]
-            wall_ns = max(clock.wall_ms(), (highest >> FRACTION_BITS) + 1) * 1_000_000
-            offset: int = wall_ns - clock.steady_ns()
             connection.execute("DELETE FROM meta WHERE name GLOB 'epoch:*'")
             connection.execute("INSERT INTO meta VALUES (?, ?)", (name, offset))
         return offset
@@ -227,37 +232,73 @@ class SqliteFile:
         # Without it this SQLite plans claims anew at every call, three times slower (tests/test_sqlite.py times it).
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         connection.set_busy_handler(_patience(self._config.busy_timeout_s))
+        connection.create_scalar_function("tick", lambda *_: self.tick(), 0)
         connection.transaction_mode = "IMMEDIATE"
         synchronous = "FULL" if self._config.sync == "full" else "NORMAL"
         for pragma in (
             f"synchronous = {synchronous}",
             "mmap_size = 0",
-            f"wal_autocheckpoint = {WAL_PAGES}",
+            "wal_autocheckpoint = 0",
             f"journal_size_limit = {WAL_KEPT_BYTES}",
         ):
             connection.execute(f"PRAGMA {pragma}").fetchall()
+        connection.set_wal_hook(self._committed)
         return connection
+
+    def _committed(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
+        if pages >= WAL_PAGES:
+            self._log.has_pages(pages, WAL_PAGES)
+        return apsw.SQLITE_OK
+
+    def _fold(self) -> bool:
+        """Fold the log back into the file; whether writers begin it anew now.
+
+        Most of it beside the writers, and only the little that came meanwhile while they wait. What fails here is tried
+        again when the log has grown: nothing is lost but the space.
+        """
+        try:
+            connection = self._connect()
+        except apsw.Error:
+            return False
+        try:
+            connection.set_wal_hook(None)
+            connection.set_busy_handler(_patience(_FOLD_PATIENCE_S))
+            for _ in range(2):
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+        except apsw.Error:
+            return False
+        finally:
+            connection.close()
+        return True
 
     # Use
 
     def connection(self) -> apsw.Connection:
         """This thread's connection."""
-        connection: apsw.Connection | None = getattr(self._local, "connection", None)
-        if self._closed or self._pid != os.getpid():
+        try:
+            return self._local.connection  # type: ignore[no-any-return]
+        except AttributeError:  # a new thread; or one of a room that was closed, or of a process that forked
+            pass
+        if self._closed or self._pid != current_pid():
             raise self._unusable()
-        if connection is None:
-            try:
-                connection = self._local.connection = self._connect()
-            except apsw.Error as error:
-                raise in_our_words(error, self.path) from error
-            self._connections.add(connection)
+        try:
+            connection = self._local.connection = self._connect()
+        except apsw.Error as error:
+            raise in_our_words(error, self.path) from error
+        self._connections.add(connection)
         return connection
+
+    def let_go_of_inherited(self) -> None:
+        """Have no connections any more, and close none: for the copy of this object in a process that was forked off."""
+        _inherited.append(self._local)
+        self._local = threading.local()
 
     def _unusable(self) -> RoomClosed:
         if self._closed:
             return RoomClosed(f"the room in {self.folder} is closed")
         return RoomClosed(
-            f"the room in {self.folder} was opened by process {self._pid}, from which this process {os.getpid()} was forked; "
+            f"the room in {self.folder} was opened by process {self._pid}, from which this process {current_pid()} was forked; "
             "fork before you open the room, or start processes with spawn"
         )
 
@@ -268,6 +309,48 @@ class SqliteFile:
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
 
+    def change(self, name: str, bindings: Sequence[Any]) -> int:
+        """Run one named statement that gives no rows. Returns how many rows it changed."""
+        connection = self.connection()
+        try:
+            connection.execute(self.statements[name], bindings)
+        except apsw.Error as error:
+            raise in_our_words(error, self.path) from error
+        return connection.changes()
+
+    def insert(self, bindings: Sequence[Any]) -> int:
+        """Store one message. Returns its key."""
+        connection = self.connection()
+        try:
+            connection.execute(self.statements["insert"], bindings)
+        except apsw.Error as error:
+            raise in_our_words(error, self.path) from error
+        return connection.last_insert_rowid()
+
+    def insert_many(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Store messages whose keys are given."""
+        try:
+            self.connection().executemany(self.statements["insert"], rows)
+        except apsw.Error as error:
+            raise in_our_words(error, self.path) from error
+
+    def tick(self) -> int:
+        """The next number of the room: the moment, or one more than the last where the clock stands still.
+
+        Only for who holds the write lock. Then no two are alike, and they come in the order of the commits: the steady
+        clock is the same for all processes of the machine, and passing the lock on takes longer than its step.
+        """
+        number = key_at(self._clock.steady_ns() + self.offset_ns)
+        if number <= self._here.last:
+            number = self._here.last + 1
+        self._here.last = number
+        return number
+
+    @property
+    def last_number(self) -> int:
+        """The last number that this process gave out, or found."""
+        return self._here.last
+
     def select(self, sql: str, bindings: Any = ()) -> list[Row]:
         """Run a reading statement that was put together."""
         try:
@@ -275,22 +358,28 @@ class SqliteFile:
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Make everything executed inside one step: all of it is kept at the end, or none of it."""
-        connection = self.connection()
+    def begin(self) -> None:
+        """Take the write lock: everything executed until `commit` is one step."""
         try:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    with suppress(apsw.Error):  # the first error is the one to tell
-                        connection.execute("ROLLBACK")
-                raise
+            self.connection().execute("BEGIN IMMEDIATE")
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
+
+    def commit(self) -> None:
+        """Keep the step. On failure nothing of it is kept."""
+        connection = self.connection()
+        try:
+            connection.execute("COMMIT")
+        except apsw.Error as error:
+            self.roll_back()
+            raise in_our_words(error, self.path) from error
+
+    def roll_back(self) -> None:
+        """Keep nothing of the step. Never raises: the first error is the one to tell."""
+        connection = self.connection()
+        if connection.in_transaction:
+            with suppress(apsw.Error):
+                connection.execute("ROLLBACK")
 
     def read_only(self, sql: str) -> tuple[list[str], list[Row]]:
         """Run somebody's own SELECT on a connection that cannot write."""
@@ -364,21 +453,56 @@ class SqliteFile:
 
     def close(self) -> None:
         """Close every thread's connection. Safe to call twice, and in a fork (where nothing may be closed)."""
-        if self._closed or self._pid != os.getpid():
+        if self._closed or self._pid != current_pid():
             self._closed = True
             return
+        self._log.close()
         self._closed = True
         for connection in list(self._connections):
             with suppress(apsw.Error, apsw.ThreadingViolationError):
                 connection.close()
         self._local = threading.local()
-        pid, users = _opened.pop(self._identity, (self._pid, 1))
-        if users > 1:
-            _opened[self._identity] = (pid, users - 1)
+        self._here.users -= 1
+        if self._here.users == 0:
+            _opened.pop(self._identity, None)
 
 
-#: Files that are open in this process (or were, in the one it was forked from): device and inode -> process, users.
-_opened: dict[tuple[int, int], tuple[int, int]] = {}
+class _Here:
+    """What this process knows of a file that it has open: how many have, and the last number given out."""
+
+    __slots__ = ("last", "pid", "users")
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.users = 0
+        self.last = 0
+
+
+_files: weakref.WeakSet[SqliteFile] = weakref.WeakSet()
+#: Connections of the process before a fork. They are never closed here: SQLite would fold the log back at the last one.
+_inherited: list[threading.local] = []
+
+
+def _forked() -> None:
+    """In a process that was just forked off, no thread has a connection."""
+    for file in tuple(_files):
+        file.let_go_of_inherited()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+#: Files that are open in this process (or were, in the one it was forked from), by device and inode.
+_opened: dict[tuple[int, int], _Here] = {}
+
+
+def _spare_the_heap() -> None:
+    """Keep glibc from giving the top of the heap back to the system at every statement, and fetching it again.
+
+    SQLite's larger statements take and free some 90 KB each time, about as much as glibc keeps before it shrinks the
+    heap; a claim then took twice as long, for page faults alone (tests/test_sqlite.py counts them). Once a larger block
+    was freed, glibc keeps twice as much. Other allocators do not care.
+    """
+    bytes(1 << 20)
 
 
 def _identity(path: Path) -> tuple[int, int]:
@@ -406,8 +530,9 @@ def _gate(folder: Path) -> None:
         )
 
 
-#: A lock is held for some 20 µs, so giving way a few times mostly suffices; SQLite's own handler would sleep 1 ms first.
-_YIELDS: Final = 20
+#: A lock is held for some 30 µs, so giving way for a while mostly suffices. SQLite's own handler would sleep 1 ms first, and
+#: a nap too early costs more than the turns it saves (bench/README.md has what else was tried).
+_YIELDS: Final = 100
 _NAP_CAP_S: Final = 0.01
 
 
@@ -424,7 +549,7 @@ def _patience(timeout_s: float) -> Callable[[int], bool]:
             return True
         if SYSTEM.steady_ns() >= until_ns:
             return False
-        nap_s = min(_NAP_CAP_S, 0.0002 * 1.3 ** (count - _YIELDS)) if count < 60 else _NAP_CAP_S
+        nap_s = min(_NAP_CAP_S, 0.0002 * 1.3 ** min(40, count - _YIELDS))
         SYSTEM.sleep(nap_s * (0.5 + SYSTEM.random()))
         return True
 

@@ -106,7 +106,7 @@ def _dead_letters(execute: Execute, wall_ms: int) -> int:
     rows = execute("SELECT id, original_message, error, moved_at, retry_count FROM source_dead_letter_queue", ())
     for id, payload, error, moved_at, retries in rows:
         moved_ms = _time_ms(moved_at, wall_ms)
-        highest = execute("SELECT coalesce(max(key), 0) + 1 FROM messages", ())[0][0]
+        highest = execute("SELECT coalesce(max(key), 0) + 1 FROM mail", ())[0][0]
         key = max(moved_ms << FRACTION_BITS, highest)
         _insert(
             execute,
@@ -145,7 +145,7 @@ def _agents(execute: Execute, wall_ms: int) -> None:
 
 def _insert(execute: Execute, **values: Any) -> None:
     marks = ", ".join("?" * len(values))
-    execute(f"INSERT INTO messages ({', '.join(values)}) VALUES ({marks})", tuple(values.values()))
+    execute(f"INSERT INTO mail ({', '.join(values)}) VALUES ({marks})", tuple(values.values()))
 
 
 def _time_ms(text: str | None, otherwise: Any) -> Any:

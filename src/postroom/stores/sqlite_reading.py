@@ -16,7 +16,7 @@ import msgspec
 from ..clock import Clock
 from ..config import Config
 from ..errors import InvalidMessage
-from ..message import DEFAULT_CHANNEL, FRACTION_BITS, Message, key_at, key_of
+from ..message import DEFAULT_CHANNEL, FRACTION_BITS, Message, key_of
 from ..states import PUBLIC_NAME, State
 from ..store import (
     FEED,
@@ -35,7 +35,7 @@ from ..store import (
     topic_to,
 )
 from .sqlite_file import Row, SqliteFile
-from .sqlite_rows import COLUMNS, Rows, ledger_entries, subscription, where
+from .sqlite_rows import CHANGE, COLUMNS, OWNER, PRIORITY, WAITER, Rows, subscription, where
 
 _to_json = msgspec.json.Encoder().encode
 _from_json = msgspec.json.Decoder().decode
@@ -44,13 +44,10 @@ _from_json = msgspec.json.Decoder().decode
 class Moment:
     """The times of one step, and whom to wake when it is committed."""
 
-    __slots__ = ("alone", "everyone", "now", "number", "one_each", "wall_ms")
+    __slots__ = ("everyone", "now", "one_each", "wall_ms")
 
     def __init__(self, room_ns: int, wall_ms: int) -> None:
         self.now = room_ns // 1_000_000
-        #: The next number to give out: exact inside a transaction, and for a statement that runs alone the clock's.
-        self.number = key_at(room_ns)
-        self.alone = True
         self.wall_ms = wall_ms
         self.everyone: set[str] = {FEED}
         self.one_each: list[str] = []
@@ -84,7 +81,7 @@ class SqliteReading(Store):
         return -1 if key is None else key
 
     def _candidates(self, want: Want, now: int) -> list[Row]:
-        """The (key, priority) of the best messages that the claimer may have, best first."""
+        """The rows of the best messages that the claimer may have, best first."""
         execute = self._file.execute
         if want.ids is not None:
             keys = dict.fromkeys(self._key(id) for id in want.ids)
@@ -102,7 +99,7 @@ class SqliteReading(Store):
                     found += execute("claim_in_channel", (*asked, channel))
                 found += execute("claim_for_anyone", (channel, now, want.limit))
         if len(found) > 1:
-            found.sort(key=lambda row: (-row[1], row[0]))
+            found.sort(key=lambda row: (-row[PRIORITY], row[0]))
         return found[: want.limit] if want.ids is None else found
 
     def _learn_processes(self) -> list[Row]:
@@ -114,7 +111,7 @@ class SqliteReading(Store):
     # Reading
 
     def _message(self, row: Row, moment: Moment) -> Message:
-        if (row[17] is not None and row[17] not in self._names) or (row[18] is not None and row[18] not in self._names):
+        if any(number is not None and number not in self._names for number in (row[OWNER], row[WAITER])):
             self._learn_processes()
         return self._rows.message(row, moment.now, moment.wall_ms, self._names)
 
@@ -133,7 +130,7 @@ class SqliteReading(Store):
         if cursor is not None:
             condition += " AND key < :cursor" if newest else " AND key > :cursor"
         rows = self._file.select(
-            f"SELECT {COLUMNS} FROM messages WHERE {condition} ORDER BY key {'DESC' if newest else ''} LIMIT :limit",
+            f"SELECT {COLUMNS} FROM mail WHERE {condition} ORDER BY key {'DESC' if newest else ''} LIMIT :limit",
             {**values, "now": moment.now, "cursor": cursor, "limit": query.limit},
         )
         messages = [self._message(row, moment) for row in rows]
@@ -141,25 +138,24 @@ class SqliteReading(Store):
 
     def _where(self, query: Query) -> tuple[str, dict[str, Any]]:
         answer_to = None if query.answer_to is None else self._key(query.answer_to)
-        return where(query, self._file.statements["judged"], answer_to)
+        statements = self._file.statements
+        return where(query, statements["judged"], statements["late_claims"], answer_to)
 
     def _in_claim_order(self, query: Query, moment: Moment) -> list[Row]:
         """What a receiver would get, best first: straight from the indexes that claims use, where the query allows it."""
         simple = msgspec.structs.replace(query, order="claim", limit=100, visible_to=None, channels=None, states=None)
         if query.visible_to is not None and query.states == frozenset({State.READY}) and simple == Query(order="claim"):
             want = Want(agent=query.visible_to, lease_s=0, channels=query.channels, limit=query.limit)
-            keys = [key for key, _ in self._candidates(want, moment.now)]
+            keys = [row[0] for row in self._candidates(want, moment.now)]
             condition, values = self._where(query)
-            source = (
-                "key IN (SELECT value FROM json_each(:keys)) OR key IN "
-                "(SELECT key FROM messages INDEXED BY timers WHERE wake_at <= :now)"
-            )
+            late = self._file.statements["late"]
+            source = f"key IN (SELECT value FROM json_each(:keys)) OR key IN ({late})"
             condition = f"({source}) AND {condition}"
             values = {**values, "keys": _to_json(keys).decode()}
         else:
             condition, values = self._where(query)
         return self._file.select(
-            f"SELECT {COLUMNS} FROM messages WHERE {condition} ORDER BY priority DESC, key LIMIT :limit",
+            f"SELECT {COLUMNS} FROM mail WHERE {condition} ORDER BY priority DESC, key LIMIT :limit",
             {**values, "now": moment.now, "limit": query.limit},
         )
 
@@ -168,10 +164,7 @@ class SqliteReading(Store):
         with self._one_snapshot():
             stored = self._file.execute("stored_after", (after, limit))
             changed = self._file.execute("changed_after", (after, limit))
-            if len(changed) == limit:  # several rows of one step share a number: never end between them
-                last = changed[-1][3]
-                seen = {row[0] for row in changed if row[3] == last}
-                changed += [row for row in self._file.execute("changed_at", (last,)) if row[0] not in seen]
+            changed += self._file.execute("claimed_after", (after, limit))
         entries = [self._stored(row, moment) for row in stored] + [self._changed(row, moment) for row in changed]
         entries.sort(key=lambda change: change.number)
         if len(entries) <= limit:
@@ -194,16 +187,16 @@ class SqliteReading(Store):
         return Change(row[0], "stored", message.timestamp_ms, message.from_agent, detail, message)
 
     def _changed(self, row: Row, moment: Moment) -> Change:
-        entries = ledger_entries(row[-1])
-        message = self._message(row[:-1], moment)
-        if not entries:  # an answer that became ordinary mail
-            return Change(row[3], "unheld", message.timestamp_ms, None, None, message)
-        last = entries[-1]
-        return Change(row[3], last.event, last.time_ms, last.agent, last.detail, message)
+        full = self._message(row, moment)
+        message = msgspec.structs.replace(full, ledger=())
+        if len(full.ledger) == 1:  # only stored: an answer that became ordinary mail
+            return Change(row[CHANGE], "unheld", message.timestamp_ms, None, None, message)
+        last = full.ledger[-1]
+        return Change(row[CHANGE], last.event, last.time_ms, last.agent, last.detail, message)
 
     def number_at(self, wall_ms: int | None = None) -> int:
         if wall_ms is None:
-            return int(self._file.execute("next_number alone", (0,))[0][0]) - 1
+            return int(self._file.execute("last_number")[0][0])
         self._file.connection()  # a closed room says so
         moment = self._moment()
         # one less than the moment's first number, for the feed gives what comes after its cursor
@@ -231,8 +224,9 @@ class SqliteReading(Store):
         with self._one_snapshot():
             for name in ("count_ready_general", "count_ready_in_channel", "count_ready_for_anyone"):
                 rows += self._file.execute(name)
-            counts = dict(self._file.execute("count_timers") + self._file.execute("count_finished"))
-            counts[State.HELD] = self._file.execute("count_held")[0][0]
+            counts: dict[int, int] = {}
+            for name in ("count_claimed", "count_delayed", "count_held", "count_finished"):
+                counts |= dict(self._file.execute(name))
             overdue = self._file.select(self._file.statements["overdue"], {"now": moment.now})
         counts[State.READY] = sum(row[2] for row in rows)
         boxes = {(to_agent, channel): [depth, oldest] for to_agent, channel, depth, oldest in rows}

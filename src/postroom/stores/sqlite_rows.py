@@ -9,17 +9,27 @@ import msgspec
 from ..clock import from_iso
 from ..message import FRACTION_BITS, LedgerEntry, Message, decode_payload, id_of
 from ..states import State
-from ..store import Query, Subscription, Ticket
+from ..store import Query, Subscription, Ticket, Want
 
+Row = tuple[Any, ...]
 #: What is read of a message, in the order in which `Rows.message` takes it.
 COLUMNS: Final = (
     "key, state, token, change, wake_at, priority, to_agent, channel, from_agent, type, version, delivery_count, "
     "max_deliveries, sent_ms, expires, last_delivered_ms, claimed_by, owner, waiter, correlation_id, chain_id, "
-    "hop_count, lane, trace, error, idempotency_key, answer_to, replay_of, payload"
+    "hop_count, lane, trace, error, idempotency_key, answer_to, replay_of, implied, ended_ms, payload"
 )
+#: Where some of them stand.
+STATE, TOKEN, CHANGE, WAKE_AT, PRIORITY, DELIVERY_COUNT, LAST_DELIVERED_MS, CLAIMED_BY, OWNER, WAITER, PAYLOAD = (
+    COLUMNS.split(", ").index(name)
+    for name in (
+        "state", "token", "change", "wake_at", "priority", "delivery_count", "last_delivered_ms", "claimed_by", "owner",
+        "waiter", "payload",
+    )
+)  # fmt: skip
 
 _decode_ledger = msgspec.json.Decoder(list[LedgerEntry]).decode
 _quote = msgspec.json.Encoder().encode
+_STATES: Final = tuple(State)
 
 
 def ledger_text(event: str, wall_ms: int, agent: str | None, detail: str | None = None) -> str:
@@ -32,17 +42,25 @@ def ledger_entries(text: str) -> list[LedgerEntry]:
     return _decode_ledger("[" + text.rstrip(",") + "]")
 
 
+def implied_entries(implied: int, delivered_ms: int, ended_ms: int, agent: str | None) -> list[LedgerEntry]:
+    """The last entries of a ledger that stand in no text; the same rule as `told` in sqlite.sql."""
+    entries = [LedgerEntry("claimed", delivered_ms, agent), LedgerEntry("acked", ended_ms, agent)]
+    return entries[:implied]
+
+
 def judge(state: int, wake_at: int | None, expires: int | None, spent: bool, now: int) -> State:
     """The state as the clock sees it; the same rule as `judged` in sqlite.sql (tests/test_sqlite.py compares them)."""
     expired = expires is not None and expires <= now
     woken = wake_at is not None and wake_at <= now
+    if not (expired or woken):
+        return _STATES[state]
     if state in (State.READY, State.DELAYED) and expired:
         return State.EXPIRED
     if state == State.DELAYED and woken:
         return State.READY
     if state == State.CLAIMED and woken:
         return State.DEAD if spent else State.EXPIRED if expired else State.READY
-    return State(state)
+    return _STATES[state]
 
 
 class Rows:
@@ -54,11 +72,12 @@ class Rows:
     def id(self, key: int) -> str:
         return id_of(key, self._salt)
 
-    def message(self, row: tuple[Any, ...], now: int, wall_ms: int, names: dict[int, str]) -> Message:
+    def message(self, row: Row, now: int, wall_ms: int, names: dict[int, str]) -> Message:
         """The message of a row read with COLUMNS (a ledger may follow), as the clock sees it at `now` (room ms)."""
         (key, state, token, _, wake_at, priority, to_agent, channel, from_agent, type_, version, delivery_count,
          max_deliveries, sent_ms, expires, last_delivered_ms, claimed_by, owner, waiter, correlation_id, chain_id,
-         hop_count, lane, trace, error, idempotency_key, answer_to, replay_of, payload, *ledger) = row  # fmt: skip
+         hop_count, lane, trace, error, idempotency_key, answer_to, replay_of, implied, ended_ms, payload, *ledger
+         ) = row  # fmt: skip
         seen = judge(state, wake_at, expires, delivery_count >= max_deliveries, now)
         wake_wall_ms = None if wake_at is None else wake_at - now + wall_ms
         return Message(
@@ -91,12 +110,32 @@ class Rows:
             waiter=None if waiter is None else names.get(waiter),
             answer_to=None if answer_to is None else id_of(answer_to, self._salt),
             replay_of=None if replay_of is None else id_of(replay_of, self._salt),
-            ledger=self._ledger(sent_ms, from_agent, replay_of, ledger[0]) if ledger else (),
+            ledger=(
+                self._stored(sent_ms, from_agent, replay_of),
+                *ledger_entries(ledger[0]),
+                *implied_entries(implied, last_delivered_ms, ended_ms, claimed_by),
+            )
+            if ledger
+            else (),
         )
 
-    def _ledger(self, sent_ms: int, sender: str, replay_of: int | None, text: str) -> tuple[LedgerEntry, ...]:
+    def _stored(self, sent_ms: int, sender: str, replay_of: int | None) -> LedgerEntry:
         detail = None if replay_of is None else f"replay of {id_of(replay_of, self._salt)}"
-        return (LedgerEntry("stored", sent_ms, sender, detail), *ledger_entries(text))
+        return LedgerEntry("stored", sent_ms, sender, detail)
+
+    def taken(self, row: Row, want: Want, lease_until: int, wall_ms: int, owner: int | None) -> Row:
+        """The row as `take` in sqlite.sql is about to leave it (`take_and_ack`, when it ends with the claim)."""
+        new = [*row]
+        new[STATE] = State.ACKED if want.settle else State.CLAIMED
+        new[TOKEN] += 1
+        new[WAKE_AT] = None if want.settle else lease_until
+        new[DELIVERY_COUNT] += 1
+        new[LAST_DELIVERED_MS] = wall_ms
+        new[CLAIMED_BY] = want.agent
+        new[OWNER] = owner
+        if row[STATE] == State.HELD or want.settle:
+            new[WAITER] = None
+        return tuple(new)
 
     def ticket(self, message: Message, agent: str) -> Ticket:
         return Ticket(message.id, message.token, agent)
@@ -118,9 +157,9 @@ _COMPARED: Final = {
 }
 
 
-def where(query: Query, judged: str, answer_to: int | None) -> tuple[str, dict[str, Any]]:
+def where(query: Query, judged: str, late_claims: str, answer_to: int | None) -> tuple[str, dict[str, Any]]:
     """The condition of a query as SQL and its bindings (`:now` is the caller's)."""
-    parts = _states_part(query, judged)
+    parts = _states_part(query, judged, late_claims)
     values = {name: getattr(query, name) for name in _COMPARED if getattr(query, name) is not None}
     parts += [_COMPARED[name] for name in values]
     if query.channels is not None:
@@ -135,20 +174,16 @@ def where(query: Query, judged: str, answer_to: int | None) -> tuple[str, dict[s
         parts.append("answer_to = :answer_to")
         values["answer_to"] = answer_to
     if query.waiting:
-        waiting = "SELECT key FROM messages INDEXED BY waiting WHERE waiter IS NOT NULL"
+        waiting = "SELECT key FROM mail INDEXED BY waiting WHERE waiter IS NOT NULL"
         parts.append(f"key IN ({waiting}) AND state IN (0, 1, 7)")
     return " AND ".join(parts) or "1", values
 
 
-def _states_part(query: Query, judged: str) -> list[str]:
+def _states_part(query: Query, judged: str, late_claims: str) -> list[str]:
     if query.states is None:
         return []
     wanted = ", ".join(str(int(state)) for state in sorted(query.states))
     parts = [f"{judged} IN ({wanted})"]
     if query.states == frozenset({State.DEAD}):  # few among many: begin with their index
-        dead, late = (
-            "SELECT key FROM messages WHERE state = 6",
-            "SELECT key FROM messages WHERE wake_at <= :now AND state = 1",
-        )
-        parts.insert(0, f"key IN ({dead} UNION ALL {late})")
+        parts.insert(0, f"key IN (SELECT key FROM mail WHERE state = 6 UNION ALL {late_claims})")
     return parts

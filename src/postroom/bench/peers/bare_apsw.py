@@ -19,15 +19,12 @@ from postroom.desk import Deadline
 from postroom.message import key_at
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite_file import DATABASE, WAL_PAGES, load_statements
-from postroom.stores.sqlite_rows import COLUMNS, ledger_text
+from postroom.stores.sqlite_rows import COLUMNS, PAYLOAD, TOKEN
 
 from ..client import Client, Payload, Peer, Setup, decode, encode, make_payload
 from ..plan import SPREAD
 
 _LEASE_MS: Final = 30_000
-#: Where the columns that a receiver needs stand in COLUMNS.
-_TOKEN: Final = COLUMNS.split(", ").index("token")
-_PAYLOAD: Final = COLUMNS.split(", ").index("payload")
 
 
 class BareClient(Client):
@@ -40,6 +37,7 @@ class BareClient(Client):
         self._database = database = apsw.Connection(str(folder / DATABASE), flags=apsw.SQLITE_OPEN_READWRITE)
         database.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         database.set_busy_timeout(10_000)
+        database.create_scalar_function("tick", lambda *_: key_at(SYSTEM.steady_ns()), 0)
         database.pragma("synchronous", "FULL" if setup.sync == "full" else "NORMAL")
         database.pragma("wal_autocheckpoint", WAL_PAGES)
         salt: Any = database.execute("SELECT value FROM meta WHERE name = 'salt'").get
@@ -51,20 +49,21 @@ class BareClient(Client):
     # Sending
 
     def send(self, payload: Payload) -> None:
-        self._database.execute(self._sql["insert"], self._row(payload)).fetchall()
+        self._database.execute(self._sql["insert"], self._row(None, payload))
         self._ring()
 
     def send_batch(self, payloads: Sequence[Payload]) -> None:
         with self._database:
-            for payload in payloads:
-                self._database.execute(self._sql["insert"], self._row(payload)).fetchall()
+            first = key_at(SYSTEM.steady_ns())
+            rows = (self._row(first + place, payload) for place, payload in enumerate(payloads))
+            self._database.executemany(self._sql["insert"], rows)
         self._ring()
 
-    def _row(self, payload: Payload) -> tuple[Any, ...]:
-        number, wall_ms = key_at(SYSTEM.steady_ns()), SYSTEM.wall_ms()
+    def _row(self, key: int | None, payload: Payload) -> tuple[Any, ...]:
+        wall_ms = SYSTEM.wall_ms()
         to_agent, channel = (None, self.setup.to) if self.setup.crowd else (self.setup.to, "general")
         return (
-            number, 0, None, 5, to_agent, channel, "sender", "message", "1.0", 3, wall_ms, None, None, None,
+            key, 0, None, 5, to_agent, channel, "sender", "message", "1.0", 3, wall_ms, None, None, None,
             None, 0, "agent", None, None, None, None, encode(payload).decode(),
         )  # fmt: skip
 
@@ -84,7 +83,7 @@ class BareClient(Client):
                 while row is None and (left_s := deadline.left_s()):
                     waiter.wait(left_s)
                     row = self._claim()
-        return None if row is None else (decode(row[_PAYLOAD]), (row[0], row[_TOKEN]))
+        return None if row is None else (decode(row[PAYLOAD]), (row[0], row[TOKEN] + 1))
 
     def _claim(self) -> tuple[Any, ...] | None:
         if not self._look():  # before taking the lock of all writers
@@ -100,23 +99,17 @@ class BareClient(Client):
         return self._database.execute(self._sql["claim_general"], (self.setup.me, 0, 1)).fetchall()
 
     def _take(self) -> tuple[Any, ...] | None:
-        now_ns, wall_ms = SYSTEM.steady_ns(), SYSTEM.wall_ms()
-        self._database.execute(self._sql["next_timer"]).fetchall()
         found = self._look()
         if not found:
             return None
-        values = (
-            key_at(now_ns), found[0][0], now_ns // 1_000_000 + _LEASE_MS, wall_ms, self.setup.me, self._owner,
-            ledger_text("claimed", wall_ms, self.setup.me),
-        )  # fmt: skip
-        row: tuple[Any, ...] = self._database.execute(self._sql["take"], values).fetchall()[0]
+        row: tuple[Any, ...] = found[0]
+        lease_until = SYSTEM.steady_ns() // 1_000_000 + _LEASE_MS
+        self._database.execute(self._sql["take"], (row[0], lease_until, SYSTEM.wall_ms(), self.setup.me, self._owner))
         return row
 
     def ack(self, handle: Any) -> None:
         key, token = handle
-        entry = ledger_text("acked", SYSTEM.wall_ms(), self.setup.me)
-        values = (key_at(SYSTEM.steady_ns()), key, token, 2, None, entry)
-        self._database.execute(self._sql["finish"], values).fetchall()
+        self._database.execute(self._sql["ack"], (key, token, self.setup.me, SYSTEM.wall_ms()))
 
     def messages(self, timeout_s: float) -> Iterator[Payload]:
         if self.setup.way != "one step":
@@ -132,7 +125,7 @@ class BareClient(Client):
                 self._database.execute("COMMIT")
                 if row is None:
                     break
-                payload, handle = decode(row[_PAYLOAD]), (row[0], row[_TOKEN])
+                payload, handle = decode(row[PAYLOAD]), (row[0], row[TOKEN] + 1)
 
     def prefill(self, count: int) -> None:
         fill(self._database, count, self.setup.me, self.setup.way)
@@ -151,16 +144,16 @@ def fill(database: apsw.Connection, count: int, to_agent: str, way: str) -> None
     finished, spread = way == "finished", way not in ("pending", "finished")
     agent, channel = ("'a' || (n % :spread)", "'c' || (n / :spread % :spread)") if spread else (":agent", "'general'")
     state, change, claimed_by = ("2", ":first + :count + n", ":agent") if finished else ("0", "NULL", "NULL")
-    entries = (ledger_text("claimed", 0, to_agent), ledger_text("acked", 0, to_agent)) if finished else ()
+    ended, implied = (":first >> 21", "2") if finished else ("NULL", "0")
     insert = (
-        "INSERT INTO messages (key, state, token, change, priority, to_agent, channel, from_agent, type, max_deliveries, "
-        "sent_ms, delivery_count, claimed_by, ledger, payload) "
+        "INSERT INTO mail (key, state, token, change, priority, to_agent, channel, from_agent, type, max_deliveries, "
+        "sent_ms, delivery_count, claimed_by, last_delivered_ms, ended_ms, implied, payload) "
         "WITH RECURSIVE c(n) AS (SELECT :start UNION ALL SELECT n + 1 FROM c WHERE n + 1 < :end) "
         f"SELECT :first + n, {state}, :times, {change}, 5, {agent}, {channel}, 'sender', 'message', 3, :first >> 21, :times, "
-        f"{claimed_by}, :ledger, :payload FROM c"
+        f"{claimed_by}, {ended}, {ended}, {implied}, :payload FROM c"
     )
     values = {"agent": to_agent, "spread": SPREAD, "first": first, "count": count, "times": int(finished)}
-    values |= {"ledger": "".join(entries), "payload": encode(make_payload(0)).decode()}
+    values |= {"payload": encode(make_payload(0)).decode()}
     for start in range(0, count, 50_000):
         database.execute(insert, {**values, "start": start, "end": min(count, start + 50_000)})
     database.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)

@@ -1,0 +1,71 @@
+"""Keeping SQLite's write-ahead log short, beside the calls that make it long.
+
+Left to itself SQLite folds the log back into the file in whichever commit made it too long. That call then waits for the
+disk, a tenth of a second for 32 MB; and where others keep writing the log does not get short by it, so that the next call
+waits again, and the next. Here a thread does it, once at a time, and asks the writers to begin the log anew at its end.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from ..clock import Clock
+
+#: The log is folded back when it has so many pages (20 MB). More often means more work, less often a longer recovery.
+LONG_PAGES: Final = 10_000
+#: A log as long as this (56 MB) is folded back by who made it so: the thread cannot keep up, or is not there.
+TOO_LONG_PAGES: Final = 28_000
+#: After a fold that did not end well (somebody reads, or the disk is slow) the next is no sooner than this.
+_PAUSE_NS: Final = 200_000_000
+
+
+class LogKeeper:
+    """Calls `fold` in a thread when the log is long. Safe to use from all threads of the process that made it.
+
+    `fold` folds the log back and says whether writers begin it anew now. It opens a connection of its own.
+    """
+
+    def __init__(self, fold: Callable[[], bool], clock: Clock, *, beside: bool = True) -> None:
+        self._fold = fold
+        self._clock = clock
+        self._beside = beside
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._not_before_ns = 0
+        self._closed = False
+
+    def has_pages(self, pages: int, long_pages: int = LONG_PAGES) -> None:
+        """A commit left the log this long."""
+        if pages < long_pages:
+            return
+        if not self._beside or pages >= max(long_pages, TOO_LONG_PAGES):
+            self._fold()
+        elif self._thread is None and self._clock.steady_ns() >= self._not_before_ns:
+            self._begin()
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._thread is not None or self._closed:
+                return
+            self._thread = thread = threading.Thread(target=self._run, name="postroom log", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is about to end, or the system has no thread to give
+            self._thread = None
+
+    def _run(self) -> None:
+        try:
+            if not self._fold():
+                self._not_before_ns = self._clock.steady_ns() + _PAUSE_NS
+        finally:
+            self._thread = None
+
+    def close(self) -> None:
+        """Fold no more. A fold under way is over when this returns."""
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
