@@ -12,7 +12,7 @@ from .desk import Desk, Series, Steps
 from .errors import Fault, InvalidMessage, ReceiveTimeout, UnknownMessage
 from .inbox import Inbox
 from .message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, DEFAULT_TYPE, Draft, Message, check_name
-from .received import ACKED, Envelope, Received, check_names, check_seconds, follow
+from .received import ACKED, NO_CAUSE, Envelope, Received, check_names, check_seconds, follow
 from .states import NOTES
 from .store import Delivery, Ticket, Want
 
@@ -66,22 +66,28 @@ class Agent:
         `cause` is the message that this one was sent because of: hops are counted along such chains, and TooManyHops
         ends a loop of agents that keep each other busy. Raises InvalidMessage, RateLimited: nothing was stored.
         """
-        asking.check_wait(wait)
+        if wait is not None:
+            asking.check_wait(wait)
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s)
-        draft = self._draft(
-            cause,
-            to_agent=to,
+        config = self._desk.config
+        chain_id, hop_count, inherited = NO_CAUSE if cause is None else follow(cause, config.max_hops)
+        draft = Draft(
+            from_agent=self.name,
             payload=payload,
-            type=type,
+            to_agent=to,
             channel=channel,
+            type=type,
             priority=priority,
             ttl_s=ttl_s,
             delay_s=delay_s,
             correlation_id=correlation_id,
             idempotency_key=idempotency_key,
-            trace=trace,
+            chain_id=chain_id,
+            hop_count=hop_count,
             lane=_lane,
+            trace=inherited if trace is None else trace,
+            max_deliveries=config.max_deliveries,
         )
         if wait is not None:
             return self._desk.finish(asking.sending(self._desk, draft, wait, timeout_s))

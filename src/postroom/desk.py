@@ -18,7 +18,7 @@ from .errors import Fault, InvalidMessage, PostroomError, RoomClosed, RoomError
 from .hooks import Hooks
 from .limits import SenderLimit
 from .message import Draft, check
-from .platform import this_process
+from .platform import current_pid, this_process
 from .store import Claimed, Settled, Store, Swept, Ticket, Waiter, Want
 
 #: Claims that are given back when the room closes: the newest so many. Older ones end with their lease.
@@ -110,7 +110,7 @@ class Desk:
         self.clock = clock
         self.hooks = Hooks()
         self.process = this_process()
-        self._pid = os.getpid()
+        self._pid = current_pid()
         self._lock = threading.Lock()
         self._closed = False
         self._closing = Latch(clock)
@@ -125,7 +125,7 @@ class Desk:
         """Raise RoomClosed when the room was closed, or belongs to the process before a fork."""
         if self._closed:
             raise RoomClosed("this room is closed")
-        if os.getpid() != self._pid:
+        if current_pid() != self._pid:
             raise RoomClosed(
                 "this room was opened before the process forked; fork first, or start processes with spawn"
             )
@@ -335,7 +335,7 @@ class Desk:
 
     def close(self) -> None:
         """Give back what this process holds, wake whoever waits, close the store. Safe to call twice."""
-        if os.getpid() != self._pid:
+        if current_pid() != self._pid:
             self._closed = True  # the forked copy: everything in it belongs to the process before
             return
         with self._lock:

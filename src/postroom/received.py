@@ -27,6 +27,8 @@ class Verdict(NamedTuple):
 
 
 ACKED: Final = Verdict("acked")
+#: Chain id, hop count and trace of a message that no other one caused.
+NO_CAUSE: Final[tuple[str | None, int, str | None]] = (None, 0, None)
 
 
 class Envelope:
@@ -268,7 +270,7 @@ class Received(Envelope):
 def follow(cause: Envelope | Message | None, max_hops: int) -> tuple[str | None, int, str | None]:
     """Chain id, hop count and trace of a message that another one caused. Raises TooManyHops."""
     if cause is None:
-        return None, 0, None
+        return NO_CAUSE
     if not isinstance(cause, Envelope | Message):
         raise InvalidMessage("cause", f"must be a received message, not {type(cause).__name__}")
     chain_id, hop_count = cause.chain_id or cause.id, cause.hop_count + 1
