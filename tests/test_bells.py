@@ -198,3 +198,14 @@ def test_two_rooms_do_not_hear_each_other(tmp_path):
         assert rung(waiter) == [False]
     one.close()
     two.close()
+
+
+def test_a_hint_that_came_for_who_waited_here_before_wakes_nobody(bells):
+    with bells.listen(["a"]) as first:
+        bells.ring(["a"])
+        assert select.select([first], [], [], 0)[0]
+    with bells.listen(["b"]) as second:
+        assert second.fileno() == first.fileno(), "the same place"
+        assert rung(second) == [False]
+        bells.ring(["b"])
+        assert rung(second, second) == [True, False]

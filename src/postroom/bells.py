@@ -15,7 +15,7 @@ import mmap
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +31,7 @@ _TOPIC_BYTES: Final = 8
 _SLOT_BYTES: Final = TOPICS * _TOPIC_BYTES
 _PAGE_BYTES: Final = SLOTS + SLOTS * _SLOT_BYTES
 _ARMED: Final = b"\x01"
+_NOBODY: Final = bytes(SLOTS)
 #: Stands for every topic, for waiters that have more than a slot can hold.
 _ANY: Final = b"\xff" * _TOPIC_BYTES
 _IDLE_KEPT: Final = 16
@@ -63,6 +64,7 @@ class Bells:
             raise NoBells(str(error)) from error
         self._prefix = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
         self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        self._addresses: dict[int, str | bytes] = {}
         self._next = os.getpid() % SLOTS
 
     def _map_page(self, path: Path) -> str:
@@ -84,18 +86,33 @@ class Bells:
 
     def ring(self, everyone: Iterable[str], one_each: Iterable[str] = ()) -> None:
         """Hint to all who wait for a topic of `everyone`, and to one of those who wait for each of `one_each`."""
-        if self._page.find(_ARMED, 0, SLOTS) < 0:
+        flags = self._page[:SLOTS]
+        if flags == _NOBODY:
             return
         marks = [_mark(topic) for topic in everyone]
-        for slot in self._who_waits_for([*marks, _ANY]):
+        marks.append(_ANY)
+        for slot in self._who_waits_for(marks, flags):
             self._strike(slot)
         for topic in one_each:
             self._ring_one(_mark(topic))
 
-    def _who_waits_for(self, marks: list[bytes]) -> set[int]:
-        """The slots in which somebody waits for one of the topics."""
-        if self._page[:SLOTS].count(_ARMED) <= _CROWD:
-            return {slot for slot, topics in self._waiting() if any(mark in topics for mark in marks)}
+    def _who_waits_for(self, marks: list[bytes], flags: bytes) -> list[int]:
+        """The slots in which somebody waits for one of the topics, in their order."""
+        if flags.count(_ARMED) > _CROWD:
+            return self._who_in_the_crowd(marks)
+        found = []
+        slot = flags.find(_ARMED)
+        while slot >= 0:
+            at = SLOTS + slot * _SLOT_BYTES
+            topics = self._page[at : at + _SLOT_BYTES]
+            for mark in marks:
+                if mark in topics:
+                    found.append(slot)
+                    break
+            slot = flags.find(_ARMED, slot + 1)
+        return found
+
+    def _who_in_the_crowd(self, marks: list[bytes]) -> list[int]:
         page = self._page[:]  # a copy: searching that is some ten times faster than searching the map
         found: set[int] = set()
         for mark in marks:
@@ -105,10 +122,10 @@ class Bells:
                 if place % _TOPIC_BYTES == 0 and page[slot] == _ARMED[0]:  # who left has left its topics there
                     found.add(slot)
                 at = page.find(mark, at + 1)
-        return found
+        return sorted(found)
 
     def _ring_one(self, mark: bytes) -> None:
-        slots = sorted(self._who_waits_for([mark]))
+        slots = self._who_waits_for([mark], self._page[:SLOTS])
         # begin elsewhere each time, so that the work goes round; pass over those who died
         start = int(self._clock.random() * len(slots))
         for slot in slots[start:] + slots[:start]:
@@ -122,22 +139,11 @@ class Bells:
             if mark.strip(b"\0"):
                 self._ring_one(mark)
 
-    def _waiting(self) -> Iterator[tuple[int, bytes]]:
-        """Every slot in which somebody waits, with its topics."""
-        slot = self._page.find(_ARMED, 0, SLOTS)
-        while slot >= 0:
-            yield slot, self._topics(slot)
-            slot = self._page.find(_ARMED, slot + 1, SLOTS)
-
-    def _topics(self, slot: int) -> bytes:
-        at = SLOTS + slot * _SLOT_BYTES
-        return self._page[at : at + _SLOT_BYTES]
-
     def _strike(self, slot: int) -> bool:
         """Wake the waiter of a slot. False when nobody is there any more."""
         self._page[slot] = 0
         try:
-            self._sender.sendto(b"!", self._address(slot))
+            self._sender.sendto(b"!", self._addresses.get(slot) or self._address(slot))
         except BlockingIOError:
             return True  # its queue is full of hints
         except OSError as error:
@@ -170,11 +176,13 @@ class Bells:
         raise NoBells(f"all {SLOTS} places to wait in this room are taken")
 
     def _address(self, slot: int) -> str | bytes:
-        if LINUX:
-            return b"\0postroom/%s/%d" % (self._prefix.encode(), slot)
-        from tempfile import gettempdir
+        address: str | bytes = b"\0postroom/%s/%d" % (self._prefix.encode(), slot)
+        if not LINUX:
+            from tempfile import gettempdir
 
-        return f"{gettempdir()}/postroom-{os.geteuid()}/{self._prefix}-{slot}"
+            address = f"{gettempdir()}/postroom-{os.geteuid()}/{self._prefix}-{slot}"
+        self._addresses[slot] = address
+        return address
 
     def _bind(self, slot: int) -> socket.socket | None:
         """The slot's socket, or None when somebody else has it."""
@@ -208,54 +216,61 @@ class Bells:
 
 
 class _Slot(Waiter):
-    """One place on the page, with the socket that owns it."""
+    """One place on the page, with the socket that owns it.
+
+    The flag on the page is up while the waiter is armed; who rings takes it down before it sends. So a flag that is down
+    says that a hint is here or on its way, and no call is needed to know that none is.
+    """
 
     def __init__(self, bells: Bells, page: mmap.mmap, number: int, bound: socket.socket, clock: Clock) -> None:
         self._bells = bells
         self._page = page
         self._number = number
         self._socket = bound
+        self._fileno = bound.fileno()
         self._clock = clock
         self._topics = b""
         self._on_hint: Callable[[], None] | None = None
         self._open = False
+        self._left_hints = False  # the one who waited here before left while it was rung
 
     def arm(self, topics: bytes, on_hint: Callable[[], None] | None) -> None:
         """Begin to wait for these topics."""
+        if self._left_hints:
+            self._left_hints = False
+            with suppress(BlockingIOError):
+                while self._socket.recv(16):
+                    pass
         self._on_hint = on_hint
-        at = SLOTS + self._number * _SLOT_BYTES
-        self._drain()
         self._topics = topics
+        at = SLOTS + self._number * _SLOT_BYTES
         self._page[at : at + _SLOT_BYTES] = topics
         self._page[self._number] = 1
         self._open = True
 
     def wait(self, timeout_s: float | None) -> bool:
-        if not self._clock.wait_readable([self._socket.fileno()], timeout_s):
+        if timeout_s != 0 and not self._clock.wait_readable((self._fileno,), timeout_s):
             return False
-        self._drain()
+        try:
+            # one: should two have rung at the same moment, the second is taken at the next wait, as a hint without news
+            self._socket.recv(16)
+        except BlockingIOError:
+            return False
         self._page[self._number] = 1
         if self._on_hint is not None:
             self._on_hint()
         return True
 
-    def _drain(self) -> bool:
-        """Take the hints that came. Returns whether there were any."""
-        drained = False
-        with suppress(BlockingIOError):
-            while self._socket.recv(16):
-                drained = True
-        return drained
-
     def fileno(self) -> int:
-        return self._socket.fileno()
+        return self._fileno
 
     def close(self) -> None:
         if not self._open:
             return
         self._open = False
+        self._left_hints = not self._page[self._number]
         self._page[self._number] = 0
-        if self._drain():
+        if self._left_hints:
             # It leaves with a hint that it never looked after, and that may have been for one waiter only: pass it on
             # (tests/test_bells.py: test_who_leaves_with_a_hint_passes_it_on).
             self._bells.pass_on(self._topics)
@@ -265,6 +280,7 @@ class _Slot(Waiter):
     def free(self) -> None:
         """Let the socket, and with it the slot, go."""
         address = self._socket.getsockname()
+        self._fileno = -1
         self._socket.close()
         if isinstance(address, str) and address:
             with suppress(OSError):
