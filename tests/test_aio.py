@@ -314,7 +314,7 @@ def test_where_there_is_no_descriptor_a_waiter_is_woken_all_the_same(
             ada = await (room if sender == "the same room" else other).agent("ada")
             waiters = [asyncio.create_task(room.agent(f"bob-{n}").receive(timeout_s=15)) for n in range(3)]
             await waiting(room, 3)
-            assert all(isinstance(waiter, bells.Watcher) for waiter in room._worker._watched.values())
+            assert len(room._worker.waits.watched) == 3
             started = asyncio.get_running_loop().time()
 
             for n in range(3):

@@ -34,7 +34,7 @@ from .hooks import Hooks
 from .message import Draft
 from .opening import open_at_desk
 from .received import Envelope
-from .store import Change, Store
+from .store import Change, Store, Waiter
 from .worker_thread import Course, Over, WorkerThread
 
 __all__ = ["Agent", "Received", "Room", "open"]
@@ -58,6 +58,14 @@ class LoopDesk(Desk):
 
     def send(self, draft: Draft) -> Any:
         return self._worker.send(draft)
+
+    def listen(self, topics: Iterable[str]) -> Waiter:
+        self.check_open()
+        return self._worker.waits.listen(self.store, topics)
+
+    def close(self) -> None:
+        self._worker.waits.close_boards()
+        super().close()
 
     def finish(self, steps: Steps[T]) -> Any:
         return Course[T](self._worker, steps).finish()

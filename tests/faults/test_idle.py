@@ -87,3 +87,8 @@ def test_a_million_pending_messages_are_not_kept_in_memory(
     way: str, folder: Path, figure: Callable[[str], None]
 ) -> None:
     check_memory(folder, way, count("PENDING_LONG", 1_000_000), figure)
+
+
+@pytest.mark.slow
+def test_a_thousand_who_wait_in_one_loop_cost_little_more_than_one(folder: Path, figure: Callable[[str], None]) -> None:
+    check_idle(folder, "loops", count("IDLE_S", 6), 0.05, figure)

@@ -53,7 +53,7 @@ async def wait_in_loop(count: int) -> tuple[float, float]:
         for receiver in set(receivers):
             await receiver
         waiting = [asyncio.create_task(receiver.receive()) for receiver in receivers]
-        while len(room._worker._pauses) < count:  # noqa: ASYNC110  nobody tells that somebody waits
+        while len(room._worker.waits.pauses) < count:  # noqa: ASYNC110  nobody tells that somebody waits
             await asyncio.sleep(0.01)
         started, used = time.monotonic(), time.process_time()
         await asyncio.sleep(seconds)
