@@ -150,16 +150,16 @@ def test_many_who_ask_one_that_dies_all_learn_that_it_is_gone(sqlite_url: str) -
     async def main() -> None:
         async with aio.open(sqlite_url) as room:
             ada = await room.agent("ada")
-            peer = subprocess.Popen(  # noqa: ASYNC220  starting it is not what is measured
-                [sys.executable, str(PEER), sqlite_url, "bob", "die"], stdout=subprocess.PIPE, text=True
-            )
-            assert peer.stdout is not None
-            assert await asyncio.to_thread(peer.stdout.readline) == "ready\n"
-            asked = [ada.ask("bob", {"n": n}, timeout_s=15) for n in range(AT_ONCE + MANY)]
+            words = [sys.executable, str(PEER), sqlite_url, "bob", "wait"]
+            with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:  # noqa: ASYNC220
+                assert peer.stdout is not None
+                assert await asyncio.to_thread(peer.stdout.readline) == "ready\n"
+                asked = [asyncio.create_task(ada.ask("bob", {}, timeout_s=None)) for _ in range(AT_ONCE + MANY)]
+                await waiting(room, len(asked))
+                peer.kill()
             ends = await asyncio.gather(*asked, return_exceptions=True)
 
             assert {type(end) for end in ends} == {postroom.PeerGone}
-            peer.communicate()
 
     run(main())
 
