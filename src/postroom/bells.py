@@ -157,8 +157,8 @@ class Bells:
         found: list[tuple[int, list[int]]] = []
         if flags.endswith(_NO_BOARDS) or (boards := self._map_boards()) is None:
             return found
-        for board in range(BOARDS):
-            if flags[SLOTS + board] != _AWAY:
+        for board, state in enumerate(flags[SLOTS:].rstrip(b"\0")):
+            if state != _AWAY:
                 at = board * _BOARD_BYTES
                 taken = min(SEATS, int.from_bytes(boards[at : at + 2], "little"))
                 at += 8 + SEATS

@@ -16,9 +16,11 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from itertools import takewhile
 from typing import Any, Generic, TypeVar, cast
 
 from .aio_waiting import Listening, Waiting
+from .asking import Question, take_answers
 from .clock import Clock
 from .desk import MAX_TOGETHER, Desk, Pause, Series, Steps
 from .errors import RoomClosed, RoomError
@@ -32,9 +34,12 @@ T = TypeVar("T")
 
 
 class Job:
-    """One call for the thread. `left` is set when nobody waits for it any more."""
+    """One call for the thread. `left` is set when nobody waits for it any more.
 
-    __slots__ = ("call", "draft", "error", "future", "keep", "left", "result")
+    With a draft, that is stored first, together with those of other jobs. With a question, the call is one of its steps.
+    """
+
+    __slots__ = ("call", "draft", "error", "future", "keep", "left", "question", "result")
 
     def __init__(
         self,
@@ -42,11 +47,13 @@ class Job:
         future: asyncio.Future[Any] | None,
         *,
         draft: Draft | None = None,
+        question: Question | None = None,
         keep: bool = False,
     ) -> None:
         self.call = call
         self.future = future
         self.draft = draft
+        self.question = question
         self.keep = keep
         self.left = False
         self.result: Any = None
@@ -99,6 +106,15 @@ class WorkerThread:
     async def send(self, draft: Draft) -> str:
         """Store a message, together with others that wait to be stored. Returns its id after the commit."""
         return cast("str", await self._finish(Job(None, self.loop.create_future(), draft=draft)))
+
+    async def ask(self, question: Question, step: Callable[[], T]) -> T:
+        """Store a question, together with others that wait to be stored, and make its first step."""
+        job = Job(step, self.loop.create_future(), draft=question.draft, question=question)
+        return cast("T", await self._finish(job))
+
+    async def answer(self, question: Question, step: Callable[[], T]) -> T:
+        """Make the step of a question after a hint; answers that came together are taken together."""
+        return cast("T", await self._finish(Job(step, self.loop.create_future(), question=question)))
 
     def begin(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Make a call in the thread, before everything that is asked for after this. Its end may be waited for, or not."""
@@ -159,6 +175,8 @@ class WorkerThread:
 
     def _do(self, jobs: deque[Job]) -> None:
         """The next job; where it is a message, with all that stand behind it."""
+        if jobs[0].question is not None and jobs[0].draft is None:
+            self._take_answers(jobs)
         job = jobs.popleft()
         if job.draft is None:
             if job.keep or not job.left:
@@ -173,6 +191,15 @@ class WorkerThread:
             self._put(together)
             self._end(together)
 
+    def _take_answers(self, jobs: deque[Job]) -> None:
+        """Look at all questions that stand at the head of the queue together, before each makes its step."""
+        assert self.desk is not None
+        hinted = list(takewhile(lambda job: job.question is not None and job.draft is None, jobs))
+        if len(hinted) > 1:
+            take_answers(self.desk, [job.question for job in hinted if job.question is not None and not job.left])
+        for job in hinted:
+            job.question = None
+
     @staticmethod
     def _call(job: Job) -> None:
         assert job.call is not None
@@ -186,10 +213,13 @@ class WorkerThread:
         self.waits.stirred = True
         ends = self.desk.put_each([job.draft for job in jobs if job.draft is not None])
         for job, end in zip(jobs, ends, strict=True):
-            if isinstance(end, str):
-                job.result = end
-            else:
+            if not isinstance(end, str):
                 job.error = end
+            elif job.question is None:
+                job.result = end
+            else:  # also when its asker has just left: closing the steps then ends the question
+                job.question.stored(end)
+                self._call(job)
 
     def _end(self, jobs: list[Job]) -> None:
         reached("aio.done")
@@ -274,7 +304,7 @@ class Course(Generic[T]):
         hinted = False
         try:
             while True:
-                found = await self._worker.run(partial(self._step, hinted))
+                found = await self._take(hinted)
                 if not isinstance(found, Pause):
                     return found
                 self._pause = found
@@ -282,6 +312,15 @@ class Course(Generic[T]):
         except BaseException:
             self.close()
             raise
+
+    async def _take(self, hinted: bool) -> Pause | Over | T:
+        """The next step, together with those of others where that saves commits."""
+        step = partial(self._step, hinted)
+        if isinstance(self._steps, Question) and self._pause is None:
+            return await self._worker.ask(self._steps, step)
+        if isinstance(self._steps, Question) and hinted:
+            return await self._worker.answer(self._steps, step)
+        return await self._worker.run(step)
 
     def _step(self, hinted: bool) -> Pause | Over | T:
         """In the thread: take the hint, and one step."""
