@@ -5,14 +5,13 @@ from __future__ import annotations
 import select
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from postroom.bells import BOARDS, SEATS, Bells
+from postroom.bells import BOARDS, SEATS, SLOTS, Bells
 from postroom.clock import SYSTEM
 from postroom.store import Board, Waiter
 
@@ -201,28 +200,60 @@ def test_a_board_whose_process_was_killed_swallows_no_ring_and_is_free_again(
         board.close()  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("left_as", [0, 2], ids=["away", "awake"])
+def test_what_somebody_left_who_died_while_it_rang_is_mended_by_a_look(
+    left_as: int, bells: Bells, board: Board
+) -> None:
+    sitting = Sitting(board)
+    sitting.sit("a", "a")
+    bells._page[SLOTS] = left_as
+    board.take()
+    bells.ring(["a"])
+    assert select.select([board], [], [], 0)[0] == [board]
+    assert sitting.hinted() == {"a"}
+
+    bells._page[SLOTS] = left_as
+    sitting.sit("b", "b")
+    if left_as == 0:
+        bells.ring(["b"])
+        assert sitting.hinted() == {"b"}
+
+
+RINGING = """
+import sys
+from pathlib import Path
+from postroom.bells import Bells
+from postroom.clock import SYSTEM
+bells, topic = Bells(Path(sys.argv[1]), SYSTEM), sys.argv[2]
+for _ in range(int(sys.argv[3])):
+    bells.ring([topic])
+    sys.stdin.buffer.read(1)
+"""
+
+
 @pytest.mark.slow
-def test_no_ring_is_lost_between_those_who_ring_and_the_one_who_looks(bells: Bells, board: Board) -> None:
-    """Each of four threads rings its own topic, and rings again only when that was heard."""
-    rounds, heard = 1500, {n: threading.Event() for n in range(4)}
-    for n, event in heard.items():
-        assert board.listen([f"topic {n}"], event.set) is not None
-    lost: list[int] = []
+def test_no_ring_is_lost_between_processes_that_ring_and_the_one_that_looks(
+    bells: Bells, board: Board, tmp_path: Path
+) -> None:
+    """Each rings its own topic, and rings again only when it is told that this was heard."""
+    words = [sys.executable, "-c", RINGING, str(tmp_path)]
+    rounds, heard, children = 1500, [0] * 3, []
+    for number in range(len(heard)):
+        child = subprocess.Popen([*words, f"topic {number}", str(rounds)], stdin=subprocess.PIPE, bufsize=0)
+        children.append(child)
 
-    def keep_ringing(n: int) -> None:
-        for _ in range(rounds):
-            heard[n].clear()
-            bells.ring([f"topic {n}"])
-            if not heard[n].wait(10):
-                lost.append(n)
-                return
+        def tell(number: int = number, child: subprocess.Popen[bytes] = child) -> None:
+            assert child.stdin
+            heard[number] += 1
+            if heard[number] <= rounds:
+                child.stdin.write(b"!")
 
-    threads = [threading.Thread(target=keep_ringing, args=(n,)) for n in heard]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        if select.select([board], [], [], 0.5)[0]:
-            board.take()
-    for thread in threads:
-        thread.join()
-    assert lost == []
+        assert board.listen([f"topic {number}"], tell) is not None
+    while sum(heard) < rounds * len(heard):
+        if not select.select([board], [], [], 10)[0]:
+            break
+        board.take()
+    for child in children:
+        child.kill() if sum(heard) < rounds * len(heard) else child.wait()
+        child.communicate()
+    assert heard == [rounds] * len(heard)

@@ -200,6 +200,8 @@ class Waiting:
         if not self.pauses or self.closing:
             return
         self._begin_round()
+        for board in self._boards:
+            board.take()
         if len(self.pauses) <= FEW:
             self._let_look(list(self.pauses))
         elif not self._tasks:  # else the last round is not over yet

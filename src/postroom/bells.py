@@ -29,7 +29,7 @@ from .platform import LINUX
 from .store import Board, Waiter
 
 #: The page: a flag per slot, a state per board, the topics of each slot. Behind it, once somebody needs one, each board: how
-#: many of its seats may be taken (two bytes of eight), a byte per seat that is set when it is rung, a topic per seat.
+#: many of its seats may be taken (two bytes of eight; the third counts rings), a byte per seat that is set when it is rung, a topic per seat.
 SLOTS: Final = 512
 TOPICS: Final = 8
 BOARDS: Final = 32
@@ -44,8 +44,8 @@ _BOARDS_BYTES: Final = BOARDS * _BOARD_BYTES
 _ARMED: Final = b"\x01"
 _NOBODY: Final = bytes(_FLAGS)
 _NO_BOARDS: Final = bytes(BOARDS)
-#: States of a board: nobody there; asleep, to be woken; awake, it will look at its seats. From there on it is counted how often
-#: it was rung, and after so many times one rings it aloud to see whether it still lives.
+#: States of a board: nobody there; asleep, to be woken; awake, it will look at its seats before it sleeps. One that is awake
+#: when it is rung for the 200th time is woken all the same, to see whether it still lives.
 _AWAY: Final = 0
 _ASLEEP: Final = 1
 _AWAKE: Final = 2
@@ -201,16 +201,22 @@ class Bells:
             self._boards[at + seat] = 1
         place = SLOTS + board
         state = self._page[place]  # after the seats: see _Board.take
-        if _AWAKE <= state < _DOUBTFUL and not aloud:
-            self._page[place] = state + 1
-            return True
         if state == _AWAY:
             return False
+        if state == _AWAKE and not aloud and not self._is_doubtful(board):
+            return True  # and nothing is written here: it may have gone to sleep meanwhile
         self._page[place] = _AWAKE
         if self._send(place):
             return True
         self._page[place] = _AWAY
         return False
+
+    def _is_doubtful(self, board: int) -> bool:
+        """Whether a board that is awake was rung so often that one should see whether it still lives."""
+        assert self._boards is not None
+        at = board * _BOARD_BYTES + 2
+        rings = self._boards[at] = (self._boards[at] + 1) % _DOUBTFUL
+        return rings == 0
 
     def _send(self, slot: int) -> bool:
         try:
@@ -345,6 +351,12 @@ class _Slot(Waiter):
         return True
 
     def fileno(self) -> int:
+        if self._open and not self._page[self._number]:
+            # Whoever asks is about to wait. A hint is here, or somebody died between taking the flag down and ringing.
+            try:
+                self._socket.recv(1, socket.MSG_PEEK)
+            except BlockingIOError:
+                self._page[self._number] = 1
         return self._fileno
 
     def close(self) -> None:
@@ -413,6 +425,8 @@ class _Board(Board):
                 self._boards[at : at + _TOPIC_BYTES] = mark
             self._taken = max(self._taken, *(number + 1 for number in numbers), 0)
             self._say_taken()
+            if self._page[self._place] == _AWAY:  # somebody who rang the one before us was late to say that it is gone
+                self._page[self._place] = _ASLEEP
         return seat
 
     def _say_taken(self) -> None:

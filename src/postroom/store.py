@@ -244,7 +244,10 @@ class Board(ABC):
 
     @abstractmethod
     def take(self) -> None:
-        """Call `hinted` of everybody to whom a hint came since the last time. Does not wait."""
+        """Call `hinted` of everybody to whom a hint came since the last time. Does not wait.
+
+        To be called now and then also when the descriptor is silent: whoever rang may have died before the board was woken.
+        """
 
     @abstractmethod
     def close(self) -> None:
