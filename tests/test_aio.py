@@ -326,6 +326,45 @@ def test_where_there_is_no_descriptor_a_waiter_is_woken_all_the_same(
     run(main())
 
 
+def test_no_call_of_the_store_is_made_in_the_loops_own_thread(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            store, callers = room._sync.store, set()
+
+            def seen(name: str, method: Any) -> Any:
+                def call(*args: Any, **kwargs: Any) -> Any:
+                    callers.add((threading.current_thread().name, name))
+                    return method(*args, **kwargs)
+
+                return call
+
+            for name in [name for name in dir(type(store)) if not name.startswith("_") and name != "close"]:
+                if inspect.isfunction(inspect.getattr_static(store, name)):
+                    monkeypatch.setattr(store, name, seen(name, getattr(store, name)))
+            ada, bob = await room.agent("ada"), await room.agent("bob")
+            serving = asyncio.create_task(room.agent("carl").serve({"*": lambda _: {"yes": True}}))
+            await ada.ask("carl", {})
+            await ada.send("bob", {})
+            await ada.send_many([{"to": "bob", "payload": {}}] * 4)
+            await (await bob.receive(timeout_s=5)).ack()
+            async with await bob.receive() as message:
+                await message.extend(5)
+            await bob.poll()
+            assert [message.id async for message in bob.listen(timeout_s=0)] != []
+            sending = asyncio.create_task(ada.send("bob", {}, wait="acked"))
+            await (await bob.receive(channels=["general"])).ack()
+            await sending
+            await room.stats()
+            with pytest.raises(postroom.ReceiveTimeout):
+                await bob.receive(0.01)
+            serving.cancel()
+
+        assert {"put", "claim", "settle", "listen", "get"} <= {name for _, name in callers}
+        assert {thread for thread, _ in callers} <= {"postroom aio", "postroom upkeep"}
+
+    run(main())
+
+
 # Sending together
 
 

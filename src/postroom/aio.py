@@ -282,7 +282,16 @@ class Agent:
 
     # Receiving
 
-    receive = _gives_message(agent.Agent.receive)
+    async def receive(
+        self, timeout_s: float | None = None, *, channels: Iterable[str] | None = None, lease_s: float | None = None
+    ) -> Received:
+        """Claim the next message, waiting for one; see `postroom.Agent.receive`."""
+        await self._ready()
+        want = self._sync._want(channels, lease_s)  # noqa: SLF001  the same checks
+        if timeout_s is not None:
+            received.check_seconds("timeout_s", timeout_s)
+        course = Course[received.Received](self._worker, self._sync._receiving(want, timeout_s))  # noqa: SLF001
+        return Received(self._worker, await course.finish())
 
     async def poll(self, *, channels: Iterable[str] | None = None, lease_s: float | None = None) -> Received | None:
         """The same without waiting: a message, or None when there is none."""
