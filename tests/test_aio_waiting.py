@@ -39,7 +39,7 @@ def test_a_thousand_who_wait_keep_a_few_descriptors_and_each_gets_its_own(sqlite
             before = len(os.listdir("/proc/self/fd"))
             waiters = [asyncio.create_task(receivers[n % 10].receive(timeout_s=15)) for n in range(2 * SEATS)]
             await waiting(room, 2 * SEATS)
-            assert len(os.listdir("/proc/self/fd")) <= before + 3
+            assert len(os.listdir("/proc/self/fd")) < before + 10  # two boards, and what the upkeep opens meanwhile
 
             await ada.send("bob-7", {"n": 0})
             done, _ = await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
