@@ -105,6 +105,7 @@ class Waiting:
         self._thread = thread
         self._sleepers: set[asyncio.Future[bool]] = set()
         self._boards: list[Board] = []
+        self._no_boards = False  # there are no more of them
         self._store: Store | None = None
         self._cursors: tuple[int, int] | None = None  # of the feed, at the last round but one and at the last
         self._round: Alarm | None = None
@@ -122,10 +123,11 @@ class Waiting:
         return listening
 
     def _sit_at_new_board(self, store: Store, listening: Listening) -> bool:
-        if self.closing:
+        if self._no_boards or self.closing:
             return False
         board = store.board()
         if board is None:
+            self._no_boards = True  # and asking again for each who waits would cost more than waiting without
             return False
         self._boards.append(board)
         self._loop.call_soon_threadsafe(self._attend, board)

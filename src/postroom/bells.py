@@ -402,13 +402,12 @@ class _Board(Board):
         self._at = number * _BOARD_BYTES
         self._rung_at = self._at + 8
         self._topics_at = self._rung_at + SEATS
-        self._free = list(
-            range(SEATS - 1, -1, -1)
-        )  # the next one last; low ones first, so that a ring has little to search
+        self._free = list(range(SEATS - 1, -1, -1))  # the next one last; low ones first: a ring has less to search
         self._seats: dict[int, _Seat] = {}
         self._taken = 0  # above this all are free
         self._closed = False
-        self._lock = threading.Lock()  # one thread listens and leaves, another takes
+        # One thread listens and leaves, another takes. A waiter may also be closed by what is collected in between.
+        self._lock = threading.RLock()
         page[self._place] = _ASLEEP
 
     def listen(self, topics: Iterable[str], hinted: Callable[[], None]) -> Waiter | None:
