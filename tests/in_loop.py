@@ -29,7 +29,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 async def waiting(room: aio.Room, count: int = 1) -> None:
     """Return when so many wait in the loop."""
-    await until(lambda: len(room._worker._pauses) >= count)
+    await until(lambda: len(room._worker.waits.pauses) >= count)
 
 
 async def states(room: aio.Room) -> dict[str, int]:
@@ -41,6 +41,6 @@ async def states(room: aio.Room) -> dict[str, int]:
 async def pass_time(room: aio.Room, clock: ManualClock, task: asyncio.Task[Any], step_s: float = 0.25) -> None:
     """Let time pass, whenever somebody waits, until a task is over."""
     while not task.done():
-        await until(lambda: task.done() or bool(room._worker._pauses))
+        await until(lambda: task.done() or bool(room._worker.waits.pauses))
         clock.advance(step_s)
         await asyncio.sleep(0.001)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 import pytest
-from tests.in_loop import PATIENCE_S, pass_time, run, states, waiting
+from tests.in_loop import PATIENCE_S, pass_time, run, states, until, waiting
 
 import postroom
 from postroom import aio, bells
@@ -314,7 +314,7 @@ def test_where_there_is_no_descriptor_a_waiter_is_woken_all_the_same(
             ada = await (room if sender == "the same room" else other).agent("ada")
             waiters = [asyncio.create_task(room.agent(f"bob-{n}").receive(timeout_s=15)) for n in range(3)]
             await waiting(room, 3)
-            assert all(isinstance(waiter, bells.Watcher) for waiter in room._worker._watched.values())
+            assert len(room._worker.waits.watched) == 3
             started = asyncio.get_running_loop().time()
 
             for n in range(3):
@@ -322,6 +322,45 @@ def test_where_there_is_no_descriptor_a_waiter_is_woken_all_the_same(
 
             assert [(await waiter).payload["n"] for waiter in waiters] == [0, 1, 2]
             assert asyncio.get_running_loop().time() - started < 0.8  # sooner than the look that everybody takes
+
+    run(main())
+
+
+def test_no_call_of_the_store_is_made_in_the_loops_own_thread(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            store, callers = room._sync.store, set()
+
+            def seen(name: str, method: Any) -> Any:
+                def call(*args: Any, **kwargs: Any) -> Any:
+                    callers.add((threading.current_thread().name, name))
+                    return method(*args, **kwargs)
+
+                return call
+
+            for name in [name for name in dir(type(store)) if not name.startswith("_") and name != "close"]:
+                if inspect.isfunction(inspect.getattr_static(store, name)):
+                    monkeypatch.setattr(store, name, seen(name, getattr(store, name)))
+            ada, bob = await room.agent("ada"), await room.agent("bob")
+            serving = asyncio.create_task(room.agent("carl").serve({"*": lambda _: {"yes": True}}))
+            await ada.ask("carl", {})
+            await ada.send("bob", {})
+            await ada.send_many([{"to": "bob", "payload": {}}] * 4)
+            await (await bob.receive(timeout_s=5)).ack()
+            async with await bob.receive() as message:
+                await message.extend(5)
+            await bob.poll()
+            assert [message.id async for message in bob.listen(timeout_s=0)] != []
+            sending = asyncio.create_task(ada.send("bob", {}, wait="acked"))
+            await (await bob.receive(channels=["general"])).ack()
+            await sending
+            await room.stats()
+            with pytest.raises(postroom.ReceiveTimeout):
+                await bob.receive(0.01)
+            serving.cancel()
+
+        assert {"put", "claim", "settle", "listen", "get"} <= {name for _, name in callers}
+        assert {thread for thread, _ in callers} <= {"postroom aio", "postroom upkeep"}
 
     run(main())
 
@@ -339,6 +378,18 @@ def count_puts(room: aio.Room, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(store, "put", counted)
     return sizes
+
+
+def count_claims(room: aio.Room, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...] | None]:
+    store, taken = room._sync.store, []
+    claim = store.claim
+
+    def counted(want: Any) -> Any:
+        taken.append(want.ids)
+        return claim(want)
+
+    monkeypatch.setattr(store, "claim", counted)
+    return taken
 
 
 def test_sends_that_are_under_way_together_share_commits_and_keep_their_order(
@@ -360,6 +411,57 @@ def test_sends_that_are_under_way_together_share_commits_and_keep_their_order(
             heard = [message.payload async for message in bob.listen(timeout_s=0)]
             for speaker in range(100):
                 assert [each["n"] for each in heard if each["speaker"] == speaker] == [0, 1, 2, 3, 4]
+
+    run(main())
+
+
+def test_questions_share_commits_when_they_are_asked_and_when_their_answers_are_taken(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            ada, eve, bob = await room.agent("ada"), await room.agent("eve"), await room.agent("bob")
+            sizes, taken = count_puts(room, monkeypatch), count_claims(room, monkeypatch)
+            asking = [asyncio.create_task(agent.ask("bob", {"n": n})) for n in range(20) for agent in (ada, eve)]
+            await waiting(room, 40)
+            assert sizes == [40]
+            questions = [await bob.receive(timeout_s=5) for _ in asking]
+            taken.clear()
+            go, at_work = threading.Event(), threading.Event()
+
+            def hold() -> None:
+                at_work.set()
+                assert go.wait(PATIENCE_S)
+
+            blocking = asyncio.create_task(room._worker.run(hold))
+            await until(at_work.is_set)
+            replies = [asyncio.create_task(question.reply(question.payload)) for question in questions]
+            go.set()
+            await asyncio.gather(blocking, *replies)
+
+            answers = await asyncio.gather(*asking)
+            assert [answer.payload["n"] for answer in answers] == [n for n in range(20) for _ in "ae"]
+            assert [answer.settled for answer in answers] == [True] * 40
+            assert sum(len(ids) for ids in taken if ids) == 40
+            assert len(taken) <= 12, "taken one by one"
+            assert await states(room) == {"answered": 40, "acked": 40}
+
+    run(main())
+
+
+def test_of_questions_that_are_asked_together_a_bad_one_fails_alone(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            ada, bob = await room.agent("ada"), room.agent("bob")
+            asking = [asyncio.create_task(ada.ask("bob", {"n": n})) for n in (1, float("nan"), 2)]
+            for _ in range(2):
+                question = await bob.receive(timeout_s=5)
+                await question.reply(question.payload)
+            first, bad, second = await asyncio.gather(*asking, return_exceptions=True)
+
+            assert isinstance(bad, postroom.InvalidMessage)
+            assert isinstance(first, aio.Received) and first.payload == {"n": 1}
+            assert isinstance(second, aio.Received) and second.payload == {"n": 2}
 
     run(main())
 

@@ -216,6 +216,34 @@ def test_an_answer_to_an_asker_who_was_cancelled_is_ordinary_mail(url: str) -> N
     run(main())
 
 
+def test_who_is_cancelled_while_its_question_is_stored_no_longer_waits(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            ada, bob = await room.agent("ada"), await room.agent("bob")
+            stored, go = threading.Event(), threading.Event()
+
+            def hold(*_: object) -> None:
+                stored.set()
+                assert go.wait(PATIENCE_S)
+
+            room.hooks.on("after_send", hold)
+            asking = [asyncio.create_task(ada.ask("bob", {"n": n})) for n in range(2)]
+            await until(stored.is_set)
+            asking[0].cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking[0]
+            go.set()
+            for _ in range(2):
+                question = await bob.receive(timeout_s=5)
+                await question.reply(question.payload)
+
+            assert (await asking[1]).payload == {"n": 1}
+            assert (await ada.receive(timeout_s=5)).payload == {"n": 0}, "ordinary mail"
+            assert await room.waits() == []
+
+    run(main())
+
+
 def test_a_loop_that_ends_without_a_word_leaves_nothing_claimed(tmp_path: Any) -> None:
     """The program's main coroutine returns while a receiver claims: asyncio cancels it, and then there is no loop."""
     url = f"sqlite:{tmp_path}/room"

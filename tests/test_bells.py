@@ -198,3 +198,23 @@ def test_two_rooms_do_not_hear_each_other(tmp_path):
         assert rung(waiter) == [False]
     one.close()
     two.close()
+
+
+def test_a_hint_that_came_for_who_waited_here_before_wakes_nobody(bells):
+    with bells.listen(["a"]) as first:
+        bells.ring(["a"])
+        assert select.select([first], [], [], 0)[0]
+    with bells.listen(["b"]) as second:
+        assert second.fileno() == first.fileno(), "the same place"
+        assert rung(second) == [False]
+        bells.ring(["b"])
+        assert rung(second, second) == [True, False]
+
+
+def test_who_waits_again_is_heard_again_although_somebody_died_while_it_rang(bells):
+    """It took the flag down, and was killed before it rang."""
+    with bells.listen(["a"]) as waiter:
+        bells._page[waiter._number] = 0
+        assert select.select([waiter], [], [], 0)[0] == []  # a wait that ends by time
+        bells.ring(["a"])
+        assert rung(waiter) == [True]

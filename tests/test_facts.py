@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -184,3 +186,25 @@ def test_a_git_worktree_shares_the_room_of_its_main_checkout(tmp_path: Path) -> 
     assert main_worktree(tmp_path / "main") is None
     assert find_room(tmp_path / "side", {}) == f"sqlite:{tmp_path / 'main' / '.postroom'}"
     assert search_places(tmp_path / "side")[-1] == tmp_path / "main" / ".postroom"
+
+
+def test_waiting_goes_by_what_a_descriptor_is_now_not_by_what_it_was() -> None:
+    """Who waits again for the same numbers waits with what was made for them before."""
+    for _ in range(3):
+        reader, writer = os.pipe()
+        assert SYSTEM.wait_readable([reader], 0) == []
+        os.write(writer, b"!")
+        assert SYSTEM.wait_readable([reader], 0) == [reader]
+        os.close(reader)
+        os.close(writer)
+
+
+def test_threads_may_wait_for_the_same_descriptor_at_once(
+    in_background: Callable[[Callable[[], list[int]]], Any],
+) -> None:
+    reader, writer = os.pipe()
+    waits = [in_background(lambda: SYSTEM.wait_readable([reader], 20)) for _ in range(3)]
+    os.write(writer, b"!")
+    assert [wait.result() for wait in waits] == [[reader]] * 3
+    os.close(reader)
+    os.close(writer)

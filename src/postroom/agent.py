@@ -297,11 +297,7 @@ class Agent:
             lane=_lane,
             waiter=self._desk.process,
         )
-        return self._desk.finish(self._asking(draft, timeout_s))
-
-    def _asking(self, draft: Draft, timeout_s: float | None) -> Steps[Received]:
-        answer = yield from asking.Question(self._desk, draft, timeout_s).steps()
-        return Received(self._desk, answer, LEASE_S, settled=True)
+        return self._desk.finish(asking.Question(self._desk, draft, timeout_s))
 
     # Being here
 

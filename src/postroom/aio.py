@@ -34,7 +34,7 @@ from .hooks import Hooks
 from .message import Draft
 from .opening import open_at_desk
 from .received import Envelope
-from .store import Change, Store
+from .store import Change, Store, Waiter
 from .worker_thread import Course, Over, WorkerThread
 
 __all__ = ["Agent", "Received", "Room", "open"]
@@ -58,6 +58,14 @@ class LoopDesk(Desk):
 
     def send(self, draft: Draft) -> Any:
         return self._worker.send(draft)
+
+    def listen(self, topics: Iterable[str]) -> Waiter:
+        self.check_open()
+        return self._worker.waits.listen(self.store, topics)
+
+    def close(self) -> None:
+        self._worker.waits.close_boards()
+        super().close()
 
     def finish(self, steps: Steps[T]) -> Any:
         return Course[T](self._worker, steps).finish()
@@ -274,7 +282,16 @@ class Agent:
 
     # Receiving
 
-    receive = _gives_message(agent.Agent.receive)
+    async def receive(
+        self, timeout_s: float | None = None, *, channels: Iterable[str] | None = None, lease_s: float | None = None
+    ) -> Received:
+        """Claim the next message, waiting for one; see `postroom.Agent.receive`."""
+        await self._ready()
+        want = self._sync._want(channels, lease_s)  # noqa: SLF001  the same checks
+        if timeout_s is not None:
+            received.check_seconds("timeout_s", timeout_s)
+        course = Course[received.Received](self._worker, self._sync._receiving(want, timeout_s))  # noqa: SLF001
+        return Received(self._worker, await course.finish())
 
     async def poll(self, *, channels: Iterable[str] | None = None, lease_s: float | None = None) -> Received | None:
         """The same without waiting: a message, or None when there is none."""

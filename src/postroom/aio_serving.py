@@ -92,7 +92,7 @@ class Serving:
         self.leave()
         others = self._tasks - {asyncio.current_task()}
         if others:
-            patience = asyncio.create_task(self._worker.sleep(self._want.lease_s))
+            patience = asyncio.create_task(self._worker.waits.sleep(self._want.lease_s))
             everybody = asyncio.create_task(asyncio.wait(others))
             await asyncio.wait({patience, everybody}, return_when=asyncio.FIRST_COMPLETED)
             patience.cancel()
@@ -101,7 +101,7 @@ class Serving:
     async def _keep_leases(self) -> None:
         with suppress(RoomClosed):
             while not self._worker.closing:
-                await self._worker.sleep(self._keeper.every_s)
+                await self._worker.waits.sleep(self._keeper.every_s)
                 await self._worker.run(self._keeper.extend_all)
 
     # A task
@@ -127,7 +127,7 @@ class Serving:
         except RoomError as trouble:  # busy, or its disk is full: nothing was lost, so go on
             log.warning("serving goes on after: %s", trouble, extra={"action": "serve_trouble"})
             self._busy.discard(me)
-            await self._worker.sleep(SAFETY_LOOK_S)
+            await self._worker.waits.sleep(SAFETY_LOOK_S)
         finally:
             self._busy.discard(me)
 
@@ -181,7 +181,7 @@ class Serving:
             except RoomError:
                 if tries_left == 0:
                     raise
-                await self._worker.sleep(SAFETY_LOOK_S)
+                await self._worker.waits.sleep(SAFETY_LOOK_S)
         raise AssertionError("unreachable")
 
     def _conclude(self, run: Run, claim_next: Want | None) -> Received | None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Generator, Iterable
+from contextlib import suppress
+from typing import Any, Final
 
 from . import presence
 from .config import LEASE_S
 from .desk import Deadline, Desk, Pause, Steps
-from .errors import AskTimeout, InvalidMessage, NotAcked, NotAnswered, PeerGone, Refused
+from .errors import AskTimeout, InvalidMessage, NotAcked, NotAnswered, PeerGone, PostroomError, Refused
 from .message import Draft, Message
+from .received import Received
 from .states import FINISHED, State
 from .store import Delivery, Query, Ticket, Waiter, Want, topic_message
 
@@ -46,25 +49,45 @@ def sending(desk: Desk, draft: Draft, wait: str, timeout_s: float | None) -> Ste
             yield Pause(waiter, left_s)
 
 
-class Question:
-    """A question that this process sends and waits to see answered.
+class Question(Generator[Pause, bool, Received]):
+    """A question that this process sends and waits to see answered; the steps to the answer, acked.
 
-    However the waiting ends, nobody waits afterwards: an answer that comes later is ordinary mail.
+    They raise Refused, NotAnswered, PeerGone or AskTimeout, each of which says what happened. However the waiting ends,
+    nobody waits afterwards: an answer that comes later is ordinary mail.
+
+    Whoever takes many questions through their steps at once may store several in one commit (`draft`, `stored`), and take
+    several answers in one (`find_answer`, `give`; see `take_answers`).
     """
 
     def __init__(self, desk: Desk, draft: Draft, timeout_s: float | None) -> None:
+        self.draft = draft
         self._desk = desk
-        self._draft = draft
         self._asker = draft.from_agent
         self._peer = draft.to_agent
         self._timeout_s = timeout_s
         self._peer_ran = False
-        self._id: str
+        self._id = ""
+        self._seen: Message | None = None  # the question, as somebody has just read it
+        self._answer: Delivery | None = None  # what somebody has just taken
         self._deadline: Deadline
+        self._steps = self._ask()
 
-    def steps(self) -> Steps[Delivery]:
-        """The answer, acked. Raises Refused, NotAnswered, PeerGone or AskTimeout, each of which says what happened."""
-        (self._id,) = self._desk.put([self._draft])
+    def send(self, hinted: bool | None) -> Pause:
+        return next(self._steps) if hinted is None else self._steps.send(hinted)
+
+    def throw(self, *error: Any) -> Pause:
+        return self._steps.throw(*error)
+
+    def close(self) -> None:
+        self._steps.close()
+
+    def stored(self, id: str) -> None:
+        """The draft is stored already, under this id. Before the first step."""
+        self._id = id
+
+    def _ask(self) -> Steps[Received]:
+        if not self._id:
+            (self._id,) = self._desk.put([self.draft])
         self._deadline = Deadline(self._desk.clock, self._timeout_s)
         self._desk.question_begins(self._id)
         answered = False
@@ -72,7 +95,7 @@ class Question:
             with self._desk.listen([topic_message(self._id)]) as waiter:
                 delivery = yield from self._wait(waiter)
             answered = True
-            return delivery
+            return Received(self._desk, delivery, LEASE_S, settled=True)
         finally:
             self._desk.question_ends(self._id, abandon=not answered)
 
@@ -95,11 +118,11 @@ class Question:
 
     def _look(self) -> Delivery | None:
         """The answer if it is here; None while the question is open; raises when it ended otherwise."""
-        question = self._desk.store.get(self._id)
+        question, self._seen = self._seen or self._desk.store.get(self._id), None
         if question is None:
             raise NotAnswered(f"question {self._id} is no longer kept", self._id)
         if question.state is State.ANSWERED:
-            return self._take_answer(question)
+            return self._answer or self._take_answer(question)
         if question.state is State.REFUSED:
             reason = question.error or "no reason given"
             raise Refused(f"{_peer_of(question)} refused: {reason}", self._id, reason)
@@ -111,13 +134,24 @@ class Question:
     def _take_answer(self, question: Message) -> Delivery:
         """Claim and ack the answer. One that was taken before (a question asked twice under one key) is read instead."""
         id = self._answer_id(question)
-        want = Want(agent=self._asker, lease_s=LEASE_S, ids=(id,), owner=self._desk.process, settle=True)
-        for delivery in self._desk.claim(want).deliveries:
+        for delivery in _claim(self._desk, self._asker, (id,)):
             return delivery
         kept = self._desk.store.get(id)
         if kept is None:
             raise NotAnswered(f"the answer to question {self._id} is no longer kept", self._id)
         return Delivery(kept, Ticket(kept.id, kept.token, self._asker))
+
+    def find_answer(self) -> str | None:
+        """Read the question, and give the id of its answer when it is there. Then the next step does not read it again."""
+        question = self._desk.store.get(self._id)
+        if question is None or question.state is not State.ANSWERED:
+            return None  # what may still change is read anew by the step, after it has taken the hint
+        self._seen = question
+        return self._answer_id(question)
+
+    def give(self, answer: Delivery) -> None:
+        """The answer was taken already. The next step returns it."""
+        self._answer = answer
 
     def _answer_id(self, question: Message) -> str:
         for entry in reversed(question.ledger):
@@ -159,6 +193,27 @@ class Question:
         if question is not None and question.state is State.CLAIMED:
             return f"{late}: {question.claimed_by} has taken it but not answered yet"
         return f"{late}: {self._peer or 'nobody'} has not taken it{'' if self._peer else ' yet'}"
+
+
+def take_answers(desk: Desk, questions: Iterable[Question]) -> None:
+    """Look at questions to whose askers a hint came, and take the answers that are here: in one step for each asker.
+
+    What was found, each finds at its next step. Whatever goes wrong here goes wrong there too, and is told there.
+    """
+    found: dict[str, dict[str, Question]] = {}
+    with suppress(PostroomError):
+        for question in questions:
+            id = question.find_answer()
+            if id is not None:
+                found.setdefault(question.draft.from_agent, {})[id] = question
+        for asker, answers in found.items():
+            for delivery in _claim(desk, asker, tuple(answers)):
+                answers[delivery.message.id].give(delivery)
+
+
+def _claim(desk: Desk, asker: str, ids: tuple[str, ...]) -> list[Delivery]:
+    want = Want(agent=asker, lease_s=LEASE_S, ids=ids, owner=desk.process, settle=True)
+    return desk.claim(want).deliveries
 
 
 def _peer_of(message: Message) -> str:

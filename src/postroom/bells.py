@@ -4,6 +4,9 @@ A page of memory shared by all processes of a room says who waits for what; a ri
 look at it (a tenth of a microsecond). A waiter owns a slot of that page by owning the datagram socket of the slot's
 name: the system frees it when the process dies, so nothing has to be cleaned up.
 
+A board is a slot with room for many waiters of one process, each with a byte of its own that whoever rings it sets: a
+thousand who wait in one loop keep one socket, and the loop sees on the page whom the ring was for.
+
 A ring is a hint. The waiter looks again, and looks by itself once a second in case a hint was lost.
 """
 
@@ -23,14 +26,30 @@ from typing import Final
 
 from .clock import Clock
 from .platform import LINUX
-from .store import Waiter
+from .store import Board, Waiter
 
+#: The page: a flag per slot, a state per board, the topics of each slot. Behind it, once somebody needs one, each board: how
+#: many of its seats may be taken (two bytes of eight; the third counts rings), a byte per seat that is set when it is rung, a topic per seat.
 SLOTS: Final = 512
 TOPICS: Final = 8
+BOARDS: Final = 32
+SEATS: Final = 512
 _TOPIC_BYTES: Final = 8
 _SLOT_BYTES: Final = TOPICS * _TOPIC_BYTES
-_PAGE_BYTES: Final = SLOTS + SLOTS * _SLOT_BYTES
+_FLAGS: Final = SLOTS + BOARDS
+_PAGE_BYTES: Final = _FLAGS + SLOTS * _SLOT_BYTES
+_BOARD_BYTES: Final = 8 + SEATS + SEATS * _TOPIC_BYTES
+_BOARDS_AT: Final = -(-_PAGE_BYTES // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+_BOARDS_BYTES: Final = BOARDS * _BOARD_BYTES
 _ARMED: Final = b"\x01"
+_NOBODY: Final = bytes(_FLAGS)
+_NO_BOARDS: Final = bytes(BOARDS)
+#: States of a board: nobody there; asleep, to be woken; awake, it will look at its seats before it sleeps. One that is awake
+#: when it is rung for the 200th time is woken all the same, to see whether it still lives.
+_AWAY: Final = 0
+_ASLEEP: Final = 1
+_AWAKE: Final = 2
+_DOUBTFUL: Final = 200
 #: Stands for every topic, for waiters that have more than a slot can hold.
 _ANY: Final = b"\xff" * _TOPIC_BYTES
 _IDLE_KEPT: Final = 16
@@ -48,7 +67,7 @@ class NoBells(Exception):
 
 
 class Bells:
-    """The bells of one room. Page: a flag per slot (1 = waits), then the topics of each slot."""
+    """The bells of one room."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         if not hasattr(socket, "AF_UNIX"):
@@ -57,87 +76,151 @@ class Bells:
         self._lock = threading.Lock()
         self._idle: list[_Slot] = []
         self._closed = False
+        self._path = folder / "bells"
+        self._boards: mmap.mmap | None = None  # mapped when there is one
         try:
-            identity = self._map_page(folder / "bells")
+            self._identity = self._map_page(self._path)
         except OSError as error:
             raise NoBells(str(error)) from error
-        self._prefix = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
+        self._prefix = hashlib.blake2b(self._identity.encode(), digest_size=8).hexdigest()
         self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        self._addresses: dict[int, str | bytes] = {}
         self._next = os.getpid() % SLOTS
 
     def _map_page(self, path: Path) -> str:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            # The page must really be on disk: writing to a hole of it on a full disk would end the process by SIGBUS.
-            if os.fstat(descriptor).st_size < _PAGE_BYTES:
-                if hasattr(os, "posix_fallocate"):
-                    os.posix_fallocate(descriptor, 0, _PAGE_BYTES)
-                else:
-                    os.pwrite(descriptor, bytes(_PAGE_BYTES), 0)
-            self._page = mmap.mmap(descriptor, _PAGE_BYTES)
-            about = os.fstat(descriptor)
-            return f"{about.st_dev}.{about.st_ino}.{about.st_ctime_ns if not LINUX else ''}.{os.geteuid()}"
+            self._page = _map(descriptor, 0, _PAGE_BYTES)
+            return _identity(descriptor)
         finally:
             os.close(descriptor)
+
+    def _map_boards(self) -> mmap.mmap | None:
+        """The boards of the room; None where they cannot be had: the disk is full, or the file was replaced.
+
+        Only on Linux: elsewhere making the file longer would change what it is known by.
+        """
+        if self._boards is None and LINUX:
+            try:
+                descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+                try:
+                    if _identity(descriptor) == self._identity:
+                        self._boards = _map(descriptor, _BOARDS_AT, _BOARDS_BYTES)
+                finally:
+                    os.close(descriptor)
+            except OSError:
+                return None
+        return self._boards
 
     # Ringing
 
     def ring(self, everyone: Iterable[str], one_each: Iterable[str] = ()) -> None:
         """Hint to all who wait for a topic of `everyone`, and to one of those who wait for each of `one_each`."""
-        if self._page.find(_ARMED, 0, SLOTS) < 0:
+        flags = self._page[:_FLAGS]
+        if flags == _NOBODY:
             return
         marks = [_mark(topic) for topic in everyone]
-        for slot in self._who_waits_for([*marks, _ANY]):
+        for board, seats in self._seats_of(marks, flags):
+            self._strike_board(board, seats)
+        marks.append(_ANY)
+        for slot in self._who_waits_for(marks, flags):
             self._strike(slot)
         for topic in one_each:
             self._ring_one(_mark(topic))
 
-    def _who_waits_for(self, marks: list[bytes]) -> set[int]:
-        """The slots in which somebody waits for one of the topics."""
-        if self._page[:SLOTS].count(_ARMED) <= _CROWD:
-            return {slot for slot, topics in self._waiting() if any(mark in topics for mark in marks)}
+    def _who_waits_for(self, marks: list[bytes], flags: bytes) -> list[int]:
+        """The slots in which somebody waits for one of the topics, in their order."""
+        if flags.count(_ARMED, 0, SLOTS) > _CROWD:
+            return self._who_in_the_crowd(marks)
+        found = []
+        slot = flags.find(_ARMED, 0, SLOTS)
+        while slot >= 0:
+            at = _FLAGS + slot * _SLOT_BYTES
+            topics = self._page[at : at + _SLOT_BYTES]
+            for mark in marks:
+                if mark in topics:
+                    found.append(slot)
+                    break
+            slot = flags.find(_ARMED, slot + 1, SLOTS)
+        return found
+
+    def _who_in_the_crowd(self, marks: list[bytes]) -> list[int]:
         page = self._page[:]  # a copy: searching that is some ten times faster than searching the map
         found: set[int] = set()
         for mark in marks:
-            at = page.find(mark, SLOTS)
-            while at >= 0:
-                slot, place = divmod(at - SLOTS, _SLOT_BYTES)
-                if place % _TOPIC_BYTES == 0 and page[slot] == _ARMED[0]:  # who left has left its topics there
-                    found.add(slot)
-                at = page.find(mark, at + 1)
+            # who left has left its topics there
+            found.update(slot for place in _places(mark, page, _FLAGS) if page[slot := place // TOPICS] == _ARMED[0])
+        return sorted(found)
+
+    def _seats_of(self, marks: list[bytes], flags: bytes) -> list[tuple[int, list[int]]]:
+        """The boards on which somebody waits for one of the topics, and their seats."""
+        found: list[tuple[int, list[int]]] = []
+        if flags.endswith(_NO_BOARDS) or (boards := self._map_boards()) is None:
+            return found
+        for board, state in enumerate(flags[SLOTS:].rstrip(b"\0")):
+            if state != _AWAY:
+                at = board * _BOARD_BYTES
+                taken = min(SEATS, int.from_bytes(boards[at : at + 2], "little"))
+                at += 8 + SEATS
+                topics = boards[at : at + taken * _TOPIC_BYTES]
+                seats = [seat for mark in marks for seat in _places(mark, topics, 0)]
+                if seats:
+                    found.append((board, seats))
         return found
 
     def _ring_one(self, mark: bytes) -> None:
-        slots = sorted(self._who_waits_for([mark]))
+        flags = self._page[:_FLAGS]
+        places: list[tuple[int, int]] = [(slot, -1) for slot in self._who_waits_for([mark], flags)]
+        places += [(board, seat) for board, seats in self._seats_of([mark], flags) for seat in seats]
         # begin elsewhere each time, so that the work goes round; pass over those who died
-        start = int(self._clock.random() * len(slots))
-        for slot in slots[start:] + slots[:start]:
-            if self._strike(slot):
+        start = int(self._clock.random() * len(places))
+        for place, seat in places[start:] + places[:start]:
+            if self._strike(place) if seat < 0 else self._strike_board(place, [seat], aloud=True):
                 return
 
     def pass_on(self, topics: bytes) -> None:
         """A waiter leaves with a hint for one of these: somebody else should look."""
-        for at in range(0, _SLOT_BYTES, _TOPIC_BYTES):
+        for at in range(0, len(topics), _TOPIC_BYTES):
             mark = topics[at : at + _TOPIC_BYTES]
             if mark.strip(b"\0"):
                 self._ring_one(mark)
 
-    def _waiting(self) -> Iterator[tuple[int, bytes]]:
-        """Every slot in which somebody waits, with its topics."""
-        slot = self._page.find(_ARMED, 0, SLOTS)
-        while slot >= 0:
-            yield slot, self._topics(slot)
-            slot = self._page.find(_ARMED, slot + 1, SLOTS)
-
-    def _topics(self, slot: int) -> bytes:
-        at = SLOTS + slot * _SLOT_BYTES
-        return self._page[at : at + _SLOT_BYTES]
-
     def _strike(self, slot: int) -> bool:
         """Wake the waiter of a slot. False when nobody is there any more."""
         self._page[slot] = 0
+        return self._send(slot)
+
+    def _strike_board(self, board: int, seats: list[int], *, aloud: bool = False) -> bool:
+        """Leave a hint at these seats of a board. False when nobody is there any more, as far as one can see.
+
+        Who is awake looks at its seats before it sleeps, and need not be woken; `aloud` rings all the same.
+        """
+        assert self._boards is not None
+        at = board * _BOARD_BYTES + 8
+        for seat in seats:
+            self._boards[at + seat] = 1
+        place = SLOTS + board
+        state = self._page[place]  # after the seats: see _Board.take
+        if state == _AWAY:
+            return False
+        if state == _AWAKE and not aloud and not self._is_doubtful(board):
+            return True  # and nothing is written here: it may have gone to sleep meanwhile
+        self._page[place] = _AWAKE
+        if self._send(place):
+            return True
+        self._page[place] = _AWAY
+        return False
+
+    def _is_doubtful(self, board: int) -> bool:
+        """Whether a board that is awake was rung so often that one should see whether it still lives."""
+        assert self._boards is not None
+        at = board * _BOARD_BYTES + 2
+        rings = self._boards[at] = (self._boards[at] + 1) % _DOUBTFUL
+        return rings == 0
+
+    def _send(self, slot: int) -> bool:
         try:
-            self._sender.sendto(b"!", self._address(slot))
+            self._sender.sendto(b"!", self._addresses.get(slot) or self._address(slot))
         except BlockingIOError:
             return True  # its queue is full of hints
         except OSError as error:
@@ -169,12 +252,26 @@ class Bells:
                 return _Slot(self, self._page, number, bound, self._clock)
         raise NoBells(f"all {SLOTS} places to wait in this room are taken")
 
-    def _address(self, slot: int) -> str | bytes:
-        if LINUX:
-            return b"\0postroom/%s/%d" % (self._prefix.encode(), slot)
-        from tempfile import gettempdir
+    def board(self, on_hint: Callable[[], None] | None) -> Board | None:
+        """A board for many waiters of one loop, or None when all are taken."""
+        boards = self._map_boards()
+        for number in range(BOARDS if boards is not None else 0):
+            bound = self._bind(SLOTS + number)
+            if bound is not None:
+                at = number * _BOARD_BYTES
+                assert boards is not None
+                boards[at : at + _BOARD_BYTES] = bytes(_BOARD_BYTES)  # whatever a process that died has left
+                return _Board(self, self._page, boards, number, bound, on_hint)
+        return None
 
-        return f"{gettempdir()}/postroom-{os.geteuid()}/{self._prefix}-{slot}"
+    def _address(self, slot: int) -> str | bytes:
+        address: str | bytes = b"\0postroom/%s/%d" % (self._prefix.encode(), slot)
+        if not LINUX:
+            from tempfile import gettempdir
+
+            address = f"{gettempdir()}/postroom-{os.geteuid()}/{self._prefix}-{slot}"
+        self._addresses[slot] = address
+        return address
 
     def _bind(self, slot: int) -> socket.socket | None:
         """The slot's socket, or None when somebody else has it."""
@@ -208,67 +305,250 @@ class Bells:
 
 
 class _Slot(Waiter):
-    """One place on the page, with the socket that owns it."""
+    """One place on the page, with the socket that owns it.
+
+    The flag on the page is up while the waiter is armed; who rings takes it down before it sends. So a flag that is down
+    says that a hint is here or on its way, and no call is needed to know that none is.
+    """
 
     def __init__(self, bells: Bells, page: mmap.mmap, number: int, bound: socket.socket, clock: Clock) -> None:
         self._bells = bells
         self._page = page
         self._number = number
         self._socket = bound
+        self._fileno = bound.fileno()
         self._clock = clock
         self._topics = b""
         self._on_hint: Callable[[], None] | None = None
         self._open = False
+        self._left_hints = False  # the one who waited here before left while it was rung
 
     def arm(self, topics: bytes, on_hint: Callable[[], None] | None) -> None:
         """Begin to wait for these topics."""
+        if self._left_hints:
+            self._left_hints = False
+            with suppress(BlockingIOError):
+                while self._socket.recv(16):
+                    pass
         self._on_hint = on_hint
-        at = SLOTS + self._number * _SLOT_BYTES
-        self._drain()
         self._topics = topics
+        at = _FLAGS + self._number * _SLOT_BYTES
         self._page[at : at + _SLOT_BYTES] = topics
         self._page[self._number] = 1
         self._open = True
 
     def wait(self, timeout_s: float | None) -> bool:
-        if not self._clock.wait_readable([self._socket.fileno()], timeout_s):
+        if timeout_s != 0 and not self._clock.wait_readable((self._fileno,), timeout_s):
             return False
-        self._drain()
+        try:
+            # one: should two have rung at the same moment, the second is taken at the next wait, as a hint without news
+            self._socket.recv(16)
+        except BlockingIOError:
+            return False
         self._page[self._number] = 1
         if self._on_hint is not None:
             self._on_hint()
         return True
 
-    def _drain(self) -> bool:
-        """Take the hints that came. Returns whether there were any."""
-        drained = False
-        with suppress(BlockingIOError):
-            while self._socket.recv(16):
-                drained = True
-        return drained
-
     def fileno(self) -> int:
-        return self._socket.fileno()
+        if self._open and not self._page[self._number]:
+            # Whoever asks is about to wait. A hint is here, or somebody died between taking the flag down and ringing.
+            try:
+                self._socket.recv(1, socket.MSG_PEEK)
+            except BlockingIOError:
+                self._page[self._number] = 1
+        return self._fileno
 
     def close(self) -> None:
         if not self._open:
             return
         self._open = False
+        self._left_hints = not self._page[self._number]
         self._page[self._number] = 0
-        if self._drain():
+        if self._left_hints:
             # It leaves with a hint that it never looked after, and that may have been for one waiter only: pass it on
             # (tests/test_bells.py: test_who_leaves_with_a_hint_passes_it_on).
             self._bells.pass_on(self._topics)
         if not self._bells.put_back(self):
             self.free()
 
+    def board(self) -> Board | None:
+        return self._bells.board(self._on_hint)
+
     def free(self) -> None:
         """Let the socket, and with it the slot, go."""
-        address = self._socket.getsockname()
-        self._socket.close()
-        if isinstance(address, str) and address:
-            with suppress(OSError):
-                os.unlink(address)
+        self._fileno = -1
+        _let_go(self._socket)
+
+
+class _Board(Board):
+    """One board of the page, with the socket that owns it."""
+
+    def __init__(
+        self,
+        bells: Bells,
+        page: mmap.mmap,
+        boards: mmap.mmap,
+        number: int,
+        bound: socket.socket,
+        on_hint: Callable[[], None] | None,
+    ) -> None:
+        self.on_hint = on_hint
+        self._bells = bells
+        self._page = page
+        self._boards = boards
+        self._place = SLOTS + number
+        self._socket = bound
+        self._at = number * _BOARD_BYTES
+        self._rung_at = self._at + 8
+        self._topics_at = self._rung_at + SEATS
+        self._free = list(range(SEATS - 1, -1, -1))  # the next one last; low ones first: a ring has less to search
+        self._seats: dict[int, _Seat] = {}
+        self._taken = 0  # above this all are free
+        self._closed = False
+        # One thread listens and leaves, another takes. A waiter may also be closed by what is collected in between.
+        self._lock = threading.RLock()
+        page[self._place] = _ASLEEP
+
+    def listen(self, topics: Iterable[str], hinted: Callable[[], None]) -> Waiter | None:
+        marks = [_mark(topic) for topic in topics]
+        with self._lock:
+            if len(marks) > len(self._free):
+                return None
+            numbers = tuple(self._free.pop() for _ in marks)
+            seat = _Seat(self, numbers, hinted)
+            for number, mark in zip(numbers, marks, strict=True):
+                self._boards[self._rung_at + number] = 0
+                self._seats[number] = seat
+                at = self._topics_at + number * _TOPIC_BYTES
+                self._boards[at : at + _TOPIC_BYTES] = mark
+            self._taken = max(self._taken, *(number + 1 for number in numbers), 0)
+            self._say_taken()
+            if self._page[self._place] == _AWAY:  # somebody who rang the one before us was late to say that it is gone
+                self._page[self._place] = _ASLEEP
+        return seat
+
+    def _say_taken(self) -> None:
+        while self._taken and self._taken - 1 not in self._seats:
+            self._taken -= 1
+        self._boards[self._at : self._at + 2] = self._taken.to_bytes(2, "little")
+
+    def leave(self, seat: _Seat) -> None:
+        """Free a seat. A hint that it did not look after, and that may have been for it alone, is passed on."""
+        marks = []
+        with self._lock:
+            for number in seat.numbers:
+                if self._seats.pop(number, None) is None:
+                    return  # the board was closed
+                at = self._topics_at + number * _TOPIC_BYTES
+                marks.append(self._boards[at : at + _TOPIC_BYTES])
+                self._boards[at : at + _TOPIC_BYTES] = bytes(_TOPIC_BYTES)
+                seat.rung |= bool(self._boards[self._rung_at + number])
+                self._free.append(number)
+            self._say_taken()
+        if seat.rung:
+            self._bells.pass_on(b"".join(marks))
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def take(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            with suppress(BlockingIOError):
+                self._socket.recv(16)
+            # Asleep first, then look at the seats; who rings sets the seat first, then looks whether we are asleep.
+            self._page[self._place] = _ASLEEP
+            rung = self._boards[self._rung_at : self._rung_at + SEATS]
+            hinted = dict.fromkeys(self._take_seat(number) for number in _ones(rung))
+        for seat in hinted:
+            if seat is not None:
+                seat.hinted()
+
+    def _take_seat(self, number: int) -> _Seat | None:
+        self._boards[self._rung_at + number] = 0
+        seat = self._seats.get(number)
+        if seat is not None:
+            seat.rung = True
+        return seat
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._page[self._place] = _AWAY
+            self._seats.clear()
+            _let_go(self._socket)
+
+
+class _Seat(Waiter):
+    """One of many who wait behind a board; a place on it for each of its topics."""
+
+    def __init__(self, board: _Board, numbers: tuple[int, ...], hinted: Callable[[], None]) -> None:
+        self.numbers = numbers
+        self.hinted = hinted
+        self.rung = False
+        self._board = board
+        self._open = True
+
+    def wait(self, timeout_s: float | None) -> bool:
+        if timeout_s != 0:
+            raise OSError(errno.ENOTSUP, "who sits at a board does not wait by itself: the board's loop does")
+        rung, self.rung = self.rung, False
+        if rung and self._board.on_hint is not None:
+            self._board.on_hint()
+        return rung
+
+    def fileno(self) -> int:
+        return self._board.fileno()
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._board.leave(self)
+
+
+def _places(mark: bytes, topics: bytes, begin: int) -> Iterator[int]:
+    """Where a topic stands among topics that begin there: the first is 0."""
+    at = topics.find(mark, begin)
+    while at >= 0:
+        if (at - begin) % _TOPIC_BYTES == 0:
+            yield (at - begin) // _TOPIC_BYTES
+        at = topics.find(mark, at + 1)
+
+
+def _ones(rung: bytes) -> Iterator[int]:
+    at = rung.find(1)
+    while at >= 0:
+        yield at
+        at = rung.find(1, at + 1)
+
+
+def _let_go(bound: socket.socket) -> None:
+    """Close a socket that owns a name, and free the name."""
+    address = bound.getsockname()
+    bound.close()
+    if isinstance(address, str) and address:
+        with suppress(OSError):
+            os.unlink(address)
+
+
+def _identity(descriptor: int) -> str:
+    """What a file is, whatever it is called."""
+    about = os.fstat(descriptor)
+    return f"{about.st_dev}.{about.st_ino}.{about.st_ctime_ns if not LINUX else ''}.{os.geteuid()}"
+
+
+def _map(descriptor: int, begin: int, size: int) -> mmap.mmap:
+    """Map a part of a file that is really on disk: writing to a hole of it on a full disk would end the process by SIGBUS."""
+    if os.fstat(descriptor).st_size < begin + size:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, begin, size)
+        else:
+            os.pwrite(descriptor, bytes(size), begin)
+    return mmap.mmap(descriptor, size, offset=begin)
 
 
 def _clear_path(address: str) -> None:

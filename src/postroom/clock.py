@@ -60,6 +60,30 @@ def _read_boot_id() -> str:
         return f"boot-{int(time.time() - time.monotonic()) // 60}"
 
 
+_MAX_POLLS: Final = 64
+_polls = threading.local()  # a poll object must not be used by two threads at once
+
+
+def _poll_for(fds: tuple[int, ...]) -> select.poll:
+    """What waits for these descriptors in this thread: who waits again waits with the same.
+
+    It holds numbers only and tells the system anew at each wait, so a number that was closed and given out again is no
+    trouble.
+    """
+    try:
+        known: dict[tuple[int, ...], select.poll] = _polls.known
+    except AttributeError:
+        known = _polls.known = {}
+    poll = known.get(fds)
+    if poll is None:
+        if len(known) >= _MAX_POLLS:
+            known.clear()
+        poll = known[fds] = select.poll()
+        for fd in fds:
+            poll.register(fd, select.POLLIN)
+    return poll
+
+
 _STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -87,11 +111,8 @@ class SystemClock:
         time.sleep(seconds)
 
     def wait_readable(self, fds: Sequence[int], timeout_s: float | None) -> list[int]:
-        poll = select.poll()
-        for fd in fds:
-            poll.register(fd, select.POLLIN)
         # poll counts in whole milliseconds; rounding up keeps a wait from ending early and spinning
-        ready = poll.poll(None if timeout_s is None else max(0, -int(-timeout_s * 1000 // 1)))
+        ready = _poll_for(tuple(fds)).poll(None if timeout_s is None else max(0, -int(-timeout_s * 1000 // 1)))
         return [fd for fd, _ in ready]
 
     def call_later(self, loop: AbstractEventLoop, seconds: float, call: Callable[[], None]) -> Alarm:

@@ -11,7 +11,7 @@ set. What it shows to people (timestamps, ledgers) is the wall clock's.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import msgspec
@@ -214,11 +214,44 @@ class Waiter(ABC):
     def close(self) -> None:
         """Stop listening. Safe to call twice."""
 
+    def board(self) -> Board | None:
+        """A board of the same store; see `Store.board`."""
+        return None
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Board(ABC):
+    """Many waiters behind one descriptor, for a loop that waits for all of them at once.
+
+    One thread listens and closes, another may take; nobody else may wait on the descriptor.
+    """
+
+    @abstractmethod
+    def listen(self, topics: Iterable[str], hinted: Callable[[], None]) -> Waiter | None:
+        """Somebody waits for these topics; `take` calls `hinted` when a hint came to it. None when the board is full.
+
+        `Waiter.wait(0)` tells, as everywhere, whether a hint came since the last one.
+        """
+
+    @abstractmethod
+    def fileno(self) -> int:
+        """A descriptor that can be read when a hint came to somebody. Call `take` after it."""
+
+    @abstractmethod
+    def take(self) -> None:
+        """Call `hinted` of everybody to whom a hint came since the last time. Does not wait.
+
+        To be called now and then also when the descriptor is silent: whoever rang may have died before the board was woken.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nobody is hinted any more. Safe to call twice."""
 
 
 class Store(ABC):
@@ -351,6 +384,11 @@ class Store(ABC):
     @abstractmethod
     def listen(self, topics: Iterable[str]) -> Waiter:
         """Somebody waits for these topics."""
+
+    def board(self) -> Board | None:
+        """A place for many who wait behind one descriptor; None where there is none (any more): then each listens alone."""
+        with self.listen(()) as waiter:
+            return waiter.board()
 
     @abstractmethod
     def sweep(self) -> Swept:

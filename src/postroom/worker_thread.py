@@ -16,28 +16,30 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
+from itertools import takewhile
+from typing import Any, Generic, TypeVar, cast
 
-from .clock import Alarm, Clock
+from .aio_waiting import Listening, Waiting
+from .asking import Question, take_answers
+from .clock import Clock
 from .desk import MAX_TOGETHER, Desk, Pause, Series, Steps
 from .errors import RoomClosed, RoomError
 from .hooks import reached
 from .message import Draft
 from .received import Received
-from .store import Waiter
 
 log = logging.getLogger("postroom")
 
 T = TypeVar("T")
 
-#: Where a store has no descriptor to wait on, it is looked at this often, in seconds, for all who wait together.
-WATCH_S: Final = 0.02
-
 
 class Job:
-    """One call for the thread. `left` is set when nobody waits for it any more."""
+    """One call for the thread. `left` is set when nobody waits for it any more.
 
-    __slots__ = ("call", "draft", "error", "future", "keep", "left", "result")
+    With a draft, that is stored first, together with those of other jobs. With a question, the call is one of its steps.
+    """
+
+    __slots__ = ("call", "draft", "error", "future", "keep", "left", "question", "result")
 
     def __init__(
         self,
@@ -45,11 +47,13 @@ class Job:
         future: asyncio.Future[Any] | None,
         *,
         draft: Draft | None = None,
+        question: Question | None = None,
         keep: bool = False,
     ) -> None:
         self.call = call
         self.future = future
         self.draft = draft
+        self.question = question
         self.keep = keep
         self.left = False
         self.result: Any = None
@@ -57,8 +61,7 @@ class Job:
 
     def undo(self) -> None:
         """Nobody gets the result: what was claimed for it goes back. In the thread."""
-        found = self.result.found if isinstance(self.result, Step) else self.result
-        message = found.value if isinstance(found, Over) else found
+        message = self.result.value if isinstance(self.result, Over) else self.result
         if isinstance(message, Received):
             message.return_unseen()
 
@@ -70,13 +73,6 @@ class Over:
 
     def __init__(self, value: Any) -> None:
         self.value = value
-
-
-class Step(NamedTuple):
-    """What one step of a course gave: a thing, a pause (and the descriptor to wait on, where there is one), or the end."""
-
-    found: Any
-    descriptor: int | None
 
 
 class WorkerThread:
@@ -93,10 +89,7 @@ class WorkerThread:
         self._done: deque[Job] = deque()
         self._told = False  # the loop knows that something is done
         self._stopped = False
-        self._pauses: set[asyncio.Future[bool]] = set()
-        self._watched: dict[asyncio.Future[bool], Waiter] = {}
-        self._watching: asyncio.Task[None] | None = None
-        self._stirred = False  # this thread itself has written: a watcher of its connection does not see that
+        self.waits = Waiting(self.loop, clock, self)
         self._thread = threading.Thread(target=self._work, name="postroom aio", daemon=True)
         self._thread.start()
 
@@ -113,6 +106,15 @@ class WorkerThread:
     async def send(self, draft: Draft) -> str:
         """Store a message, together with others that wait to be stored. Returns its id after the commit."""
         return cast("str", await self._finish(Job(None, self.loop.create_future(), draft=draft)))
+
+    async def ask(self, question: Question, step: Callable[[], T]) -> T:
+        """Store a question, together with others that wait to be stored, and make its first step."""
+        job = Job(step, self.loop.create_future(), draft=question.draft, question=question)
+        return cast("T", await self._finish(job))
+
+    async def answer(self, question: Question, step: Callable[[], T]) -> T:
+        """Make the step of a question after a hint; answers that came together are taken together."""
+        return cast("T", await self._finish(Job(step, self.loop.create_future(), question=question)))
 
     def begin(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Make a call in the thread, before everything that is asked for after this. Its end may be waited for, or not."""
@@ -173,6 +175,8 @@ class WorkerThread:
 
     def _do(self, jobs: deque[Job]) -> None:
         """The next job; where it is a message, with all that stand behind it."""
+        if jobs[0].question is not None and jobs[0].draft is None:
+            self._take_answers(jobs)
         job = jobs.popleft()
         if job.draft is None:
             if job.keep or not job.left:
@@ -187,6 +191,15 @@ class WorkerThread:
             self._put(together)
             self._end(together)
 
+    def _take_answers(self, jobs: deque[Job]) -> None:
+        """Look at all questions that stand at the head of the queue together, before each makes its step."""
+        assert self.desk is not None
+        hinted = list(takewhile(lambda job: job.question is not None and job.draft is None, jobs))
+        if len(hinted) > 1:
+            take_answers(self.desk, [job.question for job in hinted if job.question is not None and not job.left])
+        for job in hinted:
+            job.question = None
+
     @staticmethod
     def _call(job: Job) -> None:
         assert job.call is not None
@@ -197,19 +210,22 @@ class WorkerThread:
 
     def _put(self, jobs: list[Job]) -> None:
         assert self.desk is not None
-        self._stirred = True
+        self.waits.stirred = True
         ends = self.desk.put_each([job.draft for job in jobs if job.draft is not None])
         for job, end in zip(jobs, ends, strict=True):
-            if isinstance(end, str):
-                job.result = end
-            else:
+            if not isinstance(end, str):
                 job.error = end
+            elif job.question is None:
+                job.result = end
+            else:  # also when its asker has just left: closing the steps then ends the question
+                job.question.stored(end)
+                self._call(job)
 
     def _end(self, jobs: list[Job]) -> None:
         reached("aio.done")
         tell = False
         for job in jobs:
-            self._stirred |= job.keep
+            self.waits.stirred |= job.keep
             if job.future is None:
                 if job.error is not None:
                     log.debug("a call that nobody waits for failed", exc_info=job.error, extra={"action": "aio_posted"})
@@ -243,73 +259,12 @@ class WorkerThread:
             else:
                 job.future.set_result(job.result)
 
-    # Waiting, in the loop
-
-    async def pause(self, pause: Pause, descriptor: int | None) -> bool:
-        """Wait for a hint or the end of the time; whether a hint came. Raises RoomClosed when the room closes."""
-        if not self.closing:
-            woken: asyncio.Future[bool] = self.loop.create_future()
-            self._pauses.add(woken)
-            alarm = self.clock.call_later(self.loop, pause.span_s, partial(_wake, woken, False))
-            if descriptor is not None:
-                self.loop.add_reader(descriptor, _wake, woken, True)
-            else:
-                self._watch(woken, pause.waiter)
-            try:
-                hinted = await woken
-            finally:
-                alarm.cancel()
-                self._pauses.discard(woken)
-                if descriptor is not None:
-                    self.loop.remove_reader(descriptor)
-                else:
-                    self._watched.pop(woken, None)
-            if not self.closing:
-                return hinted
-        raise RoomClosed("the room was closed while waiting")
-
-    async def sleep(self, seconds: float) -> None:
-        """Return after that time, or when the room closes."""
-        woken: asyncio.Future[bool] = self.loop.create_future()
-        self._pauses.add(woken)
-        alarm: Alarm = self.clock.call_later(self.loop, seconds, partial(_wake, woken, False))
-        try:
-            if not self.closing:
-                await woken
-        finally:
-            alarm.cancel()
-            self._pauses.discard(woken)
-
-    def _watch(self, woken: asyncio.Future[bool], waiter: Waiter) -> None:
-        self._watched[woken] = waiter
-        if self._watching is None:
-            self._watching = self.loop.create_task(self._watch_all(), name="postroom watching")
-
-    async def _watch_all(self) -> None:
-        """For waiters without a descriptor: one look for all of them, again and again, while there are any."""
-        try:
-            while self._watched and not self.closing:
-                await self.sleep(WATCH_S)
-                watched = list(self._watched.items())
-                with suppress(RoomError):
-                    for (woken, _), hinted in zip(watched, await self.run(partial(self._look, watched)), strict=True):
-                        if hinted:
-                            _wake(woken, True)
-        finally:
-            self._watching = None
-
-    def _look(self, watched: list[tuple[asyncio.Future[bool], Waiter]]) -> list[bool]:
-        stirred, self._stirred = self._stirred, False
-        hints = [waiter.wait(0) for _, waiter in watched]
-        return [True] * len(hints) if stirred else hints
-
     # The end
 
     def wake_all(self) -> None:
         """The room closes: nothing new is taken, and everybody who waits is told."""
         self.closing = True
-        for woken in tuple(self._pauses):
-            _wake(woken, False)
+        self.waits.wake_all()
 
     def stop(self) -> None:
         """End the thread, after what it was given before. It is over when this returns."""
@@ -336,11 +291,6 @@ def _look_at_error(begun: asyncio.Future[Any]) -> None:
         begun.exception()
 
 
-def _wake(woken: asyncio.Future[bool], hinted: bool) -> None:
-    if not woken.done():
-        woken.set_result(hinted)
-
-
 class Course(Generic[T]):
     """Steps on their way: each is taken in the thread, the pauses between them are spent in the loop."""
 
@@ -348,32 +298,40 @@ class Course(Generic[T]):
         self._worker = worker
         self._steps = steps
         self._pause: Pause | None = None
-        self._watched = False
 
     async def next(self) -> Over | T:
         """What the steps give next, or their end. When it raises (also when it is cancelled) they are closed."""
         hinted = False
         try:
             while True:
-                found, descriptor = await self._worker.run(partial(self._step, hinted))
+                found = await self._take(hinted)
                 if not isinstance(found, Pause):
-                    return cast("Over | T", found)
-                self._pause, self._watched = found, descriptor is None
-                hinted = await self._worker.pause(found, descriptor)
+                    return found
+                self._pause = found
+                hinted = await self._worker.waits.pause(found)
         except BaseException:
             self.close()
             raise
 
-    def _step(self, hinted: bool) -> Step:
+    async def _take(self, hinted: bool) -> Pause | Over | T:
+        """The next step, together with those of others where that saves commits."""
+        step = partial(self._step, hinted)
+        if isinstance(self._steps, Question) and self._pause is None:
+            return await self._worker.ask(self._steps, step)
+        if isinstance(self._steps, Question) and hinted:
+            return await self._worker.answer(self._steps, step)
+        return await self._worker.run(step)
+
+    def _step(self, hinted: bool) -> Pause | Over | T:
         """In the thread: take the hint, and one step."""
         pause, self._pause = self._pause, None
-        if pause is not None and hinted and not self._watched:
-            hinted = pause.waiter.wait(0)
+        if pause is not None and hinted:
+            assert isinstance(pause.waiter, Listening)
+            hinted = pause.waiter.watched or pause.waiter.take()
         try:
-            found = next(self._steps) if pause is None else self._steps.send(hinted)
+            return cast("Pause | T", next(self._steps) if pause is None else self._steps.send(hinted))
         except StopIteration as end:
-            return Step(Over(end.value), None)
-        return Step(found, _descriptor(found))
+            return Over(end.value)
 
     def close(self) -> None:
         """End the steps where they stand: what they hold is given back. In the thread, and not at once."""
@@ -384,10 +342,3 @@ class Course(Generic[T]):
         over = await self.next()
         assert isinstance(over, Over)
         return cast("T", over.value)
-
-
-def _descriptor(found: object) -> int | None:
-    try:
-        return found.waiter.fileno() if isinstance(found, Pause) else None
-    except OSError:  # this store has none on this system
-        return None

@@ -52,6 +52,26 @@ class Waking(StoreBench):
 
             assert waiter.wait(HINT_S) is True
 
+    @pytest.mark.usefixtures("real")
+    def test_who_sits_at_a_board_is_hinted_for_its_own_topics(self) -> None:
+        board = self.store.board()
+        if board is None:
+            pytest.skip(f"{type(self.store).__name__} has no boards: each who waits has a descriptor of its own")
+        hints: list[str] = []
+        topics = {"bob": topic_to("bob"), "eve": topic_to("eve"), "work": topic_channel("work")}
+        waiters = {name: board.listen([topic], partial(hints.append, name)) for name, topic in topics.items()}
+        try:
+            for name, to, channel in (("bob", "bob", "general"), ("work", None, "work")):
+                self.send(to, channel=channel)
+                assert select.select([board], [], [], HINT_S)[0] == [board]
+                board.take()
+                assert hints == [name]
+                hints.clear()
+                assert [each for each, waiter in waiters.items() if waiter is not None and waiter.wait(0)] == [name]
+            assert select.select([board], [], [], 0)[0] == []
+        finally:
+            board.close()
+
     @pytest.mark.parametrize("outcome", ["acked", "answered", "refused", "dead", "retry"])
     @pytest.mark.usefixtures("real")
     def test_who_follows_a_message_hears_what_becomes_of_it(self, outcome: str) -> None:

@@ -1,0 +1,208 @@
+"""A long day: eight processes work in one room for ten minutes, and some are stuck.
+
+The story. Two send, two receive and ack, one listens, one serves, two ask (one of them from a loop, five questions at a
+time). Beside them one process holds a message and never settles it, and one is stopped (SIGSTOP) while it waits for mail
+that keeps coming. The test looks at every process ten times a second.
+
+The invariant. After a warm-up of a quarter of the day, no process grows by more than a few megabytes, or has a descriptor
+more. The write-ahead log never exceeds 64 MB. At the end every message that was sent is there, was delivered
+once and acked once; the held one is still held, and the stopped one goes on where it was.
+
+What is not promised: a *stranger's* read that never ends (the sqlite3 shell in a transaction, a stopped process in the
+middle of a SELECT) keeps SQLite from folding the log back, so the log grows while that lasts; Postroom itself never waits
+inside of a read. Nothing is lost by it, and the log is small again soon after the reader is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from .programs.nursery import steady_ns
+from .programs.rooms import letter, open_room
+from .support import ACKED, ANSWERED, CLAIMED, READY, Look, Nursery, count, journal
+from .test_liveness import wait_for
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux tells what a process has open")
+
+MB = 1024 * 1024
+WAL_MOST = 64 * MB
+#: Memory that a process may gain between the warm-up and the end. A leak of a hundred bytes per message exceeds it in
+#: the long run, one of a kilobyte in the short one.
+RSS_GAIN_MOST = 4 * MB
+LOOKS_PER_S = 10
+
+
+def rss_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def wal_bytes(folder: Path) -> int:
+    path = folder / "messages.db-wal"
+    return path.stat().st_size if path.exists() else 0
+
+
+class Figures:
+    """What was seen of each process and of the log, look after look."""
+
+    def __init__(self, folder: Path, pids: dict[str, int]) -> None:
+        self._folder = folder
+        self._pids = pids
+        self.rss: dict[str, list[int]] = {name: [] for name in pids}
+        self.open: dict[str, list[int]] = {name: [] for name in pids}
+        self.wal: list[int] = []
+
+    def look(self) -> None:
+        for name, pid in self._pids.items():
+            self.rss[name].append(rss_bytes(pid))
+            self.open[name].append(descriptors(pid))
+        self.wal.append(wal_bytes(self._folder))
+
+    def gains(self, seen: dict[str, list[int]]) -> dict[str, int]:
+        """How much higher each process came in the last quarter than in the first two, of which one is its warm-up."""
+        half, last = len(self.wal) // 2, len(self.wal) * 3 // 4
+        return {name: max(values[last:]) - max(values[:half]) for name, values in seen.items()}
+
+
+def begin_day(nursery: Nursery, folder: Path, notes: Path, over: Path, until_ns: int) -> dict[str, int]:
+    """Start the eight who work; their pids by name."""
+    place = {"folder": str(folder), "journal": str(notes)}
+    pace = count("SOAK_PER_S", 150)
+    pids = {
+        name: nursery.fork(f"soak.{role}", **place, over=str(over))
+        for name, role in (
+            ("receiver 1", "receiver"),
+            ("receiver 2", "receiver"),
+            ("listener", "listener"),
+            ("server", "server"),
+        )
+    }
+    for name, role, per_s in (
+        ("sender 1", "sender", 2 * pace),
+        ("sender 2", "sender", 2 * pace),
+        ("asker", "asker", pace),
+        ("aio asker", "aio_asker", pace),
+    ):
+        pids[name] = nursery.fork(f"soak.{role}", **place, until_ns=until_ns, per_s=per_s)
+    return pids
+
+
+def of(lines: Iterable[journal.Line], event: str) -> list[journal.Line]:
+    return [line for line in lines if line.event == event]
+
+
+def check_day(folder: Path, lines: list[journal.Line], held: str) -> int:
+    """Nothing lost, nothing doubled; how many messages there were."""
+    sent = [id for line in lines if line.event in ("sent", "unread") for id in line.details[0]]
+    acked = Counter(line.details[0] for line in of(lines, "acked"))
+    asked = Counter(line.details[0] for line in of(lines, "asked"))
+    answers = Counter(line.details[0] for line in of(lines, "answered"))
+    assert all(line.details[1] for line in lines if line.event in ("acked", "answered"))
+    for name, seen in (("acked", acked), ("asked", asked), ("answered", answers)):
+        assert [id for id, times in seen.items() if times > 1] == [], f"{name} twice"
+    assert set(acked) == set(sent)
+    with Look(folder) as look:
+        assert look.damage() == "ok"
+        found: dict[int, set[str]] = {}
+        for id, state in look.rows("SELECT id, state FROM messages"):
+            found.setdefault(state, set()).add(id)
+        again = look.rows("SELECT id, delivery_count FROM messages WHERE delivery_count <> 1")
+    assert again == [], "delivered more than once, or never"
+    assert found == {ACKED: set(acked) | set(answers), ANSWERED: set(asked), CLAIMED: {held}}
+    assert len(asked) == len(answers) > 0
+    return sum(map(len, found.values()))
+
+
+def run_day(
+    nursery: Nursery, folder: Path, tmp_path: Path, seconds: int, figure: Callable[[str], None]
+) -> tuple[Figures, int]:
+    """A day of so many seconds; what was seen of it, and how many messages it had."""
+    open_room(folder).close()
+    notes, over = tmp_path / "journal", tmp_path / "over"
+    stuck = nursery.fork("soak.holder", folder=str(folder), journal=str(notes))
+    stopped = nursery.fork("soak.waiter", folder=str(folder), journal=str(notes))
+    held = wait_for(notes, "holds", nursery).details[0]
+    wait_for(notes, "waits", nursery)
+    time.sleep(0.5)  # it waits for mail now, and not inside of a call
+    for pid in (stuck, stopped):
+        os.kill(pid, signal.SIGSTOP)
+
+    until_ns = steady_ns() + seconds * 10**9
+    pids = begin_day(nursery, folder, notes, over, until_ns)
+    figures = Figures(folder, pids)
+    while steady_ns() < until_ns - 10**9 // LOOKS_PER_S:
+        time.sleep(1 / LOOKS_PER_S)
+        assert nursery.ended(pids.values()) == {}, nursery.log()
+        figures.look()
+    nursery.finish(*(pids[name] for name in ("sender 1", "sender 2", "asker", "aio asker")))
+    over.touch()
+    os.kill(stopped, signal.SIGCONT)
+    nursery.finish(stopped, *(pids[name] for name in ("receiver 1", "receiver 2", "listener", "server")))
+
+    messages = check_day(folder, journal.read(notes), held)
+    figure(
+        f"soak: {seconds} s, 8 processes, {messages} messages; log at most {max(figures.wal) / MB:.0f} MB; "
+        f"memory at most {max(map(max, figures.rss.values())) / MB:.0f} MB, "
+        f"gained at most {max(figures.gains(figures.rss).values()) / MB:.1f} MB"
+    )
+    return figures, messages
+
+
+def check_flat(figures: Figures) -> None:
+    assert max(figures.wal) <= WAL_MOST
+    assert {n: gain for n, gain in figures.gains(figures.rss).items() if gain > RSS_GAIN_MOST} == {}
+    assert {n: gain for n, gain in figures.gains(figures.open).items() if gain > 0} == {}
+
+
+@pytest.mark.slow
+def test_a_day_beside_stuck_processes_stays_flat_and_loses_nothing(
+    nursery: Nursery, folder: Path, tmp_path: Path, figure: Callable[[str], None]
+) -> None:
+    figures, _ = run_day(nursery, folder, tmp_path, count("SOAK_S", 20), figure)
+    check_flat(figures)
+
+
+@pytest.mark.long
+def test_ten_minutes_beside_stuck_processes_stay_flat_and_lose_nothing(
+    nursery: Nursery, folder: Path, tmp_path: Path, figure: Callable[[str], None]
+) -> None:
+    figures, messages = run_day(nursery, folder, tmp_path, count("SOAK_S_LONG", 600), figure)
+    check_flat(figures)
+    assert messages < 1_000_000, "history has begun to be forgotten: what was lost cannot be told any more"
+
+
+def test_a_stranger_who_never_ends_a_read_loses_nothing_and_the_log_is_small_soon_after_it_is_gone(
+    nursery: Nursery, folder: Path, tmp_path: Path, figure: Callable[[str], None]
+) -> None:
+    notes = tmp_path / "journal"
+    store = open_room(folder)
+    stranger = nursery.fork("soak.reader", folder=str(folder), journal=str(notes))
+    wait_for(notes, "reads", nursery)
+    os.kill(stranger, signal.SIGSTOP)
+    ids = []
+    while wal_bytes(folder) <= WAL_MOST:
+        ids += store.put([letter(payload={"text": "x" * 900_000}) for _ in range(4)])
+        store.sweep()  # keeps house, and cannot
+    pinned = wal_bytes(folder)
+    nursery.kill(stranger)
+    ids += store.put([letter()])
+    store.sweep()
+    small = wal_bytes(folder)
+    store.close()
+    figure(
+        f"soak: a stranger's read let the log grow to {pinned / MB:.0f} MB; after its end it was {small / MB:.0f} MB"
+    )
+    assert small <= WAL_MOST
+    with Look(folder) as look:
+        assert look.damage() == "ok"
+        assert {id for (id,) in look.rows(f"SELECT id FROM messages WHERE state = {READY}")} == set(ids)

@@ -1,0 +1,259 @@
+"""Many who wait behind one descriptor: each is hinted for its own topics, whoever dies, leaves or rings meanwhile."""
+
+from __future__ import annotations
+
+import select
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from postroom.bells import BOARDS, SEATS, SLOTS, Bells
+from postroom.clock import SYSTEM
+from postroom.store import Board, Waiter
+
+
+@pytest.fixture
+def bells(tmp_path: Path) -> Iterator[Bells]:
+    bells = Bells(tmp_path, SYSTEM)
+    yield bells
+    bells.close()
+
+
+@pytest.fixture
+def board(bells: Bells) -> Iterator[Board]:
+    board = bells.board(None)
+    assert board is not None
+    yield board
+    board.close()
+
+
+class Sitting:
+    """Those who sit at a board, by a name of ours, and how often each was hinted."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self.hints: Counter[str] = Counter()
+        self.waiters: dict[str, Waiter] = {}
+
+    def sit(self, name: str, *topics: str) -> Waiter:
+        waiter = self.board.listen(topics, lambda: self.hints.update([name]))
+        assert waiter is not None
+        self.waiters[name] = waiter
+        return waiter
+
+    def hinted(self) -> set[str]:
+        """Who was hinted since the last time, as the descriptor, the board and the waiters tell it."""
+        ready = bool(select.select([self.board], [], [], 0)[0])
+        self.hints.clear()
+        self.board.take()
+        rung = {name for name, waiter in self.waiters.items() if waiter.wait(0)}
+        assert set(self.hints) == rung
+        assert ready >= bool(rung)
+        return rung
+
+
+def test_a_ring_hints_those_at_the_board_who_wait_for_the_topic_and_no_others(bells: Bells, board: Board) -> None:
+    sitting = Sitting(board)
+    sitting.sit("a", "a")
+    sitting.sit("ab", "a", "b")
+    sitting.sit("c", "c")
+    assert sitting.hinted() == set()
+    bells.ring(["a"])
+    assert sitting.hinted() == {"a", "ab"}
+    bells.ring(["b", "c", "nothing"])
+    assert sitting.hinted() == {"ab", "c"}
+    assert sitting.hinted() == set()
+
+
+def test_while_the_board_has_not_looked_more_rings_add_up(bells: Bells, board: Board) -> None:
+    sitting = Sitting(board)
+    for name in "abc":
+        sitting.sit(name, name)
+    for topic in "abab" * 300:
+        bells.ring([topic])
+    assert sitting.hinted() == {"a", "b"}
+    bells.ring(["c"])
+    assert sitting.hinted() == {"c"}
+
+
+def test_ringing_one_hints_one_of_those_at_boards_and_elsewhere_and_goes_round(bells: Bells, board: Board) -> None:
+    sitting = Sitting(board)
+    for name in "abc":
+        sitting.sit(name, "work")
+    got: Counter[str] = Counter()
+    with bells.listen(["work"]) as alone:
+        for _ in range(200):
+            bells.ring([], ["work"])
+            woken = [*sitting.hinted(), *(["alone"] if alone.wait(0) else [])]
+            assert len(woken) == 1
+            got.update(woken)
+    assert min(got[name] for name in ("a", "b", "c", "alone")) > 10
+
+
+def test_several_messages_at_once_hint_several(bells: Bells, board: Board) -> None:
+    sitting = Sitting(board)
+    for name in "abcdefgh":
+        sitting.sit(name, "work")
+    bells.ring([], ["work"] * 40)  # each of them begins somewhere else
+    assert len(sitting.hinted()) > 3
+
+
+def test_who_leaves_a_board_with_a_hint_passes_it_on(bells: Bells, board: Board) -> None:
+    sitting = Sitting(board)
+    for name in "abc":
+        sitting.sit(name, "work")
+    bells.ring([], ["work"])
+    left = []
+    for _ in range(3):
+        board.take()
+        (name,) = sitting.hints
+        sitting.hints.clear()
+        sitting.waiters.pop(name).close()  # without having looked
+        left.append(name)
+    assert sorted(left) == ["a", "b", "c"]
+
+
+def test_a_seat_that_was_left_is_used_again_and_hears_nothing_of_before(bells: Bells, board: Board) -> None:
+    sitting = Sitting(board)
+    for number in range(3 * SEATS):
+        waiter = sitting.sit("a", f"topic {number}")
+        waiter.close()
+        bells.ring([f"topic {number}"])
+    sitting.sit("a", "a")
+    assert sitting.hinted() == set()
+    bells.ring(["a"])
+    assert sitting.hinted() == {"a"}
+
+
+def test_a_full_board_takes_nobody_and_there_is_not_always_another(bells: Bells, board: Board) -> None:
+    full = [board.listen([f"{n}"], lambda: None) for n in range(SEATS)]
+    assert None not in full
+    assert board.listen(["one more"], lambda: None) is None
+    full[7].close()  # type: ignore[union-attr]
+    assert board.listen(["one", "more"], lambda: None) is None
+    assert board.listen(["one more"], lambda: None) is not None
+
+    others = [bells.board(None) for _ in range(BOARDS - 1)]
+    assert None not in others
+    assert bells.board(None) is None
+    others[3].close()  # type: ignore[union-attr]
+    others[3] = bells.board(None)
+    assert others[3] is not None
+    for other in others:
+        other.close()  # type: ignore[union-attr]
+
+
+def test_a_board_that_is_closed_hints_nobody_and_may_be_closed_again(bells: Bells, board: Board) -> None:
+    sitting = Sitting(board)
+    waiter = sitting.sit("a", "a")
+    board.close()
+    board.close()
+    bells.ring(["a"])
+    board.take()
+    waiter.close()
+    assert not sitting.hints
+
+
+SITTING = """
+import sys, time
+from pathlib import Path
+from postroom.bells import Bells
+from postroom.clock import SYSTEM
+board = Bells(Path(sys.argv[1]), SYSTEM).board(None)
+waiter = board.listen(["a"], lambda: None)
+print("sits", flush=True)
+sys.stdin.readline()
+board.take()
+print(waiter.wait(0), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("awake", [False, True])
+def test_a_board_whose_process_was_killed_swallows_no_ring_and_is_free_again(
+    awake: bool, bells: Bells, tmp_path: Path
+) -> None:
+    words = [sys.executable, "-c", SITTING, str(tmp_path)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout and child.stdin
+        assert child.stdout.readline() == "sits\n"
+        bells.ring(["a"])
+        if not awake:  # it has looked, and sleeps again
+            child.stdin.write("\n")
+            child.stdin.flush()
+            assert child.stdout.readline() == "True\n"
+        child.kill()
+    with bells.listen(["a"]) as waiter:
+        for _ in range(20):  # ringing one passes over the dead wherever it begins
+            bells.ring([], ["a"])
+            assert waiter.wait(0)
+    for _ in range(300):
+        bells.ring(["a"])
+    assert not any(bells._page[512:544]), "nobody looks for it any more"
+    boards = [bells.board(None) for _ in range(BOARDS)]
+    assert None not in boards
+    for board in boards:
+        board.close()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("left_as", [0, 2], ids=["away", "awake"])
+def test_what_somebody_left_who_died_while_it_rang_is_mended_by_a_look(
+    left_as: int, bells: Bells, board: Board
+) -> None:
+    sitting = Sitting(board)
+    sitting.sit("a", "a")
+    bells._page[SLOTS] = left_as
+    board.take()
+    bells.ring(["a"])
+    assert select.select([board], [], [], 0)[0] == [board]
+    assert sitting.hinted() == {"a"}
+
+    bells._page[SLOTS] = left_as
+    sitting.sit("b", "b")
+    if left_as == 0:
+        bells.ring(["b"])
+        assert sitting.hinted() == {"b"}
+
+
+RINGING = """
+import sys
+from pathlib import Path
+from postroom.bells import Bells
+from postroom.clock import SYSTEM
+bells, topic = Bells(Path(sys.argv[1]), SYSTEM), sys.argv[2]
+for _ in range(int(sys.argv[3])):
+    bells.ring([topic])
+    sys.stdin.buffer.read(1)
+"""
+
+
+@pytest.mark.slow
+def test_no_ring_is_lost_between_processes_that_ring_and_the_one_that_looks(
+    bells: Bells, board: Board, tmp_path: Path
+) -> None:
+    """Each rings its own topic, and rings again only when it is told that this was heard."""
+    words = [sys.executable, "-c", RINGING, str(tmp_path)]
+    rounds, heard, children = 1500, [0] * 3, []
+    for number in range(len(heard)):
+        child = subprocess.Popen([*words, f"topic {number}", str(rounds)], stdin=subprocess.PIPE, bufsize=0)
+        children.append(child)
+
+        def tell(number: int = number, child: subprocess.Popen[bytes] = child) -> None:
+            assert child.stdin
+            heard[number] += 1
+            if heard[number] <= rounds:
+                child.stdin.write(b"!")
+
+        assert board.listen([f"topic {number}"], tell) is not None
+    while sum(heard) < rounds * len(heard):
+        if not select.select([board], [], [], 10)[0]:
+            break
+        board.take()
+    for child in children:
+        child.kill() if sum(heard) < rounds * len(heard) else child.wait()
+        child.communicate()
+    assert heard == [rounds] * len(heard)
