@@ -180,6 +180,7 @@ def test_a_step_whose_checkpoint_fails_is_done_all_the_same(
     bench = Bench(name, tmp_path)
     without = {fault: fail_at_each_call(bench, fault, "full") for fault in (*ALWAYS, SYNC)}
     monkeypatch.setattr(sqlite_file, "WAL_PAGES", 1)
+    monkeypatch.setattr(sqlite_file.SqliteFile, "folds_beside", False)
     for fault, calls in without.items():
         assert fail_at_each_call(bench, fault, "full") > calls, "the checkpoint is part of what is tested here"
 

@@ -145,6 +145,7 @@ def cut_often(
     place: Path, sync: str, cuts: int, monkeypatch: pytest.MonkeyPatch, figure: Callable[[str], None]
 ) -> None:
     monkeypatch.setattr(sqlite_file, "WAL_PAGES", sqlite_file.WAL_PAGES)  # put back after the test
+    monkeypatch.setattr(sqlite_file.SqliteFile, "folds_beside", False)
     made = survived = 0
     for number in range(seed(), seed() + cuts):
         try:
