@@ -144,7 +144,8 @@ class Desk:
         """
         self._admit(drafts, limited=limited)
         ids = self.store.put(drafts)
-        self.hooks.tell("after_send", drafts=drafts, ids=ids)
+        if self.hooks:
+            self.hooks.tell("after_send", drafts=drafts, ids=ids)
         return ids
 
     def send(self, draft: Draft) -> str:
@@ -194,7 +195,8 @@ class Desk:
         self._check(drafts)
         if limited and self._limit is not None and drafts:
             self._limit.take(drafts[0].from_agent, len(drafts))
-        self.hooks.tell("before_send", drafts=drafts)
+        if self.hooks:
+            self.hooks.tell("before_send", drafts=drafts)
 
     def _check(self, drafts: Sequence[Draft]) -> None:
         if len(drafts) == 1:
@@ -212,10 +214,12 @@ class Desk:
     def claim(self, want: Want) -> Claimed:
         """Take messages; see `Store.claim`."""
         self.check_open()
-        self.hooks.tell("before_claim", want=want)
+        if self.hooks:
+            self.hooks.tell("before_claim", want=want)
         claimed = self.store.claim(want)
         self._remember(want, claimed)
-        self.hooks.tell("after_claim", want=want, deliveries=claimed.deliveries)
+        if self.hooks:
+            self.hooks.tell("after_claim", want=want, deliveries=claimed.deliveries)
         return claimed
 
     def settle(
@@ -230,12 +234,14 @@ class Desk:
     ) -> Settled:
         """Say what became of a message; see `Store.settle`. The puts must have been checked."""
         self.check_open()
-        self.hooks.tell("before_settle", ticket=ticket, outcome=outcome, detail=detail)
+        if self.hooks:
+            self.hooks.tell("before_settle", ticket=ticket, outcome=outcome, detail=detail)
         settled = self.store.settle(ticket, outcome, detail=detail, delay_s=delay_s, puts=puts, claim_next=claim_next)
         self._held.pop(ticket, None)
         if claim_next is not None and settled.claimed is not None:
             self._remember(claim_next, settled.claimed)
-        self.hooks.tell("after_settle", ticket=ticket, outcome=outcome, detail=detail, settled=settled)
+        if self.hooks:
+            self.hooks.tell("after_settle", ticket=ticket, outcome=outcome, detail=detail, settled=settled)
         return settled
 
     def _remember(self, want: Want, claimed: Claimed) -> None:

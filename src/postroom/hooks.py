@@ -31,10 +31,12 @@ class Hooks:
         self._listeners[event].append(listener)
         return lambda: self._listeners[event].remove(listener)
 
+    def __bool__(self) -> bool:
+        """Whether anybody listens, to anything: who asks first need not gather what there is to tell."""
+        return bool(self._listeners)
+
     def tell(self, event: str, **detail: Any) -> None:
         """Tell those who listen to the event, in the order in which they came."""
-        if not self._listeners:
-            return
         for listener in tuple(self._listeners.get(event, ())):
             listener(event, detail)
 

@@ -367,6 +367,15 @@ class SqliteFile:
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
 
+    @contextmanager
+    def unsynced(self) -> Iterator[None]:
+        """Let the steps inside be kept by the system, and on disk only with the next step outside (for sync=full)."""
+        self.select("PRAGMA synchronous = NORMAL")
+        try:
+            yield
+        finally:
+            self.select("PRAGMA synchronous = FULL")
+
     def commit(self) -> None:
         """Keep the step. On failure nothing of it is kept."""
         connection = self.connection()

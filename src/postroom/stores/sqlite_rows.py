@@ -9,7 +9,7 @@ import msgspec
 from ..clock import from_iso
 from ..message import FRACTION_BITS, LedgerEntry, Message, decode_payload, id_of
 from ..states import State
-from ..store import Query, Subscription, Ticket, Want
+from ..store import Query, Subscription, Want
 
 Row = tuple[Any, ...]
 #: What is read of a message, in the order in which `Rows.message` takes it.
@@ -136,9 +136,6 @@ class Rows:
         if row[STATE] == State.HELD or want.settle:
             new[WAITER] = None
         return tuple(new)
-
-    def ticket(self, message: Message, agent: str) -> Ticket:
-        return Ticket(message.id, message.token, agent)
 
 
 def subscription(row: tuple[Any, ...]) -> Subscription:
