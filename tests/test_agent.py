@@ -619,6 +619,57 @@ def test_a_loop_waits_for_what_comes_later(ada: Agent, bob: Agent, in_background
     assert got == list(range(10))
 
 
+def test_a_loop_that_claims_ahead_gives_all_in_order_and_acks_each(room: Room, ada: Agent, bob: Agent) -> None:
+    ids = [ada.send("bob", {"n": n}) for n in range(20)]
+
+    seen = [message.payload["n"] for message in bob.listen(timeout_s=0, prefetch=8)]
+
+    assert seen == [*range(20)]
+    assert {room.receipt(id).state for id in ids} == {"acked"}
+
+
+def test_a_loop_claims_ahead_in_one_step(room: Room, ada: Agent, bob: Agent) -> None:
+    ids = [ada.send("bob", {"n": n}) for n in range(6)]
+    loop = bob.listen(timeout_s=0, prefetch=3)
+
+    next(loop), next(loop)
+
+    states = [room.receipt(id).state for id in ids]
+    assert states == ["acked", "claimed", "claimed", "claimed", "stored", "stored"]
+
+
+def test_what_a_loop_claimed_ahead_and_never_came_to_goes_back_uncounted(room: Room, ada: Agent, bob: Agent) -> None:
+    ids = [ada.send("bob", {"n": n}) for n in range(4)]
+    for message in bob.listen(timeout_s=0, prefetch=3):
+        if message.payload["n"] == 1:
+            break
+
+    assert [room.receipt(id).state for id in ids] == ["acked", "stored", "stored", "stored"]
+    assert [bob.receive(timeout_s=0).delivery_count for _ in range(3)] == [2, 1, 1]
+
+
+def test_what_waited_for_its_turn_longer_than_its_lease_is_kept_or_passed_over(
+    room: Room, ada: Agent, bob: Agent, clock: ManualClock
+) -> None:
+    for n in range(5):
+        ada.send("bob", {"n": n})
+    loop = bob.listen(timeout_s=0, prefetch=4, lease_s=10)
+    next(loop), next(loop)
+
+    clock.advance(11)
+    taken = bob.receive(timeout_s=0)  # the one in the loop's hands ran out too, and is the first
+    also_taken = bob.receive(timeout_s=0)
+
+    assert (taken.payload["n"], also_taken.payload["n"]) == (1, 2)
+    assert [message.payload["n"] for message in loop] == [3, 4]
+
+
+@pytest.mark.parametrize("prefetch", [0, -1, 1001, 2.5, True, "2"])
+def test_a_loop_that_claims_ahead_says_how_many_it_may(bob: Agent, prefetch: Any) -> None:
+    with pytest.raises(InvalidMessage, match="prefetch: must be a whole number from 1 to 1000"):
+        bob.listen(prefetch=prefetch)
+
+
 def test_a_loop_checks_its_arguments_when_it_is_made(bob: Agent) -> None:
     with pytest.raises(InvalidMessage, match="channels"):
         bob.listen(channels="general")

@@ -23,7 +23,7 @@ SQLITE = (
     "stores.sqlite",
 )
 ROOM = (
-    *("desk", "inbox", "received", "receipts", "artifacts", "presence"),
+    *("desk", "inbox", "received", "ahead", "receipts", "artifacts", "presence"),
     *("asking", "serving", "upkeep", "agent", "room", "opening"),
 )
 

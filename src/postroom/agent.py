@@ -12,11 +12,12 @@ from .desk import Desk, Series, Steps
 from .errors import Fault, InvalidMessage, ReceiveTimeout, UnknownMessage
 from .inbox import Inbox
 from .message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, DEFAULT_TYPE, Draft, Message, check_name
-from .received import ACKED, NO_CAUSE, Envelope, Received, check_names, check_seconds, follow
+from .received import NO_CAUSE, Envelope, Received, check_names, check_seconds, follow
 from .states import NOTES
 from .store import Delivery, Ticket, Want
 
 if TYPE_CHECKING:
+    from .ahead import Ahead
     from .serving import Handler
 
 LOOP_ENDED = "the loop ended before it was settled"
@@ -190,20 +191,28 @@ class Agent:
         channels: Iterable[str] | None = None,
         lease_s: float | None = None,
         timeout_s: float | None = None,
+        prefetch: int = 1,
     ) -> Iterator[Received]:
         """One message after the other, for ever; with `timeout_s`, until none came for so long.
 
         When the loop's body comes round without having settled its message, that is acked and the next one claimed in
         one step. A loop that ends in the middle (`break`, or an error in its body) has not said that it was done: the
         message is delivered again. Call `m.ack()` before a `break` that follows good work.
+        `prefetch` claims up to so many in one step, for short work in bulk. They are this loop's from then on: nobody
+        else gets them while it is busy, and their leases run. One whose lease ended before its turn came is extended,
+        or passed over when somebody else has it; those the loop never came to go back as if nobody had claimed them.
         """
         want = self._want(channels, lease_s)
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s)
-        return self._desk.each(self._listening(want, timeout_s))
+        from .ahead import MAX_PREFETCH, Ahead  # a one-shot command never needs it
 
-    def _listening(self, want: Want, timeout_s: float | None) -> Series[Received]:
-        with Inbox(self._desk, want) as inbox:
+        if type(prefetch) is not int or not 1 <= prefetch <= MAX_PREFETCH:
+            raise InvalidMessage("prefetch", f"must be a whole number from 1 to {MAX_PREFETCH}, not {prefetch!r}")
+        return self._desk.each(self._listening(want, timeout_s, Ahead(self._desk, want, prefetch)))
+
+    def _listening(self, want: Want, timeout_s: float | None, ahead: Ahead) -> Series[Received]:
+        with ahead, Inbox(self._desk, want) as inbox:
             delivery = yield from inbox.steps(timeout_s)
             while delivery is not None:
                 message = Received(self._desk, delivery, want.lease_s)
@@ -212,10 +221,8 @@ class Agent:
                 except GeneratorExit:
                     message.give_back(LOOP_ENDED)
                     raise
-                claimed = message.conclude(ACKED, claim_next=want).claimed
-                if claimed and claimed.deliveries:
-                    delivery = claimed.deliveries[0]
-                else:
+                delivery = ahead.after(message)
+                if delivery is None:
                     delivery = yield from inbox.steps(timeout_s)
 
     def serve(

@@ -310,10 +310,12 @@ class Agent:
         channels: Iterable[str] | None = None,
         lease_s: float | None = None,
         timeout_s: float | None = None,
+        prefetch: int = 1,
     ) -> Stream[Received]:
         """One message after the other, for ever, with `async for`; see `postroom.Agent.listen`."""
         course = cast(
-            "Course[Any]", self._sync.listen(channels=channels, lease_s=lease_s, timeout_s=timeout_s)
+            "Course[Any]",
+            self._sync.listen(channels=channels, lease_s=lease_s, timeout_s=timeout_s, prefetch=prefetch),
         )  # the desk's: see LoopDesk.each
 
         async def begin() -> Course[Any]:
