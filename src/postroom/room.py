@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from . import presence
 from .agent import Agent
@@ -24,6 +24,9 @@ from .received import check_seconds
 from .states import FINISHED, OPEN, State, states_named
 from .store import FEED, Change, Mailbox, Page, Query, Stats, Store
 from .upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from .session import Host, Session
 
 Moment = int | str | datetime
 
@@ -82,6 +85,30 @@ class Room:
                 self._upkeep.look_after(name)
             self._agents[name, transient] = agent
             return agent
+
+    # Sessions
+
+    def session(self, id: str | None = None, *, name: str | None = None) -> Session:
+        """Open a session; with an id, join one that somebody opened, as the member of that name.
+
+        Joining raises SessionFailed, Deadlock or SessionEnded at once when it is over, UnknownSession when there is none.
+        """
+        from .session import join_session, open_session  # those who only send start faster without it
+
+        return open_session(self._host()) if id is None else join_session(self._host(), id, name)
+
+    def session_of_worker(self, id: str, member_id: str, name: str, parent: str, number: int) -> Session:
+        """The session of a worker that its caller has made a member already. For `delegate` and its like."""
+        from .session import worker_session
+
+        return worker_session(self._host(), id, member_id, name, parent, number)
+
+    def _host(self) -> Host:
+        from .config import settings_of
+        from .session import Host
+
+        self._desk.check_open()
+        return Host(self._desk, str(self.url), settings_of(self.config), self.folder)
 
     # Looking, which changes nothing
 
