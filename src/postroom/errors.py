@@ -16,6 +16,7 @@ PostroomError
 ├── CircuitOpen                      a circuit breaker is open: the call was not made
 ├── SessionFailed                    somebody in the session failed, and with it everybody
 │   └── Deadlock                     all members of the session waited for each other
+├── WorkerTraceback                  what a SessionFailed was caused by, in a worker's own words
 ├── SessionEnded                     you: the session was closed by the one who opened it, or left from here
 ├── UnknownSession (LookupError)     you: there is no session with that id in this room
 ├── NotStartable                     you: a worker that cannot be run in a process of its own; says what to do
@@ -136,6 +137,10 @@ class SessionFailed(PostroomError):
 
 class Deadlock(SessionFailed):
     """Every member of the session waited for mail that nobody was left to send."""
+
+
+class WorkerTraceback(PostroomError):
+    """The traceback of an error in another process or thread, as text: the cause of a SessionFailed."""
 
 
 class SessionEnded(PostroomError):

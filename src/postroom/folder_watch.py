@@ -99,6 +99,8 @@ class FolderWatch:
             if told in ready:
                 os.read(told, 4096)
             happened = events.read() if events is not None and events.fileno() in ready else []
+            with self._lock:  # again: what was just read may be about one that came while we waited
+                watches = tuple(self._watches)
             for watch in watches:
                 self._look(watch, happened)
 

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
 from .desk import Desk
-from .errors import PostroomError
+from .errors import PostroomError, SessionEnded
 from .session_record import SessionRecord
 from .store import Cell, topic_cells
 
@@ -164,6 +164,7 @@ class Member:
     def acting(self) -> Iterator[None]:
         """While this is open the member is not blocked, whoever else of it waits; its cell says so before it begins."""
         with self._lock:
+            self._check_here()
             self.bind(threading.current_thread())
             self._acting += 1
             self._unblock()
@@ -178,6 +179,7 @@ class Member:
         """This thread waits from here on; `shown` is what others see of it: `on`, `names` and `timed` at least."""
         wait = Wait(self, shown | {"since_ms": self.clock.wall_ms()})
         with self._lock:
+            self._check_here()
             self.bind(wait.thread)
             self._unblock()
             self._waits.append(wait)
@@ -189,6 +191,10 @@ class Member:
                 if self._written.get("waits") and not self._left:
                     with suppress(PostroomError):
                         self._write(blocked=False)
+
+    def _check_here(self) -> None:
+        if self._left:
+            raise SessionEnded(f"{self.name} has left session {self.record.id}")
 
     def stir(self, wait: Wait) -> None:
         """See `Wait.stir`."""

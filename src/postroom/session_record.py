@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from .clock import Clock, from_iso, iso
 from .desk import Desk
-from .errors import Deadlock, RoomBusy, SessionEnded, SessionFailed, UnknownSession
+from .errors import Deadlock, RoomBusy, SessionEnded, SessionFailed, UnknownSession, WorkerTraceback
 from .platform import process_alive
 from .received import words
 from .store import topic_cells
@@ -105,12 +105,12 @@ class SessionRecord:
         return record
 
     def error(self, failure: Failure) -> SessionFailed:
-        """The error that tells of a failure, with the traceback of its worker as a note."""
+        """The error that tells of a failure; its cause is the traceback of the worker."""
         kind = Deadlock if failure.kind == DEADLOCK else SessionFailed
         error = kind(f"Session {self.id} failed: {failure.message}", self.id, failure)
         if failure.stack:
             who = f"worker {failure.worker}" if failure.worker else "the one who failed"
-            error.add_note(f"Traceback of {who}:\n{failure.stack.rstrip()}")
+            error.__cause__ = WorkerTraceback(f"traceback of {who}:\n\n{failure.stack.rstrip()}")
         return error
 
     def admit(self, count: int = 1) -> int:
