@@ -17,7 +17,7 @@ MEMORY = ("stores.memory_room", "stores.memory")
 SQLITE = ("stores.sqlite_rows", "stores.sqlite_import", "stores.sqlite_file", "stores.sqlite_reading", "stores.sqlite")
 SESSION = (
     *("session_record", "members", "deadlock", "mailbox", "folder_watch"),
-    *("worker_calls", "worker_output", "crews", "progress", "delegation", "session"),
+    *("worker_calls", "worker_output", "crews", "progress", "delegation", "session", "session_report"),
 )
 ROOM = (
     *("desk", "inbox", "received", "receipts", "artifacts", "presence"),

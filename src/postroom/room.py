@@ -54,6 +54,11 @@ class Room:
         return self._desk.store
 
     @property
+    def desk(self) -> Desk:
+        """The door to the store, for those who build on rooms: it checks, counts and tells the hooks."""
+        return self._desk
+
+    @property
     def config(self) -> Config:
         return self._desk.config
 

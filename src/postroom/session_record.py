@@ -158,9 +158,9 @@ class SessionRecord:
             if self.desk.store.cell_write(self.cell, value, expect=record.version) is not None:
                 return
 
-    def blame_gone_opener(self) -> bool:
+    def blame_gone_opener(self, record: Record | None = None) -> bool:
         """Record the failure of a session whose opener's process is gone. Returns whether it is."""
-        record = self.read()
+        record = record or self.read()
         if record.over or process_alive(record.value["opener"]) is not False:
             return False
         self.fail(opener_gone(self.desk.clock))

@@ -68,7 +68,7 @@ def _work(task: dict[str, Any]) -> bytes:
             positional, named = decode_payload(task["arguments"])
             result = json_text("result", function(session, *positional, **named))
         except BaseException as error:  # noqa: BLE001  whatever it was, the session is told
-            return _failed(SessionRecord(session._desk, session.id), task["name"], error)  # noqa: SLF001
+            return _failed(SessionRecord(room.desk, session.id), task["name"], error)
         session.cleanup()
         return b'{"result":' + result.encode() + b"}"
 
@@ -120,4 +120,4 @@ def caller_gone(will: str) -> None:
     with open_room(said["url"], **said["settings"], create=False) as room:
         name = said["parent_name"]
         failure = failure_of(f"{name} was killed, or ended, while its workers ran", name, SYSTEM)
-        SessionRecord(room._desk, said["session"]).fail(failure)  # noqa: SLF001
+        SessionRecord(room.desk, said["session"]).fail(failure)

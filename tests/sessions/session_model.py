@@ -18,6 +18,7 @@ import random
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import postroom
@@ -55,10 +56,8 @@ def _perform(session: Session, script: Script, timers: list[threading.Timer]) ->
         elif step == "receive":
             session.mailbox[details[0]].receive()
         elif step == "timed":
-            try:
+            with suppress(postroom.ReceiveTimeout):
                 session.mailbox[details[0]].receive(details[1])
-            except postroom.ReceiveTimeout:
-                pass
         elif step == "sleep":
             time.sleep(details[0] / 1000)
         else:
@@ -66,10 +65,8 @@ def _perform(session: Session, script: Script, timers: list[threading.Timer]) ->
 
 
 def _send_later(session: Session, box: str) -> None:
-    try:
+    with suppress(postroom.SessionFailed, postroom.SessionEnded, postroom.RoomClosed):
         session.mailbox[box].send(1)
-    except (postroom.SessionFailed, postroom.SessionEnded, postroom.RoomClosed):
-        pass
 
 
 # The model

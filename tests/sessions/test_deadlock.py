@@ -118,7 +118,7 @@ def test_when_the_last_that_could_send_leaves_the_others_are_stuck(hasty: None, 
 
 def test_the_thread_that_made_the_session_may_still_send(hasty: None, in_background: Any) -> None:
     with open_room("memory:") as room, room.session() as session:
-        call = in_background(lambda: session.mailbox.a.receive())
+        call = in_background(session.mailbox.a.receive)
         call.join(0.3)
         assert call.running
         session.mailbox.a.send(1)
@@ -195,7 +195,7 @@ def test_a_timer_thread_of_a_member_may_still_send(hasty: None) -> None:
 
 def test_one_alone_who_waits_for_ever_is_told(room: Room, in_background: Any, pass_time: Any) -> None:
     with room.session() as session:
-        call = in_background(lambda: session.mailbox.a.receive())
+        call = in_background(session.mailbox.a.receive)
         # the thread of this test made the session, and could send; it goes, and only the waiting one is left
         session._member._actors.discard(threading.current_thread())
         pass_time(call)
@@ -299,10 +299,6 @@ def run_program(room: Room, program: Program) -> Counter[str] | None:
     others = [room.session(session.id, name=f"outsider-{number}") for number in range(len(program.outsiders))]
 
     def take_part(member: Any, script: list[Any]) -> None:
-        member._member.bind(threading.current_thread())
-        for handle in (session, *others):
-            if handle is not member:
-                handle._member._actors.discard(threading.current_thread())
         try:
             perform(member, script)
             if member is not session:
@@ -330,8 +326,7 @@ def run_program(room: Room, program: Program) -> Counter[str] | None:
         assert errors == []
         return None
     assert failure.kind == "Deadlock", failure
-    assert all(isinstance(error, postroom.Deadlock) for error in errors)
-    assert errors
+    assert {type(error) for error in errors} == {postroom.Deadlock}
     return Counter(failure.message.removeprefix("deadlock: ").split("; "))
 
 

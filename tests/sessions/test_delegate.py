@@ -102,8 +102,8 @@ FAILURES = {
     "raise": ("worker fail raised ValueError: boom", "in fail"),
     "exit": (r"worker fail called sys.exit(0)", "sys.exit(0)"),
     "exit 3": ("worker fail called sys.exit(3)", "sys.exit(3)"),
-    "memory": ("worker fail raised MemoryError", "raise MemoryError"),
-    "recursion": ("worker fail raised RecursionError", "fail.function"),
+    "memory": ("worker fail raised MemoryError", "raise error"),
+    "recursion": ("worker fail raised RecursionError", "_recurse"),
     "not json": ("worker fail raised InvalidMessage: Invalid message: result: must be JSON, not object", ""),
 }
 DEATHS = {

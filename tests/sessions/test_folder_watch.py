@@ -47,8 +47,15 @@ def test_where_the_system_does_not_tell_the_folder_is_looked_at(tmp_path: Path, 
 
     monkeypatch.setattr("postroom.platform.FolderEvents.__init__", no_inotify)
     watch, event = FolderWatch(), threading.Event()
-    complete = []
-    end = watch.on_file(tmp_path, "x", lambda whole: complete.append(whole) or (whole and not event.set()))  # type: ignore[func-returns-value]
+    complete: list[bool] = []
+
+    def on_file(whole: bool) -> bool:
+        complete.append(whole)
+        if whole:
+            event.set()
+        return whole
+
+    end = watch.on_file(tmp_path, "x", on_file)
     (tmp_path / "x").touch()
 
     assert event.wait(PATIENCE_S)

@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,29 +63,31 @@ def note_then_receive(session: Session, folder: str, box: str = "never") -> Any:
 
 
 @postroom.worker
-def fail(session: Session, how: str, after: str | None = None) -> None:
+def fail(session: Session, how: str, after: str | None = None) -> Any:
     if after is not None:
         session.mailbox[after].receive(20_000)
-    if how == "raise":
-        raise ValueError("boom")
-    if how == "exit":
-        sys.exit(0)
-    if how == "exit 3":
-        sys.exit(3)
-    if how == "hard exit":
-        os._exit(7)
-    if how == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if how == "memory":
-        raise MemoryError
-    if how == "recursion":
-        fail.function(session, how)
-    if how == "segfault":
-        ctypes.string_at(0)
-    if how == "not json":
-        return object()  # type: ignore[return-value]
-    if how == "late":
-        threading.Event().wait(60)
+    return WAYS_TO_FAIL[how]()
+
+
+def _raise(error: BaseException) -> Any:
+    raise error
+
+
+def _recurse() -> Any:
+    return _recurse()
+
+
+WAYS_TO_FAIL: dict[str, Callable[[], Any]] = {
+    "raise": lambda: _raise(ValueError("boom")),
+    "exit": lambda: sys.exit(0),
+    "exit 3": lambda: sys.exit(3),
+    "hard exit": lambda: os._exit(7),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "memory": lambda: _raise(MemoryError()),
+    "recursion": _recurse,
+    "segfault": lambda: ctypes.string_at(0),
+    "not json": object,
+}
 
 
 @postroom.worker
