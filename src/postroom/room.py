@@ -26,7 +26,7 @@ from .store import FEED, Change, Mailbox, Page, Query, Stats, Store
 from .upkeep import Upkeep
 
 if TYPE_CHECKING:
-    from .session import Host, Session
+    from .session import Session
 
 Moment = int | str | datetime
 
@@ -98,22 +98,11 @@ class Room:
 
         Joining raises SessionFailed, Deadlock or SessionEnded at once when it is over, UnknownSession when there is none.
         """
-        from .session import join_session, open_session  # those who only send start faster without it
-
-        return open_session(self._host()) if id is None else join_session(self._host(), id, name)
-
-    def session_of_worker(self, id: str, member_id: str, name: str, parent: str, number: int) -> Session:
-        """The session of a worker that its caller has made a member already. For `delegate` and its like."""
-        from .session import worker_session
-
-        return worker_session(self._host(), id, member_id, name, parent, number)
-
-    def _host(self) -> Host:
-        from .config import settings_of
-        from .session import Host
+        from .session import Host, join_session, open_session  # those who only send start faster without it
 
         self._desk.check_open()
-        return Host(self._desk, str(self.url), settings_of(self.config), self.folder)
+        host = Host(self._desk, str(self.url), self.folder)
+        return open_session(host) if id is None else join_session(host, id, name)
 
     # Looking, which changes nothing
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from . import session_record
 from .clock import iso
+from .config import settings_of
 from .deadlock import Search
 from .desk import Desk
 from .errors import InvalidMessage, PostroomError, RoomClosed, SessionEnded, SessionFailed
@@ -42,10 +43,10 @@ GRACE_S: Final = 2.0
 class Host:
     """What a session needs to know of its room: where it lives, and how another process opens it."""
 
-    def __init__(self, desk: Desk, url: str, settings: dict[str, Any], folder: Path | None) -> None:
+    def __init__(self, desk: Desk, url: str, folder: Path | None) -> None:
         self.desk = desk
         self.url = url
-        self.settings = settings
+        self.settings = settings_of(desk.config)
         self._folder = folder
 
     def make_folder(self, session_id: str) -> Path:

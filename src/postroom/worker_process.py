@@ -21,6 +21,7 @@ from .errors import NotStartable, PostroomError, RoomClosed, SessionEnded, Sessi
 from .fork_server import read_frame, send_frame
 from .message import decode_payload
 from .opening import open_room
+from .session import Host, worker_session
 from .session_record import SessionRecord, failure_of, raised_by
 from .worker_calls import Worker, json_text
 
@@ -62,7 +63,8 @@ def _take_over(setting: dict[str, Any]) -> None:
 def _work(task: dict[str, Any]) -> bytes:
     room = open_room(task["url"], **task["settings"])
     with room:
-        session = room.session_of_worker(task["session"], task["member"], task["name"], task["parent"], task["number"])
+        host = Host(room.desk, task["url"], room.folder)
+        session = worker_session(host, task["session"], task["member"], task["name"], task["parent"], task["number"])
         try:
             function = _find(task["place"], task["name"])
             positional, named = decode_payload(task["arguments"])
