@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
 from .desk import Desk
-from .errors import PostroomError, SessionEnded
+from .errors import PostroomError, SessionEnded, SessionFailed
 from .session_record import SessionRecord
 from .store import Cell, topic_cells
 
@@ -183,12 +183,16 @@ class Member:
             self.bind(wait.thread)
             self._unblock()
             self._waits.append(wait)
+        tell = True
         try:
             yield wait
+        except (SessionFailed, SessionEnded):
+            tell = False  # nobody asks any more, and seven writes before seven aborts would cost milliseconds
+            raise
         finally:
             with self._lock:
                 self._waits.remove(wait)
-                if self._written.get("waits") and not self._left:
+                if tell and self._written.get("waits") and not self._left:
                     with suppress(PostroomError):
                         self._write(blocked=False)
 
