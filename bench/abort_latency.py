@@ -14,7 +14,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import struct
 import subprocess
 import sys
 import tempfile
@@ -23,37 +22,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from session_workers import STAMP, WAITERS, nothing, raiser, waiter
+
 import postroom
-from postroom.session import Session
 
-WAITERS = 7
 STARTED = 4
-#: The receivers have been waiting for this long when the eighth raises.
-SETTLED_S = 0.3
-_STAMP = struct.Struct("q")
-
-
-@postroom.worker
-def waiter(session: Session, path: str) -> None:
-    """Waits for mail that never comes, and notes when it was told so."""
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND)
-    session.mailbox.ready.send(1)
-    try:
-        session.mailbox.never.receive()
-    except postroom.SessionFailed:
-        os.write(fd, _STAMP.pack(time.monotonic_ns()))
-        raise
-
-
-@postroom.worker
-def raiser(session: Session, path: str) -> None:
-    """Lets all others come to rest, then raises."""
-    for _ in range(WAITERS):
-        session.mailbox.ready.receive(30_000)
-    time.sleep(SETTLED_S)
-    fd = os.open(path, os.O_WRONLY | os.O_TRUNC)
-    os.write(fd, _STAMP.pack(time.monotonic_ns()))
-    raise ValueError("on purpose")
 
 
 def abort_ms(room: Any, folder: Path) -> tuple[float, float]:
@@ -66,8 +39,8 @@ def abort_ms(room: Any, folder: Path) -> tuple[float, float]:
             session.delegate([*(waiter(str(heard)) for _ in range(WAITERS)), raiser(str(raised))], show=False)
         except postroom.SessionFailed:
             pass
-    (start,) = _STAMP.unpack(raised.read_bytes())
-    ends = sorted(end for (end,) in _STAMP.iter_unpack(heard.read_bytes()))
+    (start,) = STAMP.unpack(raised.read_bytes())
+    ends = sorted(end for (end,) in STAMP.iter_unpack(heard.read_bytes()))
     assert len(ends) == WAITERS, ends
     return (ends[0] - start) / 1e6, (ends[-1] - start) / 1e6
 
@@ -78,7 +51,7 @@ def abort_ms(room: Any, folder: Path) -> tuple[float, float]:
 def _wake(shared: int, own: int, told: int) -> None:
     """A process that notes when a byte in a pipe, of which there is one for each of the seven, has woken it."""
     while os.read(shared, 1) == b"!":
-        os.write(told, _STAMP.pack(time.monotonic_ns()))
+        os.write(told, STAMP.pack(time.monotonic_ns()))
         os.read(own, 1)  # not before all were woken: each byte is for another
 
 
@@ -99,7 +72,7 @@ def floor_ms(runs: int) -> Iterator[float]:
         time.sleep(0.01)
         start = time.monotonic_ns()
         os.write(go, b"!" * WAITERS)
-        ends = [_STAMP.unpack(os.read(told, _STAMP.size))[0] for _ in range(WAITERS)]
+        ends = [STAMP.unpack(os.read(told, STAMP.size))[0] for _ in range(WAITERS)]
         yield (max(ends) - start) / 1e6
         for _, again in owns:
             os.write(again, b"!")
@@ -109,12 +82,6 @@ def floor_ms(runs: int) -> Iterator[float]:
 
 
 # Starting
-
-
-@postroom.worker
-def nothing(_session: Session) -> int:
-    """The least a worker can do."""
-    return 1
 
 
 def _nothing(answer: Any) -> None:

@@ -83,11 +83,9 @@ class Delegation:
         """
         waits = {"on": ON_WORKERS, "names": [post.name for post in self._posts], "timed": self._deadline_s is not None}
         ids = [post.member_id for post in self._posts]
+        topics = [self._record.topic, *([self._member.topic] if self._screen.shows_progress else ())]
         try:
-            with (
-                self._member.waiting(**waits, members=ids) as wait,
-                self._desk.listen([self._record.topic, self._member.topic]) as waiter,
-            ):
+            with self._member.waiting(**waits, members=ids) as wait, self._desk.listen(topics) as waiter:
                 self._waiter = waiter
                 try:
                     self._crew.start()

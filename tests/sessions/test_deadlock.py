@@ -294,35 +294,11 @@ def test_the_rule(here: list[Standing], is_stuck: bool, is_deadlock: bool) -> No
 
 def run_program(room: Room, program: Program) -> Counter[str] | None:
     """How a program ends in fact: who waits for what, or None."""
-    errors: list[BaseException] = []
     session = room.session()
     others = [room.session(session.id, name=f"outsider-{number}") for number in range(len(program.outsiders))]
-
-    def take_part(member: Any, script: list[Any]) -> None:
-        try:
-            perform(member, script)
-            if member is not session:
-                member.cleanup()
-        except BaseException as error:
-            errors.append(error)
-
-    handles = [session, *others]
-    threads = [
-        threading.Thread(target=take_part, args=(handle, script), daemon=True)
-        for handle, script in zip(handles, [program.caller, *program.outsiders], strict=True)
-    ]
-    for handle, thread in zip(handles, threads, strict=True):
-        handle._member._actors.clear()  # this thread only starts those who play
-        handle._member.bind(thread)
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        for _ in range(int(PATIENCE_S / 0.05)):  # in small steps: a run that was stopped and went on is not late
-            if thread.is_alive():
-                thread.join(0.05)
-        assert not thread.is_alive(), f"it hangs: {members.members_of(room.desk, session.id)}"
+    errors = take_parts(room, [session, *others], [program.caller, *program.outsiders])
     failure = session.failure
-    for handle in handles:
+    for handle in (session, *others):
         handle.cleanup()
     if failure is None:
         assert errors == []
@@ -330,6 +306,33 @@ def run_program(room: Room, program: Program) -> Counter[str] | None:
     assert failure.kind == "Deadlock", failure
     assert {type(error) for error in errors} == {postroom.Deadlock}
     return Counter(failure.message.removeprefix("deadlock: ").split("; "))
+
+
+def take_parts(room: Room, handles: list[Any], scripts: list[Any]) -> list[BaseException]:
+    """Play each script in a thread of its own; what they raised."""
+    errors: list[BaseException] = []
+
+    def take_part(member: Any, script: list[Any]) -> None:
+        try:
+            perform(member, script)
+            if member is not handles[0]:
+                member.cleanup()
+        except BaseException as error:
+            errors.append(error)
+
+    parts = zip(handles, scripts, strict=True)
+    threads = [threading.Thread(target=take_part, args=part, daemon=True) for part in parts]
+    for handle, thread in zip(handles, threads, strict=True):
+        handle._member._actors.clear()  # this thread only starts those who play
+        handle._member.bind(thread)
+    for thread in threads:
+        thread.start()
+    for _ in range(int(PATIENCE_S / 0.05)):  # in small steps: a run that was stopped and went on is not late
+        for thread in threads:
+            thread.join(0.05)
+        if not any(thread.is_alive() for thread in threads):
+            return errors
+    raise AssertionError(f"it hangs: {members.members_of(room.desk, handles[0].id)}")
 
 
 def check_programs(seeds: range, room: Room) -> None:
