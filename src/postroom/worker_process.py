@@ -27,7 +27,7 @@ from .worker_calls import Worker, json_text
 
 #: The program is loaded under this name, so that what stands under its `__main__` guard is left out.
 MAIN_ALIAS: Final = "__postroom_main__"
-#: A worker that was aborted waits so long before it tidies up: the others may need the processor to abort theirs.
+#: A worker of a failed session waits so long before it tidies up: the others need the processor to abort theirs.
 ABORT_PAUSE_S: Final = 0.01
 EXIT_FAILED: Final = 1
 
@@ -85,6 +85,7 @@ def _failed(record: SessionRecord, name: str, error: BaseException) -> bytes:
     failure = raised_by(name, error, SYSTEM)
     with suppress(PostroomError):  # the caller will do it
         record.fail(failure)
+    SYSTEM.sleep(ABORT_PAUSE_S)
     return json.dumps({"end": "failed", "failure": failure._asdict()}).encode()
 
 

@@ -144,7 +144,7 @@ def test_a_worker_that_dies_fails_the_session(real_room: Room, how: str) -> None
 def test_a_deadline_fails_the_session(any_room: Room) -> None:
     with any_room.session() as session:
         started = time.monotonic()
-        with pytest.raises(postroom.SessionFailed, match=r"worker receive ran past the deadline of 0.3 s"):
+        with pytest.raises(postroom.SessionFailed, match=r"receive ran past the deadline of 0.3 s"):
             session.delegate([workers.short(1), workers.receive("never")], deadline_s=0.3, grace_s=1)
 
         assert time.monotonic() - started < PATIENCE_S
