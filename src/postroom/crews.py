@@ -100,7 +100,7 @@ class _Runner:
     def conclude(self, clock: Clock) -> None:
         """The process has ended: what does that mean?"""
         for stream in self.streams:
-            stream.pump()
+            stream.pump()  # takes more than a pipe can hold
             stream.finish()
         post, ended = self.post, self.child.ended
         post.pid = self.child.pid

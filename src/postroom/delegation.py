@@ -75,6 +75,7 @@ class Delegation:
         self._grace_s = grace_s
         self._failure: Failure | None = None
         self._reported: set[str] = set()
+        self._next_progress = Deadline(self._desk.clock, 0)
 
     def run(self) -> list[Any]:
         """Run the workers to their end; their results in order. Raises the failure of the session.
@@ -163,7 +164,9 @@ class Delegation:
     def _show_progress(self) -> bool:
         if not self._screen.shows_progress:
             return False
-        self._screen.say(progress_line(self._posts, members_of(self._desk, self._record.id)))
+        if self._next_progress.left_s() == 0:  # not at every line that a worker prints
+            self._next_progress = Deadline(self._desk.clock, _PROGRESS_S)
+            self._screen.say(progress_line(self._posts, members_of(self._desk, self._record.id)))
         return True
 
     # Ending

@@ -30,7 +30,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
-from .platform import die_with_parent, process_descriptor
+from .platform import die_with_parent, process_descriptor, process_started
 
 HEADER_BYTES: Final = 4
 #: control, output, errors, status
@@ -199,16 +199,14 @@ class _Server:
     def _reap(self, options: int) -> None:
         """See which children have ended; whatever they left running in their group ends with them."""
         for child in tuple(self._children.values()):
-            # not reaped by this look, so that its pid, which is its group's name too, stays its own until the group is gone
-            found = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | options)
-            if found is None:
+            if not _has_ended(child.pid, options):
                 continue
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)
-            os.waitpid(child.pid, 0)
+            _, status = os.waitpid(child.pid, 0)
             del self._children[child.number]
-            ended = "exited" if found.si_code == os.CLD_EXITED else "killed"
-            _write_line(child.status, f"{ended} {found.si_status}")
+            killed = os.WIFSIGNALED(status)
+            _write_line(child.status, f"killed {os.WTERMSIG(status)}" if killed else f"exited {os.WEXITSTATUS(status)}")
             os.close(child.status)
 
     def _end_all(self) -> None:
@@ -221,6 +219,16 @@ class _Server:
                 load_target(target)(argument)
             except Exception:  # noqa: BLE001  one will that cannot be carried out does not keep back another
                 traceback.print_exc()
+
+
+def _has_ended(pid: int, options: int) -> bool:
+    """Whether a child has ended; with options 0, wait for it.
+
+    It is not reaped by this look, so its pid, which is its group's name too, stays its own until the group is gone.
+    """
+    if hasattr(os, "waitid"):
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | options) is not None
+    return options == 0 or process_started(pid) is None  # systems without it: one that has ended is seen as gone
 
 
 def _write_line(fd: int, line: str) -> None:

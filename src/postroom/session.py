@@ -195,6 +195,8 @@ class Session:
         with suppress(PostroomError):
             if self._member.role == OPENER:
                 self._record.end()
+                if not self._host.keeps_folders and self._record.read().failure is None:
+                    shutil.rmtree(self.dir, ignore_errors=True)  # of a failed one it stays while the room is open
             self._member.leave()
 
     def __enter__(self) -> Self:

@@ -13,6 +13,7 @@ MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
 #: A line that is longer is shown in pieces.
 _MAX_LINE: Final = 64 * 1024
 _CHUNK: Final = 256 * 1024
+_CHUNKS: Final = 16
 FOLDER: Final = "workers"
 OUT: Final = "out"
 ERR: Final = "err"
@@ -73,8 +74,10 @@ class Stream:
         self.open = True
 
     def pump(self) -> None:
-        """Take what is there; never waits."""
-        while self.open:
+        """Take what is there, or so much of it that the others get their turn; never waits."""
+        for _ in range(_CHUNKS):
+            if not self.open:
+                return
             try:
                 raw = os.read(self.fd, _CHUNK)
             except BlockingIOError:

@@ -22,7 +22,7 @@ from .fork_server import read_frame, send_frame
 from .message import decode_payload
 from .opening import open_room
 from .session import Host, worker_session
-from .session_record import SessionRecord, failure_of, raised_by
+from .session_record import Failure, SessionRecord, failure_of, raised_by
 from .worker_calls import Worker, json_text
 
 #: The program is loaded under this name, so that what stands under its `__main__` guard is left out.
@@ -40,7 +40,10 @@ def run(control: socket.socket) -> int:
     task = json.loads(frame)
     _take_over(task["setting"])
     signal.signal(signal.SIGTERM, _on_terminate)
-    answer = _work(task)
+    try:
+        answer = _work(task)
+    except BaseException as error:  # noqa: BLE001  the room could not be opened or closed: the caller will record it
+        answer = _told(raised_by(task["name"], error, SYSTEM))
     with suppress(OSError):  # nobody waits for it any more
         send_frame(control, answer)
     return 0 if answer.startswith(b'{"result"') else EXIT_FAILED
@@ -86,6 +89,10 @@ def _failed(record: SessionRecord, name: str, error: BaseException) -> bytes:
     with suppress(PostroomError):  # the caller will do it
         record.fail(failure)
     SYSTEM.sleep(ABORT_PAUSE_S)
+    return _told(failure)
+
+
+def _told(failure: Failure) -> bytes:
     return json.dumps({"end": "failed", "failure": failure._asdict()}).encode()
 
 

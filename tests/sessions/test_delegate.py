@@ -297,3 +297,12 @@ def test_a_worker_of_an_imported_module_works_from_everywhere(tmp_path: Path) ->
 
     assert run_program(text, tmp_path).stdout == "[2, 4]\n"
     assert "[2, 4]\n" in run_program("", tmp_path, "-", "room", stdin=text).stdout
+
+
+def test_a_worker_that_cannot_open_the_room_says_why(real_room: Room, monkeypatch: Any) -> None:
+    with real_room.session() as session:
+        session._host.url = "sqlite:/dev/null/nowhere"
+        with pytest.raises(
+            postroom.SessionFailed, match="worker short raised RoomError: .*cannot be made|worker short raised Room"
+        ):
+            session.delegate([workers.short(1)])
