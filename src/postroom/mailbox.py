@@ -117,21 +117,24 @@ class Mailbox:
         waiter: Waiter | None = None
         with self._member.waiting(on=ON_MAILBOX, names=[self.name], timed=timeout_ms is not None) as wait:
             try:
+                due_s: float | None = None
+                hinted = False
                 while True:
                     self._record.check()  # before the store: a failed session gives no mail
-                    due_s = None
-                    if not self._member.blocked or self._mail_is_near():
+                    if not self._member.blocked or self._mail_is_near(hinted or due_s is not None):
                         wait.stir()
                         claimed = self._desk.claim(self._want)
                         if claimed.deliveries:
                             return value_of(claimed.deliveries[0].message)
                         due_s = _not_zero(claimed.next_due_s)
+                    else:
+                        due_s = None
                     if deadline.left_s() == 0:
                         raise ReceiveTimeout(f"Mailbox receive timeout after {timeout_ms:g}ms")
                     if waiter is None:  # armed before the next look, so that nothing is missed
                         waiter = self._desk.listen([topic_channel(self._channel), self._record.topic])
                         continue
-                    yield Pause(waiter, _soonest(deadline.left_s(), due_s, self._rest(wait)))
+                    hinted = yield Pause(waiter, _soonest(deadline.left_s(), due_s, self._rest(wait)))
             finally:
                 if waiter is not None:
                     waiter.close()
@@ -145,15 +148,16 @@ class Mailbox:
             self._record.blame_gone_opener()
         return again_s
 
-    def _mail_is_near(self) -> bool:
+    def _mail_is_near(self, maybe_delayed: bool) -> bool:
         """A look that takes and writes nothing, for one whose cell says that it is blocked.
 
-        With a look that writes, those who are blocked would never be seen to stay so.
+        With a look that writes, those who are blocked would never be seen to stay so. Delayed mail is looked for, which
+        goes through all mail of the session, only after a hint, or when something in the room was known to be due.
         """
         channels, find = (self._channel,), self._desk.store.find
         ready = Query(states=_READY, channels=channels, visible_to=self._member.name, order="claim", limit=1)
         delayed = Query(states=_DELAYED, channels=channels, correlation_id=self._record.id, limit=1)
-        return bool(find(ready).messages or find(delayed).messages)
+        return bool(find(ready).messages or (maybe_delayed and find(delayed).messages))
 
 
 def value_of(message: Message) -> Any:
