@@ -25,14 +25,16 @@ MAX_P95_FUNCTION_LINES = 40
 #: The names that programs lean on. Adding is free; taking away or renaming breaks somebody.
 PUBLIC_NAMES = """
     open Room Agent Received Message Receipt
+    Session Mailroom Mailbox worker SessionFailed Deadlock SessionEnded UnknownSession NotStartable
     CommunicationSystem TokenBucket CircuitBreaker CircuitState
     PostroomError InvalidMessage TooManyHops RateLimited UnknownMessage NoMail ReceiveTimeout NotAcked
     AskFailed PeerGone Refused NotAnswered AskTimeout CircuitOpen
     RoomError RoomNotFound RoomClosed RoomBusy RoomUnsafe RoomDamaged RoomUnreachable OutcomeUnknown
 """.split()
 
-ROOM_NAMES = "agent receipt peek events watch replay dead_letters requeue stats agents attach close".split()
+ROOM_NAMES = "agent session receipt peek events watch replay dead_letters requeue stats agents attach close".split()
 AGENT_NAMES = "send publish subscribe unsubscribe receive poll listen ask serve heartbeat".split()
+SESSION_NAMES = "mark_failed check_failed failure cleanup delegate".split()
 RECEIVED_NAMES = "ack retry dead extend reply refuse".split()
 
 
@@ -134,7 +136,8 @@ def test_every_public_name_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "names"), [("Room", ROOM_NAMES), ("Agent", AGENT_NAMES), ("Received", RECEIVED_NAMES)]
+    ("owner", "names"),
+    [("Room", ROOM_NAMES), ("Agent", AGENT_NAMES), ("Received", RECEIVED_NAMES), ("Session", SESSION_NAMES)],
 )
 def test_every_public_method_is_there(owner: str, names: list[str]) -> None:
     import postroom

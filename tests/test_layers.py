@@ -15,22 +15,22 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 MEMORY = ("stores.memory_room", "stores.memory")
 SQLITE = (
-    "stores.sqlite_rows",
-    "stores.sqlite_import",
-    "stores.sqlite_log",
-    "stores.sqlite_file",
-    "stores.sqlite_reading",
-    "stores.sqlite",
+    *("stores.sqlite_rows", "stores.sqlite_import", "stores.sqlite_log", "stores.sqlite_file"),
+    *("stores.sqlite_reading", "stores.sqlite"),
+)
+SESSION = (
+    *("session_record", "members", "deadlock", "mailbox", "folder_watch"),
+    *("worker_calls", "worker_output", "crews", "progress", "delegation", "session", "session_report"),
 )
 ROOM = (
     *("desk", "inbox", "received", "ahead", "receipts", "artifacts", "presence"),
-    *("asking", "serving", "upkeep", "agent", "room", "opening"),
+    *("asking", "serving", "upkeep", "agent", *SESSION, "room", "opening", "worker_process"),
 )
 
 #: The table of the design. Stores stand on one line, yet never import each other (see STORES).
 LAYERS = (
     ("facts", ("errors", "states", "clock", "message", "config", "platform")),
-    ("contracts", ("store", "hooks", "retry", "limits")),
+    ("contracts", ("store", "hooks", "retry", "limits", "fork_server", "processes")),
     ("stores", ("bells", *MEMORY, *SQLITE, "stores")),
     ("objects", (*ROOM, "communications", "aio_waiting", "worker_thread", "aio_serving", "aio")),
     ("doors", ("testing", "bench", "cli", "__main__")),

@@ -26,11 +26,13 @@ if TYPE_CHECKING:
         AskFailed,
         AskTimeout,
         CircuitOpen,
+        Deadlock,
         Fault,
         InvalidMessage,
         NoMail,
         NotAcked,
         NotAnswered,
+        NotStartable,
         OutcomeUnknown,
         PeerGone,
         PostroomError,
@@ -44,16 +46,23 @@ if TYPE_CHECKING:
         RoomNotFound,
         RoomUnreachable,
         RoomUnsafe,
+        SessionEnded,
+        SessionFailed,
         TooManyHops,
         UnknownMessage,
+        UnknownSession,
     )
     from .limits import CircuitBreaker, CircuitState, TokenBucket
+    from .mailbox import Mailbox, Mailroom
     from .opening import open_room as open  # noqa: A004  `postroom.open` is the name people read
     from .presence import AgentInfo
     from .receipts import Attempt, DeadLetter, Event, Receipt, Wait
     from .received import Received
     from .room import Room
+    from .session import Session
+    from .session_record import Failure
     from .states import State
+    from .worker_calls import Worker, WorkerCall, worker
 
 __version__ = "0.1.0"
 
@@ -62,6 +71,8 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "open", "Room", "Agent", "Received", "Config", "ManualClock", "aio",
     # what a room tells
     "Receipt", "Event", "DeadLetter", "Attempt", "AgentInfo", "Wait", "State",
+    # mailboxes by name, and workers that fail together
+    "Session", "Mailroom", "Mailbox", "worker", "Worker", "WorkerCall", "Failure",
     # the plain broker
     "CommunicationSystem", "Message", "TokenBucket", "CircuitBreaker", "CircuitState",
     # errors; errors.py draws the tree
@@ -70,6 +81,7 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "NoMail", "ReceiveTimeout", "NotAcked",
     "AskFailed", "PeerGone", "Refused", "NotAnswered", "AskTimeout",
     "CircuitOpen",
+    "SessionFailed", "Deadlock", "SessionEnded", "UnknownSession", "NotStartable",
     "RoomError", "RoomNotFound", "RoomClosed", "RoomBusy", "RoomUnsafe", "RoomDamaged", "RoomUnreachable",
     "OutcomeUnknown",
 ]  # fmt: skip
@@ -85,6 +97,10 @@ _HOMES: Final = {
     "receipts": ("Receipt", "Event", "DeadLetter", "Attempt", "Wait"),
     "presence": ("AgentInfo",),
     "states": ("State",),
+    "session": ("Session",),
+    "session_record": ("Failure",),
+    "mailbox": ("Mailroom", "Mailbox"),
+    "worker_calls": ("worker", "Worker", "WorkerCall"),
     "communications": ("CommunicationSystem", "Message"),
     "limits": ("TokenBucket", "CircuitBreaker", "CircuitState"),
 }

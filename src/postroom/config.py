@@ -128,6 +128,11 @@ def room_folder(url: RoomUrl) -> Path | None:
     return Path(url.rest).expanduser().absolute() if url.scheme in FOLDER_SCHEMES else None
 
 
+def settings_of(config: Config) -> dict[str, Any]:
+    """The settings as plain data: `open_room(url, **settings)` elsewhere opens the room with the same."""
+    return msgspec.structs.asdict(config)
+
+
 def make_config(settings: Mapping[str, object], options: Mapping[str, str] | None = None) -> Config:
     """The settings of a room: what the program says, else what its address says, else the defaults.
 

@@ -14,6 +14,12 @@ PostroomError
 │   ├── NotAnswered                  the one asked ended the message without answering it
 │   └── AskTimeout (TimeoutError)    no answer in time
 ├── CircuitOpen                      a circuit breaker is open: the call was not made
+├── SessionFailed                    somebody in the session failed, and with it everybody
+│   └── Deadlock                     all members of the session waited for each other
+├── WorkerTraceback                  what a SessionFailed was caused by, in a worker's own words
+├── SessionEnded                     you: the session was closed by the one who opened it, or left from here
+├── UnknownSession (LookupError)     you: there is no session with that id in this room
+├── NotStartable                     you: a worker that cannot be run in a process of its own; says what to do
 └── RoomError                        the room itself
     ├── RoomNotFound                 there is no room where one was looked for
     ├── RoomClosed                   you: the room was closed, or belongs to the process before a fork
@@ -26,7 +32,7 @@ PostroomError
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class PostroomError(Exception):
@@ -118,6 +124,35 @@ class AskTimeout(AskFailed, TimeoutError):
 
 class CircuitOpen(PostroomError):
     """The circuit breaker is open: the call was not made."""
+
+
+class SessionFailed(PostroomError):
+    """The session failed. `failure` tells when, why, through which worker, and with which traceback."""
+
+    def __init__(self, message: str, session_id: str, failure: Any = None) -> None:
+        self.session_id = session_id
+        self.failure = failure
+        super().__init__(message)
+
+
+class Deadlock(SessionFailed):
+    """Every member of the session waited for mail that nobody was left to send."""
+
+
+class WorkerTraceback(PostroomError):
+    """The traceback of an error in another process or thread, as text: the cause of a SessionFailed."""
+
+
+class SessionEnded(PostroomError):
+    """The session is over."""
+
+
+class UnknownSession(PostroomError, LookupError):
+    """There is no session with that id in this room."""
+
+
+class NotStartable(PostroomError):
+    """The worker cannot be run in a process of its own. Nothing was started."""
 
 
 class RoomError(PostroomError):

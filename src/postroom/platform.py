@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import struct
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .clock import SYSTEM
+
+if TYPE_CHECKING:
+    import ctypes
 
 LINUX: Final = sys.platform.startswith("linux")
 
@@ -123,6 +128,96 @@ def _open_files(pid: int) -> Iterator[str]:
         for number in os.listdir(f"/proc/{pid}/fd"):
             with suppress(FileNotFoundError):  # closed a moment ago
                 yield os.readlink(f"/proc/{pid}/fd/{number}")
+
+
+def die_with_parent() -> bool:
+    """Let the system kill this process with SIGKILL when the thread that started it ends. False where it cannot.
+
+    The thread, not the process: only for children of programs with one thread.
+    """
+    return LINUX and _libc().prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0) == 0
+
+
+def process_descriptor(pid: int) -> int | None:
+    """A descriptor that can be read once the process is gone; None where the system has none, or it is gone already."""
+    try:
+        return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+    except OSError:
+        return None
+
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+@lru_cache(maxsize=1)
+def _libc() -> ctypes.CDLL:
+    import ctypes  # only for those who start processes or watch folders
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
+#: What happens to the names in a folder, as bits of inotify: written and closed, moved here, made.
+CLOSED_AFTER_WRITE: Final = 0x008
+MOVED_HERE: Final = 0x080
+MADE: Final = 0x100
+
+
+class FolderEvent(NamedTuple):
+    """Something happened to a name in a watched folder; `what` is one or more of the bits above."""
+
+    watch: int
+    what: int
+    name: str
+
+
+class FolderEvents:
+    """The system's own news of what happens in folders (inotify). One for each process: users have 128 at most."""
+
+    _HEADER: Final = struct.Struct("iIII")
+
+    def __init__(self) -> None:
+        """Raises OSError where the system has no such thing."""
+        if not LINUX:
+            raise OSError(errno.ENOTSUP, "this system has no inotify")
+        self._fd = self._checked(_libc().inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+
+    def _checked(self, result: int) -> int:
+        import ctypes
+
+        if result < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        return result
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def add(self, folder: Path) -> int:
+        """Watch a folder; the number that its events carry."""
+        return self._checked(
+            _libc().inotify_add_watch(self._fd, os.fsencode(folder), CLOSED_AFTER_WRITE | MOVED_HERE | MADE)
+        )
+
+    def remove(self, watch: int) -> None:
+        """Watch it no more. The folder may be gone already."""
+        _libc().inotify_rm_watch(self._fd, watch)
+
+    def read(self) -> list[FolderEvent]:
+        """What happened since the last time; never waits."""
+        try:
+            raw = os.read(self._fd, 64 * 1024)
+        except BlockingIOError:
+            return []
+        found, at = [], 0
+        while at < len(raw):
+            watch, what, _, size = self._HEADER.unpack_from(raw, at)
+            at += self._HEADER.size
+            found.append(FolderEvent(watch, what, os.fsdecode(raw[at : at + size].rstrip(b"\0"))))
+            at += size
+        return found
+
+    def close(self) -> None:
+        os.close(self._fd)
 
 
 def file_system_type(path: Path) -> str:

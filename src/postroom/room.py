@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from . import presence
 from .agent import Agent
@@ -24,6 +24,9 @@ from .received import check_seconds
 from .states import FINISHED, OPEN, State, states_named
 from .store import FEED, Change, Mailbox, Page, Query, Stats, Store
 from .upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from .session import Session
 
 Moment = int | str | datetime
 
@@ -49,6 +52,11 @@ class Room:
     def store(self) -> Store:
         """What keeps the messages. For those who need more than a room offers; hooks and limits do not see it."""
         return self._desk.store
+
+    @property
+    def desk(self) -> Desk:
+        """The door to the store, for those who build on rooms: it checks, counts and tells the hooks."""
+        return self._desk
 
     @property
     def config(self) -> Config:
@@ -82,6 +90,19 @@ class Room:
                 self._upkeep.look_after(name)
             self._agents[name, transient] = agent
             return agent
+
+    # Sessions
+
+    def session(self, id: str | None = None, *, name: str | None = None) -> Session:
+        """Open a session; with an id, join one that somebody opened, as the member of that name.
+
+        Joining raises SessionFailed, Deadlock or SessionEnded at once when it is over, UnknownSession when there is none.
+        """
+        from .session import Host, join_session, open_session  # those who only send start faster without it
+
+        self._desk.check_open()
+        host = Host(self._desk, str(self.url), self.folder)
+        return open_session(host) if id is None else join_session(host, id, name)
 
     # Looking, which changes nothing
 

@@ -78,6 +78,16 @@ COMMANDS: Final[dict[str, Command]] = {
         "read the room's tables",
         ("""postroom sql "SELECT id, status FROM messages WHERE status = 'pending'\"""",),
     ),
+    "session": Command(
+        "sessions",
+        "look at sessions, stop one, clear away old ones",
+        (
+            "postroom session list",
+            "postroom session show ID --json",
+            "postroom session stop ID",
+            "postroom session clean --older-than 7d",
+        ),
+    ),
     "as": Command(
         "run_as", "run a program as an agent", ("postroom as bob -- python worker.py --fast",), function="run_as"
     ),
@@ -100,5 +110,6 @@ GROUPS: Final = (
     ("Mail", ("send", "receive", "ack", "retry", "reply", "refuse", "extend", "ask", "listen")),
     ("Channels", ("publish", "subscribe", "unsubscribe")),
     ("Looking, which changes nothing", ("status", "top", "agents", "mailboxes", "peek", "receipt", "dead", "sql")),
+    ("Sessions", ("session",)),
     ("Rooms", ("init", "doctor", "requeue", "replay", "as", "demo", "bench", "completion")),
 )

@@ -29,7 +29,8 @@ MEANING: Final = {
 _CODE_OF: Final = (
     ((errors.TooManyHops, errors.RoomBusy, errors.OutcomeUnknown), FAILED),
     ((errors.InvalidMessage,), USAGE),
-    ((errors.UnknownMessage, errors.NoMail, errors.NotAcked, errors.AskTimeout), NOTHING),
+    ((errors.SessionFailed,), SESSION_FAILED),
+    ((errors.UnknownMessage, errors.UnknownSession, errors.NoMail, errors.NotAcked, errors.AskTimeout), NOTHING),
     ((errors.RoomError,), NO_ROOM),
 )
 

@@ -189,6 +189,10 @@ def _call_room(locks: Locks, room: Room, ada: Agent, bob: Agent, file: str) -> N
     call("dead_letters", room.dead_letters)
     call("requeue", lambda: room.requeue(id))
     call("replay", lambda: room.replay(since=0))
+    session = call("session", room.session)
+    locks.call("Session.delegate", lambda: session.delegate([]))
+    session.mark_failed("on purpose")
+    session.cleanup()
     reference = call("attach", lambda: room.attach(file))
     call("artifact", lambda: room.artifact(reference))
     while (message := bob.poll()) is not None:

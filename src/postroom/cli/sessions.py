@@ -1,0 +1,109 @@
+"""`postroom session list | show ID | stop ID | clean`: looking at sessions, and stopping them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Final
+
+from postroom import session_report
+from postroom.clock import from_iso
+from postroom.session_report import SessionInfo, SessionReport
+
+from . import exits, options, show
+
+if TYPE_CHECKING:
+    from .call import Call
+
+ACTIONS: Final = ("list", "show", "stop", "clean")
+WEEK_S: Final = 7 * 86400.0
+
+
+def session_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", metavar="ACTION", choices=ACTIONS, help="list, show, stop or clean")
+    parser.add_argument("id", metavar="ID", nargs="?", help="the session, for show and stop")
+    parser.add_argument(
+        "--older-than",
+        metavar="SPAN",
+        type=options.seconds,
+        default=WEEK_S,
+        help="for clean: 10s, 5m, 2h, 7d (default: 7d)",
+    )
+    parser.add_argument(
+        "--grace", metavar="S", type=options.seconds, default=2.0, help="for stop: seconds before workers are killed"
+    )
+
+
+def session(call: Call) -> int:
+    args = call.args
+    if (args.action in ("show", "stop")) != (args.id is not None):
+        needs = "needs the ID of a session" if args.id is None else "takes no ID"
+        raise exits.UsageError(f"`postroom session {args.action}` {needs}; `postroom session list` shows them")
+    step = {"list": _list, "show": _show, "stop": _stop, "clean": _clean}[args.action]
+    return step(call)
+
+
+def _list(call: Call) -> int:
+    room = call.room
+    found = session_report.list_sessions(room.desk)
+    if call.json:
+        show.document([session_report.info_dict(info) for info in found])
+        return exits.DONE
+    now_ms = room.clock.wall_ms()
+    rows = [
+        (info.id, info.state, show.ago(from_iso(info.opened), now_ms), info.members, _why(info))
+        for info in reversed(found)
+    ]
+    show.table(("session", "state", "opened", "members", "failure"), rows, empty="no sessions")
+    return exits.DONE
+
+
+def _why(info: SessionInfo) -> str:
+    return "" if info.failure is None else info.failure.message.partition("\n")[0][:100]
+
+
+def _show(call: Call) -> int:
+    about = session_report.report(call.room.desk, call.args.id)
+    if call.json:
+        show.document(session_report.to_dict(about))
+    else:
+        _write_report(about)
+    return exits.DONE
+
+
+def _write_report(about: SessionReport) -> None:
+    info = about.info
+    for name, value in (("session", info.id), ("state", info.state), ("opened", info.opened), ("folder", info.folder)):
+        show.write(f"{name:<8} {show.visible(str(value))}")
+    rows = [(w.number, w.name, w.role, w.state, "; ".join(w.waits), w.pid) for w in about.workers]
+    show.table(("#", "worker", "role", "state", "waits", "pid"), rows, title="members", empty="none")
+    boxes = [(box.name, box.sent, box.received, box.waiting) for box in about.mailboxes]
+    show.table(("mailbox", "sent", "received", "waiting"), boxes, title="mailboxes", empty="no messages")
+    if info.failure is not None:
+        failure = info.failure
+        show.write(f"failed at {failure.timestamp}" + (f" through {failure.worker}" if failure.worker else ""))
+        show.write("    " + show.visible(failure.message, keep="\n").replace("\n", "\n    "))
+        for line in failure.stack.splitlines():
+            show.write("    " + show.visible(line))
+
+
+def _stop(call: Call) -> int:
+    room, id = call.room, call.args.id
+    before = session_report.report(room.desk, id).info
+    gone = session_report.stop(room.desk, id, call.args.grace)
+    after = session_report.report(room.desk, id).info
+    if call.json:
+        show.document(session_report.info_dict(after) | {"workers_gone": gone})
+    elif before.state in (session_report.FAILED, session_report.ENDED):
+        show.write(f"session {id} was over already: it had {before.state}")
+    else:
+        show.write(f"session {id} is stopped" + ("" if gone else "; some of its workers still run"))
+    return exits.DONE if gone else exits.FAILED
+
+
+def _clean(call: Call) -> int:
+    ids = session_report.clean(call.room.desk, call.args.older_than)
+    if call.json:
+        show.document({"ids": ids})
+    else:
+        show.write(f"{len(ids)} session{'s' * (len(ids) != 1)} cleared away")
+    return exits.DONE

@@ -1,0 +1,213 @@
+"""Starting, watching and ending child processes: the one place that does.
+
+Children are forked off a server process of our own (`fork_server.py`) that has the needed modules imported and runs one
+thread: a start costs milliseconds, and never copies the threads and locks of the caller. Guarantees:
+
+- Each child leads a process group of its own; when it ends, whatever it left running in that group is killed.
+- No orphans: when the caller is gone, also by SIGKILL, its children are killed, then its wills are carried out.
+- The system kills a child whose fork server is gone, also one that hangs in C code.
+
+Nothing here knows of rooms or sessions. A child runs "module:function" with one argument, a socket to its caller.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+from .clock import SYSTEM
+from .fork_server import send_frame
+
+#: How long a fork server that was told to end may take before it is killed, in seconds.
+_SERVER_PATIENCE_S: Final = 5.0
+_BOOT: Final = (
+    "import sys, json; control, caller, path, preload = json.loads(sys.argv[1]); sys.path[:] = path; "
+    "from postroom.fork_server import main; main(control, caller, preload)"
+)
+
+
+class Ended(NamedTuple):
+    """How a child ended: its exit code, or the signal that killed it. Neither: the fork server died with it."""
+
+    code: int | None
+    signal: int | None
+
+    def __str__(self) -> str:
+        if self.signal is not None:
+            names = {number.value: number.name for number in signal.Signals}
+            return f"was killed by signal {self.signal} ({names.get(self.signal, 'unknown')})"
+        return f"ended with exit code {self.code}" if self.code is not None else "was lost with its fork server"
+
+
+class Child:
+    """One child process, as its caller sees it. Close it when it has ended."""
+
+    def __init__(self, server: ForkServer, number: int, control: socket.socket, ends: tuple[int, int, int]) -> None:
+        self._server = server
+        self._number = number
+        #: Both ways between the caller and the child; `fork_server.send_frame` and `read_frame` are made for it.
+        self.control = control
+        #: What it writes to its standard output and standard error. Never blocks.
+        self.output, self.errors, self.status = ends
+        self.ended: Ended | None = None
+        self._pid = 0
+        self._told = b""
+
+    @property
+    def pid(self) -> int:
+        """Its process id. Waits until it was started."""
+        while not self._pid and self.ended is None:
+            SYSTEM.wait_readable([self.status], None)
+            self.read_status()
+        return self._pid
+
+    def read_status(self) -> Ended | None:
+        """See what the fork server said of it; never waits. Call it when `status` can be read."""
+        try:
+            said = os.read(self.status, 4096)
+        except BlockingIOError:
+            return self.ended
+        self._told += said
+        *lines, self._told = self._told.split(b"\n")
+        for line in lines:
+            word, _, number = line.decode().partition(" ")
+            if word.isdigit():
+                self._pid = int(word)
+            else:
+                self.ended = Ended(int(number), None) if word == "exited" else Ended(None, int(number))
+        if not said and self.ended is None:
+            self.ended = Ended(None, None)
+        return self.ended
+
+    def wait(self, timeout_s: float | None = None) -> Ended | None:
+        """Wait for its end; None when it still runs after that time."""
+        until_ns = None if timeout_s is None else SYSTEM.steady_ns() + round(timeout_s * 1e9)
+        while self.ended is None:
+            left_s = None if until_ns is None else max(0, until_ns - SYSTEM.steady_ns()) / 1e9
+            if not SYSTEM.wait_readable([self.status], left_s):
+                break
+            self.read_status()
+        return self.ended
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to it and to everything it started. Nothing happens when it has ended."""
+        if self.ended is None:
+            self._server.ask({"signal": self._number, "with": number})
+
+    def close(self) -> None:
+        """Let go of the descriptors. A child that still runs is killed. Safe to call twice."""
+        if self.status < 0:
+            return
+        with suppress(OSError):
+            self.send_signal(signal.SIGKILL)
+        self.control.close()
+        for fd in (self.output, self.errors, self.status):
+            os.close(fd)
+        self.output = self.errors = self.status = -1
+
+
+class ForkServer:
+    """A fork server and the socket to it."""
+
+    def __init__(self, preload: Sequence[str] = ()) -> None:
+        self._lock = threading.Lock()
+        self._numbers = count(1)
+        self._control, theirs = socket.socketpair()
+        words = json.dumps([theirs.fileno(), os.getpid(), sys.path, list(preload)])
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001  -W, -X, -O …, as multiprocessing does
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, *flags, "-c", _BOOT, words],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # what a terminal sends to the caller is not for it
+            )
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, what: dict[str, Any], descriptors: list[int] | None = None) -> None:
+        """Ask for something. A server that is gone is no error: its children end with it, and their status says so."""
+        with self._lock, suppress(BrokenPipeError, ConnectionResetError):
+            send_frame(self._control, json.dumps(what).encode(), descriptors)
+
+    def start(self, target: str) -> Child:
+        """Start a child that runs "module:function" with its end of the control socket. Does not wait for it."""
+        ours, theirs = socket.socketpair()
+        pipes = [os.pipe() for _ in range(3)]
+        number = next(self._numbers)
+        try:
+            self.ask({"start": number, "target": target}, [theirs.fileno(), *(write for _, write in pipes)])
+        finally:
+            theirs.close()
+            for _, write in pipes:
+                os.close(write)
+        for read, _ in pipes:
+            os.set_blocking(read, False)
+        return Child(self, number, ours, (pipes[0][0], pipes[1][0], pipes[2][0]))
+
+    def will(self, key: str, target: str | None, argument: str = "") -> None:
+        """When this process is gone, and its children are, call "module:function" with the argument. None: no more."""
+        self.ask({"will": key, "target": target, "with": argument})
+
+    def close(self) -> None:
+        """End the server; children that still run are killed. Safe to call twice."""
+        self._control.close()
+        try:
+            self._process.wait(_SERVER_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def forget(self) -> None:
+        """After a fork: it belongs to the process before."""
+        self._control.close()
+        self._process.returncode = 0  # else its end would be waited for, and warned about, here
+
+
+_lock = threading.Lock()
+_shared: ForkServer | None = None
+
+
+def shared_server(preload: Sequence[str] = ()) -> ForkServer:
+    """The fork server of this process; started with these modules imported when there is none that lives."""
+    global _shared  # noqa: PLW0603  (one process, one fork server)
+    with _lock:
+        if _shared is not None and not _shared.alive:
+            _shared.close()
+            _shared = None
+        if _shared is None:
+            _shared = ForkServer(preload)
+        return _shared
+
+
+def close_shared_server() -> None:
+    """End the fork server of this process, if there is one. The next child starts another."""
+    global _shared
+    with _lock:
+        server, _shared = _shared, None
+    if server is not None:
+        server.close()
+
+
+def _forget_after_fork() -> None:
+    global _lock, _shared  # noqa: PLW0603  (one process, one fork server)
+    _lock = threading.Lock()
+    if _shared is not None:
+        _shared.forget()
+        _shared = None
+
+
+atexit.register(close_shared_server)
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,0 +1,50 @@
+"""Rooms with real time for tests with real processes, and a check that none is left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from postroom.opening import open_room
+from postroom.room import Room
+
+
+@pytest.fixture
+def real_room(tmp_path: Path) -> Iterator[Room]:
+    """A room that other processes see, with the machine's own time."""
+    with open_room(f"sqlite:{tmp_path}/room") as room:
+        yield room
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def any_room(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Room]:
+    """A room with the machine's own time, in which workers are threads or processes."""
+    with open_room("memory:" if request.param == "memory" else f"sqlite:{tmp_path}/room") as room:
+        yield room
+
+
+def runs(pid: int) -> bool:
+    """Whether a process of that pid works, and is not just waiting to be forgotten."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started, and theirs."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    parent = int(file.read().rpartition(b")")[2].split()[1])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if parent == pid:
+                found += [int(name), *children_of(int(name))]
+    return found

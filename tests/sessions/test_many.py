@@ -1,0 +1,132 @@
+"""Much of everything: delegations that leave nothing behind, and mailboxes that lose, double and mix up nothing."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from postroom import processes
+from postroom.opening import open_room
+
+from . import workers
+from .conftest import children_of
+
+SENDERS = RECEIVERS = 8
+#: Sixteen processes want to write all the time, on a machine that may hold up the one that has the lock.
+BUSY_S = 120.0
+
+
+def left_behind(folder: Path) -> dict[str, object]:
+    """What this process has open or running, and what lies among the temporary files."""
+    server = processes.shared_server()
+    return {
+        "children": len(children_of(os.getpid())),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "server's descriptors": len(os.listdir(f"/proc/{server._process.pid}/fd")),
+        "threads": threading.active_count(),
+        "files": sorted(path.name for path in folder.iterdir()),
+        "temporary files": sorted(os.listdir(tempfile.gettempdir())),
+    }
+
+
+@pytest.fixture
+def no_temporary_files(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Temporary files of this test alone lie where they are looked for."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path_factory.mktemp("temporary")))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+
+def check_delegations(folder: Path, count: int) -> None:
+    with open_room(f"sqlite:{folder}/room") as room:
+        session = room.session()
+        for _ in range(3):
+            session.delegate([workers.short(n) for n in range(4)])
+        before = left_behind(folder)
+        for number in range(count):
+            results = session.delegate([workers.short(number + n) for n in range(4)])
+            assert results == [(number + n) ** 2 for n in range(4)]
+            if number % 10 == 0:  # and sessions that come and go, some of them with a failure
+                with room.session() as other:
+                    other.mailbox.box.send(number)
+                    if number % 20 == 0:
+                        other.mark_failed("on purpose")
+
+        assert left_behind(folder) == before
+        assert len(room.store.cell_scan("member:")) == 1
+        session.cleanup()
+        assert room.store.cell_scan("member:") == []
+
+
+@pytest.mark.slow
+def test_delegations_leave_nothing_behind(tmp_path: Path, no_temporary_files: None) -> None:
+    check_delegations(tmp_path, 30)
+
+
+@pytest.mark.long
+def test_a_thousand_delegations_leave_nothing_behind(tmp_path: Path, no_temporary_files: None) -> None:
+    check_delegations(tmp_path, 1000)
+
+
+def check_order(folder: Path, total: int) -> None:
+    """Eight senders and one receiver in processes of their own: each sender's messages come in order, all of them."""
+    each = total // SENDERS
+    with open_room(f"sqlite:{folder}/room", busy_timeout_s=BUSY_S) as room, room.session() as session:
+        *_, got = session.delegate(
+            [
+                *(workers.send_many("box", who, each) for who in range(SENDERS)),
+                workers.receive_many("box", each * SENDERS),
+            ]
+        )
+        keys = [message.id for message in _messages(room, session.id)] if total <= 10_000 else []
+
+    for who in range(SENDERS):
+        assert [number for sender, number in got if sender == who] == list(range(each))
+    assert keys == sorted(keys)
+
+
+def _messages(room, session_id):
+    return room.peek(channels=[f"session:{session_id}/box"], state=None, limit=1_000_000, order="oldest")
+
+
+def check_shares(folder: Path, total: int) -> None:
+    """Eight receivers share what eight senders send: each message reaches exactly one of them."""
+    each = total // SENDERS
+    with open_room(f"sqlite:{folder}/room", busy_timeout_s=BUSY_S) as room, room.session() as session:
+        done: list[list[list[int]]] = []
+        receivers = threading.Thread(
+            target=lambda: done.extend(
+                room.session(session.id).delegate([workers.receive_until_none("box") for _ in range(RECEIVERS)])
+            )
+        )
+        receivers.start()
+        session.delegate([workers.send_many("box", who, each) for who in range(SENDERS)])
+        for _ in range(RECEIVERS):
+            session.mailbox.box.send(None)
+        receivers.join()
+
+    everything = sorted((who, number) for share in done for who, number in share)
+    assert everything == [(who, number) for who in range(SENDERS) for number in range(each)]
+
+
+@pytest.mark.slow
+def test_eight_senders_and_one_receiver_keep_the_order(tmp_path: Path) -> None:
+    check_order(tmp_path, 4000)
+
+
+@pytest.mark.long
+def test_eight_senders_and_one_receiver_keep_the_order_of_a_hundred_thousand(tmp_path: Path) -> None:
+    check_order(tmp_path, 100_000)
+
+
+@pytest.mark.slow
+def test_eight_receivers_lose_and_double_nothing(tmp_path: Path) -> None:
+    check_shares(tmp_path, 4000)
+
+
+@pytest.mark.long
+def test_eight_receivers_lose_and_double_nothing_of_a_hundred_thousand(tmp_path: Path) -> None:
+    check_shares(tmp_path, 100_000)

@@ -1,0 +1,284 @@
+"""Children are started, watched and ended here, and none outlives its caller."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from postroom import processes
+from postroom.fork_server import read_frame, send_frame
+from postroom.processes import Ended, ForkServer
+
+from .conftest import children_of, runs
+from .test_delegate import gone_within
+
+HERE = "sessions.test_processes"
+PATIENCE_S = 20.0
+
+
+# What children run
+
+
+def answer(control: socket.socket) -> int:
+    frame = read_frame(control)
+    assert frame is not None
+    send_frame(control, frame[::-1])
+    return 3
+
+
+def linger(control: socket.socket) -> None:
+    send_frame(control, b"here")
+    while True:
+        signal.pause()
+
+
+def linger_with_children(control: socket.socket) -> None:
+    child = subprocess.Popen(["sleep", "600"])
+    send_frame(control, str(child.pid).encode())
+    while True:
+        signal.pause()
+
+
+def speak(control: socket.socket) -> None:
+    print("out")
+    print("err", file=sys.stderr)
+    raise RuntimeError("broken")
+
+
+def leave_a_thread(control: socket.socket) -> None:
+    """A thread that is not a daemon is waited for, as at the end of every Python program."""
+    threading.Timer(0.2, lambda: print("late")).start()
+
+
+def say_last_words(text: str) -> None:
+    path, _, words = text.partition("=")
+    Path(path).write_text(words, encoding="utf-8")
+
+
+def break_down(text: str) -> None:
+    raise RuntimeError(text)
+
+
+@pytest.fixture
+def server() -> Iterator[ForkServer]:
+    made = ForkServer([HERE])
+    yield made
+    made.close()
+    assert not made.alive
+
+
+def test_a_child_runs_a_function_and_tells_how_it_ended(server: ForkServer) -> None:
+    child = server.start(f"{HERE}:answer")
+    send_frame(child.control, b"abc")
+
+    assert read_frame(child.control) == b"cba"
+    assert child.wait(PATIENCE_S) == Ended(3, None)
+    assert child.pid not in (0, os.getpid())
+    child.close()
+    child.close()
+
+
+def test_output_and_errors_come_apart(server: ForkServer) -> None:
+    child = server.start(f"{HERE}:speak")
+
+    assert child.wait(PATIENCE_S) == Ended(1, None)
+    assert os.read(child.output, 100) == b"out\n"
+    told = os.read(child.errors, 10_000).decode()
+    assert told.startswith("err\nTraceback")
+    assert told.endswith("RuntimeError: broken\n")
+    child.close()
+
+
+def test_a_signal_reaches_the_child_and_all_it_started(server: ForkServer) -> None:
+    child = server.start(f"{HERE}:linger_with_children")
+    grandchild = int(read_frame(child.control) or b"0")
+    assert child.wait(0) is None
+    child.send_signal(signal.SIGTERM)
+
+    ended = child.wait(PATIENCE_S)
+    assert ended == Ended(None, signal.SIGTERM)
+    assert str(ended) == "was killed by signal 15 (SIGTERM)"
+    assert gone_within([child.pid, grandchild])
+    child.send_signal(signal.SIGKILL)  # to nobody: its pid may be somebody else's by now
+    child.close()
+
+
+def test_closing_a_child_that_runs_kills_it(server: ForkServer) -> None:
+    child = server.start(f"{HERE}:linger")
+    assert read_frame(child.control) == b"here"
+    pid = child.pid
+    child.close()
+
+    assert gone_within([pid])
+
+
+def test_a_child_leads_a_group_of_its_own(server: ForkServer) -> None:
+    child = server.start(f"{HERE}:linger")
+    assert read_frame(child.control) == b"here"
+
+    assert os.getpgid(child.pid) == child.pid
+    assert os.getsid(child.pid) != os.getsid(0)
+    child.close()
+
+
+def test_a_function_that_is_not_there_ends_the_child_with_a_traceback(server: ForkServer) -> None:
+    child = server.start("postroom.nowhere:nothing")
+
+    assert child.wait(PATIENCE_S) == Ended(1, None)
+    assert b"No module named 'postroom.nowhere'" in os.read(child.errors, 10_000)
+    child.close()
+
+
+def test_threads_of_a_child_are_waited_for(server: ForkServer) -> None:
+    child = server.start(f"{HERE}:leave_a_thread")
+
+    assert child.wait(PATIENCE_S) == Ended(0, None)
+    assert os.read(child.output, 100) == b"late\n"
+    child.close()
+
+
+def test_many_children_run_side_by_side(server: ForkServer) -> None:
+    children = [server.start(f"{HERE}:answer") for _ in range(20)]
+    for number, child in enumerate(children):
+        send_frame(child.control, f"{number:03d}".encode())
+
+    assert [read_frame(child.control) for child in children] == [f"{n:03d}"[::-1].encode() for n in range(20)]
+    assert {child.wait(PATIENCE_S) for child in children} == {Ended(3, None)}
+    for child in children:
+        child.close()
+
+
+def test_children_of_a_killed_server_are_gone_and_said_to_be_lost(server: ForkServer) -> None:
+    child = server.start(f"{HERE}:linger")
+    assert read_frame(child.control) == b"here"
+    pid = child.pid
+    os.kill(server._process.pid, signal.SIGKILL)
+
+    assert child.wait(PATIENCE_S) == Ended(None, None)
+    assert gone_within([pid])
+    child.close()
+
+
+def test_a_server_that_died_is_replaced() -> None:
+    first = processes.shared_server([HERE])
+    assert processes.shared_server() is first
+    os.kill(first._process.pid, signal.SIGKILL)
+    first._process.wait(PATIENCE_S)
+    second = processes.shared_server([HERE])
+
+    assert second is not first
+    child = second.start(f"{HERE}:answer")
+    send_frame(child.control, b"abc")
+    assert child.wait(PATIENCE_S) == Ended(3, None)
+    child.close()
+
+
+CALLER = """
+import os, sys, signal
+sys.path[:] = {path!r}
+from postroom.processes import ForkServer
+from postroom.fork_server import read_frame
+server = ForkServer(["sessions.test_processes"])
+for key, target, words in {wills!r}:
+    server.will(key, target and "sessions.test_processes:" + target, words)
+children = [server.start("sessions.test_processes:" + name) for name in ("linger", "linger_with_children")]
+told = [read_frame(child.control) for child in children]
+print(server._process.pid, *(child.pid for child in children), told[1].decode(), flush=True)
+{then}
+"""
+
+
+def start_caller(then: str, wills: list[tuple[str, str | None, str]]) -> tuple[subprocess.Popen[str], list[int]]:
+    text = CALLER.format(path=sys.path, wills=wills, then=then)
+    caller = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert caller.stdout is not None
+    return caller, [int(word) for word in caller.stdout.readline().split()]
+
+
+FORKED = "pid = os.fork()\nif pid == 0: signal.pause()\nprint(pid, flush=True)\nsignal.pause()"
+
+
+@pytest.mark.parametrize("then", ["signal.pause()", FORKED])
+def test_when_the_caller_is_killed_its_children_are_gone_and_its_wills_are_done(tmp_path: Path, then: str) -> None:
+    """Also when a fork of the caller keeps its sockets open, so that nothing is seen to be closed."""
+    wills = [
+        ("a", "say_last_words", f"{tmp_path}/a=one"),
+        ("b", "break_down", "this will cannot be done"),
+        ("c", "say_last_words", f"{tmp_path}/c=two"),
+        ("d", "say_last_words", f"{tmp_path}/d=three"),
+        ("a", None, ""),
+    ]
+    caller, pids = start_caller(then, wills)
+    forked = int(caller.stdout.readline()) if then is FORKED and caller.stdout else None
+    assert all(runs(pid) for pid in pids)
+    caller.kill()
+
+    assert gone_within(pids, 10)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "d"]
+    assert (tmp_path / "c").read_text(encoding="utf-8") == "two"
+    if forked is not None:
+        os.kill(forked, signal.SIGKILL)
+    _, told = caller.communicate(timeout=PATIENCE_S)
+    assert "this will cannot be done" in told
+
+
+@pytest.mark.parametrize("then", ["sys.exit(0)", "raise ValueError", "os._exit(1)"])
+def test_when_the_caller_ends_its_children_are_gone(then: str) -> None:
+    caller, pids = start_caller(then, [])
+    caller.communicate(timeout=PATIENCE_S)
+
+    assert gone_within(pids, 10)
+
+
+def test_children_are_gone_within_two_seconds_of_their_callers_death() -> None:
+    """Best of three: the machine may be busy with other things."""
+    spans = []
+    for _ in range(3):
+        caller, pids = start_caller("signal.pause()", [])
+        started = time.monotonic()
+        caller.kill()
+        assert gone_within(pids)
+        spans.append(time.monotonic() - started)
+        caller.communicate()
+
+    assert min(spans) < 2
+
+
+def test_a_program_that_ends_leaves_no_server(tmp_path: Path) -> None:
+    text = (
+        f"import sys\nsys.path[:] = {sys.path!r}\nfrom postroom import processes\n"
+        f"server = processes.shared_server()\nprint(server._process.pid)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-X", "dev", "-c", text], capture_output=True, text=True, check=True
+    )
+
+    assert done.stderr == ""
+    assert not runs(int(done.stdout))
+
+
+def test_a_fork_of_the_caller_has_no_server_of_its_own() -> None:
+    text = (
+        f"import os, sys\nsys.path[:] = {sys.path!r}\nfrom postroom import processes\n"
+        "server = processes.shared_server()\n"
+        "pid = os.fork()\nif pid == 0:\n    assert processes._shared is None\n    sys.exit(0)\n"
+        "assert os.waitpid(pid, 0)[1] == 0\nassert server.alive\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", text], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_process_is_left_by_these_tests() -> None:
+    processes.close_shared_server()
+
+    assert gone_within(children_of(os.getpid()))

@@ -1,0 +1,298 @@
+"""A session: who is in it, how it fails (once, for everybody), and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import postroom
+from postroom.clock import from_iso
+from postroom.opening import open_room as postroom_open
+from postroom.room import Room
+
+PATIENCE_S = 20.0
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait, in real time, for something that another thread does."""
+    event = threading.Event()
+    for _ in range(int(PATIENCE_S / 0.005)):
+        if holds():
+            return
+        event.wait(0.005)
+    raise AssertionError("it never came true")
+
+
+def test_a_session_has_an_id_a_time_a_folder_and_mailboxes(room: Room) -> None:
+    with room.session() as session:
+        assert from_iso(session.timestamp) == room.clock.wall_ms()
+        assert session.dir.is_dir()
+        assert session.dir.stat().st_mode & 0o077 == 0
+        assert isinstance(session.mailbox, postroom.Mailroom)
+        assert session.failure is None
+        session.check_failed()
+
+
+def test_sessions_opened_at_the_same_moment_have_different_ids(room: Room) -> None:
+    ids = {room.session().id for _ in range(50)}
+
+    assert len(ids) == 50
+
+
+def test_session_failure_tracking(room: Room) -> None:
+    with room.session() as session:
+        try:
+            raise ValueError("boom")
+        except ValueError as error:
+            session.mark_failed(error)
+
+        failure = session.failure
+        assert failure is not None
+        assert (failure.message, failure.worker) == ("boom", "caller")
+        assert "raise ValueError" in failure.stack
+        with pytest.raises(postroom.SessionFailed, match=f"^Session {session.id} failed: boom$") as caught:
+            session.check_failed()
+        assert caught.value.failure == failure
+
+
+def test_throw_with_error_wrapping(room: Room) -> None:
+    """Whatever is thrown, also a plain text, reaches everybody as an error with that message."""
+    with room.session() as session:
+        session.mark_failed("it went wrong")
+
+        with pytest.raises(postroom.SessionFailed, match="failed: it went wrong$"):
+            session.mailbox.box.receive(0)
+        with pytest.raises(postroom.InvalidMessage, match="must be an exception or a text"):
+            session.mark_failed(7)  # type: ignore[arg-type]
+
+
+def test_mailbox_session_integration(room: Room, in_background: Any) -> None:
+    """A failure aborts pending receives and refuses sends, which store nothing."""
+    with room.session() as session:
+        pending = [in_background(lambda: session.mailbox.never.receive(None)) for _ in range(3)]
+        timed = in_background(lambda: session.mailbox.never.receive(60_000))
+        wait_until(lambda: room.store.cell_scan("member:") != [])
+        session.mark_failed("boom")
+
+        for call in (*pending, timed):
+            with pytest.raises(postroom.SessionFailed, match="boom"):
+                call.result()
+        stored = room.stats().states["stored"]
+        with pytest.raises(postroom.SessionFailed, match="boom"):
+            session.mailbox.tasks.send(1)
+        assert room.stats().states["stored"] == stored
+        with pytest.raises(postroom.SessionFailed, match="boom"):
+            session.delegate([])
+
+
+def test_a_failed_session_gives_no_mail(room: Room) -> None:
+    with room.session() as session:
+        session.mailbox.box.send(1)
+        session.mark_failed("boom")
+
+        with pytest.raises(postroom.SessionFailed):
+            session.mailbox.box.receive(0)
+
+
+def test_the_first_failure_stands(room: Room) -> None:
+    with room.session() as session:
+        threads = [threading.Thread(target=session.mark_failed, args=(f"number {n}",)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        first = session.failure
+        session.mark_failed("too late")
+
+        assert session.failure == first
+        assert first is not None
+        assert json.loads((session.dir / ".failed").read_text(encoding="utf-8"))["message"] == first.message
+
+
+def test_the_failed_file_tells_all_and_is_never_half_written(room: Room) -> None:
+    with room.session() as session:
+        session.mark_failed(ValueError("b\N{BOMB}om"))
+
+        said = json.loads((session.dir / ".failed").read_text(encoding="utf-8"))
+        assert sorted(said) == ["message", "stack", "timestamp", "worker"]
+        assert said["message"] == "b\N{BOMB}om"
+        assert [path.name for path in session.dir.iterdir()] == [".failed"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"message": "stop it", "worker": "bob"}', "stop it"),
+        ('{"error": "as the source wrote it"}', "as the source wrote it"),
+        ("", "is empty"),
+        ("{broken", "{broken"),
+        ("[1, 2]", "[1, 2]"),
+        ("{}", "gives no message"),
+        ('{"message": 7}', "gives no message"),
+        ("\udcff\udcfe", "xff"),
+    ],
+)
+def test_a_failed_file_made_by_hand_fails_the_session(room: Room, in_background: Any, text: str, message: str) -> None:
+    with room.session() as session:
+        pending = in_background(lambda: session.mailbox.never.receive(600_000))
+        (session.dir / ".failed").write_bytes(text.encode("utf-8", "surrogateescape"))
+
+        with pytest.raises(postroom.SessionFailed) as caught:
+            pending.result()
+        assert message in str(caught.value)
+
+
+def test_a_failed_file_that_is_written_slowly_is_read_when_it_is_whole(room: Room) -> None:
+    with room.session() as session:
+        with open(session.dir / ".failed", "w", encoding="utf-8") as file:
+            file.write('{"message": ')
+            file.flush()
+            file.write('"whole"}')
+        wait_until(lambda: session.failure is not None)
+
+        assert session.failure is not None
+        assert session.failure.message == "whole"
+
+
+def test_joining_a_failed_session_says_so_at_once(room: Room) -> None:
+    with room.session() as session:
+        session.mark_failed("boom")
+
+        with pytest.raises(postroom.SessionFailed, match="boom"):
+            room.session(session.id)
+
+
+def test_joining_looks_at_the_folder_too(room: Room) -> None:
+    session = room.session()
+    session._undo.pop()()  # nobody watches the folder any more
+    (session.dir / ".failed").write_text("by hand", encoding="utf-8")
+
+    with pytest.raises(postroom.SessionFailed, match="by hand"):
+        room.session(session.id)
+    assert session.failure is not None
+
+
+def test_members_share_the_mailboxes_and_the_failure(open_room: Callable[..., Room]) -> None:
+    one = open_room().session()
+    other = open_room().session(one.id, name="bob")
+    one.mailbox.box.send(1)
+
+    assert other.mailbox.box.receive(0) == 1
+    assert (other.timestamp, other.dir, other.name) == (one.timestamp, one.dir, "bob")
+    other.mark_failed("boom")
+    with pytest.raises(postroom.SessionFailed, match="boom"):
+        one.check_failed()
+
+
+@pytest.mark.parametrize("id", ["nope", "../..", "20260101-000000-000000"])
+def test_a_session_that_is_not_there_is_unknown(room: Room, id: str) -> None:
+    with pytest.raises(postroom.UnknownSession, match="there is no session"):
+        room.session(id)
+
+
+def test_when_the_opener_leaves_the_session_has_ended(open_room: Callable[..., Room], in_background: Any) -> None:
+    room = open_room()
+    with room.session() as session:
+        other = open_room().session(session.id)
+        pending = in_background(lambda: other.mailbox.never.receive(600_000))
+        wait_until(lambda: pending.running)
+
+    with pytest.raises(postroom.SessionEnded, match="has ended"):
+        pending.result()
+    with pytest.raises(postroom.SessionEnded):
+        other.mailbox.box.send(1)
+    with pytest.raises(postroom.SessionEnded):
+        room.session(session.id)
+    other.cleanup()
+    session.cleanup()
+    assert room.store.cell_scan("member:") == []
+
+
+def test_when_another_leaves_the_session_goes_on(open_room: Callable[..., Room]) -> None:
+    with open_room().session() as session:
+        with open_room().session(session.id) as other:
+            other.mailbox.box.send(1)
+
+        assert session.mailbox.box.receive(0) == 1
+        session.check_failed()
+
+
+def test_one_who_has_left_neither_sends_nor_receives(open_room: Callable[..., Room]) -> None:
+    with open_room().session() as session:
+        other = open_room().session(session.id, name="bob")
+        other.cleanup()
+
+        for call in (
+            lambda: other.mailbox.box.send(1),
+            lambda: other.mailbox.box.receive(0),
+            lambda: other.delegate([]),
+        ):
+            with pytest.raises(postroom.SessionEnded, match="bob has left session"):
+                call()
+
+
+@pytest.mark.parametrize("error", [ValueError("boom"), KeyboardInterrupt(), SystemExit(3)])
+def test_a_block_that_raises_fails_the_session(open_room: Callable[..., Room], error: BaseException) -> None:
+    session = open_room().session()
+    other = open_room().session(session.id)
+
+    with pytest.raises(type(error)), session:
+        raise error
+
+    with pytest.raises(postroom.SessionFailed):
+        other.check_failed()
+
+
+def test_closing_the_room_ends_its_sessions(open_room: Callable[..., Room]) -> None:
+    room = open_room()
+    session = room.session()
+    other = open_room().session(session.id)
+    room.close()
+
+    with pytest.raises(postroom.SessionEnded):
+        other.check_failed()
+
+
+def test_a_memory_rooms_session_folders_go_with_the_room() -> None:
+    with postroom_open("memory:") as room:
+        session = room.session()
+        session.mark_failed("boom")
+        assert (session.dir / ".failed").exists()
+
+    assert not session.dir.exists()
+
+
+def test_folders_of_sessions_lie_in_the_room(tmp_path: Path) -> None:
+    with postroom_open(tmp_path / "r") as room:
+        session = room.session()
+
+    assert session.dir.parent == tmp_path / "r" / "sessions"
+    assert session.dir.exists()
+
+
+def test_nothing_is_left_open_after_many_sessions(room: Room) -> None:
+    def once() -> None:
+        with room.session() as session:
+            session.mailbox.box.send(1)
+            session.mailbox.box.receive(0)
+
+    once()
+    before, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    for _ in range(20):
+        once()
+    wait_until(lambda: threading.active_count() <= threads)
+
+    # not one more for each; tests that ran before may still be letting go of theirs
+    assert len(os.listdir("/proc/self/fd")) < before + 10
+
+
+def test_names_of_members_are_checked(room: Room) -> None:
+    session = room.session()
+    with pytest.raises(postroom.InvalidMessage, match="name"):
+        room.session(session.id, name="a\nb")
