@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import apsw
@@ -23,6 +24,8 @@ from .nursery import steady_ns
 
 #: Who has found nothing for this long looks whether the day is over.
 IDLE_S = 0.5
+#: Longer than the machine may be stopped: nothing is to be delivered twice because a lease ended.
+LEASE_S = 3600.0
 PAYLOAD = {"text": "Please look at the way in which this function waits; the rest is fine. " * 4}
 
 
@@ -61,7 +64,7 @@ def receiver(folder: str, journal: str, over: str) -> None:
             done = os.path.exists(over)
             try:
                 while True:
-                    message = me.receive(IDLE_S, channels=["jobs"])
+                    message = me.receive(IDLE_S, channels=["jobs"], lease_s=LEASE_S)
                     note("acked", message.id, message.ack())
             except postroom.ReceiveTimeout:
                 continue
@@ -74,7 +77,7 @@ def listener(folder: str, journal: str, over: str) -> None:
         me, done = room.agent("listener"), False
         while not done:
             done = os.path.exists(over)
-            for message in me.listen(timeout_s=IDLE_S):
+            for message in me.listen(timeout_s=IDLE_S, lease_s=LEASE_S):
                 note("acked", message.id, True)
 
 
@@ -87,9 +90,8 @@ def server(folder: str, journal: str, over: str) -> None:
         return {"double": message.payload["n"] * 2}
 
     with postroom.open(f"sqlite:{folder}") as room:
-        serving = threading.Thread(
-            target=lambda: room.agent("server").serve({"*": double}, concurrency=2, stop=stop), daemon=True
-        )
+        serve = partial(room.agent("server").serve, {"*": double}, concurrency=2, lease_s=LEASE_S, stop=stop)
+        serving = threading.Thread(target=serve, daemon=True)
         serving.start()
         while not os.path.exists(over):
             time.sleep(IDLE_S)
@@ -103,7 +105,7 @@ def asker(folder: str, journal: str, until_ns: int, per_s: float) -> None:
     with postroom.open(f"sqlite:{folder}") as room:
         me = room.agent(f"asker-{os.getpid()}")
         for number in paced(until_ns, per_s):
-            answer = me.ask("server", {"n": number, **PAYLOAD}, timeout_s=60)
+            answer = me.ask("server", {"n": number, **PAYLOAD}, timeout_s=LEASE_S)
             note("answered", answer.id, answer.payload["double"] == number * 2)
 
 
@@ -112,7 +114,7 @@ def aio_asker(folder: str, journal: str, until_ns: int, per_s: float) -> None:
     note = Journal(journal).note
 
     async def one(me: aio.Agent, number: int) -> None:
-        answer = await me.ask("server", {"n": number, **PAYLOAD}, timeout_s=60)
+        answer = await me.ask("server", {"n": number, **PAYLOAD}, timeout_s=LEASE_S)
         note("answered", answer.id, answer.payload["double"] == number * 2)
 
     async def main() -> None:
@@ -133,7 +135,7 @@ def holder(folder: str, journal: str) -> None:
     room = postroom.open(f"sqlite:{folder}")
     me = room.agent("holder")
     id = me.send("holder", {})
-    with me.receive(timeout_s=30, lease_s=7200):
+    with me.receive(timeout_s=30, lease_s=LEASE_S):
         note("holds", id)
         time.sleep(7200)
 
@@ -144,7 +146,7 @@ def waiter(folder: str, journal: str) -> None:
     with postroom.open(f"sqlite:{folder}") as room:
         me = room.agent("stopped")
         note("waits")
-        for message in me.listen(timeout_s=5):
+        for message in me.listen(timeout_s=5, lease_s=LEASE_S):
             note("acked", message.id, True)
 
 
