@@ -16,7 +16,7 @@ from tests.in_loop import pass_time, run, until, waiting
 import postroom
 from postroom import aio
 from postroom.aio_waiting import AT_ONCE, FEW
-from postroom.bells import BOARDS, SEATS, Bells
+from postroom.bells import SEATS, SWITCHBOARDS, Bells
 from postroom.clock import ManualClock
 from postroom.opening import open_room
 from postroom.platform import host_id, process_started
@@ -39,7 +39,9 @@ def test_a_thousand_who_wait_keep_a_few_descriptors_and_each_gets_its_own(sqlite
             before = len(os.listdir("/proc/self/fd"))
             waiters = [asyncio.create_task(receivers[n % 10].receive(timeout_s=15)) for n in range(2 * SEATS)]
             await waiting(room, 2 * SEATS)
-            assert len(os.listdir("/proc/self/fd")) < before + 10  # two boards, and what the upkeep opens meanwhile
+            assert (
+                len(os.listdir("/proc/self/fd")) < before + 10
+            )  # two switchboards, and what the upkeep opens meanwhile
 
             await ada.send("bob-7", {"n": 0})
             done, _ = await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
@@ -54,7 +56,7 @@ def test_when_all_boards_are_taken_each_waits_for_itself(sqlite_url: str, tmp_pa
     async def main() -> None:
         async with aio.open(sqlite_url) as room:
             bells = Bells(tmp_path / "room", postroom.clock.SYSTEM)
-            taken = [bells.board(None) for _ in range(BOARDS)]
+            taken = [bells.switchboard(None) for _ in range(SWITCHBOARDS)]
             receiving = asyncio.create_task(room.agent("bob").receive(timeout_s=15))
             await waiting(room)
             (listening,) = room._worker.waits.pauses.values()
@@ -62,9 +64,9 @@ def test_when_all_boards_are_taken_each_waits_for_itself(sqlite_url: str, tmp_pa
 
             await room.agent("ada").send("bob", {"n": 1})
             assert (await receiving).payload == {"n": 1}
-            for board in taken:
-                assert board is not None
-                board.close()
+            for switchboard in taken:
+                assert switchboard is not None
+                switchboard.close()
             bells.close()
 
     run(main())
@@ -196,8 +198,8 @@ def test_who_is_cancelled_leaves_its_seat(sqlite_url: str) -> None:
                 with pytest.raises(asyncio.CancelledError):
                     await receiving
             await room._worker.run(lambda: None)
-            (board,) = room._worker.waits._boards
-            seats: Callable[[], int] = lambda: len(board._seats)  # type: ignore[attr-defined]  # noqa: E731
+            (switchboard,) = room._worker.waits._switchboards
+            seats: Callable[[], int] = lambda: len(switchboard._seats)  # type: ignore[attr-defined]  # noqa: E731
             assert seats() == 0
 
     run(main())

@@ -64,7 +64,7 @@ class LoopDesk(Desk):
         return self._worker.waits.listen(self.store, topics)
 
     def close(self) -> None:
-        self._worker.waits.close_boards()
+        self._worker.waits.close_switchboards()
         super().close()
 
     def finish(self, steps: Steps[T]) -> Any:

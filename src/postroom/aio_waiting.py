@@ -1,6 +1,6 @@
 """Waiting in a loop: whoever waits in a room is woken by its bells, and no thread is kept for it.
 
-All who wait in one loop sit behind one descriptor where the store has boards (`Store.board`); where it has none, each
+All who wait in one loop sit behind one descriptor where the store has switchboards (`Store.switchboard`); where it has none, each
 has a descriptor of its own; and where there is no descriptor at all, one look every 20 ms serves all of them.
 
 A hint may be lost, so once a second somebody looks without one. With more than a few who wait, that is one look at the feed
@@ -19,7 +19,7 @@ from .clock import Alarm, Clock
 from .config import SAFETY_LOOK_S
 from .desk import Pause
 from .errors import RoomClosed, RoomError
-from .store import FEED, Board, Change, Store, Waiter, topic_channel, topic_to
+from .store import FEED, Change, Store, Switchboard, Waiter, topic_channel, topic_to
 
 #: Where a store has no descriptor to wait on, it is looked at this often, in seconds, for all who wait together.
 WATCH_S: Final = 0.02
@@ -54,9 +54,9 @@ class Listening(Waiter):
         self.woken: asyncio.Future[bool] | None = None
         self._waiter: Waiter
 
-    def sit(self, board: Board) -> bool:
-        """Take a seat at a board, if it has one left. In the thread."""
-        waiter = board.listen(self.topics, self.ring)
+    def sit(self, switchboard: Switchboard) -> bool:
+        """Take a seat at a switchboard, if it has one left. In the thread."""
+        waiter = switchboard.listen(self.topics, self.ring)
         if waiter is not None:
             self._waiter, self.seated = waiter, True
         return self.seated
@@ -104,8 +104,8 @@ class Waiting:
         self._clock = clock
         self._thread = thread
         self._sleepers: set[asyncio.Future[bool]] = set()
-        self._boards: list[Board] = []
-        self._no_boards = False  # there are no more of them
+        self._switchboards: list[Switchboard] = []
+        self._no_switchboards = False  # there are no more of them
         self._store: Store | None = None
         self._cursors: tuple[int, int] | None = None  # of the feed, at the last round but one and at the last
         self._round: Alarm | None = None
@@ -118,31 +118,34 @@ class Waiting:
         """Somebody waits for these topics. In the thread."""
         self._store = store
         listening = Listening(list(topics))
-        if not (any(listening.sit(board) for board in self._boards) or self._sit_at_new_board(store, listening)):
+        if not (
+            any(listening.sit(switchboard) for switchboard in self._switchboards)
+            or self._sit_at_new_switchboard(store, listening)
+        ):
             listening.stand(store.listen(listening.topics))
         return listening
 
-    def _sit_at_new_board(self, store: Store, listening: Listening) -> bool:
-        if self._no_boards or self.closing:
+    def _sit_at_new_switchboard(self, store: Store, listening: Listening) -> bool:
+        if self._no_switchboards or self.closing:
             return False
-        board = store.board()
-        if board is None:
-            self._no_boards = True  # and asking again for each who waits would cost more than waiting without
+        switchboard = store.switchboard()
+        if switchboard is None:
+            self._no_switchboards = True  # and asking again for each who waits would cost more than waiting without
             return False
-        self._boards.append(board)
-        self._loop.call_soon_threadsafe(self._attend, board)
-        return listening.sit(board)
+        self._switchboards.append(switchboard)
+        self._loop.call_soon_threadsafe(self._attend, switchboard)
+        return listening.sit(switchboard)
 
-    def close_boards(self) -> None:
+    def close_switchboards(self) -> None:
         """Nobody waits any more. In the thread, before the store is closed."""
-        for board in self._boards:
-            board.close()
+        for switchboard in self._switchboards:
+            switchboard.close()
 
     # In the loop
 
-    def _attend(self, board: Board) -> None:
+    def _attend(self, switchboard: Switchboard) -> None:
         if not self.closing:
-            self._loop.add_reader(board.fileno(), board.take)
+            self._loop.add_reader(switchboard.fileno(), switchboard.take)
 
     async def pause(self, pause: Pause) -> bool:
         """Wait for a hint or the end of the time; whether a hint came. Raises RoomClosed when the room closes."""
@@ -202,8 +205,8 @@ class Waiting:
         if not self.pauses or self.closing:
             return
         self._begin_round()
-        for board in self._boards:
-            board.take()
+        for switchboard in self._switchboards:
+            switchboard.take()
         if len(self.pauses) <= FEW:
             self._let_look(list(self.pauses))
         elif not self._tasks:  # else the last round is not over yet
@@ -285,8 +288,8 @@ class Waiting:
             wake(woken, False)
         if self._round is not None:
             self._round.cancel()
-        for board in self._boards:
-            self._loop.remove_reader(board.fileno())
+        for switchboard in self._switchboards:
+            self._loop.remove_reader(switchboard.fileno())
 
 
 def _topics_of(changes: Iterable[Change]) -> set[str]:

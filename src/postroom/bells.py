@@ -4,7 +4,7 @@ A page of memory shared by all processes of a room says who waits for what; a ri
 look at it (a tenth of a microsecond). A waiter owns a slot of that page by owning the datagram socket of the slot's
 name: the system frees it when the process dies, so nothing has to be cleaned up.
 
-A board is a slot with room for many waiters of one process, each with a byte of its own that whoever rings it sets: a
+A switchboard is a slot with room for many waiters of one process, each with a byte of its own that whoever rings it sets: a
 thousand who wait in one loop keep one socket, and the loop sees on the page whom the ring was for.
 
 A ring is a hint. The waiter looks again, and looks by itself once a second in case a hint was lost.
@@ -26,25 +26,25 @@ from typing import Final
 
 from .clock import Clock
 from .platform import LINUX
-from .store import Board, Waiter
+from .store import Switchboard, Waiter
 
-#: The page: a flag per slot, a state per board, the topics of each slot. Behind it, once somebody needs one, each board: how
+#: The page: a flag per slot, a state per switchboard, the topics of each slot. Behind it, once somebody needs one, each switchboard: how
 #: many of its seats may be taken (two bytes of eight; the third counts rings), a byte per seat that is set when it is rung, a topic per seat.
 SLOTS: Final = 512
 TOPICS: Final = 8
-BOARDS: Final = 32
+SWITCHBOARDS: Final = 32
 SEATS: Final = 512
 _TOPIC_BYTES: Final = 8
 _SLOT_BYTES: Final = TOPICS * _TOPIC_BYTES
-_FLAGS: Final = SLOTS + BOARDS
+_FLAGS: Final = SLOTS + SWITCHBOARDS
 _PAGE_BYTES: Final = _FLAGS + SLOTS * _SLOT_BYTES
 _BOARD_BYTES: Final = 8 + SEATS + SEATS * _TOPIC_BYTES
 _BOARDS_AT: Final = -(-_PAGE_BYTES // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
-_BOARDS_BYTES: Final = BOARDS * _BOARD_BYTES
+_BOARDS_BYTES: Final = SWITCHBOARDS * _BOARD_BYTES
 _ARMED: Final = b"\x01"
 _NOBODY: Final = bytes(_FLAGS)
-_NO_BOARDS: Final = bytes(BOARDS)
-#: States of a board: nobody there; asleep, to be woken; awake, it will look at its seats before it sleeps. One that is awake
+_NO_BOARDS: Final = bytes(SWITCHBOARDS)
+#: States of a switchboard: nobody there; asleep, to be woken; awake, it will look at its seats before it sleeps. One that is awake
 #: when it is rung for the 200th time is woken all the same, to see whether it still lives.
 _AWAY: Final = 0
 _ASLEEP: Final = 1
@@ -77,7 +77,7 @@ class Bells:
         self._idle: list[_Slot] = []
         self._closed = False
         self._path = folder / "bells"
-        self._boards: mmap.mmap | None = None  # mapped when there is one
+        self._switchboards: mmap.mmap | None = None  # mapped when there is one
         try:
             self._identity = self._map_page(self._path)
         except OSError as error:
@@ -95,22 +95,22 @@ class Bells:
         finally:
             os.close(descriptor)
 
-    def _map_boards(self) -> mmap.mmap | None:
-        """The boards of the room; None where they cannot be had: the disk is full, or the file was replaced.
+    def _map_switchboards(self) -> mmap.mmap | None:
+        """The switchboards of the room; None where they cannot be had: the disk is full, or the file was replaced.
 
         Only on Linux: elsewhere making the file longer would change what it is known by.
         """
-        if self._boards is None and LINUX:
+        if self._switchboards is None and LINUX:
             try:
                 descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
                 try:
                     if _identity(descriptor) == self._identity:
-                        self._boards = _map(descriptor, _BOARDS_AT, _BOARDS_BYTES)
+                        self._switchboards = _map(descriptor, _BOARDS_AT, _BOARDS_BYTES)
                 finally:
                     os.close(descriptor)
             except OSError:
                 return None
-        return self._boards
+        return self._switchboards
 
     # Ringing
 
@@ -120,8 +120,8 @@ class Bells:
         if flags == _NOBODY:
             return
         marks = [_mark(topic) for topic in everyone]
-        for board, seats in self._seats_of(marks, flags):
-            self._strike_board(board, seats)
+        for switchboard, seats in self._seats_of(marks, flags):
+            self._strike_switchboard(switchboard, seats)
         marks.append(_ANY)
         for slot in self._who_waits_for(marks, flags):
             self._strike(slot)
@@ -153,29 +153,29 @@ class Bells:
         return sorted(found)
 
     def _seats_of(self, marks: list[bytes], flags: bytes) -> list[tuple[int, list[int]]]:
-        """The boards on which somebody waits for one of the topics, and their seats."""
+        """The switchboards on which somebody waits for one of the topics, and their seats."""
         found: list[tuple[int, list[int]]] = []
-        if flags.endswith(_NO_BOARDS) or (boards := self._map_boards()) is None:
+        if flags.endswith(_NO_BOARDS) or (switchboards := self._map_switchboards()) is None:
             return found
-        for board, state in enumerate(flags[SLOTS:].rstrip(b"\0")):
+        for switchboard, state in enumerate(flags[SLOTS:].rstrip(b"\0")):
             if state != _AWAY:
-                at = board * _BOARD_BYTES
-                taken = min(SEATS, int.from_bytes(boards[at : at + 2], "little"))
+                at = switchboard * _BOARD_BYTES
+                taken = min(SEATS, int.from_bytes(switchboards[at : at + 2], "little"))
                 at += 8 + SEATS
-                topics = boards[at : at + taken * _TOPIC_BYTES]
+                topics = switchboards[at : at + taken * _TOPIC_BYTES]
                 seats = [seat for mark in marks for seat in _places(mark, topics, 0)]
                 if seats:
-                    found.append((board, seats))
+                    found.append((switchboard, seats))
         return found
 
     def _ring_one(self, mark: bytes) -> None:
         flags = self._page[:_FLAGS]
         places: list[tuple[int, int]] = [(slot, -1) for slot in self._who_waits_for([mark], flags)]
-        places += [(board, seat) for board, seats in self._seats_of([mark], flags) for seat in seats]
+        places += [(switchboard, seat) for switchboard, seats in self._seats_of([mark], flags) for seat in seats]
         # begin elsewhere each time, so that the work goes round; pass over those who died
         start = int(self._clock.random() * len(places))
         for place, seat in places[start:] + places[:start]:
-            if self._strike(place) if seat < 0 else self._strike_board(place, [seat], aloud=True):
+            if self._strike(place) if seat < 0 else self._strike_switchboard(place, [seat], aloud=True):
                 return
 
     def pass_on(self, topics: bytes) -> None:
@@ -190,20 +190,20 @@ class Bells:
         self._page[slot] = 0
         return self._send(slot)
 
-    def _strike_board(self, board: int, seats: list[int], *, aloud: bool = False) -> bool:
-        """Leave a hint at these seats of a board. False when nobody is there any more, as far as one can see.
+    def _strike_switchboard(self, switchboard: int, seats: list[int], *, aloud: bool = False) -> bool:
+        """Leave a hint at these seats of a switchboard. False when nobody is there any more, as far as one can see.
 
         Who is awake looks at its seats before it sleeps, and need not be woken; `aloud` rings all the same.
         """
-        assert self._boards is not None
-        at = board * _BOARD_BYTES + 8
+        assert self._switchboards is not None
+        at = switchboard * _BOARD_BYTES + 8
         for seat in seats:
-            self._boards[at + seat] = 1
-        place = SLOTS + board
-        state = self._page[place]  # after the seats: see _Board.take
+            self._switchboards[at + seat] = 1
+        place = SLOTS + switchboard
+        state = self._page[place]  # after the seats: see _Switchboard.take
         if state == _AWAY:
             return False
-        if state == _AWAKE and not aloud and not self._is_doubtful(board):
+        if state == _AWAKE and not aloud and not self._is_doubtful(switchboard):
             return True  # and nothing is written here: it may have gone to sleep meanwhile
         self._page[place] = _AWAKE
         if self._send(place):
@@ -211,11 +211,11 @@ class Bells:
         self._page[place] = _AWAY
         return False
 
-    def _is_doubtful(self, board: int) -> bool:
-        """Whether a board that is awake was rung so often that one should see whether it still lives."""
-        assert self._boards is not None
-        at = board * _BOARD_BYTES + 2
-        rings = self._boards[at] = (self._boards[at] + 1) % _DOUBTFUL
+    def _is_doubtful(self, switchboard: int) -> bool:
+        """Whether a switchboard that is awake was rung so often that one should see whether it still lives."""
+        assert self._switchboards is not None
+        at = switchboard * _BOARD_BYTES + 2
+        rings = self._switchboards[at] = (self._switchboards[at] + 1) % _DOUBTFUL
         return rings == 0
 
     def _send(self, slot: int) -> bool:
@@ -252,16 +252,16 @@ class Bells:
                 return _Slot(self, self._page, number, bound, self._clock)
         raise NoBells(f"all {SLOTS} places to wait in this room are taken")
 
-    def board(self, on_hint: Callable[[], None] | None) -> Board | None:
-        """A board for many waiters of one loop, or None when all are taken."""
-        boards = self._map_boards()
-        for number in range(BOARDS if boards is not None else 0):
+    def switchboard(self, on_hint: Callable[[], None] | None) -> Switchboard | None:
+        """A switchboard for many waiters of one loop, or None when all are taken."""
+        switchboards = self._map_switchboards()
+        for number in range(SWITCHBOARDS if switchboards is not None else 0):
             bound = self._bind(SLOTS + number)
             if bound is not None:
                 at = number * _BOARD_BYTES
-                assert boards is not None
-                boards[at : at + _BOARD_BYTES] = bytes(_BOARD_BYTES)  # whatever a process that died has left
-                return _Board(self, self._page, boards, number, bound, on_hint)
+                assert switchboards is not None
+                switchboards[at : at + _BOARD_BYTES] = bytes(_BOARD_BYTES)  # whatever a process that died has left
+                return _Switchboard(self, self._page, switchboards, number, bound, on_hint)
         return None
 
     def _address(self, slot: int) -> str | bytes:
@@ -372,8 +372,8 @@ class _Slot(Waiter):
         if not self._bells.put_back(self):
             self.free()
 
-    def board(self) -> Board | None:
-        return self._bells.board(self._on_hint)
+    def switchboard(self) -> Switchboard | None:
+        return self._bells.switchboard(self._on_hint)
 
     def free(self) -> None:
         """Let the socket, and with it the slot, go."""
@@ -381,14 +381,14 @@ class _Slot(Waiter):
         _let_go(self._socket)
 
 
-class _Board(Board):
-    """One board of the page, with the socket that owns it."""
+class _Switchboard(Switchboard):
+    """One switchboard of the page, with the socket that owns it."""
 
     def __init__(
         self,
         bells: Bells,
         page: mmap.mmap,
-        boards: mmap.mmap,
+        switchboards: mmap.mmap,
         number: int,
         bound: socket.socket,
         on_hint: Callable[[], None] | None,
@@ -396,7 +396,7 @@ class _Board(Board):
         self.on_hint = on_hint
         self._bells = bells
         self._page = page
-        self._boards = boards
+        self._switchboards = switchboards
         self._place = SLOTS + number
         self._socket = bound
         self._at = number * _BOARD_BYTES
@@ -418,10 +418,10 @@ class _Board(Board):
             numbers = tuple(self._free.pop() for _ in marks)
             seat = _Seat(self, numbers, hinted)
             for number, mark in zip(numbers, marks, strict=True):
-                self._boards[self._rung_at + number] = 0
+                self._switchboards[self._rung_at + number] = 0
                 self._seats[number] = seat
                 at = self._topics_at + number * _TOPIC_BYTES
-                self._boards[at : at + _TOPIC_BYTES] = mark
+                self._switchboards[at : at + _TOPIC_BYTES] = mark
             self._taken = max(self._taken, *(number + 1 for number in numbers), 0)
             self._say_taken()
             if self._page[self._place] == _AWAY:  # somebody who rang the one before us was late to say that it is gone
@@ -431,7 +431,7 @@ class _Board(Board):
     def _say_taken(self) -> None:
         while self._taken and self._taken - 1 not in self._seats:
             self._taken -= 1
-        self._boards[self._at : self._at + 2] = self._taken.to_bytes(2, "little")
+        self._switchboards[self._at : self._at + 2] = self._taken.to_bytes(2, "little")
 
     def leave(self, seat: _Seat) -> None:
         """Free a seat. A hint that it did not look after, and that may have been for it alone, is passed on."""
@@ -439,11 +439,11 @@ class _Board(Board):
         with self._lock:
             for number in seat.numbers:
                 if self._seats.pop(number, None) is None:
-                    return  # the board was closed
+                    return  # the switchboard was closed
                 at = self._topics_at + number * _TOPIC_BYTES
-                marks.append(self._boards[at : at + _TOPIC_BYTES])
-                self._boards[at : at + _TOPIC_BYTES] = bytes(_TOPIC_BYTES)
-                seat.rung |= bool(self._boards[self._rung_at + number])
+                marks.append(self._switchboards[at : at + _TOPIC_BYTES])
+                self._switchboards[at : at + _TOPIC_BYTES] = bytes(_TOPIC_BYTES)
+                seat.rung |= bool(self._switchboards[self._rung_at + number])
                 self._free.append(number)
             self._say_taken()
         if seat.rung:
@@ -460,14 +460,14 @@ class _Board(Board):
                 self._socket.recv(16)
             # Asleep first, then look at the seats; who rings sets the seat first, then looks whether we are asleep.
             self._page[self._place] = _ASLEEP
-            rung = self._boards[self._rung_at : self._rung_at + SEATS]
+            rung = self._switchboards[self._rung_at : self._rung_at + SEATS]
             hinted = dict.fromkeys(self._take_seat(number) for number in _ones(rung))
         for seat in hinted:
             if seat is not None:
                 seat.hinted()
 
     def _take_seat(self, number: int) -> _Seat | None:
-        self._boards[self._rung_at + number] = 0
+        self._switchboards[self._rung_at + number] = 0
         seat = self._seats.get(number)
         if seat is not None:
             seat.rung = True
@@ -484,30 +484,32 @@ class _Board(Board):
 
 
 class _Seat(Waiter):
-    """One of many who wait behind a board; a place on it for each of its topics."""
+    """One of many who wait behind a switchboard; a place on it for each of its topics."""
 
-    def __init__(self, board: _Board, numbers: tuple[int, ...], hinted: Callable[[], None]) -> None:
+    def __init__(self, switchboard: _Switchboard, numbers: tuple[int, ...], hinted: Callable[[], None]) -> None:
         self.numbers = numbers
         self.hinted = hinted
         self.rung = False
-        self._board = board
+        self._switchboard = switchboard
         self._open = True
 
     def wait(self, timeout_s: float | None) -> bool:
         if timeout_s != 0:
-            raise OSError(errno.ENOTSUP, "who sits at a board does not wait by itself: the board's loop does")
+            raise OSError(
+                errno.ENOTSUP, "who sits at a switchboard does not wait by itself: the switchboard's loop does"
+            )
         rung, self.rung = self.rung, False
-        if rung and self._board.on_hint is not None:
-            self._board.on_hint()
+        if rung and self._switchboard.on_hint is not None:
+            self._switchboard.on_hint()
         return rung
 
     def fileno(self) -> int:
-        return self._board.fileno()
+        return self._switchboard.fileno()
 
     def close(self) -> None:
         if self._open:
             self._open = False
-            self._board.leave(self)
+            self._switchboard.leave(self)
 
 
 def _places(mark: bytes, topics: bytes, begin: int) -> Iterator[int]:
@@ -566,11 +568,11 @@ def _clear_path(address: str) -> None:
 
 
 class Watcher(Waiter):
-    """Where there are no bells: looks at a number that changes with every write, a hundred times a second."""
+    """Where there are no bells: looks at something that changes with every write, a hundred times a second."""
 
     interval_s: Final = 0.01
 
-    def __init__(self, version: Callable[[], int], clock: Clock) -> None:
+    def __init__(self, version: Callable[[], object], clock: Clock) -> None:
         self._version = version
         self._clock = clock
         self._seen = version()

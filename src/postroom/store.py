@@ -214,8 +214,8 @@ class Waiter(ABC):
     def close(self) -> None:
         """Stop listening. Safe to call twice."""
 
-    def board(self) -> Board | None:
-        """A board of the same store; see `Store.board`."""
+    def switchboard(self) -> Switchboard | None:
+        """A switchboard of the same store; see `Store.switchboard`."""
         return None
 
     def __enter__(self) -> Self:
@@ -225,7 +225,7 @@ class Waiter(ABC):
         self.close()
 
 
-class Board(ABC):
+class Switchboard(ABC):
     """Many waiters behind one descriptor, for a loop that waits for all of them at once.
 
     One thread listens and closes, another may take; nobody else may wait on the descriptor.
@@ -233,7 +233,7 @@ class Board(ABC):
 
     @abstractmethod
     def listen(self, topics: Iterable[str], hinted: Callable[[], None]) -> Waiter | None:
-        """Somebody waits for these topics; `take` calls `hinted` when a hint came to it. None when the board is full.
+        """Somebody waits for these topics; `take` calls `hinted` when a hint came to it. None when the switchboard is full.
 
         `Waiter.wait(0)` tells, as everywhere, whether a hint came since the last one.
         """
@@ -246,7 +246,7 @@ class Board(ABC):
     def take(self) -> None:
         """Call `hinted` of everybody to whom a hint came since the last time. Does not wait.
 
-        To be called now and then also when the descriptor is silent: whoever rang may have died before the board was woken.
+        To be called now and then also when the descriptor is silent: whoever rang may have died before the switchboard was woken.
         """
 
     @abstractmethod
@@ -385,10 +385,10 @@ class Store(ABC):
     def listen(self, topics: Iterable[str]) -> Waiter:
         """Somebody waits for these topics."""
 
-    def board(self) -> Board | None:
+    def switchboard(self) -> Switchboard | None:
         """A place for many who wait behind one descriptor; None where there is none (any more): then each listens alone."""
         with self.listen(()) as waiter:
-            return waiter.board()
+            return waiter.switchboard()
 
     @abstractmethod
     def sweep(self) -> Swept:

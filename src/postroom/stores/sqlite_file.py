@@ -27,7 +27,7 @@ from ..config import Config
 from ..errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomUnreachable, RoomUnsafe
 from ..message import FRACTION_BITS, SALT_BITS, key_at
 from ..platform import NETWORK_FILE_SYSTEMS, current_pid, file_system_type, make_private_folder, sync_folder
-from .sqlite_log import LONG_PAGES, LogKeeper
+from .sqlite_log import LONG_PAGES, Fold, LogKeeper
 
 DATABASE: Final = "messages.db"
 SCHEMA_VERSION: Final = 1
@@ -252,27 +252,31 @@ class SqliteFile:
             self._log.has_pages(pages, WAL_PAGES)
         return apsw.SQLITE_OK
 
-    def _fold(self) -> bool:
-        """Fold the log back into the file; whether writers begin it anew now.
+    def _fold(self) -> Fold:
+        """Fold the log back into the file.
 
         Most of it beside the writers, and only the little that came meanwhile while they wait. What fails here is tried
         again when the log has grown: nothing is lost but the space.
         """
+        fold = Fold.ELSEWHERE
         try:
             connection = self._connect()
         except apsw.Error:
-            return False
+            return fold
         try:
             connection.set_wal_hook(None)
             connection.set_busy_handler(_patience(_FOLD_PATIENCE_S))
-            for _ in range(2):
-                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            fold = Fold.PINNED
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            large = self.wal_bytes() > WAL_KEPT_BYTES
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE if large else apsw.SQLITE_CHECKPOINT_RESTART)
+            fold = Fold.DONE
         except apsw.Error:
-            return False
+            pass
         finally:
             connection.close()
-        return True
+        return fold
 
     # Use
 
@@ -435,9 +439,9 @@ class SqliteFile:
         finally:
             connection.close()
 
-    def data_version(self) -> int:
-        """A number that changes when another connection has written."""
-        return int(self.select("PRAGMA data_version")[0][0])
+    def data_version(self) -> tuple[int, int]:
+        """What changes when somebody has written: another connection, or one of this process."""
+        return int(self.select("PRAGMA data_version")[0][0]), self.last_number
 
     def replaced(self) -> bool:
         """Whether the file at our path is no longer the one we have open: somebody deleted or exchanged it."""
@@ -453,9 +457,11 @@ class SqliteFile:
     def tidy(self) -> None:
         """Fold the log back into the file where nobody is in the way, and let SQLite refresh its statistics."""
         connection = self.connection()
-        large = self.wal_bytes() > WAL_KEPT_BYTES
         try:
-            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE if large else apsw.SQLITE_CHECKPOINT_PASSIVE)
+            if self.wal_bytes() > WAL_KEPT_BYTES:
+                self._fold()
+            else:
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             connection.execute("PRAGMA optimize").fetchall()
         except (apsw.BusyError, apsw.LockedError):
             return  # somebody reads or writes: the next round will do

@@ -9,25 +9,35 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from enum import Enum
 from typing import Final
 
-from ..clock import Clock
+from ..clock import SYSTEM, Clock
 
 #: The log is folded back when it has so many pages (20 MB). More often means more work, less often a longer recovery.
 LONG_PAGES: Final = 10_000
-#: A log as long as this (56 MB) is folded back by who made it so: the thread cannot keep up, or is not there.
-TOO_LONG_PAGES: Final = 28_000
-#: After a fold that did not end well (somebody reads, or the disk is slow) the next is no sooner than this.
+#: A log as long as this (50 MB) is folded back by who made it so, or who made it so waits for the one that does.
+TOO_LONG_PAGES: Final = 25_000
+#: After a fold that did not end well, because somebody reads, the next is no sooner than this.
 _PAUSE_NS: Final = 200_000_000
+_HOLD_UP_S: Final = 0.01
+
+
+class Fold(Enum):
+    """How folding the log back went."""
+
+    DONE = "writers begin it anew"
+    PINNED = "somebody reads what lies in it"
+    ELSEWHERE = "somebody else is at it"
 
 
 class LogKeeper:
     """Calls `fold` in a thread when the log is long. Safe to use from all threads of the process that made it.
 
-    `fold` folds the log back and says whether writers begin it anew now. It opens a connection of its own.
+    `fold` folds the log back, over a connection of its own.
     """
 
-    def __init__(self, fold: Callable[[], bool], clock: Clock, *, beside: bool = True) -> None:
+    def __init__(self, fold: Callable[[], Fold], clock: Clock, *, beside: bool = True) -> None:
         self._fold = fold
         self._clock = clock
         self._beside = beside
@@ -38,12 +48,19 @@ class LogKeeper:
 
     def has_pages(self, pages: int, long_pages: int = LONG_PAGES) -> None:
         """A commit left the log this long."""
-        if pages < long_pages:
+        if pages < long_pages or self._clock.steady_ns() < self._not_before_ns:
             return
-        if not self._beside or pages >= max(long_pages, TOO_LONG_PAGES):
-            self._fold()
-        elif self._thread is None and self._clock.steady_ns() >= self._not_before_ns:
+        if not self._beside or pages >= TOO_LONG_PAGES:
+            if self._fold_once() is Fold.ELSEWHERE and self._beside:
+                SYSTEM.sleep(_HOLD_UP_S)  # else writers would outrun the disk, and the log would grow without end
+        elif self._thread is None:
             self._begin()
+
+    def _fold_once(self) -> Fold:
+        fold = self._fold()
+        if fold is Fold.PINNED:
+            self._not_before_ns = self._clock.steady_ns() + _PAUSE_NS
+        return fold
 
     def _begin(self) -> None:
         with self._lock:
@@ -57,8 +74,7 @@ class LogKeeper:
 
     def _run(self) -> None:
         try:
-            if not self._fold():
-                self._not_before_ns = self._clock.steady_ns() + _PAUSE_NS
+            self._fold_once()
         finally:
             self._thread = None
 

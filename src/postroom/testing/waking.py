@@ -53,24 +53,24 @@ class Waking(StoreBench):
             assert waiter.wait(HINT_S) is True
 
     @pytest.mark.usefixtures("real")
-    def test_who_sits_at_a_board_is_hinted_for_its_own_topics(self) -> None:
-        board = self.store.board()
-        if board is None:
-            pytest.skip(f"{type(self.store).__name__} has no boards: each who waits has a descriptor of its own")
+    def test_who_sits_at_a_switchboard_is_hinted_for_its_own_topics(self) -> None:
+        switchboard = self.store.switchboard()
+        if switchboard is None:
+            pytest.skip(f"{type(self.store).__name__} has no switchboards: each who waits has a descriptor of its own")
         hints: list[str] = []
         topics = {"bob": topic_to("bob"), "eve": topic_to("eve"), "work": topic_channel("work")}
-        waiters = {name: board.listen([topic], partial(hints.append, name)) for name, topic in topics.items()}
+        waiters = {name: switchboard.listen([topic], partial(hints.append, name)) for name, topic in topics.items()}
         try:
             for name, to, channel in (("bob", "bob", "general"), ("work", None, "work")):
                 self.send(to, channel=channel)
-                assert select.select([board], [], [], HINT_S)[0] == [board]
-                board.take()
+                assert select.select([switchboard], [], [], HINT_S)[0] == [switchboard]
+                switchboard.take()
                 assert hints == [name]
                 hints.clear()
                 assert [each for each, waiter in waiters.items() if waiter is not None and waiter.wait(0)] == [name]
-            assert select.select([board], [], [], 0)[0] == []
+            assert select.select([switchboard], [], [], 0)[0] == []
         finally:
-            board.close()
+            switchboard.close()
 
     @pytest.mark.parametrize("outcome", ["acked", "answered", "refused", "dead", "retry"])
     @pytest.mark.usefixtures("real")

@@ -160,9 +160,9 @@ def _call_store(locks: Locks, store: SqliteStore) -> None:
     call("cell_scan", lambda: store.cell_scan("c"))
     with call("listen", lambda: store.listen([topic_to("zoe")])) as waiter:
         call("wait", lambda: waiter.wait(0))
-    board = call("board", store.board)
-    call("listen at it", lambda: board.listen([topic_to("zoe")], lambda: None)).close()
-    call("close it", board.close)
+    switchboard = call("switchboard", store.switchboard)
+    call("listen at it", lambda: switchboard.listen([topic_to("zoe")], lambda: None)).close()
+    call("close it", switchboard.close)
     call("sweep", store.sweep)
     call("stats", store.stats)
     call("read_only", lambda: store.read_only("SELECT count(*) FROM messages"))

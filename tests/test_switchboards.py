@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from postroom.bells import BOARDS, SEATS, SLOTS, Bells
+from postroom.bells import SEATS, SLOTS, SWITCHBOARDS, Bells
 from postroom.clock import SYSTEM
-from postroom.store import Board, Waiter
+from postroom.store import Switchboard, Waiter
 
 
 @pytest.fixture
@@ -24,40 +24,42 @@ def bells(tmp_path: Path) -> Iterator[Bells]:
 
 
 @pytest.fixture
-def board(bells: Bells) -> Iterator[Board]:
-    board = bells.board(None)
-    assert board is not None
-    yield board
-    board.close()
+def switchboard(bells: Bells) -> Iterator[Switchboard]:
+    switchboard = bells.switchboard(None)
+    assert switchboard is not None
+    yield switchboard
+    switchboard.close()
 
 
 class Sitting:
-    """Those who sit at a board, by a name of ours, and how often each was hinted."""
+    """Those who sit at a switchboard, by a name of ours, and how often each was hinted."""
 
-    def __init__(self, board: Board) -> None:
-        self.board = board
+    def __init__(self, switchboard: Switchboard) -> None:
+        self.switchboard = switchboard
         self.hints: Counter[str] = Counter()
         self.waiters: dict[str, Waiter] = {}
 
     def sit(self, name: str, *topics: str) -> Waiter:
-        waiter = self.board.listen(topics, lambda: self.hints.update([name]))
+        waiter = self.switchboard.listen(topics, lambda: self.hints.update([name]))
         assert waiter is not None
         self.waiters[name] = waiter
         return waiter
 
     def hinted(self) -> set[str]:
-        """Who was hinted since the last time, as the descriptor, the board and the waiters tell it."""
-        ready = bool(select.select([self.board], [], [], 0)[0])
+        """Who was hinted since the last time, as the descriptor, the switchboard and the waiters tell it."""
+        ready = bool(select.select([self.switchboard], [], [], 0)[0])
         self.hints.clear()
-        self.board.take()
+        self.switchboard.take()
         rung = {name for name, waiter in self.waiters.items() if waiter.wait(0)}
         assert set(self.hints) == rung
         assert ready >= bool(rung)
         return rung
 
 
-def test_a_ring_hints_those_at_the_board_who_wait_for_the_topic_and_no_others(bells: Bells, board: Board) -> None:
-    sitting = Sitting(board)
+def test_a_ring_hints_those_at_the_board_who_wait_for_the_topic_and_no_others(
+    bells: Bells, switchboard: Switchboard
+) -> None:
+    sitting = Sitting(switchboard)
     sitting.sit("a", "a")
     sitting.sit("ab", "a", "b")
     sitting.sit("c", "c")
@@ -69,8 +71,8 @@ def test_a_ring_hints_those_at_the_board_who_wait_for_the_topic_and_no_others(be
     assert sitting.hinted() == set()
 
 
-def test_while_the_board_has_not_looked_more_rings_add_up(bells: Bells, board: Board) -> None:
-    sitting = Sitting(board)
+def test_while_the_board_has_not_looked_more_rings_add_up(bells: Bells, switchboard: Switchboard) -> None:
+    sitting = Sitting(switchboard)
     for name in "abc":
         sitting.sit(name, name)
     for topic in "abab" * 300:
@@ -80,8 +82,10 @@ def test_while_the_board_has_not_looked_more_rings_add_up(bells: Bells, board: B
     assert sitting.hinted() == {"c"}
 
 
-def test_ringing_one_hints_one_of_those_at_boards_and_elsewhere_and_goes_round(bells: Bells, board: Board) -> None:
-    sitting = Sitting(board)
+def test_ringing_one_hints_one_of_those_at_boards_and_elsewhere_and_goes_round(
+    bells: Bells, switchboard: Switchboard
+) -> None:
+    sitting = Sitting(switchboard)
     for name in "abc":
         sitting.sit(name, "work")
     got: Counter[str] = Counter()
@@ -94,22 +98,22 @@ def test_ringing_one_hints_one_of_those_at_boards_and_elsewhere_and_goes_round(b
     assert min(got[name] for name in ("a", "b", "c", "alone")) > 10
 
 
-def test_several_messages_at_once_hint_several(bells: Bells, board: Board) -> None:
-    sitting = Sitting(board)
+def test_several_messages_at_once_hint_several(bells: Bells, switchboard: Switchboard) -> None:
+    sitting = Sitting(switchboard)
     for name in "abcdefgh":
         sitting.sit(name, "work")
     bells.ring([], ["work"] * 40)  # each of them begins somewhere else
     assert len(sitting.hinted()) > 3
 
 
-def test_who_leaves_a_board_with_a_hint_passes_it_on(bells: Bells, board: Board) -> None:
-    sitting = Sitting(board)
+def test_who_leaves_a_board_with_a_hint_passes_it_on(bells: Bells, switchboard: Switchboard) -> None:
+    sitting = Sitting(switchboard)
     for name in "abc":
         sitting.sit(name, "work")
     bells.ring([], ["work"])
     left = []
     for _ in range(3):
-        board.take()
+        switchboard.take()
         (name,) = sitting.hints
         sitting.hints.clear()
         sitting.waiters.pop(name).close()  # without having looked
@@ -117,8 +121,8 @@ def test_who_leaves_a_board_with_a_hint_passes_it_on(bells: Bells, board: Board)
     assert sorted(left) == ["a", "b", "c"]
 
 
-def test_a_seat_that_was_left_is_used_again_and_hears_nothing_of_before(bells: Bells, board: Board) -> None:
-    sitting = Sitting(board)
+def test_a_seat_that_was_left_is_used_again_and_hears_nothing_of_before(bells: Bells, switchboard: Switchboard) -> None:
+    sitting = Sitting(switchboard)
     for number in range(3 * SEATS):
         waiter = sitting.sit("a", f"topic {number}")
         waiter.close()
@@ -129,31 +133,31 @@ def test_a_seat_that_was_left_is_used_again_and_hears_nothing_of_before(bells: B
     assert sitting.hinted() == {"a"}
 
 
-def test_a_full_board_takes_nobody_and_there_is_not_always_another(bells: Bells, board: Board) -> None:
-    full = [board.listen([f"{n}"], lambda: None) for n in range(SEATS)]
+def test_a_full_board_takes_nobody_and_there_is_not_always_another(bells: Bells, switchboard: Switchboard) -> None:
+    full = [switchboard.listen([f"{n}"], lambda: None) for n in range(SEATS)]
     assert None not in full
-    assert board.listen(["one more"], lambda: None) is None
+    assert switchboard.listen(["one more"], lambda: None) is None
     full[7].close()  # type: ignore[union-attr]
-    assert board.listen(["one", "more"], lambda: None) is None
-    assert board.listen(["one more"], lambda: None) is not None
+    assert switchboard.listen(["one", "more"], lambda: None) is None
+    assert switchboard.listen(["one more"], lambda: None) is not None
 
-    others = [bells.board(None) for _ in range(BOARDS - 1)]
+    others = [bells.switchboard(None) for _ in range(SWITCHBOARDS - 1)]
     assert None not in others
-    assert bells.board(None) is None
+    assert bells.switchboard(None) is None
     others[3].close()  # type: ignore[union-attr]
-    others[3] = bells.board(None)
+    others[3] = bells.switchboard(None)
     assert others[3] is not None
     for other in others:
         other.close()  # type: ignore[union-attr]
 
 
-def test_a_board_that_is_closed_hints_nobody_and_may_be_closed_again(bells: Bells, board: Board) -> None:
-    sitting = Sitting(board)
+def test_a_board_that_is_closed_hints_nobody_and_may_be_closed_again(bells: Bells, switchboard: Switchboard) -> None:
+    sitting = Sitting(switchboard)
     waiter = sitting.sit("a", "a")
-    board.close()
-    board.close()
+    switchboard.close()
+    switchboard.close()
     bells.ring(["a"])
-    board.take()
+    switchboard.take()
     waiter.close()
     assert not sitting.hints
 
@@ -163,11 +167,11 @@ import sys, time
 from pathlib import Path
 from postroom.bells import Bells
 from postroom.clock import SYSTEM
-board = Bells(Path(sys.argv[1]), SYSTEM).board(None)
-waiter = board.listen(["a"], lambda: None)
+switchboard = Bells(Path(sys.argv[1]), SYSTEM).switchboard(None)
+waiter = switchboard.listen(["a"], lambda: None)
 print("sits", flush=True)
 sys.stdin.readline()
-board.take()
+switchboard.take()
 print(waiter.wait(0), flush=True)
 time.sleep(60)
 """
@@ -194,22 +198,22 @@ def test_a_board_whose_process_was_killed_swallows_no_ring_and_is_free_again(
     for _ in range(300):
         bells.ring(["a"])
     assert not any(bells._page[512:544]), "nobody looks for it any more"
-    boards = [bells.board(None) for _ in range(BOARDS)]
-    assert None not in boards
-    for board in boards:
-        board.close()  # type: ignore[union-attr]
+    switchboards = [bells.switchboard(None) for _ in range(SWITCHBOARDS)]
+    assert None not in switchboards
+    for switchboard in switchboards:
+        switchboard.close()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("left_as", [0, 2], ids=["away", "awake"])
 def test_what_somebody_left_who_died_while_it_rang_is_mended_by_a_look(
-    left_as: int, bells: Bells, board: Board
+    left_as: int, bells: Bells, switchboard: Switchboard
 ) -> None:
-    sitting = Sitting(board)
+    sitting = Sitting(switchboard)
     sitting.sit("a", "a")
     bells._page[SLOTS] = left_as
-    board.take()
+    switchboard.take()
     bells.ring(["a"])
-    assert select.select([board], [], [], 0)[0] == [board]
+    assert select.select([switchboard], [], [], 0)[0] == [switchboard]
     assert sitting.hinted() == {"a"}
 
     bells._page[SLOTS] = left_as
@@ -233,7 +237,7 @@ for _ in range(int(sys.argv[3])):
 
 @pytest.mark.slow
 def test_no_ring_is_lost_between_processes_that_ring_and_the_one_that_looks(
-    bells: Bells, board: Board, tmp_path: Path
+    bells: Bells, switchboard: Switchboard, tmp_path: Path
 ) -> None:
     """Each rings its own topic, and rings again only when it is told that this was heard."""
     words = [sys.executable, "-c", RINGING, str(tmp_path)]
@@ -248,11 +252,11 @@ def test_no_ring_is_lost_between_processes_that_ring_and_the_one_that_looks(
             if heard[number] <= rounds:
                 child.stdin.write(b"!")
 
-        assert board.listen([f"topic {number}"], tell) is not None
+        assert switchboard.listen([f"topic {number}"], tell) is not None
     while sum(heard) < rounds * len(heard):
-        if not select.select([board], [], [], 10)[0]:
+        if not select.select([switchboard], [], [], 10)[0]:
             break
-        board.take()
+        switchboard.take()
     for child in children:
         child.kill() if sum(heard) < rounds * len(heard) else child.wait()
         child.communicate()
