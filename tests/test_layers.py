@@ -15,8 +15,12 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 MEMORY = ("stores.memory_room", "stores.memory")
 SQLITE = ("stores.sqlite_rows", "stores.sqlite_import", "stores.sqlite_file", "stores.sqlite_reading", "stores.sqlite")
+BOARD = (
+    *("tasks", "actions", "board_index", "board_book", "held_task", "board_keeper", "board_mail", "board"),
+    *("globs", "reservations"),
+)
 ROOM = (
-    *("desk", "inbox", "received", "receipts", "artifacts", "presence"),
+    *("desk", "inbox", "received", "receipts", "artifacts", "presence", *BOARD),
     *("asking", "serving", "upkeep", "agent", "room", "opening"),
 )
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from . import aio
     from .agent import Agent
+    from .board import Board
     from .clock import ManualClock
     from .communications import CommunicationSystem, Message
     from .config import Config
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         AskFailed,
         AskTimeout,
         CircuitOpen,
+        DependencyCycle,
         Fault,
         InvalidMessage,
         NoMail,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
         RateLimited,
         ReceiveTimeout,
         Refused,
+        ReservationConflict,
         RoomBusy,
         RoomClosed,
         RoomDamaged,
@@ -46,14 +49,19 @@ if TYPE_CHECKING:
         RoomUnsafe,
         TooManyHops,
         UnknownMessage,
+        UnknownTask,
+        WrongDirection,
     )
+    from .held_task import HeldTask
     from .limits import CircuitBreaker, CircuitState, TokenBucket
     from .opening import open_room as open  # noqa: A004  `postroom.open` is the name people read
     from .presence import AgentInfo
     from .receipts import Attempt, DeadLetter, Event, Receipt, Wait
     from .received import Received
+    from .reservations import Reservation, Reserved
     from .room import Room
     from .states import State
+    from .tasks import Task
 
 __version__ = "0.1.0"
 
@@ -62,11 +70,14 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "open", "Room", "Agent", "Received", "Config", "ManualClock", "aio",
     # what a room tells
     "Receipt", "Event", "DeadLetter", "Attempt", "AgentInfo", "Wait", "State",
+    # tasks and files
+    "Board", "Task", "HeldTask", "Reservation", "Reserved",
     # the plain broker
     "CommunicationSystem", "Message", "TokenBucket", "CircuitBreaker", "CircuitState",
     # errors; errors.py draws the tree
     "PostroomError",
     "InvalidMessage", "Fault", "TooManyHops", "RateLimited", "UnknownMessage",
+    "UnknownTask", "DependencyCycle", "WrongDirection", "ReservationConflict",
     "NoMail", "ReceiveTimeout", "NotAcked",
     "AskFailed", "PeerGone", "Refused", "NotAnswered", "AskTimeout",
     "CircuitOpen",
@@ -85,6 +96,10 @@ _HOMES: Final = {
     "receipts": ("Receipt", "Event", "DeadLetter", "Attempt", "Wait"),
     "presence": ("AgentInfo",),
     "states": ("State",),
+    "board": ("Board",),
+    "held_task": ("HeldTask",),
+    "tasks": ("Task",),
+    "reservations": ("Reservation", "Reserved"),
     "communications": ("CommunicationSystem", "Message"),
     "limits": ("TokenBucket", "CircuitBreaker", "CircuitState"),
 }
