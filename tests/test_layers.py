@@ -29,7 +29,7 @@ LAYERS = (
     ("facts", ("errors", "states", "clock", "message", "config", "platform")),
     ("contracts", ("store", "hooks", "retry", "limits")),
     ("stores", ("bells", *MEMORY, *SQLITE, "stores")),
-    ("objects", (*ROOM, "communications", "worker_thread", "aio_serving", "aio")),
+    ("objects", (*ROOM, "communications", "worker_thread", "aio_calls", "aio_serving", "aio_board", "aio")),
     ("doors", ("testing", "bench", "cli", "__main__")),
 )
 

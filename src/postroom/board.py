@@ -340,7 +340,7 @@ class Board:
 
     # Telling each other
 
-    def tell(self, action: str, sender: str, to: str, task_id: str | None = None, **said: Any) -> str:
+    def tell(self, /, action: str, sender: str, to: str, task_id: str | None = None, **said: Any) -> str:
         """Send one of the seven actions, in the direction in which it may travel. Returns the message's id.
 
         Raises WrongDirection, with the rule, and sends nothing otherwise. What is told to the board is applied by whoever

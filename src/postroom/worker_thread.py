@@ -21,6 +21,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 from .clock import Alarm, Clock
 from .desk import MAX_TOGETHER, Desk, Pause, Series, Steps
 from .errors import RoomClosed, RoomError
+from .held_task import HeldTask
 from .hooks import reached
 from .message import Draft
 from .received import Received
@@ -59,7 +60,7 @@ class Job:
         """Nobody gets the result: what was claimed for it goes back. In the thread."""
         found = self.result.found if isinstance(self.result, Step) else self.result
         message = found.value if isinstance(found, Over) else found
-        if isinstance(message, Received):
+        if isinstance(message, Received | HeldTask):
             message.return_unseen()
 
 
