@@ -683,6 +683,22 @@ def test_a_claim_that_was_written_by_hand_ends_by_time(room: Room, clock: Manual
     assert claim(board, "ada").id == "T1"
 
 
+def test_a_claim_that_was_written_by_hand_is_safe_from_the_owner_before(room: Room, clock: ManualClock) -> None:
+    board = room.board
+    board.add("T1")
+    late = claim(board, lease_s=5, heartbeat=False)
+    clock.advance(6)
+    board.tasks()
+    cell = room.store.cell_read(f"{PREFIX}T1")
+    assert cell is not None and cell.value["state"] == "ready"
+    room.store.cell_write(cell.name, {**cell.value, "state": "claimed", "owner": "eve"}, expect=cell.version)
+
+    assert not late.done("late") and not late.extend()
+
+    assert (board.get("T1").state, board.get("T1").owner) == ("claimed", "eve")
+    assert board.held("T1", "eve").done()
+
+
 def test_a_state_that_is_no_state_is_blocked_and_says_so(room: Room) -> None:
     room.store.cell_write(f"{PREFIX}T1", {"state": "in_progress"})
 

@@ -36,9 +36,10 @@ LEADS: Final = "board-lead"
 
 #: A process is asked whether it lives at most once in this time, and claims are looked over as often, in seconds.
 LOOK_S: Final = 1.0
-#: The index is made right again from the tasks this often while there is work, and this often while there is none.
+#: The index is made right again from the tasks this often while there is work, and this often while there is none; on a
+#: large board more seldom, see `ReadyIndex.mending_is_due`.
 BUSY_MEND_S: Final = 60.0
-IDLE_MEND_S: Final = 5.0
+IDLE_MEND_S: Final = 1.0
 #: A claimer that passed so many entries that are out of date takes them out.
 MAX_PASSED: Final = 8
 
@@ -278,15 +279,15 @@ class Book:
 
     def mend_if_due(self, every_s: float) -> bool:
         """Mend the index when nobody did for so long. Returns whether it was."""
-        ago_s = self.index.mended_s_ago()
-        if ago_s is not None and 0 <= ago_s < every_s:
+        if not self.index.mending_is_due(every_s):
             return False
         self.mend()
         return True
 
     def mend(self) -> None:
         """Make everything that is derived from the tasks right again. Safe at any moment, and while others work."""
-        self.index.begin_mending()
+        since_ns = self.clock.steady_ns()
+        self.index.note_mending(since_ns)
         found = self.all()
         self._mend_places(found)
         states = {id: str(each.value["state"]) for id, each in found.items()}
@@ -302,6 +303,7 @@ class Book:
                 self._give_lease(value)
                 self.note_claim(value, expect=0)
         self._mend_waiting(found)
+        self.index.note_mending(since_ns)
 
     def _give_lease(self, value: Value) -> None:
         """A claim that was written by hand ends by time, like every claim of an agent."""

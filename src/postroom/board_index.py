@@ -131,18 +131,20 @@ class ReadyIndex:
 
     # Mending
 
-    def mended_s_ago(self) -> float | None:
-        """How long ago somebody mended it; None when nobody did since this machine booted."""
+    def mending_is_due(self, every_s: float) -> bool:
+        """Whether nobody mended it for so long, or for a hundred times as long as it took, whichever is longer."""
         cell = self._store.cell_read(_INDEX)
         match _whole(None if cell is None else cell.value)["mended"]:
-            case [boot, int(at_ns)] if boot == self._clock.boot_id():
-                return (self._clock.steady_ns() - at_ns) / 1_000_000_000
-        return None
+            case [boot, int(at_ns), int(took_ns)] if boot == self._clock.boot_id():
+                ago_ns = self._clock.steady_ns() - at_ns
+                return not 0 <= ago_ns < max(every_s * 1_000_000_000, 100 * took_ns)
+        return True
 
-    def begin_mending(self) -> None:
-        """Others need not mend for a while."""
-        now = [self._clock.boot_id(), self._clock.steady_ns()]
-        update(self._store, _INDEX, lambda value: {**_whole(value), "mended": now})
+    def note_mending(self, since_ns: int) -> None:
+        """Somebody mends it, or has: others need not for a while."""
+        now_ns = self._clock.steady_ns()
+        mended = [self._clock.boot_id(), now_ns, now_ns - since_ns]
+        update(self._store, _INDEX, lambda value: {**_whole(value), "mended": mended})
 
     def raise_next(self, least: int) -> None:
         """No new place is below this one: an index that was lost begins anew behind what is there."""
