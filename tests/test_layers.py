@@ -21,7 +21,7 @@ BOARD = (
 )
 ROOM = (
     *("desk", "inbox", "received", "receipts", "artifacts", "presence", *BOARD),
-    *("asking", "serving", "upkeep", "agent", "room", "opening"),
+    *("asking", "serving", "upkeep", "agent", "room", "patterns", "opening"),
 )
 
 #: The table of the design. Stores stand on one line, yet never import each other (see STORES).

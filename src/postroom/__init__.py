@@ -17,7 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from . import aio
+    from . import aio, patterns
     from .agent import Agent
     from .board import Board
     from .clock import ManualClock
@@ -71,7 +71,7 @@ __all__ = [  # noqa: RUF022  grouped for readers
     # what a room tells
     "Receipt", "Event", "DeadLetter", "Attempt", "AgentInfo", "Wait", "State",
     # tasks and files
-    "Board", "Task", "HeldTask", "Reservation", "Reserved",
+    "Board", "Task", "HeldTask", "Reservation", "Reserved", "patterns",
     # the plain broker
     "CommunicationSystem", "Message", "TokenBucket", "CircuitBreaker", "CircuitState",
     # errors; errors.py draws the tree
@@ -109,8 +109,8 @@ _MODULE_OF: Final = {name: module for module, names in _HOMES.items() for name i
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "aio":  # the one module that is used by its own name
-        return importlib.import_module(".aio", __name__)
+    if name in ("aio", "patterns"):  # modules that are used by their own names
+        return importlib.import_module(f".{name}", __name__)
     module = importlib.import_module(f".{_MODULE_OF.get(name, 'errors')}", __name__)
     value = getattr(module, "open_room" if name == "open" else name)
     globals()[name] = value

@@ -312,6 +312,8 @@ class Room:
         return Reservation(self._worker, await self._worker.run(call))
 
     reservations = in_thread(room.Room.reservations)
+    unreserve = in_thread_anyway(room.Room.unreserve)
+    reserved_by_others = in_thread(room.Room.reserved_by_others)
     receipt = in_thread(room.Room.receipt)
     get = in_thread(room.Room.get)
     peek = in_thread(room.Room.peek)

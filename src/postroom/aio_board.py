@@ -144,6 +144,7 @@ class Board:
     tasks = in_thread(board.Board.tasks)
     notes = in_thread(board.Board.notes)
     tell = in_thread(board.Board.tell)
+    leads = in_thread(board.Board.leads)
 
     async def claim(
         self,

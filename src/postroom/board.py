@@ -340,6 +340,11 @@ class Board:
 
     # Telling each other
 
+    def leads(self) -> list[str]:
+        """Agents that were named as the lead of a task. `lead` is one in any case."""
+        self._desk.check_open()
+        return self._book.leads()
+
     def tell(self, /, action: str, sender: str, to: str, task_id: str | None = None, **said: Any) -> str:
         """Send one of the seven actions, in the direction in which it may travel. Returns the message's id.
 

@@ -125,7 +125,13 @@ class HeldTask:
     def _is_mine(self, value: Value) -> bool:
         """Whether the token still counts. The end of a lease only lets others take it: until then it does."""
         # the owner too: a claim that was written by hand into a file has no token of its own
-        owner = value["owner"] if value["state"] == CLAIMED else value.get("last_owner") if value["state"] == READY else None
+        owner = (
+            value["owner"]
+            if value["state"] == CLAIMED
+            else value.get("last_owner")
+            if value["state"] == READY
+            else None
+        )
         return value["token"] == self.token and owner == self.agent
 
     def _settle(self, state: str, change: Callable[[Value], Value]) -> bool:

@@ -198,6 +198,29 @@ class Reservations:
         self._mine.difference_update(ended)
         return ended
 
+    def drop(self, agent: str, globs: Iterable[str] | None) -> list[str]:
+        """Take these patterns (None: all) out of the agent's reservations. Returns those that were taken out."""
+        faults: list[Fault] = []
+        named = None if globs is None else {patterns.normal("globs", glob, faults) for glob in globs}
+        if faults:
+            raise InvalidMessage(faults)
+        dropped: list[str] = []
+
+        def change(before: Value | None) -> Value | None:
+            dropped.clear()
+            left: dict[str, Value] = {}
+            for id, value in self._living(_whole(before)).items():
+                out = [glob for glob in value["globs"] if value["agent"] == agent and (named is None or glob in named)]
+                dropped.extend(out)
+                kept = [glob for glob in value["globs"] if glob not in out]
+                if kept:
+                    left[id] = {**value, "globs": kept}
+            return {**_whole(before), "held": left} if dropped else before
+
+        self._desk.check_open()
+        update(self._desk.store, CELL, change)
+        return dropped
+
     def extend(self, id: str, ttl_s: float) -> bool:
         """Let one end later."""
         extended = False

@@ -125,6 +125,14 @@ class Room:
         """What is reserved at this moment, the oldest first."""
         return self._reservations().all()
 
+    def unreserve(self, agent: str, globs: Iterable[str] | None = None) -> list[str]:
+        """Take these patterns (None: all) out of an agent's reservations. Returns those that were taken out."""
+        return self._reservations().drop(agent, globs)
+
+    def reserved_by_others(self, paths: Iterable[str], agent: str | None) -> dict[str, str]:
+        """Those of these files that another agent has reserved for itself alone, each with whose they are."""
+        return self._reservations().in_the_way(paths, agent)
+
     def _reservations(self) -> Reservations:
         from .reservations import Reservations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from postroom.errors import InvalidMessage
 
 from . import exits, options, show
-from .call import OWNER_VARIABLE
 
 if TYPE_CHECKING:
     from postroom.held_task import HeldTask
@@ -43,7 +41,9 @@ def board_options(parser: argparse.ArgumentParser) -> None:
         "text", metavar="TEXT", nargs="?", help="add: its title; done: its result, JSON or text; else: why"
     )
     parser.add_argument("--after", action="append", metavar="ID", default=[], help="add: wait for it; may be repeated")
-    parser.add_argument("--payload", metavar="P", help="add: what the worker needs; a JSON object, `-` for stdin, or text")
+    parser.add_argument(
+        "--payload", metavar="P", help="add: what the worker needs; a JSON object, `-` for stdin, or text"
+    )
     parser.add_argument("--wait", type=options.seconds, default=0, metavar="S", help="claim: wait for one to be ready")
     parser.add_argument(
         "--lease", type=options.seconds, default=600, metavar="S", help="claim, extend: yours for that long (600)"
@@ -64,7 +64,9 @@ def board(call: Call) -> int:
     if args.id is None and args.action not in ("claim", "list", "watch"):
         raise exits.UsageError(f"name the task: postroom board {args.action} {ACTIONS[args.action]}")
     if args.text is not None and args.action not in _WORDS:
-        raise exits.UsageError(f"{args.text!r} is one word too many: postroom board {args.action} {ACTIONS[args.action]}")
+        raise exits.UsageError(
+            f"{args.text!r} is one word too many: postroom board {args.action} {ACTIONS[args.action]}"
+        )
     step: Callable[[Call], int] = globals()[f"_{args.action}"]
     return step(call)
 
@@ -80,10 +82,10 @@ def _tell(call: Call, task: Task, said: str) -> int:
 def _add(call: Call) -> int:
     args = call.args
     payload = None if args.payload is None else options.payload_of(args.payload, plain=False)
-    lead = args.name or os.environ.get("POSTROOM_AGENT")
-    if lead is not None:
+    if call.maybe_name is not None:
         call.agent()
-    task = call.room.board.add(args.id, title=args.text or "", after=args.after, payload=payload, lead=lead)
+    board = call.room.board
+    task = board.add(args.id, title=args.text or "", after=args.after, payload=payload, lead=call.maybe_name)
     waits = f", waits for {', '.join(map(show.visible, task.unmet))}" if task.unmet else ""
     return _tell(call, task, f"is on the board: {task.state}{waits}")
 
@@ -100,7 +102,7 @@ def _claim(call: Call) -> int:
             timeout_s=args.wait,
             lease_s=args.lease,
             transient=True,
-            process=os.environ.get(OWNER_VARIABLE) or None,
+            process=call.owner,
         )
         if held is None:
             why = _why_not(call) if args.id else "nothing is ready; --wait S waits for a task"
@@ -188,7 +190,7 @@ def _extend(call: Call) -> int:
 
 def _abort(call: Call) -> int:
     args, board = call.args, call.room.board
-    if board.abort(args.id, args.text, by=args.name or os.environ.get("POSTROOM_AGENT")):
+    if board.abort(args.id, args.text, by=call.maybe_name):
         return _tell(call, board.get(args.id), "is aborted")
     print(f"postroom: {show.visible(args.id)} is {board.get(args.id).state} already", file=sys.stderr)
     return exits.FAILED
@@ -220,37 +222,35 @@ def _state(task: Task) -> str:
 
 
 def tree(tasks: list[Task]) -> list[str]:
-    """What waits for what: each task below the one that it comes after. Who waits for several stands below the last."""
+    """What waits for what: each task stands once, below the last one that it waits for."""
     known = {task.id: task for task in tasks}
     below: dict[str | None, list[Task]] = {}
     for task in tasks:
-        above = next((id for id in reversed(task.after) if id in known and id in task.unmet), None)
-        above = above or next((id for id in reversed(task.after) if id in known), None)
-        below.setdefault(above, []).append(task)
+        above = [id for id in task.after if id in known]
+        last = next((id for id in reversed(above) if id in task.unmet), above[-1] if above else None)
+        below.setdefault(last, []).append(task)
     lines: list[str] = []
     shown: set[str] = set()
-
-    def draw(task: Task, lead: str, branch: str, rest: str) -> None:
-        shown.add(task.id)
-        lines.append(lead + branch + _tree_line(task, known))
-        under = [each for each in below.get(task.id, ()) if each.id not in shown]
-        for place, each in enumerate(under):
-            last = place == len(under) - 1
-            draw(each, lead + rest, "└─ " if last else "├─ ", "   " if last else "│  ")
-
     roots = [*below.get(None, ()), *tasks]  # tasks that wait for each other, written so by hand, have no root
-    for task in roots:
-        if task.id not in shown:
-            draw(task, "", "", "")
+    todo = [(task, "", "") for task in reversed(roots)]
+    while todo:  # not by calls of calls: a chain may be longer than those can be deep
+        task, lead, indent = todo.pop()
+        if task.id in shown:
+            continue
+        shown.add(task.id)
+        lines.append(lead + _tree_line(task, known))
+        under = [each for each in below.get(task.id, ()) if each.id not in shown]
+        for place, each in enumerate(reversed(under)):
+            todo.append((each, indent + ("├─ " if place else "└─ "), indent + ("│  " if place else "   ")))
     return lines
 
 
-def _tree_line(task: Task, known: dict[str, Task]) -> str:
+def _tree_line(task: Task, known: dict[str, Task] | None = None) -> str:
     facts = [_state(task)]
     if task.owner and task.state != "ready":
         facts.append(task.owner)
-    missing = [id for id in task.unmet if id not in known]
-    if len(task.unmet) > 1 or missing:
+    missing = [id for id in task.unmet if known is not None and id not in known]
+    if len(task.unmet) > 1 or missing or (known is None and task.unmet):
         facts.append("waits for " + ", ".join(f"{id} (not on the board)" if id in missing else id for id in task.unmet))
     if task.why:
         facts.append(task.why)
@@ -262,7 +262,7 @@ def _watch(call: Call) -> int:
         if call.json:
             show.document(task.to_dict())
         else:
-            show.write(_tree_line(task, {}))
+            show.write(_tree_line(task))
             sys.stdout.flush()
         if number == call.args.limit:
             break

@@ -29,7 +29,7 @@ MEANING: Final = {
 _CODE_OF: Final = (
     ((errors.TooManyHops, errors.RoomBusy, errors.OutcomeUnknown), FAILED),
     ((errors.InvalidMessage,), USAGE),
-    ((errors.UnknownMessage, errors.NoMail, errors.NotAcked, errors.AskTimeout), NOTHING),
+    ((errors.UnknownMessage, errors.UnknownTask, errors.NoMail, errors.NotAcked, errors.AskTimeout), NOTHING),
     ((errors.RoomError,), NO_ROOM),
 )
 
