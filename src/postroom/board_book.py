@@ -69,6 +69,7 @@ class Book:
         self.index = ReadyIndex(desk.store, desk.clock)
         self._alive_ns: dict[str, int] = {}  # process -> when it was seen to run
         self._looked_ns: int | None = None
+        self._seen: dict[str, Found] = {}  # what `all` found last; its values are never changed
 
     # Reading
 
@@ -78,8 +79,14 @@ class Book:
 
     def all(self) -> dict[str, Found]:
         """Every task by its id, in the order in which they are claimed."""
-        cells = self.store.cell_scan(tasks.PREFIX)
-        found = {id: Found(cell.version, tasks.whole_value(id, cell.value)) for id, cell in _by_id(cells)}
+        known, found = self._seen, {}
+        for id, cell in _by_id(self.store.cell_scan(tasks.PREFIX)):
+            before = known.get(id)
+            if before is not None and before.version == cell.version:  # most of a large board, when somebody watches it
+                found[id] = before
+            else:
+                found[id] = Found(cell.version, tasks.whole_value(id, cell.value))
+        self._seen = found
         last = len(found) + max((f.value["place"] or 0 for f in found.values()), default=0)
         return dict(sorted(found.items(), key=lambda item: (_place_or(item[1].value, last), item[0])))
 
@@ -332,7 +339,7 @@ class Book:
                 return {**value, "place": place}
 
             self.change(id, put)
-            found[id].value["place"] = place
+            found[id] = Found(0, put(found[id].value))
 
     def _mend_index(self, found: dict[str, Found], wanted: dict[int, str]) -> None:
         present: dict[int, str] = {}
