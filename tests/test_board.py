@@ -72,6 +72,8 @@ def test_adding_the_same_again_changes_nothing_and_another_of_that_name_is_refus
         ({"id": 7}, "id: must be text, not int"),
         ({"id": "T", "after": "T1"}, r"after: must be a list of ids, such as \['T1'\]"),
         ({"id": "T", "after": ["a\nb"]}, "after: must not contain control characters"),
+        ({"id": "T", "after": 7}, r"after: must be a list of ids, such as \['7'\]"),
+        ({"id": "T", "after": [["a"]]}, "after: must be text, not list"),
         ({"id": "T", "payload": [1]}, "payload: must be a dict, not list"),
         ({"id": "T", "payload": {"a": float("nan")}}, "payload.a: nan is not a JSON number"),
         ({"id": "T", "title": "x" * 300}, "title: must be at most 255 bytes"),
@@ -523,12 +525,14 @@ def test_an_abort_of_what_is_over_is_said_to_have_done_nothing(board: Board) -> 
 def test_an_owner_that_is_no_process_is_told_of_an_abort_by_mail(room: Room) -> None:
     board = room.board
     board.add("T1", lead="lead")
-    claim(board, "ada", transient=True)
+    held = claim(board, "ada", transient=True)
+    assert not held.aborted
 
     board.abort("T1", "stop", by="lead")
 
     (message,) = room.peek(agent="ada")
     assert (message.type, message.from_agent, message.payload) == ("abort", "lead", {"task_id": "T1", "why": "stop"})
+    assert held.aborted and held.lost and not held.done()
 
 
 def test_only_a_lead_aborts(board: Board) -> None:
@@ -657,6 +661,8 @@ def test_a_task_that_was_written_by_hand_is_taken_up(room: Room, clock: ManualCl
     [
         *(7, "text", [], {}, {"state": "in_progress"}, {"state": "claimed"}),
         {"after": "T1", "token": "x", "payload": 3, "lease": "soon"},
+        {"state": "claimed", "owner": "eve", "lease": 1e300, "steady": [None, 1e300]},
+        {"state": "claimed", "owner": "eve", "lease": -1, "steady": ["manual-1", "x"], "place": 10**15},
         {"state": "claimed", "owner": 7, "lease": 5, "steady": "no", "process": "x"},
     ],
 )

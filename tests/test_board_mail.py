@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import postroom
 from postroom.actions import ACTIONS, check_direction
@@ -210,3 +212,27 @@ def test_one_who_waits_is_woken_by_mail_to_the_board(
     here.tell("status", "lead", "board", "T1", title="by mail")
 
     assert waiting.result().id == "T1"
+
+
+@pytest.mark.parametrize("type", ["claim", "status"])
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    said=st.dictionaries(
+        st.sampled_from("task_id state status title after payload lead result why notes".split()),
+        st.recursive(
+            st.none()
+            | st.booleans()
+            | st.integers(-5, 5)
+            | st.sampled_from(["T1", "T2", "done", "ready", "claimed", ""]),
+            lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+            max_leaves=4,
+        ),
+    )
+)
+def test_no_message_keeps_others_from_the_board(type: str, said: dict[str, Any]) -> None:
+    with postroom.open("memory:") as room:
+        room.board.add("T1")
+        id = room.agent("ada").send("board", said, type=type)
+
+        assert "T1" in [task.id for task in room.board.tasks()]
+        assert room.receipt(id).state in ("acked", "refused")

@@ -44,13 +44,13 @@ class HeldTask:
 
     @property
     def aborted(self) -> bool:
-        """Whether it was called off. Turns true by itself."""
-        return self._sync.aborted
+        """Whether it was called off. Turns true by itself; that of a transient claim only by `wait_aborted`."""
+        return self._sync._aborted  # noqa: SLF001  without the look at the board, which would block the loop
 
     @property
     def lost(self) -> bool:
         """Whether it was seen to be no longer this owner's."""
-        return self._sync.lost
+        return self._sync._lost or self._sync._aborted  # noqa: SLF001
 
     done = in_thread_anyway(held_task.HeldTask.done)
     blocked = in_thread_anyway(held_task.HeldTask.blocked)

@@ -146,7 +146,7 @@ class Board:
             lease_s = AGENT_LEASE_S if transient else LEASE_S
         check_seconds("lease_s", lease_s, zero=False)
         claim = Claim(agent, process if transient else self._desk.process, lease_s)
-        return self._desk.finish(self._claiming(claim, task_id, timeout_s, heartbeat and not transient))
+        return self._desk.finish(self._claiming(claim, task_id, timeout_s, heartbeat))
 
     def _claiming(
         self, claim: Claim, task_id: str | None, timeout_s: float | None, heartbeat: bool
@@ -189,12 +189,12 @@ class Board:
         return value if mine and claim.process != self._desk.process else None
 
     def _hold(self, value: Value, claim: Claim, *, heartbeat: bool) -> HeldTask:
-        task = HeldTask(self._book, value, claim.lease_s)
-        task._process = claim.process  # noqa: SLF001  the board's own
-        with self._lock:
-            if self._keeper is None:
-                self._keeper = Keeper(self._book)
-        self._keeper.hold(task, heartbeat=heartbeat)
+        task = HeldTask(self._book, value, claim.lease_s, claim.process)
+        if claim.process == self._desk.process:  # what belongs to an agent is mostly held by programs of one step
+            with self._lock:
+                if self._keeper is None:
+                    self._keeper = Keeper(self._book)
+            self._keeper.hold(task, heartbeat=heartbeat)
         return task
 
     def held(self, id: str, agent: str) -> HeldTask:
@@ -224,7 +224,8 @@ class Board:
         check_names(agent=agent)
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s)
-        claim = Claim(agent, self._desk.process, check_seconds("lease_s", lease_s or LEASE_S, zero=False))
+        span_s = check_seconds("lease_s", LEASE_S if lease_s is None else lease_s, zero=False)
+        claim = Claim(agent, self._desk.process, span_s)
         return self._desk.each(self._working(claim, timeout_s, heartbeat))
 
     def _working(self, claim: Claim, timeout_s: float | None, heartbeat: bool) -> Series[HeldTask]:
@@ -248,30 +249,25 @@ class Board:
         """
         said = None if why is None else words("why", why)
         self._look()
-        before = self._read(id).value
+        owner = self._read(id).value["owner"]
         if by is not None:
             check_names(by=by)
-            check_direction("abort", by, before["owner"] if before["owner"] != by else None, self._book.leads())
+            check_direction("abort", by, owner if owner != by else None, self._book.leads())
 
         def decide(value: Value) -> Value | None:
-            before.update(value)
             if value["state"] not in (READY, CLAIMED, BLOCKED):
                 return None
-            return ended(value, ABORTED, token=value["token"] + 1, why=said)
+            by_mail = value["state"] == CLAIMED and value["process"] is None and value["owner"] != by
+            teller = by or value["lead"] or BOARD
+            told = {"tell_owner": teller if by_mail else None}
+            return ended(value, ABORTED, token=value["token"] + 1, why=said, **told)
 
         aborted = self._book.change(id, decide)
         if aborted is None:
             return False
         self._desk.store.cell_write(f"{SIGNAL}/{tasks.encoded(id)}", None)  # rings, and leaves nothing behind
-        if before["state"] == CLAIMED and before["process"] is None and before["owner"] != by:
-            self._tell_owner(aborted, by)
         self._book.follow(aborted)
         return True
-
-    def _tell_owner(self, value: Value, by: str | None) -> None:
-        sender = by or value["lead"] or BOARD
-        draft = self._book.signal_draft(sender, value["owner"], "abort", value, {"why": value["why"]})
-        self._desk.put([draft], limited=False)
 
     def reopen(self, id: str) -> bool:
         """Put a blocked or aborted task back. False when it is neither. Raises UnknownTask."""

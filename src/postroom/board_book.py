@@ -206,9 +206,9 @@ class Book:
             self.offer([value])
         elif value["state"] == DONE:
             self.offer(self._waiting_for(value["id"]))
-        signal = self._signal(value)
-        if signal is not None:
-            self.desk.put([signal], limited=False)
+        told = self._signal(value)
+        if told is not None:
+            self.desk.put([told], limited=False)
         reached("board.followed")
         if note is not None and _token(note) <= value["token"]:  # a later claim keeps its own note
             self.store.cell_write(name, None, expect=note.version)
@@ -227,14 +227,16 @@ class Book:
         return [each.value for each in found if each is not None]
 
     def _signal(self, value: Value) -> Draft | None:
-        """The completion signal to the lead, the same however often it is made."""
+        """Who is to be told what, the same however often it is made: the lead of an end, an owner of an abort."""
         lead, owner, state = value["lead"], value["owner"], value["state"]
+        if state == ABORTED and owner is not None and isinstance(value.get("tell_owner"), str):
+            return self._draft(value["tell_owner"], owner, "abort", value, {"why": value["why"]})
         if lead is None or owner is None or lead == owner or state not in (DONE, BLOCKED):
             return None
         said = {"result": value["result"]} if state == DONE else {"why": value["why"]}
-        return self.signal_draft(owner, lead, state, value, said)
+        return self._draft(owner, lead, state, value, said)
 
-    def signal_draft(self, sender: str, to: str, action: str, value: Value, said: dict[str, Any]) -> Draft:
+    def _draft(self, sender: str, to: str, action: str, value: Value, said: dict[str, Any]) -> Draft:
         """A message of the protocol about a task. A repeat for the same claim is stored once."""
         mark = hashlib.blake2b(value["id"].encode(), digest_size=16).hexdigest()
         draft = Draft(

@@ -23,6 +23,7 @@ from .desk import Desk
 from .errors import InvalidMessage, PostroomError, RoomError, UnknownTask
 from .held_task import HeldTask
 from .message import Draft, Message, check
+from .received import words
 from .states import State
 from .store import Query, Want
 from .tasks import ABORTED, BLOCKED, CLAIMED, DONE, READY, STATES, Task
@@ -63,6 +64,8 @@ def apply(book: Book, board: Steps) -> None:
                 raise
             except PostroomError as error:
                 outcome, problem = "refused", _sentence(error)
+            except Exception as error:  # noqa: BLE001  whatever a message says, it must not keep others from the board
+                outcome, problem = "refused", f"it could not be understood ({words('error', error)})"
             puts = [] if problem is None or message.from_agent == BOARD else [_info(message, problem)]
             desk.settle(delivery.ticket, outcome, detail=problem, puts=puts)
         if not deliveries:

@@ -29,7 +29,7 @@ class HeldTask:
     As a context manager it is done at the end of the block and released if the block raises, unless the block settled it.
     """
 
-    def __init__(self, book: Book, value: Value, lease_s: float) -> None:
+    def __init__(self, book: Book, value: Value, lease_s: float, process: str | None) -> None:
         self.id: str = value["id"]
         self.title: str = value["title"]
         self.payload: dict[str, Any] = value["payload"]
@@ -42,18 +42,26 @@ class HeldTask:
         #: None while it is the owner's to settle; then whether settling counted.
         self.settled: bool | None = None
         self._book = book
+        self._process = process  # with which the claim ends; None when it belongs to the agent
         self._aborted = False
         self._lost = False
+        #: Called when it is settled. Set by who keeps it.
+        self.forget: Callable[[HeldTask], None] | None = None
 
     @property
     def aborted(self) -> bool:
-        """Whether it was called off. Turns true by itself, within moments of `board.abort`; costs nothing to ask."""
+        """Whether it was called off. Turns true by itself, within moments of `board.abort`; costs nothing to ask.
+
+        Of a transient claim nobody keeps hold, so asking is a look at the board.
+        """
+        if self.forget is None and self.settled is None and not self._book.desk.closing:
+            self.look()
         return self._aborted
 
     @property
     def lost(self) -> bool:
         """Whether it was seen to be no longer this owner's: aborted, or taken by another after its lease ended."""
-        return self._lost or self._aborted
+        return self.aborted or self._lost
 
     # What the owner may say
 
@@ -117,11 +125,6 @@ class HeldTask:
 
     # Parts of the above
 
-    #: The process that the claim ends with; None when it belongs to the agent. Set by the board.
-    _process: str | None = None
-    #: Called when it is settled. Set by the board.
-    _forget: Callable[[HeldTask], None] | None = None
-
     def _is_mine(self, value: Value) -> bool:
         """Whether the token still counts. The end of a lease only lets others take it: until then it does."""
         # the owner too: a claim that was written by hand into a file has no token of its own
@@ -152,8 +155,8 @@ class HeldTask:
         else:
             self._book.follow(settled)
         self.settled = settled is not None
-        if self._forget is not None:
-            self._forget(self)
+        if self.forget is not None:
+            self.forget(self)
         return self.settled
 
     def look(self) -> None:

@@ -99,10 +99,10 @@ def encoded(id: str) -> str:
 def new_value(id: str, title: str, after: Iterable[str], payload: Mapping[str, Any] | None, lead: str | None) -> Value:
     """The cell of a new task, or InvalidMessage with every fault found."""
     faults: list[Fault] = []
-    if isinstance(after, str):
-        faults.append(Fault("after", f"must be a list of ids, such as [{after!r}]"))
+    if isinstance(after, str) or not isinstance(after, Iterable):
+        faults.append(Fault("after", f"must be a list of ids, such as [{str(after)!r}]"))
         after = ()
-    named = list(dict.fromkeys(after))
+    named = list(after)
     check_name("id", id, faults)
     if title:
         check_name("title", title, faults)
@@ -123,7 +123,7 @@ def new_value(id: str, title: str, after: Iterable[str], payload: Mapping[str, A
         "title": title,
         "state": READY,
         "owner": None,
-        "after": named,
+        "after": list(dict.fromkeys(named)),
         "lease": None,
         "token": 0,
         "payload": payload or {},
@@ -150,7 +150,7 @@ def whole_value(id: str, raw: object) -> Value:
         "state": state,
         "owner": _text(value.get("owner")),
         "after": [each for each in after if isinstance(each, str)] if isinstance(after, list) else [],
-        "lease": _number(value.get("lease")),
+        "lease": _wall_ms(value.get("lease")),
         "token": token if type(token) is int and token >= 0 else 0,
         "payload": payload if isinstance(payload, dict) else {},
         "result": value.get("result"),
@@ -165,8 +165,11 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _number(value: object) -> int | None:
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+def _wall_ms(value: object) -> int | None:
+    """A moment that can be shown; what somebody wrote may be anything."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 250_000_000_000_000:
+        return None
+    return int(value)
 
 
 # Leases. People read `lease`, the end by the wall clock. Between processes of one boot the steady clock decides, so that

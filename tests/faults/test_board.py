@@ -91,13 +91,22 @@ def check_step(url: str, name: str, lines: list[journal.Line], *, killed: bool) 
     if name != "add":
         assert len(tasks) == len(program.PLAN)
     first = tasks.get("T0")
-    if name in ("blocked", "abort"):
+    if name == "abort of an agent's":
+        check_told(url, aborted=tasks["T0"].state == "aborted", returned=returned)
+    elif name in ("blocked", "abort"):
         expected = ("blocked" if name == "blocked" else "aborted",) if returned else ("done", "blocked", "aborted")
         assert first is not None and first.state in expected
     elif not (name == "add" and killed):
         assert {task.state for task in tasks.values()} == {"done"}
     if name == "done" and returned:
         assert first is not None and (first.result, first.owner) == ("first", "ada")
+
+
+def check_told(url: str, *, aborted: bool, returned: bool) -> None:
+    with postroom.open(url) as room:
+        told = [message.payload for message in room.peek(agent="ada")]
+    assert told == ([{"task_id": "T0", "why": "stop"}] if aborted else [])
+    assert aborted or not returned
 
 
 def storm(nursery: Nursery, url: str, notes: Path, kills: int, tasks: int) -> int:

@@ -122,7 +122,7 @@ def _claim(call: Call) -> int:
         for line in show.payload_lines(task.payload):
             show.write(line)
     room = f" --room {args.room}" if args.room else ""
-    show.write(f"  when done: postroom board done {show.visible(task.id)} --as {show.visible(call.name)}{room}")
+    show.write(f"  when done: postroom board done {show.visible(task.id)} --as {show.visible(call.name + room)}")
     return exits.DONE
 
 

@@ -27,7 +27,7 @@ ENDS = {
     "extend": lambda board, task: task.extend(60),
     "abort": lambda board, task: board.abort(task.id, "stop"),
 }
-STEPS = ("add", "claim", "claim that one", "look", *ENDS)
+STEPS = ("add", "claim", "claim that one", "look", "abort of an agent's", *ENDS)
 
 
 def step(url: str, journal: str, name: str, kill_at: int) -> None:
@@ -38,6 +38,8 @@ def step(url: str, journal: str, name: str, kill_at: int) -> None:
     if name != "add":
         board.add_all(PLAN)
     task = board.claim("ada") if name in ENDS else None
+    if name == "abort of an agent's":
+        board.claim("ada", transient=True, lease_s=3)
     if name == "look":
         board.claim("ada", transient=True, lease_s=0.001)
         board = postroom.open(url).board  # it has not looked in this second
@@ -50,6 +52,8 @@ def step(url: str, journal: str, name: str, kill_at: int) -> None:
         task = board.claim("ada", "T6")
     elif name == "look":
         board.tasks()
+    elif name == "abort of an agent's":
+        note("returned", name, board.abort("T0", "stop"))
     else:
         counted = ENDS[name](board, task)
         note("returned", name, counted)
