@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from . import tasks
@@ -34,8 +35,10 @@ WAITING: Final = "board-after/"
 SIGNAL: Final = "board-signal"
 LEADS: Final = "board-lead"
 
-#: A process is asked whether it lives at most once in this time, and claims are looked over as often, in seconds.
-LOOK_S: Final = 1.0
+#: Claims are looked over this often, in seconds, and a process that was seen to live is not asked again for so long:
+#: together less than the second within which a death is to be seen.
+LOOK_S: Final = 0.5
+ALIVE_S: Final = 0.3
 #: The index is made right again from the tasks this often while there is work, and this often while there is none; on a
 #: large board more seldom, see `ReadyIndex.mending_is_due`.
 BUSY_MEND_S: Final = 60.0
@@ -108,9 +111,9 @@ class Book:
         return tasks.lapse_of(self.clock, value, self.is_gone) if value["state"] == CLAIMED else None
 
     def is_gone(self, process: str) -> bool:
-        """Whether a process is seen to be gone. One that was seen to live is not asked again for a second."""
+        """Whether a process is seen to be gone. One that was seen to live is not asked again for a moment."""
         now_ns = self.clock.steady_ns()
-        if 0 <= now_ns - self._alive_ns.get(process, -(10**18)) < LOOK_S * 1_000_000_000:
+        if 0 <= now_ns - self._alive_ns.get(process, -(10**18)) < ALIVE_S * 1_000_000_000:
             return False
         if process_alive(process) is False:
             return True
@@ -206,9 +209,7 @@ class Book:
             self.offer([value])
         elif value["state"] == DONE:
             self.offer(self._waiting_for(value["id"]))
-        told = self._signal(value)
-        if told is not None:
-            self.desk.put([told], limited=False)
+        self._tell(value)
         reached("board.followed")
         if note is not None and _token(note) <= value["token"]:  # a later claim keeps its own note
             self.store.cell_write(name, None, expect=note.version)
@@ -225,6 +226,17 @@ class Book:
         prefix = f"{WAITING}{encoded(id)}/"
         found = (self.read(tasks.id_of_cell(cell.name.removeprefix(prefix))) for cell in self.store.cell_scan(prefix))
         return [each.value for each in found if each is not None]
+
+    def _tell(self, value: Value) -> None:
+        """Tell those who are to be told; nobody is told twice.
+
+        A task may have been edited by hand, so that its owner is no name, or its result another than was told. Whoever
+        looks at the board passes here: that must not stop them.
+        """
+        told = self._signal(value)
+        if told is not None:
+            with suppress(InvalidMessage):
+                self.desk.put([told], limited=False)
 
     def _signal(self, value: Value) -> Draft | None:
         """Who is to be told what, the same however often it is made: the lead of an end, an owner of an abort."""
@@ -257,7 +269,7 @@ class Book:
     # Looking over what others have begun
 
     def look_over(self, *, now: bool = False) -> None:
-        """Release what dead owners and ended leases hold, and finish what dead processes began. Once a second is enough."""
+        """Release what dead owners and ended leases hold, and finish what dead processes began. Not at every step."""
         now_ns = self.clock.steady_ns()
         if not now and self._looked_ns is not None and 0 <= now_ns - self._looked_ns < LOOK_S * 1_000_000_000:
             return

@@ -114,6 +114,7 @@ class ReadyIndex:
             if written is None:
                 return False
         if not left:
+            reached("board.bucket_emptied")
             self._close(bucket.number)
         return True
 

@@ -72,7 +72,7 @@ class Keeper:
 
     def _span_s(self) -> float | None:
         due_ns = min(self._due_ns.copy().values(), default=None)
-        return None if due_ns is None else max(0.001, (due_ns - self._book.clock.steady_ns()) / 1_000_000_000)
+        return None if due_ns is None else max(0.0, (due_ns - self._book.clock.steady_ns()) / 1_000_000_000)
 
     def _look(self) -> None:
         for key, known in list(self._held.items()):
@@ -92,10 +92,10 @@ class Keeper:
     def _look_after(self, key: int, task: HeldTask) -> None:
         due_ns = self._due_ns.get(key)
         if due_ns is not None and due_ns <= self._book.clock.steady_ns():
-            task.extend()
             with self._lock:
-                if key in self._due_ns:
+                if key in self._due_ns:  # counted from before the heartbeat, which may take long
                     self._due_ns[key] = self._next_due_ns(task)
+            task.extend()
         else:
             task.look()
         if task.lost:
