@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import threading
 from pathlib import Path
 
 from postroom.cli.board import tree
@@ -119,10 +120,11 @@ def test_watching_prints_what_changes(cli: Cli, tmp_path: Path) -> None:
     other = start("board", "claim", "--wait", "20", "--as", "ada", cwd=tmp_path, env=clean_environment())
     try:
         lines: list[str] = []
-        for number in range(200):
+        for number in range(3000):
             cli.ok("board", "add", f"T{number}")
-            if watching.poll() is not None:
+            if watching.poll() is not None and other.poll() is not None:
                 break
+            threading.Event().wait(0.02)
         lines = watching.communicate(timeout=PATIENCE_S)[0].splitlines()
         assert len(lines) == 2 and all(json.loads(line)["id"].startswith("T") for line in lines)
         assert "yours until" in other.communicate(timeout=PATIENCE_S)[0]
@@ -136,9 +138,10 @@ def test_a_claim_that_waits_is_interrupted_cleanly(cli: Cli, tmp_path: Path) -> 
     cli.ok("board", "add", "T0")
     cli.ok("board", "claim", "--as", "eve")
     waiting = start("board", "claim", "--wait", "60", "--as", "ada", cwd=tmp_path, env=clean_environment())
-    for _ in range(2000):
+    for _ in range(3000):  # a minute: a busy machine starts programs slowly
         if "ada" in [agent["name"] for agent in cli.json("agents")]:
             break
+        threading.Event().wait(0.02)
     waiting.send_signal(signal.SIGINT)
     out, err = waiting.communicate(timeout=PATIENCE_S)
 
