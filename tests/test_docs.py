@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from postroom.actions import ACTIONS
 from postroom.cli import main, options
 from postroom.cli.commands import COMMANDS, GROUPS
 from postroom.states import FINISHED, MOVES, PUBLIC_NAME, State
+from postroom.tasks import MOVES as TASK_MOVES
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -69,8 +71,27 @@ def _command_text(name: str) -> str:
     return "\n".join(lines).replace("\n\n\n", "\n\n")
 
 
+def task_states_text() -> str:
+    """The states of a task and the moves between them."""
+    lines = ["| move | from | to | meaning |", "| --- | --- | --- | --- |"]
+    lines += [f"| {move.word} | {', '.join(move.sources)} | {move.target} | {move.meaning} |" for move in TASK_MOVES]
+    return "\n".join(lines)
+
+
+def actions_text() -> str:
+    """The seven actions and their directions."""
+    lines = ["| action | direction | purpose |", "| --- | --- | --- |"]
+    lines += [f"| `{name}` | {rule.sender} → {rule.recipient} | {rule.purpose} |" for name, rule in ACTIONS.items()]
+    return "\n".join(lines)
+
+
 #: Which part of which page is generated, by what.
-GENERATED = {("guarantees.md", "states"): states_text, ("cli.md", "commands"): commands_text}
+GENERATED = {
+    ("guarantees.md", "states"): states_text,
+    ("cli.md", "commands"): commands_text,
+    ("board.md", "task-states"): task_states_text,
+    ("board.md", "actions"): actions_text,
+}
 
 
 def part_of(page: str, part: str) -> re.Match[str]:
@@ -93,24 +114,27 @@ def write_generated() -> None:
         (DOCS / page).write_text(text, encoding="utf-8")
 
 
-def guide_steps() -> list[tuple[str, str]]:
-    """The guide's programs, each with what the guide says that it prints."""
-    text = (DOCS / "guide.md").read_text(encoding="utf-8")
+def programs_of(page: str) -> list[tuple[str, str]]:
+    """A page's programs, each with what the page says that it prints."""
+    text = (DOCS / page).read_text(encoding="utf-8")
     found = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", text, re.S)
     return [(program, printed) for program, printed in found]
 
 
-def test_the_guides_programs_print_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("page", "least"), [("guide.md", 8), ("board.md", 5)])
+def test_a_pages_programs_print_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str, least: int
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("POSTROOM_URL", raising=False)
-    names: dict[str, object] = {"__name__": "guide"}
-    steps, threads_before = guide_steps(), threading.active_count()
-    assert len(steps) >= 8
+    names: dict[str, object] = {"__name__": "page"}
+    steps, threads_before = programs_of(page), threading.active_count()
+    assert len(steps) >= least
 
     for program, expected in steps:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(program, "docs/guide.md", "exec"), names)
+            exec(compile(program, f"docs/{page}", "exec"), names)
         assert printed.getvalue() == expected, program
 
     assert threading.active_count() == threads_before

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+#: These wait for a death to be seen, and for nothing more to come; tests/test_patterns.py looks at what they print.
+LONGER = ("claim_board", "lead_worker", "pipeline")
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [path for path in EXAMPLES if path.stem not in LONGER], ids=lambda path: path.stem)
 def test_the_example_runs(path: Path, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("POSTROOM_")}
 
@@ -31,4 +33,4 @@ def test_the_example_runs(path: Path, tmp_path: Path) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert "hello" in [path.stem for path in EXAMPLES]
+    assert {"hello", *LONGER} <= {path.stem for path in EXAMPLES}

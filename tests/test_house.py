@@ -26,16 +26,20 @@ MAX_P95_FUNCTION_LINES = 40
 PUBLIC_NAMES = """
     open Room Agent Received Message Receipt
     Session Mailroom Mailbox worker SessionFailed Deadlock SessionEnded UnknownSession NotStartable
+    Board Task HeldTask Reservation patterns
     CommunicationSystem TokenBucket CircuitBreaker CircuitState
     PostroomError InvalidMessage TooManyHops RateLimited UnknownMessage NoMail ReceiveTimeout NotAcked
+    UnknownTask DependencyCycle WrongDirection ReservationConflict
     AskFailed PeerGone Refused NotAnswered AskTimeout CircuitOpen
     RoomError RoomNotFound RoomClosed RoomBusy RoomUnsafe RoomDamaged RoomUnreachable OutcomeUnknown
 """.split()
 
-ROOM_NAMES = "agent session receipt peek events watch replay dead_letters requeue stats agents attach close".split()
+ROOM_NAMES = "agent session board reserve receipt peek events watch replay dead_letters requeue stats agents attach close".split()
 AGENT_NAMES = "send publish subscribe unsubscribe receive poll listen ask serve heartbeat".split()
 SESSION_NAMES = "mark_failed check_failed failure cleanup delegate".split()
 RECEIVED_NAMES = "ack retry dead extend reply refuse".split()
+BOARD_NAMES = "add claim abort tasks watch".split()
+HELD_NAMES = "done blocked release extend aborted".split()
 
 
 def functions_of(path: Path) -> Iterator[tuple[str, int]]:
@@ -137,7 +141,15 @@ def test_every_public_name_is_there() -> None:
 
 @pytest.mark.parametrize(
     ("owner", "names"),
-    [("Room", ROOM_NAMES), ("Agent", AGENT_NAMES), ("Received", RECEIVED_NAMES), ("Session", SESSION_NAMES)],
+    [
+        ("Room", ROOM_NAMES),
+        ("Agent", AGENT_NAMES),
+        ("Received", RECEIVED_NAMES),
+        ("Session", SESSION_NAMES),
+        ("Board", BOARD_NAMES),
+        ("HeldTask", HELD_NAMES),
+        ("Reservation", ["release"]),
+    ],
 )
 def test_every_public_method_is_there(owner: str, names: list[str]) -> None:
     import postroom

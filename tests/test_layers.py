@@ -22,9 +22,13 @@ SESSION = (
     *("session_record", "members", "deadlock", "mailbox", "folder_watch"),
     *("worker_calls", "worker_output", "crews", "progress", "delegation", "session", "session_report"),
 )
+BOARD = (
+    *("tasks", "actions", "board_index", "board_book", "held_task", "board_keeper", "board_mail", "board"),
+    *("globs", "reservations"),
+)
 ROOM = (
-    *("desk", "inbox", "received", "ahead", "receipts", "artifacts", "presence"),
-    *("asking", "serving", "upkeep", "agent", *SESSION, "room", "opening", "worker_process"),
+    *("desk", "inbox", "received", "ahead", "receipts", "artifacts", "presence", *BOARD),
+    *("asking", "serving", "upkeep", "agent", *SESSION, "room", "patterns", "opening", "worker_process"),
 )
 
 #: The table of the design. Stores stand on one line, yet never import each other (see STORES).
@@ -32,7 +36,10 @@ LAYERS = (
     ("facts", ("errors", "states", "clock", "message", "config", "platform")),
     ("contracts", ("store", "hooks", "retry", "limits", "fork_server", "processes")),
     ("stores", ("bells", *MEMORY, *SQLITE, "stores")),
-    ("objects", (*ROOM, "communications", "aio_waiting", "worker_thread", "aio_serving", "aio")),
+    (
+        "objects",
+        (*ROOM, "communications", "aio_waiting", "worker_thread", "aio_calls", "aio_serving", "aio_board", "aio"),
+    ),
     ("doors", ("testing", "bench", "cli", "__main__")),
 )
 

@@ -17,8 +17,9 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from . import aio
+    from . import aio, patterns
     from .agent import Agent
+    from .board import Board
     from .clock import ManualClock
     from .communications import CommunicationSystem, Message
     from .config import Config
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         AskTimeout,
         CircuitOpen,
         Deadlock,
+        DependencyCycle,
         Fault,
         InvalidMessage,
         NoMail,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
         RateLimited,
         ReceiveTimeout,
         Refused,
+        ReservationConflict,
         RoomBusy,
         RoomClosed,
         RoomDamaged,
@@ -51,17 +54,22 @@ if TYPE_CHECKING:
         TooManyHops,
         UnknownMessage,
         UnknownSession,
+        UnknownTask,
+        WrongDirection,
     )
+    from .held_task import HeldTask
     from .limits import CircuitBreaker, CircuitState, TokenBucket
     from .mailbox import Mailbox, Mailroom
     from .opening import open_room as open  # noqa: A004  `postroom.open` is the name people read
     from .presence import AgentInfo
     from .receipts import Attempt, DeadLetter, Event, Receipt, Wait
     from .received import Received
+    from .reservations import Reservation, Reserved
     from .room import Room
     from .session import Session
     from .session_record import Failure
     from .states import State
+    from .tasks import Task
     from .worker_calls import Worker, WorkerCall, worker
 
 __version__ = "0.1.0"
@@ -73,11 +81,14 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "Receipt", "Event", "DeadLetter", "Attempt", "AgentInfo", "Wait", "State",
     # mailboxes by name, and workers that fail together
     "Session", "Mailroom", "Mailbox", "worker", "Worker", "WorkerCall", "Failure",
+    # tasks and files
+    "Board", "Task", "HeldTask", "Reservation", "Reserved", "patterns",
     # the plain broker
     "CommunicationSystem", "Message", "TokenBucket", "CircuitBreaker", "CircuitState",
     # errors; errors.py draws the tree
     "PostroomError",
     "InvalidMessage", "Fault", "TooManyHops", "RateLimited", "UnknownMessage",
+    "UnknownTask", "DependencyCycle", "WrongDirection", "ReservationConflict",
     "NoMail", "ReceiveTimeout", "NotAcked",
     "AskFailed", "PeerGone", "Refused", "NotAnswered", "AskTimeout",
     "CircuitOpen",
@@ -101,6 +112,10 @@ _HOMES: Final = {
     "session_record": ("Failure",),
     "mailbox": ("Mailroom", "Mailbox"),
     "worker_calls": ("worker", "Worker", "WorkerCall"),
+    "board": ("Board",),
+    "held_task": ("HeldTask",),
+    "tasks": ("Task",),
+    "reservations": ("Reservation", "Reserved"),
     "communications": ("CommunicationSystem", "Message"),
     "limits": ("TokenBucket", "CircuitBreaker", "CircuitState"),
 }
@@ -110,8 +125,8 @@ _MODULE_OF: Final = {name: module for module, names in _HOMES.items() for name i
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "aio":  # the one module that is used by its own name
-        return importlib.import_module(".aio", __name__)
+    if name in ("aio", "patterns"):  # modules that are used by their own names
+        return importlib.import_module(f".{name}", __name__)
     module = importlib.import_module(f".{_MODULE_OF.get(name, 'errors')}", __name__)
     value = getattr(module, "open_room" if name == "open" else name)
     globals()[name] = value

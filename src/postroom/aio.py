@@ -22,9 +22,11 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from . import agent, received, room
+from .aio_board import Board, HeldTask, Reservation
+from .aio_calls import Stream, in_steps, in_thread, in_thread_anyway
 from .aio_serving import Handler, Serving
 from .clock import SYSTEM, Clock
 from .config import Config, RoomUrl
@@ -35,9 +37,9 @@ from .message import Draft
 from .opening import open_at_desk
 from .received import Envelope
 from .store import Change, Store, Waiter
-from .worker_thread import Course, Over, WorkerThread
+from .worker_thread import Course, WorkerThread
 
-__all__ = ["Agent", "Received", "Room", "open"]
+__all__ = ["Agent", "Board", "HeldTask", "Received", "Reservation", "Room", "open"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -74,46 +76,11 @@ class LoopDesk(Desk):
         return Course[T](self._worker, steps)
 
 
-def _in_thread(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """A synchronous method, to be awaited: it runs in the room's thread."""
-
-    @wraps(method)
-    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        await self._ready()
-        worker: WorkerThread = self._worker
-        return await worker.run(partial(method, self._sync, *args, **kwargs))
-
-    return call
-
-
-def _in_thread_anyway(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """The same, for what a receiver says of a message: it is carried out also when the caller is cancelled."""
-
-    @wraps(method)
-    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        worker: WorkerThread = self._worker
-        return await worker.run(partial(method, self._sync, *args, **kwargs), keep=True)
-
-    return call
-
-
-def _in_steps(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """A synchronous method that ends at the desk: here it only begins, and what the desk returns is awaited."""
-
-    @wraps(method)
-    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        await self._ready()
-        begun = cast("Coroutine[Any, Any, T]", method(self._sync, *args, **kwargs))
-        return await begun
-
-    return call
-
-
 def _gives_message(
     method: Callable[Concatenate[S, P], received.Received],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, Received]]:
     """The same, for methods that give a message."""
-    begin = _in_steps(method)
+    begin = in_steps(method)
 
     @wraps(method)
     async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Received:
@@ -146,12 +113,12 @@ class Received(Envelope):
         """The id of the answer, after a `reply` that counted."""
         return self._sync.answer_id
 
-    ack = _in_thread_anyway(received.Received.ack)
-    retry = _in_thread_anyway(received.Received.retry)
-    dead = _in_thread_anyway(received.Received.dead)
-    refuse = _in_thread_anyway(received.Received.refuse)
-    reply = _in_thread_anyway(received.Received.reply)
-    extend = _in_thread_anyway(received.Received.extend)
+    ack = in_thread_anyway(received.Received.ack)
+    retry = in_thread_anyway(received.Received.retry)
+    dead = in_thread_anyway(received.Received.dead)
+    refuse = in_thread_anyway(received.Received.refuse)
+    reply = in_thread_anyway(received.Received.reply)
+    extend = in_thread_anyway(received.Received.extend)
 
     async def __aenter__(self) -> Self:
         return self
@@ -165,72 +132,6 @@ class Received(Envelope):
             await self._worker.run(partial(self._sync.give_back, error), keep=True)
         except RoomClosed:  # which gave it back
             return
-
-
-class Stream(Generic[T]):
-    """One thing after the other, for `async for`. A loop that ends in the middle gives back what it did not settle.
-
-    With `async with` around it (or `await stream.aclose()`) that has happened when the block is over; otherwise it
-    happens a moment after the loop. A stream that was cancelled while it waited is over.
-    """
-
-    def __init__(
-        self, worker: WorkerThread, begin: Callable[[], Coroutine[Any, Any, Course[Any]]], show: Callable[[Any], T]
-    ) -> None:
-        self._worker = worker
-        self._begin = begin
-        self._show = show
-        self._course: Course[Any] | None = None
-        self._busy = False
-        self._over = False
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> T:
-        if self._busy:
-            raise RuntimeError("two tasks ask the same stream for its next item; give each a stream of its own")
-        if self._over:
-            raise StopAsyncIteration
-        self._busy = True
-        try:
-            if self._course is None:
-                self._course = await self._begin()
-            item = await self._course.next()
-        except BaseException:
-            self._over = True
-            raise
-        finally:
-            self._busy = False
-        if isinstance(item, Over):
-            self._over = True
-            raise StopAsyncIteration
-        return self._show(item)
-
-    async def aclose(self) -> None:
-        """End it. What it gave last and was not settled is given back when this returns. Safe to call twice."""
-        self._end()
-        if not self._worker.closing:
-            await self._worker.run(_nothing, keep=True)  # behind the end in the thread's queue
-
-    def _end(self) -> None:
-        self._over = True
-        if self._course is not None:
-            self._course.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    def __del__(self) -> None:
-        if not getattr(self, "_over", True):
-            self._end()
-
-
-def _nothing() -> None:
-    pass
 
 
 class Agent:
@@ -274,11 +175,11 @@ class Agent:
 
     # Sending; many sends that are under way at the same time share commits
 
-    send = _in_steps(agent.Agent.send)
-    send_many = _in_thread(agent.Agent.send_many)
-    publish = _in_thread(agent.Agent.publish)
-    subscribe = _in_thread(agent.Agent.subscribe)
-    unsubscribe = _in_thread(agent.Agent.unsubscribe)
+    send = in_steps(agent.Agent.send)
+    send_many = in_thread(agent.Agent.send_many)
+    publish = in_thread(agent.Agent.publish)
+    subscribe = in_thread(agent.Agent.subscribe)
+    unsubscribe = in_thread(agent.Agent.unsubscribe)
 
     # Receiving
 
@@ -351,7 +252,7 @@ class Agent:
     # Asking, and being here
 
     ask = _gives_message(agent.Agent.ask)
-    heartbeat = _in_thread(agent.Agent.heartbeat)
+    heartbeat = in_thread(agent.Agent.heartbeat)
 
 
 class Room:
@@ -361,6 +262,7 @@ class Room:
         self._worker = worker
         self._sync = open_room
         self._agents: dict[tuple[str, bool], Agent] = {}
+        self._board: Board | None = None
         self._closing: asyncio.Task[None] | None = None
 
     async def _ready(self) -> None:
@@ -404,21 +306,48 @@ class Room:
             known = self._agents[name, transient] = Agent(self._worker, self._sync, name, transient=transient)
         return known
 
-    receipt = _in_thread(room.Room.receipt)
-    get = _in_thread(room.Room.get)
-    peek = _in_thread(room.Room.peek)
-    events = _in_thread(room.Room.events)
-    cursor = _in_thread(room.Room.cursor)
-    stats = _in_thread(room.Room.stats)
-    mailboxes = _in_thread(room.Room.mailboxes)
-    agents = _in_thread(room.Room.agents)
-    waits = _in_thread(room.Room.waits)
-    dead_letters = _in_thread(room.Room.dead_letters)
-    requeue = _in_thread(room.Room.requeue)
-    purge = _in_thread(room.Room.purge)
-    replay = _in_thread(room.Room.replay)
-    attach = _in_thread(room.Room.attach)
-    artifact = _in_thread(room.Room.artifact)
+    @property
+    def board(self) -> Board:
+        """The room's tasks; see `postroom.Board`."""
+        if self._board is None:
+            self._board = Board(self._worker, self._sync.board)
+        return self._board
+
+    async def reserve(
+        self,
+        globs: Iterable[str],
+        agent: str,
+        ttl_s: float = 600,
+        *,
+        exclusive: bool = True,
+        why: str | None = None,
+        transient: bool = False,
+        process: str | None = None,
+    ) -> Reservation:
+        """Say that an agent works on files; see `postroom.Room.reserve`."""
+        call = partial(
+            self._sync.reserve, globs, agent, ttl_s, exclusive=exclusive, why=why, transient=transient, process=process
+        )
+        return Reservation(self._worker, await self._worker.run(call))
+
+    reservations = in_thread(room.Room.reservations)
+    unreserve = in_thread_anyway(room.Room.unreserve)
+    reserved_by_others = in_thread(room.Room.reserved_by_others)
+    receipt = in_thread(room.Room.receipt)
+    get = in_thread(room.Room.get)
+    peek = in_thread(room.Room.peek)
+    events = in_thread(room.Room.events)
+    cursor = in_thread(room.Room.cursor)
+    stats = in_thread(room.Room.stats)
+    mailboxes = in_thread(room.Room.mailboxes)
+    agents = in_thread(room.Room.agents)
+    waits = in_thread(room.Room.waits)
+    dead_letters = in_thread(room.Room.dead_letters)
+    requeue = in_thread(room.Room.requeue)
+    purge = in_thread(room.Room.purge)
+    replay = in_thread(room.Room.replay)
+    attach = in_thread(room.Room.attach)
+    artifact = in_thread(room.Room.artifact)
 
     def watch(self, after: int | None = None, timeout_s: float | None = None) -> Stream[Change]:
         """Follow the feed with `async for`: from the number `after`, or from now on; see `postroom.Room.watch`."""

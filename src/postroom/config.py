@@ -15,6 +15,8 @@ from .message import MAX_PAYLOAD_BYTES
 
 FOLDER: Final = ".postroom"
 URL_VARIABLE: Final = "POSTROOM_URL"
+#: A file in that folder that says where the room is, when it is elsewhere: an address, as in `postroom.open`.
+POINTER: Final = "room"
 
 #: How long a receiver that is a process may keep a message before others may take it, in seconds.
 LEASE_S: Final = 30.0
@@ -95,10 +97,24 @@ def find_room(start: Path | None = None, environment: Mapping[str, str] = os.env
     for place in search_places(start or Path.cwd()):
         try:
             if place.is_dir() and place.stat().st_uid == os.geteuid():
-                return f"sqlite:{place}"
+                return address_in(place)
         except OSError:
             continue
     return None
+
+
+def address_in(place: Path) -> str:
+    """The address of the room that a `.postroom` folder means: itself, or what its pointer says, seen from beside it."""
+    try:
+        text = (place / POINTER).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        text = ""
+    if not text:
+        return f"sqlite:{place}"
+    url = parse_url(text)
+    if url.scheme in FOLDER_SCHEMES:
+        url = RoomUrl(url.scheme, str(place.parent / Path(url.rest).expanduser()), url.options)
+    return str(url)
 
 
 def main_worktree(start: Path) -> Path | None:

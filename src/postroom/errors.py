@@ -2,9 +2,13 @@
 
 PostroomError
 ├── InvalidMessage (ValueError)      you: what was sent or asked for is not valid; lists every fault
-│   └── TooManyHops                  you: a chain of messages causing messages is too long
+│   ├── TooManyHops                  you: a chain of messages causing messages is too long
+│   ├── WrongDirection               you: an action was sent from or to somebody that it does not go from or to
+│   └── DependencyCycle              you: tasks would wait for each other
 ├── RateLimited                      you: sending faster than the room allows; says when to try again
 ├── UnknownMessage (LookupError)     you: no message with that id is kept in this room
+├── UnknownTask (LookupError)        you: no task with that id is on the board
+├── ReservationConflict              another agent has reserved those files; says who, and what it works on
 ├── NoMail
 │   └── ReceiveTimeout (TimeoutError)    nobody wrote in time
 ├── NotAcked (TimeoutError)          the receiver did not ack in time; the message is still stored
@@ -66,6 +70,18 @@ class TooManyHops(InvalidMessage):
     """A chain of messages that cause messages is longer than the room allows."""
 
 
+class WrongDirection(InvalidMessage):
+    """An action was sent from or to somebody that it does not go from or to; the sentence says the rule."""
+
+
+class DependencyCycle(InvalidMessage):
+    """Tasks would wait for each other. `cycle` names them, the first again at the end; nothing was added."""
+
+    def __init__(self, cycle: list[str]) -> None:
+        self.cycle = cycle
+        super().__init__("after", f"these tasks would wait for each other: {' -> '.join(cycle)}")
+
+
 class RateLimited(PostroomError):
     """The sender is over the room's rate; nothing was stored. Try again after `retry_after_s`."""
 
@@ -76,6 +92,18 @@ class RateLimited(PostroomError):
 
 class UnknownMessage(PostroomError, LookupError):
     """No message with that id is kept in this room."""
+
+
+class UnknownTask(PostroomError, LookupError):
+    """No task with that id is on the board."""
+
+
+class ReservationConflict(PostroomError):
+    """Another agent has reserved those files. `holders` names the agents; nothing was reserved."""
+
+    def __init__(self, message: str, holders: list[str]) -> None:
+        self.holders = holders
+        super().__init__(message)
 
 
 class NoMail(PostroomError):

@@ -26,6 +26,8 @@ from .store import FEED, Change, Mailbox, Page, Query, Stats, Store
 from .upkeep import Upkeep
 
 if TYPE_CHECKING:
+    from .board import Board
+    from .reservations import Reservation, Reservations, Reserved
     from .session import Session
 
 Moment = int | str | datetime
@@ -47,6 +49,8 @@ class Room:
         self._upkeep = Upkeep(self._desk)
         self._lock = threading.Lock()
         self._agents: dict[tuple[str, bool], Agent] = {}
+        self._board: Board | None = None
+        self._reserving: Reservations | None = None
 
     @property
     def store(self) -> Store:
@@ -103,6 +107,59 @@ class Room:
         self._desk.check_open()
         host = Host(self._desk, str(self.url), self.folder)
         return open_session(host) if id is None else join_session(host, id, name)
+
+    @property
+    def board(self) -> Board:
+        """The room's tasks."""
+        with self._lock:
+            if self._board is None:
+                from .board import Board  # rooms without tasks start faster without it
+
+                self._board = Board(self._desk)
+            return self._board
+
+    def reserve(
+        self,
+        globs: Iterable[str],
+        agent: str,
+        ttl_s: float = 600,
+        *,
+        exclusive: bool = True,
+        why: str | None = None,
+        transient: bool = False,
+        process: str | None = None,
+    ) -> Reservation:
+        """Say that an agent works on files, such as "src/api/**", so that others keep out of its way. Advisory.
+
+        It ends with `ttl_s`, its release, or this process; a transient one belongs to the agent and outlives the process
+        (unless `process` names another to end with). Shared ones (`exclusive=False`) may lie over each other. Raises
+        ReservationConflict, naming the holder and what it works on, when another agent's lies in the way: then nothing
+        was reserved.
+        """
+        return self._reservations().reserve(
+            globs, agent, ttl_s, exclusive=exclusive, why=why, transient=transient, process=process
+        )
+
+    def reservations(self) -> list[Reserved]:
+        """What is reserved at this moment, the oldest first."""
+        return self._reservations().all()
+
+    def unreserve(self, agent: str, globs: Iterable[str] | None = None) -> list[str]:
+        """Take these patterns (None: all) out of an agent's reservations. Returns those that were taken out."""
+        return self._reservations().drop(agent, globs)
+
+    def reserved_by_others(self, paths: Iterable[str], agent: str | None) -> dict[str, str]:
+        """Those of these files that another agent has reserved for itself alone, each with whose they are."""
+        return self._reservations().in_the_way(paths, agent)
+
+    def _reservations(self) -> Reservations:
+        from .reservations import Reservations
+
+        self._desk.check_open()
+        with self._lock:
+            if self._reserving is None:
+                self._reserving = Reservations(self._desk)
+            return self._reserving
 
     # Looking, which changes nothing
 

@@ -24,6 +24,7 @@ from .asking import Question, take_answers
 from .clock import Clock
 from .desk import MAX_TOGETHER, Desk, Pause, Series, Steps
 from .errors import RoomClosed, RoomError
+from .held_task import HeldTask
 from .hooks import reached
 from .message import Draft
 from .received import Received
@@ -62,7 +63,7 @@ class Job:
     def undo(self) -> None:
         """Nobody gets the result: what was claimed for it goes back. In the thread."""
         message = self.result.value if isinstance(self.result, Over) else self.result
-        if isinstance(message, Received):
+        if isinstance(message, Received | HeldTask):
             message.return_unseen()
 
 

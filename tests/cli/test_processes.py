@@ -200,7 +200,9 @@ def test_bash_completes_commands_options_and_agents(cli: Cli, tmp_path: Path) ->
         "receipt",
         "requeue",
         "replay",
+        "reserve",
     ]
+    assert bash_completes(tmp_path, "postroom", "board", "bl") == ["blocked"]
     assert "--priority" in bash_completes(tmp_path, "postroom", "--room", "x", "send", "bob", "--")
     assert bash_completes(tmp_path, "postroom", "send", "rev") == ["reviewer"]
     assert bash_completes(tmp_path, "postroom", "receive", "--as", "") == ["reviewer"]

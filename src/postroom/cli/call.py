@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from postroom.room import Room
 
 AGENT_VARIABLE: Final = "POSTROOM_AGENT"
+#: The process of `postroom as`: what its program claims by commands ends with it.
+OWNER_VARIABLE: Final = "POSTROOM_OWNER"
 #: The room's cells that hold its agents begin so.
 AGENT_CELLS: Final = "agent/"
 
@@ -88,10 +90,20 @@ class Call:
     @property
     def name(self) -> str:
         """Whose name this call speaks in."""
-        name = self.args.name or os.environ.get(AGENT_VARIABLE)
-        if not name:
+        name = self.maybe_name
+        if name is None:
             raise exits.UsageError(f"say who you are: --as NAME, or ${AGENT_VARIABLE}")
-        return str(name)
+        return name
+
+    @property
+    def maybe_name(self) -> str | None:
+        """Whose name this call speaks in; None when nobody said."""
+        return self.args.name or os.environ.get(AGENT_VARIABLE) or None
+
+    @property
+    def owner(self) -> str | None:
+        """The process with which this call's claims end: that of `postroom as`, where there is one."""
+        return os.environ.get(OWNER_VARIABLE) or None
 
     def agent(self, *, transient: bool = True) -> Agent:
         """The agent of that name. A transient one leaves its claims to the next command of the same name."""

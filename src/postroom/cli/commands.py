@@ -24,7 +24,15 @@ COMMANDS: Final[dict[str, Command]] = {
     "doctor": Command(
         "doctor", "check the machine and the room, and say what to do", ("postroom doctor", "postroom doctor --json")
     ),
-    "init": Command("rooms", "make a room in this folder", ("postroom init", "postroom init --room sqlite:/srv/mail")),
+    "init": Command(
+        "rooms",
+        "make a room in this folder",
+        (
+            "postroom init",
+            "postroom init --room sqlite:/srv/mail",
+            "postroom init --layout windsurf --workers 3 --worktrees --dry-run",
+        ),
+    ),
     "status": Command("look", "the room at a glance", ("postroom status",)),
     "agents": Command("look", "who is in the room, and how they are", ("postroom agents --json",)),
     "mailboxes": Command("look", "what waits for whom", ("postroom mailboxes",)),
@@ -91,6 +99,32 @@ COMMANDS: Final[dict[str, Command]] = {
     "as": Command(
         "run_as", "run a program as an agent", ("postroom as bob -- python worker.py --fast",), function="run_as"
     ),
+    "board": Command(
+        "board",
+        "the tasks of the room: add, claim, report, list",
+        (
+            "postroom board add T1 'the schema' --as lead",
+            "postroom board add T2 'the endpoints' --after T1 --as lead",
+            "postroom board claim --as worker-1 --wait 60",
+            """postroom board done T1 '{"tables": 4}' --as worker-1""",
+            "postroom board blocked T2 'the spec is silent about errors' --as worker-1",
+            "postroom board list --tree",
+        ),
+    ),
+    "reserve": Command(
+        "reserve",
+        "say which files you work on",
+        (
+            "postroom reserve 'src/api/**' docs/api.md --as worker-1 --ttl 1h --why 'T3: the API'",
+            "postroom reserve",
+            "postroom reserve --guard",
+        ),
+    ),
+    "unreserve": Command(
+        "reserve",
+        "let others have the files",
+        ("postroom unreserve 'src/api/**' --as worker-1", "postroom unreserve --all"),
+    ),
     "demo": Command("demo", "watch agents talk, one of them killed half-way", ("postroom demo",)),
     "bench": Command(
         "bench",
@@ -109,6 +143,7 @@ COMMANDS: Final[dict[str, Command]] = {
 GROUPS: Final = (
     ("Mail", ("send", "receive", "ack", "retry", "reply", "refuse", "extend", "ask", "listen")),
     ("Channels", ("publish", "subscribe", "unsubscribe")),
+    ("Tasks and files", ("board", "reserve", "unreserve")),
     ("Looking, which changes nothing", ("status", "top", "agents", "mailboxes", "peek", "receipt", "dead", "sql")),
     ("Sessions", ("session",)),
     ("Rooms", ("init", "doctor", "requeue", "replay", "as", "demo", "bench", "completion")),

@@ -51,7 +51,8 @@ def _options_of(name: str) -> list[str]:
     module = importlib.import_module(f"postroom.cli.{command.module}")
     getattr(module, f"{command.function or name}_options")(parser)
     actions = parser._actions  # noqa: SLF001  there is no other way to ask a parser what it knows
-    return [text for action in actions for text in action.option_strings if text.startswith("--")]
+    words = [str(word) for action in actions if not action.option_strings for word in action.choices or ()]
+    return words + [text for action in actions for text in action.option_strings if text.startswith("--")]
 
 
 _BASH: Final = """\
@@ -136,6 +137,9 @@ def _fish() -> str:
         if name in NAME_COMMANDS:
             lines.append(f"complete -c postroom -n {seen} -a {names}")
         for option in _options_of(name):
+            if not option.startswith("--"):
+                lines.append(f"complete -c postroom -n {seen} -a {option}")
+                continue
             values = f" -x -a {names}" if option in NAME_OPTIONS else ""
             lines.append(f"complete -c postroom -n {seen} -l {option[2:]}{values}")
     return "\n".join(lines)

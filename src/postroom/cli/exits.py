@@ -30,7 +30,8 @@ _CODE_OF: Final = (
     ((errors.TooManyHops, errors.RoomBusy, errors.OutcomeUnknown), FAILED),
     ((errors.InvalidMessage,), USAGE),
     ((errors.SessionFailed,), SESSION_FAILED),
-    ((errors.UnknownMessage, errors.UnknownSession, errors.NoMail, errors.NotAcked, errors.AskTimeout), NOTHING),
+    ((errors.UnknownMessage, errors.UnknownSession, errors.UnknownTask, errors.NoMail), NOTHING),
+    ((errors.NotAcked, errors.AskTimeout), NOTHING),
     ((errors.RoomError,), NO_ROOM),
 )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from postroom.clock import from_iso, iso
-from postroom.config import FOLDER, URL_VARIABLE
+from postroom.config import FOLDER, URL_VARIABLE, address_in
 
 from . import exits, options, show
 
@@ -21,10 +21,21 @@ def init_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folder", metavar="FOLDER", nargs="?", help="where to make .postroom (default: $POSTROOM_URL, or here)"
     )
+    parser.add_argument(
+        "--layout", metavar="NAME", help="windsurf: a lead and workers, with mailboxes made of files and texts for each"
+    )
+    parser.add_argument("--workers", type=options.count, metavar="N", help="with --layout: so many workers (3)")
+    parser.add_argument("--worktrees", action="store_true", help="with --layout: a git worktree for each worker")
+    parser.add_argument("--dry-run", action="store_true", help="with --layout: only show what would be done")
 
 
 def init(call: Call) -> int:
-    room = call.make_room(call.args.room or _address(call.args.folder))
+    args = call.args
+    if args.layout is not None:
+        return _init_layout(call)
+    if args.workers is not None or args.worktrees or args.dry_run:
+        raise exits.UsageError("--workers, --worktrees and --dry-run go with --layout")
+    room = call.make_room(args.room or _address(args.folder))
     if call.json:
         show.document({"room": str(room.url)})
     else:
@@ -32,10 +43,46 @@ def init(call: Call) -> int:
     return exits.DONE
 
 
+def _init_layout(call: Call) -> int:
+    from .layout import LAYOUTS, MAX_WORKERS, Layout
+
+    args = call.args
+    workers = args.workers or 3
+    if args.layout not in LAYOUTS:
+        raise exits.UsageError(f"there is no layout {args.layout!r}; there is: {', '.join(LAYOUTS)}")
+    if workers > MAX_WORKERS:
+        raise exits.UsageError(f"--workers must be at most {MAX_WORKERS}, not {workers}")
+    root = Path(args.folder or ".").absolute()
+    url = args.room or os.environ.get(URL_VARIABLE) or f"files:{root / '.windsurf' / 'mailbox'}"
+    layout = Layout(root, url, workers, worktrees=args.worktrees)
+    if args.worktrees:
+        layout.check_git()
+    steps = [step for step in layout.steps() if step.word]
+    new = [] if args.dry_run else layout.enter(call.make_room(layout.url))
+    for step in () if args.dry_run else steps:
+        step.make()
+    if call.json:
+        done = [{"do": step.word, "path": step.path} for step in steps]
+        show.document({"room": layout.url, "dry_run": args.dry_run, "steps": done, "agents": ["lead", *layout.names]})
+    else:
+        _show_layout(layout.url, [f"{step.word:<6} {show.visible(step.path)}" for step in steps], new, args.dry_run)
+    return exits.DONE
+
+
+def _show_layout(url: str, steps: list[str], new: list[str], dry_run: bool) -> None:
+    for line in steps:
+        show.write(f"would {line}" if dry_run else line)
+    if not steps and not new:
+        show.write("everything is there already; there is nothing to do")
+    if not dry_run:
+        show.write(f"the room is ready: {show.visible(url)}")
+        show.write("start a session in its role: postroom as worker-1 -- COMMAND...")
+
+
 def _address(folder: str | None) -> str:
     """Where a room is made: in the folder that was named, else where commands look first."""
     named = os.environ.get(URL_VARIABLE)
-    return named if named and folder is None else f"sqlite:{Path(folder or '.').absolute() / FOLDER}"
+    return named if named and folder is None else address_in(Path(folder or ".").absolute() / FOLDER)
 
 
 def requeue_options(parser: argparse.ArgumentParser) -> None:

@@ -6,15 +6,26 @@ import argparse
 import os
 import signal
 import subprocess
+import sys
 from typing import TYPE_CHECKING, Final
 
+from postroom.actions import role_of
 from postroom.config import URL_VARIABLE
+from postroom.platform import this_process
 
 from . import exits, show
-from .call import AGENT_VARIABLE
+from .call import AGENT_VARIABLE, OWNER_VARIABLE
 
 if TYPE_CHECKING:
+    from postroom.room import Room
+
     from .call import Call
+
+#: What the program is: lead or worker.
+ROLE_VARIABLE: Final = "POSTROOM_ROLE"
+#: The room's cells that say where each worker's checkout is, and who leads.
+LAYOUT_CELL: Final = "layout"
+LEADS_CELL: Final = "board-lead"
 
 NOT_EXECUTABLE: Final = 126
 NOT_FOUND: Final = 127
@@ -24,7 +35,10 @@ PASSED_ON: Final = (*FROM_TERMINAL, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR
 
 
 def run_as_options(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "postroom as [-h] [--room URL] NAME -- COMMAND..."
+    parser.usage = "postroom as [-h] [--room URL] [--here] NAME -- COMMAND..."
+    parser.add_argument(
+        "--here", action="store_true", help="start it here, also when the agent has a worktree of its own"
+    )
     parser.add_argument("agent", metavar="NAME", help="who the program is")
     parser.add_argument("program", metavar="COMMAND", nargs="*", help="the program and its arguments")
 
@@ -35,13 +49,35 @@ def run_as(call: Call) -> int:
         raise exits.UsageError("name the program to run: postroom as NAME -- COMMAND...")
     args.name = args.agent
     room = call.room
-    environment = {**os.environ, URL_VARIABLE: str(room.url), AGENT_VARIABLE: args.agent}
+    environment = {
+        **os.environ,
+        URL_VARIABLE: str(room.url),
+        AGENT_VARIABLE: args.agent,
+        ROLE_VARIABLE: role_of(args.agent, leads(room)),
+        OWNER_VARIABLE: this_process(),  # what the program claims at the board ends with this process
+    }
     agent = call.agent(transient=False)  # heartbeats until the room is closed, which is when the program has ended
     agent.heartbeat(current_task=show.visible(" ".join(args.program))[:60])
-    return _run(args.program, environment)
+    return _run(args.program, environment, None if args.here else _checkout(room, args.agent))
 
 
-def _run(program: list[str], environment: dict[str, str]) -> int:
+def _checkout(room: Room, name: str) -> str | None:
+    """The agent's own worktree, where a layout has made one; None to stay here."""
+    cell = room.store.cell_read(LAYOUT_CELL)
+    place = cell.value["worktrees"].get(name) if cell is not None else None
+    if place is None or not os.path.isdir(place) or os.path.commonpath([place, os.getcwd()]) == place:
+        return None
+    print(f"postroom: {show.visible(name)} works in {show.visible(place)}", file=sys.stderr)
+    return str(place)
+
+
+def leads(room: Room) -> list[str]:
+    """Agents that were named as the lead of a task."""
+    cell = room.store.cell_read(LEADS_CELL)
+    return cell.value if cell is not None else []
+
+
+def _run(program: list[str], environment: dict[str, str], folder: str | None) -> int:
     """Run it to its end and return its exit status as a shell would."""
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []
@@ -54,7 +90,7 @@ def _run(program: list[str], environment: dict[str, str]) -> int:
 
     before = {number: signal.signal(number, pass_on) for number in PASSED_ON}
     try:
-        child = subprocess.Popen(program, env=environment)
+        child = subprocess.Popen(program, env=environment, cwd=folder)
         for number in early:
             pass_on(number, None)
         status = child.wait()

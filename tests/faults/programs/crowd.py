@@ -193,6 +193,10 @@ def _call_room(locks: Locks, room: Room, ada: Agent, bob: Agent, file: str) -> N
     locks.call("Session.delegate", lambda: session.delegate([]))
     session.mark_failed("on purpose")
     session.cleanup()
+    call("reserve", lambda: room.reserve(["src/**"], "ada"))
+    call("reservations", room.reservations)
+    call("reserved_by_others", lambda: room.reserved_by_others(["src/a"], "bob"))
+    call("unreserve", lambda: room.unreserve("ada"))
     reference = call("attach", lambda: room.attach(file))
     call("artifact", lambda: room.artifact(reference))
     while (message := bob.poll()) is not None:

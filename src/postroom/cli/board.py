@@ -1,0 +1,269 @@
+"""`postroom board ...`: the tasks of a room, for people and for agents that speak by commands."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from postroom.errors import InvalidMessage
+
+from . import exits, options, show
+
+if TYPE_CHECKING:
+    from postroom.held_task import HeldTask
+    from postroom.tasks import Task
+
+    from .call import Call
+
+#: What can be done at the board: the words after `postroom board`, with what they take.
+ACTIONS: Final = {
+    "add": "ID [TITLE] [--after ID]... [--payload P]",
+    "claim": "[ID] [--wait S] [--lease S]",
+    "done": "ID [RESULT]",
+    "blocked": "ID WHY",
+    "release": "ID [WHY]",
+    "extend": "ID [--lease S]",
+    "abort": "ID [WHY]",
+    "list": "[--tree] [--state WORD]",
+    "watch": "[--limit N]",
+}
+#: How many words may follow the id.
+_WORDS: Final = {"add": 1, "done": 1, "blocked": 1, "release": 1, "abort": 1}
+
+
+def board_options(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "postroom board [-h] [--room URL] [--as NAME] " + "|".join(ACTIONS) + " [ID] [TEXT] ..."
+    parser.add_argument("action", metavar="ACTION", choices=list(ACTIONS), help=_actions_help())
+    parser.add_argument("id", metavar="ID", nargs="?", help="the task")
+    parser.add_argument(
+        "text", metavar="TEXT", nargs="?", help="add: its title; done: its result, JSON or text; else: why"
+    )
+    parser.add_argument("--after", action="append", metavar="ID", default=[], help="add: wait for it; may be repeated")
+    parser.add_argument(
+        "--payload", metavar="P", help="add: what the worker needs; a JSON object, `-` for stdin, or text"
+    )
+    parser.add_argument("--wait", type=options.seconds, default=0, metavar="S", help="claim: wait for one to be ready")
+    parser.add_argument(
+        "--lease", type=options.seconds, default=600, metavar="S", help="claim, extend: yours for that long (600)"
+    )
+    parser.add_argument("--tree", action="store_true", help="list: what waits for what, as a tree")
+    parser.add_argument("--state", metavar="WORD", help="list: only ready, claimed, done, blocked or aborted ones")
+    parser.add_argument("--limit", type=options.count, metavar="N", help="watch: end after that many changes")
+
+
+def _actions_help() -> str:
+    return "one of: " + "; ".join(f"`{name} {takes}`" for name, takes in ACTIONS.items())
+
+
+def board(call: Call) -> int:
+    args = call.args
+    if args.action in ("list", "watch") and (args.id or args.text):
+        raise exits.UsageError(f"`postroom board {args.action}` takes no ID")
+    if args.id is None and args.action not in ("claim", "list", "watch"):
+        raise exits.UsageError(f"name the task: postroom board {args.action} {ACTIONS[args.action]}")
+    if args.text is not None and args.action not in _WORDS:
+        raise exits.UsageError(
+            f"{args.text!r} is one word too many: postroom board {args.action} {ACTIONS[args.action]}"
+        )
+    step: Callable[[Call], int] = globals()[f"_{args.action}"]
+    return step(call)
+
+
+def _tell(call: Call, task: Task, said: str) -> int:
+    if call.json:
+        show.document(task.to_dict())
+    else:
+        show.write(f"{show.visible(task.id)} {said}")
+    return exits.DONE
+
+
+def _add(call: Call) -> int:
+    args = call.args
+    payload = None if args.payload is None else options.payload_of(args.payload, plain=False)
+    if call.maybe_name is not None:
+        call.agent()
+    board = call.room.board
+    task = board.add(args.id, title=args.text or "", after=args.after, payload=payload, lead=call.maybe_name)
+    waits = f", waits for {', '.join(map(show.visible, task.unmet))}" if task.unmet else ""
+    return _tell(call, task, f"is on the board: {task.state}{waits}")
+
+
+def _claim(call: Call) -> int:
+    from .interrupts import Interrupts
+
+    args = call.args
+    call.agent()
+    with Interrupts(call.room) as interrupts:
+        held = call.room.board.claim(
+            call.name,
+            args.id,
+            timeout_s=args.wait,
+            lease_s=args.lease,
+            transient=True,
+            process=call.owner,
+        )
+        if held is None:
+            why = _why_not(call) if args.id else "nothing is ready; --wait S waits for a task"
+            print(f"postroom: {show.visible(why)}", file=sys.stderr)
+            if call.json:
+                show.document(None)
+            return exits.NOTHING
+        if interrupts.pending:
+            held.release("the command was interrupted")
+            interrupts.end()
+    task = call.room.board.get(held.id)
+    if call.json:
+        return _tell(call, task, "")
+    show.write(f"{show.visible(task.id)}  {show.visible(task.title)}".rstrip())
+    show.write(f"  yours until {task.lease_until}, token {task.token}")
+    if task.payload:
+        for line in show.payload_lines(task.payload):
+            show.write(line)
+    room = f" --room {args.room}" if args.room else ""
+    show.write(f"  when done: postroom board done {show.visible(task.id)} --as {show.visible(call.name + room)}")
+    return exits.DONE
+
+
+def _why_not(call: Call) -> str:
+    task = call.room.board.get(call.args.id)
+    if task.unmet and task.state == "ready":
+        return f"{task.id} waits for {', '.join(task.unmet)}"
+    until = f" until {task.lease_until}" if task.lease_until else ""
+    return f"{task.id} is {task.state}{f' by {task.owner}' if task.owner else ''}{until}"
+
+
+def _held(call: Call, step: Callable[[HeldTask], bool], said: str) -> int:
+    """Say something of a task that this agent holds."""
+    board = call.room.board
+    try:
+        counted = step(board.held(call.args.id, call.name))
+        problem = f"{call.args.id} is no longer yours: somebody else has taken it meanwhile"
+    except InvalidMessage as error:
+        if [fault.field for fault in error.faults] != ["id"]:
+            raise
+        counted, problem = False, error.faults[0].problem
+    if not counted:
+        print(f"postroom: {show.visible(problem)}", file=sys.stderr)
+        if call.json:
+            show.document(board.get(call.args.id).to_dict())
+        return exits.FAILED
+    return _tell(call, board.get(call.args.id), said)
+
+
+def _done(call: Call) -> int:
+    result = _result_of(call.args.text)
+    return _held(call, lambda task: task.done(result), "is done")
+
+
+def _result_of(text: str | None) -> Any:
+    """A result as it was written: JSON when it is JSON, else text."""
+    if text is None:
+        return None
+    import msgspec
+
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return text
+
+
+def _blocked(call: Call) -> int:
+    if not call.args.text:
+        raise exits.UsageError("say why: postroom board blocked ID WHY")
+    return _held(call, lambda task: task.blocked(call.args.text), "is blocked")
+
+
+def _release(call: Call) -> int:
+    board = call.room.board
+    if board.get(call.args.id).state in ("blocked", "aborted"):
+        board.reopen(call.args.id)
+        return _tell(call, board.get(call.args.id), "is ready again")
+    return _held(call, lambda task: task.release(call.args.text), "is ready again")
+
+
+def _extend(call: Call) -> int:
+    lease_s = call.args.lease
+    return _held(call, lambda task: task.extend(lease_s), f"is yours for {lease_s:.0f} s more")
+
+
+def _abort(call: Call) -> int:
+    args, board = call.args, call.room.board
+    if board.abort(args.id, args.text, by=call.maybe_name):
+        return _tell(call, board.get(args.id), "is aborted")
+    print(f"postroom: {show.visible(args.id)} is {board.get(args.id).state} already", file=sys.stderr)
+    return exits.FAILED
+
+
+def _list(call: Call) -> int:
+    tasks = call.room.board.tasks()
+    if call.args.state is not None:
+        from postroom.tasks import STATES
+
+        if call.args.state not in STATES:
+            raise exits.UsageError(f"--state must be one of {', '.join(STATES)}, not {call.args.state!r}")
+        tasks = [task for task in tasks if task.state == call.args.state]
+    if call.json:
+        show.document([task.to_dict() for task in tasks])
+    elif call.args.tree:
+        for line in tree(tasks):
+            show.write(line)
+        if not tasks:
+            show.write("no tasks")
+    else:
+        rows = [(t.id, _state(t), t.owner, t.title, ", ".join(t.unmet), t.lease_until, t.why) for t in tasks]
+        show.table(("task", "state", "owner", "title", "waits for", "lease until", "why"), rows, empty="no tasks")
+    return exits.DONE
+
+
+def _state(task: Task) -> str:
+    return "waiting" if task.state == "ready" and task.unmet else task.state
+
+
+def tree(tasks: list[Task]) -> list[str]:
+    """What waits for what: each task stands once, below the last one that it waits for."""
+    known = {task.id: task for task in tasks}
+    below: dict[str | None, list[Task]] = {}
+    for task in tasks:
+        above = [id for id in task.after if id in known]
+        last = next((id for id in reversed(above) if id in task.unmet), above[-1] if above else None)
+        below.setdefault(last, []).append(task)
+    lines: list[str] = []
+    shown: set[str] = set()
+    roots = [*below.get(None, ()), *tasks]  # tasks that wait for each other, written so by hand, have no root
+    todo = [(task, "", "") for task in reversed(roots)]
+    while todo:  # not by calls of calls: a chain may be longer than those can be deep
+        task, lead, indent = todo.pop()
+        if task.id in shown:
+            continue
+        shown.add(task.id)
+        lines.append(lead + _tree_line(task, known))
+        under = [each for each in below.get(task.id, ()) if each.id not in shown]
+        for place, each in enumerate(reversed(under)):
+            todo.append((each, indent + ("├─ " if place else "└─ "), indent + ("│  " if place else "   ")))
+    return lines
+
+
+def _tree_line(task: Task, known: dict[str, Task] | None = None) -> str:
+    facts = [_state(task)]
+    if task.owner and task.state != "ready":
+        facts.append(task.owner)
+    missing = [id for id in task.unmet if known is not None and id not in known]
+    if len(task.unmet) > 1 or missing or (known is None and task.unmet):
+        facts.append("waits for " + ", ".join(f"{id} (not on the board)" if id in missing else id for id in task.unmet))
+    if task.why:
+        facts.append(task.why)
+    return show.visible(f"{task.id}  {task.title}".rstrip() + f"  [{'; '.join(facts)}]")
+
+
+def _watch(call: Call) -> int:
+    for number, task in enumerate(call.room.board.watch(), 1):
+        if call.json:
+            show.document(task.to_dict())
+        else:
+            show.write(_tree_line(task))
+            sys.stdout.flush()
+        if number == call.args.limit:
+            break
+    return exits.DONE

@@ -1,0 +1,171 @@
+"""`postroom board`, as people and agents use it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from postroom.cli.board import tree
+from postroom.tasks import Task
+
+from .support import PATIENCE_S, Cli, clean_environment, start
+
+
+def task(id: str, state: str = "ready", after: tuple[str, ...] = (), unmet: tuple[str, ...] = ()) -> Task:
+    return Task(id, f"the {id}", state, None, after, unmet, None, 0, {}, None, None, None)
+
+
+def test_a_task_goes_through_its_life(cli: Cli) -> None:
+    assert cli.ok("board", "add", "T1", "the schema", "--as", "lead").out == "T1 is on the board: ready\n"
+    added = cli.ok("board", "add", "T2", "--after", "T1", "--payload", '{"spec": "x"}', "--as", "lead")
+    assert added.out == "T2 is on the board: ready, waits for T1\n"
+
+    claimed = cli.json("board", "claim", "--as", "ada")
+    assert (claimed["id"], claimed["owner"], claimed["state"], claimed["token"]) == ("T1", "ada", "claimed", 1)
+    assert cli.ok("board", "extend", "T1", "--as", "ada", "--lease", "1h").out == "T1 is yours for 3600 s more\n"
+    assert cli.ok("board", "done", "T1", '{"tables": 4}', "--as", "ada").out == "T1 is done\n"
+
+    shown = cli.ok("board", "claim", "--as", "bob").lines
+    assert shown[0] == "T2"
+    assert shown[1].startswith("  yours until 20") and shown[1].endswith(", token 1")
+    assert shown[-1] == "  when done: postroom board done T2 --as bob"
+    assert cli.ok("board", "blocked", "T2", "no key", "--as", "bob").out == "T2 is blocked\n"
+    assert cli.ok("board", "release", "T2").out == "T2 is ready again\n"
+    assert cli.ok("board", "abort", "T2", "not needed", "--as", "lead").out == "T2 is aborted\n"
+
+    tasks = cli.json("board", "list")
+    assert [(t["id"], t["state"], t["result"], t["why"]) for t in tasks] == [
+        ("T1", "done", {"tables": 4}, None),
+        ("T2", "aborted", None, "not needed"),
+    ]
+    assert [m["type"] for m in cli.json("peek", "--agent", "lead")] == ["done", "blocked"]
+
+
+def test_what_cannot_be_ends_with_its_exit_code(cli: Cli) -> None:
+    cli.ok("board", "add", "T1")
+    cli.ok("board", "add", "T2", "--after", "T1")
+    cli.ok("board", "claim", "T1", "--as", "ada")
+
+    ended = [
+        (3, ("board", "claim", "--as", "bob"), "nothing is ready; --wait S waits for a task"),
+        (3, ("board", "claim", "T2", "--as", "bob"), "T2 waits for T1"),
+        (3, ("board", "claim", "T9", "--as", "bob"), "there is no task T9 on the board"),
+        (1, ("board", "done", "T1", "--as", "bob"), "bob does not hold task T1: it is claimed by ada"),
+        (1, ("board", "abort", "T3", "--as", "eve"), ""),
+        (2, ("board", "add", "T2", "--after", "T2"), "T2 is on the board already"),
+        (2, ("board", "add", "T5", "--after", "T5"), "would wait for each other: T5 -> T5"),
+        (2, ("board", "abort", "T1", "--as", "bob"), "`abort` goes from lead to worker"),
+        (2, ("board", "blocked", "T1", "--as", "ada"), "say why"),
+        (2, ("board", "done"), "name the task: postroom board done ID [RESULT]"),
+        (2, ("board", "claim", "T1", "twice", "--as", "ada"), "one word too many"),
+        (2, ("board", "list", "T1"), "takes no ID"),
+        (2, ("board", "explode"), "invalid choice"),
+        (2, ("board", "list", "--state", "odd"), "--state must be one of ready, claimed"),
+        (2, ("board", "claim"), "say who you are"),
+    ]
+    for code, words, said in ended:
+        result = cli(*words)
+        expected = 3 if words[2:3] == ("T3",) else code
+        assert result.code == expected, (words, result)
+        assert said in result.err, (words, result.err)
+
+
+def test_a_claim_may_be_asked_for_again_by_its_agent(cli: Cli) -> None:
+    cli.ok("board", "add", "T1")
+    first, second = (cli.json("board", "claim", "T1", "--as", "ada") for _ in range(2))
+
+    assert first == second
+
+
+def test_the_list_is_a_table_and_a_tree(cli: Cli) -> None:
+    assert cli.ok("board", "list").out == cli.ok("board", "list", "--tree").out == "no tasks\n"
+    cli.ok("board", "add", "T1", "schema")
+    cli.ok("board", "add", "T2", "endpoints", "--after", "T1")
+    cli.ok("board", "add", "T3", "docs", "--after", "T1", "--after", "T2", "--after", "T9")
+    cli.ok("board", "add", "T4", "web", "--after", "T1")
+    cli.ok("board", "claim", "--as", "ada")
+
+    table = cli.ok("board", "list").lines
+    assert table[0].split() == "task state owner title waits for lease until why".split()
+    assert table[1].split()[:4] == ["T1", "claimed", "ada", "schema"]
+    assert table[2].split() == ["T2", "waiting", "endpoints", "T1"]
+    assert cli.ok("board", "list", "--tree").lines == [
+        "T1  schema  [claimed; ada]",
+        "├─ T2  endpoints  [waiting]",
+        "│  └─ T3  docs  [waiting; waits for T1, T2, T9 (not on the board)]",
+        "└─ T4  web  [waiting]",
+    ]
+    assert [t["id"] for t in cli.json("board", "list", "--state", "claimed")] == ["T1"]
+
+
+def test_a_tree_of_a_long_chain_and_of_a_circle_written_by_hand_is_drawn() -> None:
+    chain = [task(f"T{n}", after=(f"T{n - 1}",) if n else ()) for n in range(3000)]
+    assert len(tree(chain)) == 3000
+    circle = [task("A", after=("B",), unmet=("B",)), task("B", after=("A",), unmet=("A",))]
+    assert [line.strip("└─ ")[0] for line in tree(circle)] == ["A", "B"]
+
+
+def test_text_of_others_is_shown_harmlessly(cli: Cli) -> None:
+    cli.ok("board", "add", "T1", "red \u202e text")
+
+    for words in (("board", "list"), ("board", "list", "--tree")):
+        assert "\\u202e" in cli.ok(*words).out
+
+
+def test_watching_prints_what_changes(cli: Cli, tmp_path: Path) -> None:
+    watching = start("board", "watch", "--limit", "2", "--json", cwd=tmp_path, env=clean_environment())
+    other = start("board", "claim", "--wait", "20", "--as", "ada", cwd=tmp_path, env=clean_environment())
+    try:
+        lines: list[str] = []
+        for number in range(3000):
+            cli.ok("board", "add", f"T{number}")
+            if watching.poll() is not None and other.poll() is not None:
+                break
+            threading.Event().wait(0.02)
+        lines = watching.communicate(timeout=PATIENCE_S)[0].splitlines()
+        assert len(lines) == 2 and all(json.loads(line)["id"].startswith("T") for line in lines)
+        assert "yours until" in other.communicate(timeout=PATIENCE_S)[0]
+    finally:
+        for process in (watching, other):
+            process.kill()
+            process.communicate()
+
+
+def test_a_claim_that_waits_is_interrupted_cleanly(cli: Cli, tmp_path: Path) -> None:
+    cli.ok("board", "add", "T0")
+    cli.ok("board", "claim", "--as", "eve")
+    waiting = start("board", "claim", "--wait", "60", "--as", "ada", cwd=tmp_path, env=clean_environment())
+    for _ in range(3000):  # a minute: a busy machine starts programs slowly
+        if "ada" in [agent["name"] for agent in cli.json("agents")]:
+            break
+        threading.Event().wait(0.02)
+    waiting.send_signal(signal.SIGINT)
+    out, err = waiting.communicate(timeout=PATIENCE_S)
+
+    assert (waiting.returncode, out, err) == (130, "", "")
+
+
+def test_what_a_program_claims_by_commands_ends_with_the_program(cli: Cli, tmp_path: Path) -> None:
+    cli.ok("board", "add", "T1", "--as", "lead")
+    program = """
+import os, subprocess, sys
+for words in (["board", "claim"], ["reserve", "src/**"]):
+    subprocess.run([sys.executable, "-m", "postroom", *words], check=True, stdout=subprocess.DEVNULL)
+print(os.environ["POSTROOM_ROLE"], flush=True)
+sys.stdin.read()
+"""
+    running = start("as", "worker-1", "--", sys.executable, "-c", program, cwd=tmp_path, env=clean_environment())
+    try:
+        assert running.stdout is not None and running.stdout.readline() == "worker\n"
+        assert cli.json("board", "list")[0]["owner"] == "worker-1"
+        assert len(cli.json("reserve")) == 1
+    finally:
+        running.kill()
+        running.communicate()
+
+    assert [(t["state"], t["owner"]) for t in cli.json("board", "list")] == [("ready", None)]
+    assert cli.json("reserve") == []
+    assert cli.json("board", "claim", "--as", "worker-2")["token"] == 2
