@@ -13,6 +13,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
 
+TABLES = ("stores.tables", "stores.steps", "stores.tabled")
 MEMORY = ("stores.memory_room", "stores.memory")
 SQLITE = ("stores.sqlite_rows", "stores.sqlite_import", "stores.sqlite_file", "stores.sqlite_reading", "stores.sqlite")
 ROOM = (
@@ -24,7 +25,7 @@ ROOM = (
 LAYERS = (
     ("facts", ("errors", "states", "clock", "message", "config", "platform")),
     ("contracts", ("store", "hooks", "retry", "limits")),
-    ("stores", ("bells", *MEMORY, *SQLITE, "stores")),
+    ("stores", ("bells", *TABLES, *MEMORY, *SQLITE, "stores")),
     ("objects", (*ROOM, "communications", "worker_thread", "aio_serving", "aio")),
     ("doors", ("testing", "bench", "cli", "__main__")),
 )
