@@ -15,6 +15,10 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 TABLES = ("stores.tables", "stores.steps", "stores.tabled")
 MEMORY = ("stores.memory_room", "stores.memory")
+FILES = tuple(
+    f"stores.files{part}"
+    for part in ("_names", "_tree", "_log", "_message", "_room", "_board", "_intake", "_waiter", "_readme", "")
+)
 SQLITE = ("stores.sqlite_rows", "stores.sqlite_import", "stores.sqlite_file", "stores.sqlite_reading", "stores.sqlite")
 ROOM = (
     *("desk", "inbox", "received", "receipts", "artifacts", "presence"),
@@ -25,13 +29,13 @@ ROOM = (
 LAYERS = (
     ("facts", ("errors", "states", "clock", "message", "config", "platform")),
     ("contracts", ("store", "hooks", "retry", "limits")),
-    ("stores", ("bells", *TABLES, *MEMORY, *SQLITE, "stores")),
+    ("stores", ("bells", *TABLES, *MEMORY, *FILES, *SQLITE, "stores")),
     ("objects", (*ROOM, "communications", "worker_thread", "aio_serving", "aio")),
     ("doors", ("testing", "bench", "cli", "__main__")),
 )
 
 #: The modules of each store. They never import another store's, whatever their order.
-STORES = (MEMORY, SQLITE)
+STORES = (MEMORY, FILES, SQLITE)
 STORE_OF = {module: store[-1] for store in STORES for module in store}
 
 #: Where each package that others wrote may appear. The standard library may appear everywhere.

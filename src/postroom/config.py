@@ -43,6 +43,8 @@ class Config(msgspec.Struct, kw_only=True, frozen=True):
     keep_count: int = 1_000_000
     keep_bytes: int = 1024**3
     busy_timeout_s: float = 5.0
+    #: Only of rooms in files: whether the folder's group takes part too, or its owner alone.
+    group: bool = False
 
 
 class RoomUrl(msgspec.Struct, frozen=True):

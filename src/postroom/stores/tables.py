@@ -148,7 +148,11 @@ class Tables:
 
     def insert(self, draft: Draft, to_agent: str | None) -> Row:
         """Store one message behind all others, and wake those who wait for it."""
-        row = self.make_row(draft, to_agent)
+        return self.store(self.make_row(draft, to_agent))
+
+    def store(self, row: Row) -> Row:
+        """Put a new row in all tables; an answer is held for an asker that waits."""
+        draft = row.draft
         question = self.row_of(draft.answer_to or "")
         if draft.waiter is not None:
             self.set_waiter(row, draft.waiter)

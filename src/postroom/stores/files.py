@@ -1,0 +1,418 @@
+"""A room in plain files: `inbox/`, `outbox/` and `board/` for everybody who can read and write files.
+
+Every step of Postroom is one line of a log, written under a lock (`files_log`); the tables of each process follow that
+log (`files_room`), and so does the tree of files: a ready message lies in its inbox, a claimed one under
+`.postroom/claimed/`, and so on. What others do with files alone is found by looking (`files_intake`). Whoever dies between
+the log and the tree leaves the rest to the next who locks.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from .. import hooks
+from .. import store as contract
+from ..bells import Bells, NoBells, Watcher
+from ..clock import Clock
+from ..config import Config
+from ..errors import RoomClosed, RoomDamaged, RoomUnreachable
+from ..message import SALT_BITS, Draft
+from ..platform import make_private_folder, process_started
+from ..states import State
+from ..store import Claimed, Settled, Swept, Ticket, Want
+from . import steps
+from .files_board import BOARD, CLAIMS, STATUS, TASKS, Board
+from .files_intake import INBOX, OUTBOX, Intake
+from .files_log import Log, Record, RowRecord
+from .files_names import us_of_key
+from .files_readme import README
+from .files_room import BY_HAND, CHANNELS, FileRow, FileTables, Prepared, Step, prepare
+from .files_tree import OWN, TEMP, Tree
+from .files_waiter import FilesWaiter
+from .tabled import TableStore
+
+LAYOUT: Final = 1
+_PLACES: Final = ("claimed", "later", "held", "done", "dead", "rejected", "names")
+
+
+class About(msgspec.Struct):
+    """`.postroom/room.json`: the room's number, and how its time is made of the machine's since this boot."""
+
+    layout: int
+    salt: int
+    boot: str
+    base_ns: int
+
+
+class FilesStore(TableStore):
+    """Keeps a room in files below a folder."""
+
+    durable: ClassVar[bool] = True
+    shared: ClassVar[bool] = True
+
+    #: A log is written anew when it has grown by this much, and to twice what it began with.
+    log_growth_bytes = 4 * 1024 * 1024
+
+    def __init__(self, folder: Path, config: Config, clock: Clock) -> None:
+        self.clock = clock
+        self.folder = folder
+        self._config = config
+        self._pid = os.getpid()
+        self._open = True
+        self._mutex = threading.RLock()
+        self._room: FileTables | None = None
+        self._prepared: dict[int, Prepared] = {}
+        self._first_line = 0
+        self._lost: set[str] = set()  # ids that were claimed here and taken by hand in the same moment
+        try:
+            make_private_folder(folder)
+            self._tree = Tree(folder, group=config.group)
+        except OSError as error:
+            raise RoomUnreachable(f"the room's folder {folder} cannot be used: {error}") from error
+        try:
+            self._log = Log(folder / OWN, config.busy_timeout_s, 0o660 if config.group else 0o600)
+            self._board = Board(self._tree)
+            self._intake = Intake(self._tree, self._board)
+            with self._log.locked():
+                self._lay_out()
+                self._caught_up()
+        except OSError as error:
+            raise RoomUnreachable(f"the room's folder {folder} cannot be used: {error}") from error
+        self._bells_kind, self._bells = self._hang_bells()
+
+    def _hang_bells(self) -> tuple[str, Bells | None]:
+        try:
+            return "datagram", Bells(self.folder / OWN, self.clock)
+        except NoBells as why:
+            return f"watching ({why})", None
+
+    # Opening. The caller has the lock.
+
+    def _lay_out(self) -> None:
+        """Make what is missing of the tree, and know what the room is."""
+        for path in (f"{INBOX}/{CHANNELS}", OUTBOX, BOARD, *(f"{OWN}/{name}" for name in _PLACES)):
+            self._tree.folder(path, make=True)
+        about = self._read_about()
+        if about is None:
+            import secrets  # only when a room is made
+
+            about = About(LAYOUT, secrets.randbits(SALT_BITS), "", 0)
+        if not (self.folder / OWN / "log").exists():
+            self._log.begin_anew(Record(base=0))
+        self._about = about
+        if about.boot != self.clock.boot_id():
+            self._after_boot(about)
+        if self._tree.signature("README.md") is None:
+            self._tree.replace("README.md", README.encode())
+        if self._tree.signature(STATUS) is None or self._tree.signature(CLAIMS) is None:
+            self._board.write(self._tables())
+
+    def _read_about(self) -> About | None:
+        try:
+            about = msgspec.json.decode(self._tree.read(f"{OWN}/room.json", 65536), type=About)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError) as error:
+            raise RoomDamaged(f"{self.folder / OWN / 'room.json'} cannot be read: {error}") from error
+        if about.layout != LAYOUT:
+            raise RoomDamaged(f"{self.folder} has layout {about.layout}, and this Postroom knows layout {LAYOUT}")
+        return about
+
+    def _after_boot(self, about: About) -> None:
+        """The first to come after a boot fixes the room's time, for all, behind everything that happened before.
+
+        The machine may have lost power: the tree follows the whole log once more.
+        """
+        room = self._tables()
+        last_us = max(self._log.last_key_us(), max(map(us_of_key, room.rows), default=0))
+        last_ms = max((row.since_ms for row in room.rows.values()), default=0)
+        room_ms = max(self.clock.wall_ms(), last_us // 1000 + 1, last_ms + 1)
+        base_ns = room_ms * 1_000_000 - self.clock.steady_ns()
+        self._about = About(LAYOUT, about.salt, self.clock.boot_id(), base_ns)
+        self._log.set_mark(0)
+        self._tree.replace(f"{OWN}/room.json", msgspec.json.encode(self._about))
+        self._room = None
+
+    # The tables
+
+    def _check(self) -> None:
+        if self._pid != os.getpid():
+            raise RoomClosed(
+                f"the room in {self.folder} was opened by process {self._pid}, from which this process was forked; "
+                "fork before you open the room, or start processes with spawn"
+            )
+        if not self._open:
+            raise RoomClosed(f"the room in {self.folder} is closed")
+
+    def _tables(self) -> FileTables:
+        """The tables, as the log says now."""
+        room = self._room
+        while room is None or self._log.is_new():
+            self._log.reopen()
+            about = self._about
+            room = FileTables(self._config, self.clock, about.salt, about.base_ns, self._tree, self._log.reserve)
+            room.prepared = self._prepared
+            self._first_line = 0
+            self._room = room
+        for place, record in self._log.read_on():
+            self._first_line = self._first_line or place
+            room.apply(record, self._log.base + place)
+        return room
+
+    def _caught_up(self) -> FileTables:
+        """The tables; and what somebody began and did not end is ended. The caller has the lock."""
+        room = self._tables()
+        if self._log.mark() != self._log.size():
+            self._recover(room)
+        return room
+
+    def _recover(self, room: FileTables) -> None:
+        """Let the tree follow the log where somebody died before it had."""
+        mark = self._log.mark()
+        self._log.cut_off()
+        again = self._log.all_lines()
+        behind = [record for place, record in again if place > mark or mark > self._log.place]
+        for record in behind:
+            self._follow(record, room, again=True)
+        self._board.write(room)
+        self._log.set_mark(self._log.place)
+        folders: list[int] = []
+        self._commit(room, Step(), folders)
+        for folder in folders:
+            os.close(folder)
+
+    @contextmanager
+    def reading(self) -> Iterator[FileTables]:
+        self._check()
+        with self._mutex:
+            self._check()
+            if self._intake.is_due(self.clock.steady_ns()):
+                with self.step():
+                    pass
+            yield self._tables()
+
+    @contextmanager
+    def step(self, *, look: bool = True) -> Iterator[FileTables]:
+        self._check()
+        rings = Step()
+        folders: list[int] = []
+        with self._mutex:
+            self._check()
+            with self._log.locked():
+                hooks.reached("files.locked")
+                room = self._caught_up()
+                try:
+                    if look and self._intake.is_due(self.clock.steady_ns()):
+                        self._intake.take_in(room, lambda: self._commit(room, rings, folders))
+                    yield room
+                    self._commit(room, rings, folders)
+                except BaseException:
+                    if room.took:
+                        self._room = None  # what was not written down did not happen
+                    room.took = Step()
+                    raise
+                finally:
+                    room.bodies.clear()
+        hooks.reached("files.committed")
+        if self._bells is not None:
+            self._bells.ring(rings.everyone, rings.one_each)
+        for folder in folders:
+            os.fsync(folder)
+            os.close(folder)
+
+    # Writing a step down, and letting the tree follow
+
+    def _commit(self, room: FileTables, rings: Step, folders: list[int]) -> None:
+        while room.took:
+            step = room.took
+            record = room.record()
+            place = self._log.append(record, sync=self._config.sync == "full")
+            room.end_step(self._log.base + place)
+            rings.everyone.update(step.everyone)
+            rings.one_each += step.one_each
+            room.took = Step()
+            hooks.reached("files.logged")
+            self._follow(record, room, again=False)
+            if any(name.startswith(TASKS) for name in step.cells):
+                self._board.write(room)
+            hooks.reached("files.followed")
+            folders += self._folders_to_sync(record)
+            if not room.took:
+                self._log.set_mark(place)
+        room.took = Step()
+
+    def _folders_to_sync(self, record: Record) -> list[int]:
+        full = self._config.sync == "full"
+        changed = {row.path.rpartition("/")[0] for row in record.rows if full or row.fixed is not None}
+        return [self._tree.hold(folder) for folder in sorted(changed)]
+
+    def _follow(self, record: Record, room: FileTables, *, again: bool) -> None:
+        """Move the files of a step where they belong. What cannot be is a step of its own, in `room.took`."""
+        for each in record.rows:
+            if each.was != each.path:
+                self._move(each, room, again=again)
+            if each.fixed is not None and each.fixed[4] is not None:
+                with suppress(FileExistsError, FileNotFoundError):
+                    self._tree.link(each.path, each.fixed[4])
+        for _, path, signal in record.gone:
+            self._tree.unlink(path)
+            if signal is not None:
+                self._tree.unlink(signal)
+
+    def _move(self, each: RowRecord, room: FileTables, *, again: bool) -> None:
+        try:
+            if not each.path.startswith(f"{INBOX}/"):
+                self._tree.rename(each.was, each.path)
+                return
+            # a link, because it overwrites nothing, and because it does not wake those who watch for others' files
+            self._tree.link(each.was, each.path)
+        except FileNotFoundError:
+            if not again and each.was.startswith(f"{INBOX}/"):
+                self._lose(room, room.rows[each.key])
+            return
+        except FileExistsError:
+            if not self._tree.same(each.was, each.path):
+                self._name_anew(room, each)
+                return
+        except OSError as error:
+            if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                raise RoomUnreachable(f"{self.folder / each.path} cannot be made: {error.strerror}") from error
+            return  # something else stands where the folder was: the file stays where it is, and is found there
+        self._tree.unlink(each.was)
+
+    def _lose(self, room: FileTables, row: FileRow) -> None:
+        """Somebody took the file by hand in the moment in which it was claimed here: the message is theirs."""
+        self._lost.add(row.id)
+        if row.state is State.CLAIMED:
+            row.claimed_by = row.draft.to_agent or "somebody"
+            room.move(row, State.ACKED, "acked", row.claimed_by, BY_HAND)
+
+    @staticmethod
+    def _name_anew(room: FileTables, each: RowRecord) -> None:
+        """Somebody else's file has that name since a moment: the message takes another."""
+        row = room.rows.get(each.key)
+        if row is not None:
+            room.lying.pop(row.path, None)
+            row.path = each.was
+            room.touch(row)
+
+    # The methods that do more than a step on the tables
+
+    @contextmanager
+    def _files_for(self, drafts: Sequence[Draft]) -> Iterator[None]:
+        """Write the files of messages before the room is locked, so that nobody waits for the disk."""
+        self._check()
+        mine = [draft for draft in drafts if not draft.publish]
+        us = self._log.reserve((self._about.base_ns + self.clock.steady_ns()) // 1000, len(mine)) if mine else 0
+        try:
+            for draft in mine:
+                if id(draft) not in self._prepared:
+                    self._prepared[id(draft)] = prepare(self._tree, self.clock, self._about.salt, draft, us)
+                us += 1
+            yield
+        except OSError as error:
+            raise RoomUnreachable(f"{self.folder} cannot be written: {error.strerror}; nothing was stored") from error
+        finally:
+            for draft in mine:
+                unused = self._prepared.pop(id(draft), None)
+                if unused is not None:
+                    self._tree.drop(unused.path)
+
+    def put(self, drafts: Sequence[Draft]) -> list[str]:
+        with self._files_for(drafts), self.step(look=False) as room:
+            return steps.put(room, drafts)
+
+    def claim(self, want: Want) -> Claimed:
+        while True:
+            claimed = super().claim(want)
+            kept = self._really_ours(claimed)
+            if kept.deliveries or not claimed.deliveries:
+                return kept
+
+    def settle(
+        self,
+        ticket: Ticket,
+        outcome: str,
+        *,
+        detail: str | None = None,
+        delay_s: float = 0,
+        puts: Sequence[Draft] = (),
+        claim_next: Want | None = None,
+    ) -> Settled:
+        with self._files_for(puts):
+            settled = super().settle(ticket, outcome, detail=detail, delay_s=delay_s, puts=puts, claim_next=claim_next)
+        if settled.claimed is None:
+            return settled
+        return settled._replace(claimed=self._really_ours(settled.claimed))
+
+    def _really_ours(self, claimed: Claimed) -> Claimed:
+        """Without what somebody took by hand in the same moment."""
+        if not self._lost:
+            return claimed
+        with self._mutex:
+            ours = [delivery for delivery in claimed.deliveries if delivery.message.id not in self._lost]
+            self._lost -= {delivery.message.id for delivery in claimed.deliveries}
+        return Claimed(ours, claimed.next_due_s)
+
+    def about(self) -> dict[str, Any]:
+        return {"kind": "files", "path": str(self.folder), "log_bytes": self._log.size(), "bells": self._bells_kind}
+
+    # Waiting, housekeeping, the end
+
+    def listen(self, topics: Iterable[str]) -> contract.Waiter:
+        self._check()
+        names = tuple(dict.fromkeys(topics))
+        if self._bells is not None:
+            with self._mutex:
+                watch = self._intake.watch()
+            with suppress(NoBells):
+                return FilesWaiter(self._bells.listen(names), names, watch, self._hear, self.clock)
+        return Watcher(self._log.size, self.clock)
+
+    def _hear(self) -> set[str]:
+        """Take what the watch tells, for everybody in this process; the topics that it is about."""
+        with self._mutex:
+            topics = self._intake.hear() if self._open else set()
+        if topics and self._bells is not None:
+            self._bells.ring(topics)
+        return topics
+
+    def sweep(self) -> Swept:
+        swept = super().sweep()
+        with self.step(look=False) as room:
+            self._clear_up(room)
+        if self._log.size() - self._first_line > max(self.log_growth_bytes, self._first_line):
+            with self._mutex, self._log.locked():
+                room = self._caught_up()
+                self._log.begin_anew(room.whole(self._log.base + self._log.place))
+        return swept
+
+    def _clear_up(self, room: FileTables) -> None:
+        """Remove what processes that died had not finished writing."""
+        needed = {row.before for row in room.rows.values()}
+        for name in self._tree.names(TEMP):
+            pid, _, started = name.partition("-")
+            path = f"{TEMP}/{name}"
+            if pid.isdigit() and path not in needed and process_started(int(pid)) != started.partition("-")[0]:
+                self._tree.unlink(path)
+
+    def close(self) -> None:
+        if self._pid != os.getpid():
+            return
+        with self._mutex:
+            if not self._open:
+                return
+            self._open = False
+            self._intake.close()
+            self._log.close()
+            self._tree.close()
+            if self._bells is not None:
+                self._bells.close()
