@@ -370,12 +370,13 @@ class FilesStore(TableStore):
     def listen(self, topics: Iterable[str]) -> contract.Waiter:
         self._check()
         names = tuple(dict.fromkeys(topics))
-        if self._bells is not None:
-            with self._mutex:
+        with self._mutex:
+            self._check()
+            if self._bells is not None:
                 watch = self._intake.watch()
-            with suppress(NoBells):
-                return FilesWaiter(self._bells.listen(names), names, watch, self._hear, self.clock)
-        return Watcher(self._log.size, self.clock)
+                with suppress(NoBells):
+                    return FilesWaiter(self._bells.listen(names), names, watch, self._hear, self.clock)
+            return Watcher(self._log.size, self.clock)
 
     def _hear(self) -> set[str]:
         """Take what the watch tells, for everybody in this process; the topics that it is about."""

@@ -43,7 +43,8 @@ class FileRow(Row):
     #: The copy in the outbox of its sender, when it is a completion signal.
     signal: str | None = None
     since_ms: int = 0
-    #: Its last change in the feed.
+    #: Its numbers in the feed: when it was stored, and its last change.
+    first: int = 0
     number: int = 0
     news: LedgerEntry | None = None
 
@@ -96,7 +97,7 @@ class FileTables(Tables):
         self.bodies: dict[int, Body] = {}  # what was read in this step
         self.lying: dict[str, int] = {}  # path -> key of what is ready, or was dropped: what may lie in the inboxes
         self.signals: dict[str, int] = {}  # path in an outbox -> key
-        self._order: list[tuple[int, int]] = []  # (number, key); of a row only its last number counts
+        self._order: list[tuple[int, int]] = []  # (number, key); of a row only its first and its last number count
         self._sorted = True
 
     def keys(self) -> list[int]:
@@ -268,7 +269,7 @@ class FileTables(Tables):
     def ring_one(self, topic: str) -> None:
         self.took.one_each.append(topic)
 
-    # The feed: of every row its last change, in the order of their numbers
+    # The feed: of every row that it was stored, and its last change, in the order of their numbers
 
     def news_after(self, number: int, limit: int | None = None) -> Iterator[tuple[int, int, LedgerEntry]]:
         start = bisect_right(self._order, number, key=lambda each: each[0])
@@ -276,19 +277,26 @@ class FileTables(Tables):
         for each in range(start, len(self._order)):
             at, key = self._order[each]
             row = self.rows.get(key)
-            if row is None or row.number != at or row.news is None:
+            if row is None or at not in (row.first, row.number):
                 continue
             if limit is not None and given >= limit and at != last:
                 return
             given, last = given + 1, at
-            yield at, key, row.news
+            if at == row.first:
+                yield at, key, row.ledger[0]
+            if at == row.number and row.news is not None and row.news != row.ledger[0]:
+                yield at, key, row.news
 
     def forget_news(self) -> None:
-        self._order = [(at, key) for at, key in self._order if key in self.rows and self.rows[key].number == at]
+        rows = self.rows
+        self._order = [
+            (at, key) for at, key in self._order if key in rows and at in (rows[key].first, rows[key].number)
+        ]
 
-    def numbered(self, row: FileRow, number: int) -> None:
+    def _numbered(self, row: FileRow, number: int) -> None:
         """A row's last change has this number in the feed."""
         row.number = number
+        row.first = row.first or number
         self._order.append((number, row.key))
 
     # The tree
@@ -373,7 +381,7 @@ class FileTables(Tables):
         self, row: FileRow, was: str, entries: list[LedgerEntry], news: LedgerEntry | None, *, fixed: bool
     ) -> RowRecord:
         draft = [getattr(row.draft, name) for name in _FIXED]
-        about = [row.timestamp_ms, row.size_bytes, row.file, row.dropped, row.signal]
+        about = [row.timestamp_ms, row.size_bytes, row.file, row.dropped, row.signal, row.first]
         return RowRecord(
             row.key, was, row.path, row.state, row.wake_ms, row.token, row.deliveries, row.claimed_by, row.owner, row.waiter,
             row.last_delivered_ms, row.error, row.expires_ms, row.since_ms, entries, news, [*about, draft] if fixed else None,
@@ -383,7 +391,7 @@ class FileTables(Tables):
         """The step was written down, under this number."""
         for key in self.took.told:
             if key in self.rows:
-                self.numbered(self.rows[key], number)
+                self._numbered(self.rows[key], number)
         self.last_number = max(self.last_number, number)
         if len(self._order) > 1000 + 4 * len(self.rows):
             self.forget_news()
@@ -391,7 +399,9 @@ class FileTables(Tables):
     def apply(self, record: Record, number: int) -> None:
         """Take over a step of somebody else (or of our own, when the room is read anew)."""
         for each in record.rows:
-            self._apply_row(each, each.number or number)
+            self._apply_row(each, each.number or number, at_start=record.base is not None)
+        if record.base is not None:
+            self._order.sort()
         for key, _, _ in record.gone:
             if key in self.rows:
                 self.delete([self.rows[key]])
@@ -408,7 +418,7 @@ class FileTables(Tables):
         self.last_number = max(self.last_number, number)
         self.took = Step()
 
-    def _apply_row(self, each: RowRecord, number: int) -> None:
+    def _apply_row(self, each: RowRecord, number: int, *, at_start: bool) -> None:
         row = self.rows.get(each.key)
         if row is None:
             if each.fixed is None:
@@ -436,14 +446,16 @@ class FileTables(Tables):
         news = each.news or (each.entries[-1] if each.entries else None)
         if news is not None:
             row.news = news
-            self.numbered(row, number)
+            self._numbered(row, number)
+            if row.first != number and at_start:
+                self._order.append((row.first, row.key))
 
     def _known_row(self, key: int, fixed: list[Any]) -> FileRow:
-        timestamp_ms, size_bytes, file, dropped, signal, values = fixed
+        timestamp_ms, size_bytes, file, dropped, signal, first, values = fixed
         draft = Draft(payload=None, **dict(zip(_FIXED, values, strict=True)))
         return FileRow(
             key=key, id=id_of(key, self.salt), draft=draft, timestamp_ms=timestamp_ms, expires_ms=None, state=State.READY,
-            size_bytes=size_bytes, file=file, dropped=dropped, signal=signal,
+            size_bytes=size_bytes, file=file, dropped=dropped, signal=signal, first=first,
         )  # fmt: skip
 
     def whole(self, base: int) -> Record:
