@@ -236,10 +236,10 @@ class InotifyWatch:
         return self._descriptor
 
     def read(self) -> list[tuple[str, str]]:
-        try:
-            data = os.read(self._descriptor, 256 * 1024)
-        except BlockingIOError:
-            return []
+        data = b""
+        with suppress(BlockingIOError):  # to the end: there it stands when the queue ran over
+            while more := os.read(self._descriptor, 256 * 1024):
+                data += more
         found: list[tuple[str, str]] = []
         at = 0
         while at < len(data):

@@ -25,7 +25,7 @@ from ..clock import Clock
 from ..config import Config
 from ..errors import RoomClosed, RoomDamaged, RoomUnreachable
 from ..message import SALT_BITS, Draft
-from ..platform import make_private_folder, process_started
+from ..platform import make_private_folder, process_alive
 from ..states import State
 from ..store import Claimed, Settled, Swept, Ticket, Want
 from . import steps
@@ -186,8 +186,7 @@ class FilesStore(TableStore):
         self._log.set_mark(self._log.place)
         folders: list[int] = []
         self._commit(room, Step(), folders)
-        for folder in folders:
-            os.close(folder)
+        _sync(folders)
 
     @contextmanager
     def reading(self) -> Iterator[FileTables]:
@@ -215,6 +214,7 @@ class FilesStore(TableStore):
                     yield room
                     self._commit(room, rings, folders)
                 except BaseException:
+                    _sync(folders)
                     if room.took:
                         self._room = None  # what was not written down did not happen
                     room.took = Step()
@@ -224,9 +224,7 @@ class FilesStore(TableStore):
         hooks.reached("files.committed")
         if self._bells is not None:
             self._bells.ring(rings.everyone, rings.one_each)
-        for folder in folders:
-            os.fsync(folder)
-            os.close(folder)
+        _sync(folders)
 
     # Writing a step down, and letting the tree follow
 
@@ -251,7 +249,7 @@ class FilesStore(TableStore):
 
     def _folders_to_sync(self, record: Record) -> list[int]:
         full = self._config.sync == "full"
-        changed = {row.path.rpartition("/")[0] for row in record.rows if full or row.fixed is not None}
+        changed = {row.path.rpartition("/")[0] for row in record.rows if full or row.was.startswith(f"{TEMP}/")}
         return [self._tree.hold(folder) for folder in sorted(changed)]
 
     def _follow(self, record: Record, room: FileTables, *, again: bool) -> None:
@@ -399,10 +397,9 @@ class FilesStore(TableStore):
     def _clear_up(self, room: FileTables) -> None:
         """Remove what processes that died had not finished writing."""
         needed = {row.before for row in room.rows.values()}
-        for name in self._tree.names(TEMP):
-            pid, _, started = name.partition("-")
-            path = f"{TEMP}/{name}"
-            if pid.isdigit() and path not in needed and process_started(int(pid)) != started.partition("-")[0]:
+        for path in [f"{TEMP}/{name}" for name in self._tree.names(TEMP)]:
+            writer = path.rpartition("/")[2].partition("~")[0]
+            if path not in needed and process_alive(writer) is False:
                 self._tree.unlink(path)
 
     def close(self) -> None:
@@ -417,3 +414,13 @@ class FilesStore(TableStore):
             self._tree.close()
             if self._bells is not None:
                 self._bells.close()
+
+
+def _sync(folders: list[int]) -> None:
+    """Make the names in folders survive a power cut, and let go of the folders."""
+    while folders:
+        folder = folders.pop()
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from ..config import SAFETY_LOOK_S
@@ -17,7 +18,7 @@ from ..states import State
 from ..store import FEED, topic_cells, topic_channel, topic_to
 from . import steps
 from .files_board import BOARD, Board
-from .files_message import Unreadable, draft_of, read_file, timestamp_ms_of
+from .files_message import ROUND_IT_BYTES, Unreadable, draft_of, read_file, timestamp_ms_of
 from .files_names import folder_of, is_cut, is_message_file, kept_as, name_of, us_of_key
 from .files_room import CHANNELS, FileRow, FileTables
 from .files_tree import OWN, Tree
@@ -186,20 +187,21 @@ class Intake:
             self._unripe.pop(path, None)
 
     def _set_aside(self, room: FileTables, path: str, why: str) -> None:
-        self._unripe.pop(path, None)
         if path.startswith(OUTBOX):
             return  # it is read there, and not ours to move
-        name = kept_as(room.clock.wall_ms(), path.rpartition("/")[2])
+        name = kept_as(room.next_us(), path.rpartition("/")[2])
         place = f"{OWN}/rejected/{name}"
-        self._tree.replace(f"{place.removesuffix('.json')}.reason.txt", f"{path}: {why}\n".encode())
-        self._tree.rename(path, place)
+        with suppress(OSError):  # who may not move it leaves it to another
+            self._tree.replace(f"{place.removesuffix('.json')}.reason.txt", f"{path}: {why}\n".encode())
+            self._tree.rename(path, place)
+            del self._unripe[path]
 
     def _make_message(self, room: FileTables, path: str) -> None:
         folder, _, file = path.rpartition("/")
         name = self.name_of(folder)
         if name is None:
             raise Unreadable(f"{folder} is no agent's folder; names are percent-encoded there")
-        body = read_file(self._tree, path, room.config.max_payload_bytes, merge=True)
+        body = read_file(self._tree, path, 2 * room.config.max_payload_bytes + ROUND_IT_BYTES, merge=True)
         to_agent, channel = (None, name) if folder.startswith(f"{_CHANNEL_FOLDER}/") else (name, None)
         is_signal = folder.startswith(f"{OUTBOX}/")
         if is_signal:

@@ -28,7 +28,9 @@ _FURTHER: Final = (
 _ENVELOPE: Final = frozenset(("id", "from", "to", "action", "timestamp", "payload", "version", "expires_at", *_FURTHER))
 _USUAL: Final = Draft(from_agent="", payload=None)
 #: What stands around a payload is not longer than this.
-_ROUND_IT_BYTES: Final = 64 * 1024
+ROUND_IT_BYTES: Final = 64 * 1024
+#: Longer messages stand in one line.
+SPREAD_BYTES: Final = 16 * 1024
 UNKNOWN_SENDER: Final = "unknown"
 
 
@@ -74,13 +76,15 @@ def make_file(draft: Draft, id: str, timestamp: str) -> bytes:
         "id": id,
         **further,
     }
-    return msgspec.json.format(msgspec.json.encode(fields), indent=2) + b"\n"
+    data = msgspec.json.encode(fields)
+    # over several lines it is easier to read, and at the worst a hundred times as long
+    return (msgspec.json.format(data, indent=2) if len(data) <= SPREAD_BYTES else data) + b"\n"
 
 
-def read_file(tree: Tree, path: str, max_payload_bytes: int, *, merge: bool) -> Body:
+def read_file(tree: Tree, path: str, most_bytes: int, *, merge: bool) -> Body:
     """The fields of a message's file. Raises FileNotFoundError, or Unreadable with the reason."""
     try:
-        data = tree.read(path, 2 * max_payload_bytes + _ROUND_IT_BYTES)
+        data = tree.read(path, most_bytes)
     except NotAFile as error:
         raise Unreadable(str(error.strerror)) from error
     try:

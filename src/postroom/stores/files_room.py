@@ -17,7 +17,7 @@ from ..message import Draft, LedgerEntry, id_of
 from ..states import State
 from .files_log import Record, RowRecord
 from .files_message import Body, Unreadable, make_file, read_file
-from .files_names import another_of, file_of, folder_of, is_cut, kept_as, key_of_us
+from .files_names import another_of, file_of, folder_of, is_cut, kept_as, key_of_us, us_of_key
 from .files_tree import OWN, Tree
 from .tables import Row, Tables, discard, later_ms
 
@@ -27,6 +27,8 @@ SIGNALS: Final = ("done", "blocked")
 BY_HAND: Final = "its file was taken from the inbox by hand"
 #: The folders of those who are in no inbox.
 _PLACES: Final = {State.DELAYED: "later", State.HELD: "held", State.DEAD: "dead"}
+#: A message that was taken in is read whatever its size: another process may allow more than this one.
+_MOST_BYTES: Final = 1024**3
 _FIXED: Final = tuple(name for name in Draft.__struct_fields__ if name not in ("payload", "waiter"))
 
 
@@ -129,7 +131,7 @@ class FileTables(Tables):
         """
         for path in self._hunt(row):
             try:
-                return read_file(self.tree, path, self.config.max_payload_bytes, merge=row.dropped)
+                return read_file(self.tree, path, _MOST_BYTES, merge=row.dropped)
             except FileNotFoundError:
                 continue
         raise FileNotFoundError(row.path)
@@ -179,6 +181,7 @@ class FileTables(Tables):
         """Somebody who works with files alone took a message: it is done; a question is theirs to answer."""
         agent = row.draft.to_agent or "somebody"
         theirs_to_answer = row.waiter is not None and not any(entry.detail == BY_HAND for entry in row.ledger)
+        self._stop_lying(row)
         row.token += 1
         row.deliveries += 1
         row.claimed_by = agent
@@ -186,10 +189,11 @@ class FileTables(Tables):
         if theirs_to_answer:
             self.change(row, State.CLAIMED, until_ms=later_ms(self.now_ms(), AGENT_LEASE_S))
             self.write(row, "claimed", agent, BY_HAND)
-            return
-        self.change(row, State.CLAIMED)
-        self.write(row, "claimed", agent, BY_HAND)
-        self.move(row, State.ACKED, "acked", agent, BY_HAND)
+        else:
+            self.change(row, State.CLAIMED)
+            self.write(row, "claimed", agent, BY_HAND)
+            self.move(row, State.ACKED, "acked", agent, BY_HAND)
+        row.path = self.place_of(row)  # there is no file to be moved
 
     # New rows
 
@@ -328,8 +332,9 @@ class FileTables(Tables):
         return us
 
     def free_path(self, row: FileRow) -> str:
-        """A path in the inbox that nothing has."""
-        folder, name, count = self.inbox_of(row), row.file, 1
+        """A path in the inbox that nothing has. Under a name of ours, which no other program writes over."""
+        folder, count = self.inbox_of(row), 1
+        first = name = file_of(us_of_key(row.key), row.draft.type) if row.dropped else row.file
         try:
             self.tree.folder(folder, make=True)
         except OSError as error:
@@ -340,7 +345,7 @@ class FileTables(Tables):
             self.tree.tell(f"{OWN}/names/{folder.rpartition('/')[2]}", row.draft.to_agent or row.draft.channel)
         while (path := f"{folder}/{name}") in self.lying or self.tree.kind(path) is not None:
             count += 1
-            name = another_of(row.file, count)
+            name = another_of(first, count)
         return path
 
     def lie(self, row: FileRow) -> None:

@@ -182,7 +182,7 @@ class Tree:
 
     def _temp_name(self) -> str:
         """A name that tells whose it is, so that others can clear up behind a process that died."""
-        return f"{this_process().partition(':')[2].replace(':', '-')}-{id(self):x}-{self._count}"
+        return f"{this_process()}~{id(self):x}~{self._count}"
 
     def replace(self, path: str, data: bytes) -> None:
         """Give a file another content: readers see the old one or the new one, whole."""
