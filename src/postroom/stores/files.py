@@ -83,7 +83,7 @@ class FilesStore(TableStore):
             self._intake = Intake(self._tree, self._board)
             with self._log.locked():
                 self._lay_out()
-                self._caught_up()
+                self._current_log()
         except OSError as error:
             raise RoomUnreachable(f"the room's folder {folder} cannot be used: {error}") from error
         self._bells_kind, self._bells = self._hang_bells()
@@ -154,17 +154,27 @@ class FilesStore(TableStore):
 
     def _tables(self) -> FileTables:
         """The tables, as the log says now."""
+        self._current_log()
+        if self._room is None:
+            self._log.place = 0
+            self._room = self._new_tables()
         room = self._room
-        while room is None or self._log.is_new():
-            self._log.reopen()
-            about = self._about
-            room = FileTables(self._config, self.clock, about.salt, about.base_ns, self._tree, self._log.reserve)
-            room.prepared = self._prepared
-            self._first_line = 0
-            self._room = room
         for place, record in self._log.read_on():
             self._first_line = self._first_line or place
             room.apply(record, self._log.base + place)
+        return room
+
+    def _current_log(self) -> None:
+        """Have that log open which is there now; when it was written anew, the tables are to be read anew."""
+        while self._log.is_new():
+            self._log.reopen()
+            self._room = None
+            self._first_line = 0
+
+    def _new_tables(self) -> FileTables:
+        about = self._about
+        room = FileTables(self._config, self.clock, about.salt, about.base_ns, self._tree, self._log.reserve)
+        room.prepared = self._prepared
         return room
 
     def _caught_up(self) -> FileTables:
@@ -199,7 +209,10 @@ class FilesStore(TableStore):
             yield self._tables()
 
     @contextmanager
-    def step(self, *, look: bool = True) -> Iterator[FileTables]:
+    def step(self, *, look: bool = True, blind: bool = False) -> Iterator[FileTables]:
+        """The tables for one step. `look` False: what others left need not be taken in. `blind`: the step only adds,
+        and need not know what is there, so that who only sends need not read what everybody else does.
+        """
         self._check()
         rings = Step()
         folders: list[int] = []
@@ -207,7 +220,7 @@ class FilesStore(TableStore):
             self._check()
             with self._log.locked():
                 hooks.reached("files.locked")
-                room = self._caught_up()
+                room = self._blank() if blind else self._caught_up()
                 try:
                     if look and self._intake.is_due(self.clock.steady_ns()):
                         self._intake.take_in(room, lambda: self._commit(room, rings, folders))
@@ -215,7 +228,7 @@ class FilesStore(TableStore):
                     self._commit(room, rings, folders)
                 except BaseException:
                     _sync(folders)
-                    if room.took:
+                    if room.took and room is self._room:
                         self._room = None  # what was not written down did not happen
                     room.took = Step()
                     raise
@@ -226,13 +239,18 @@ class FilesStore(TableStore):
             self._bells.ring(rings.everyone, rings.one_each)
         _sync(folders)
 
+    def _blank(self) -> FileTables:
+        """Tables with nothing in them, where the room is in order; those of the room where it has to be put in order."""
+        self._current_log()
+        return self._new_tables() if self._log.mark() == self._log.size() else self._caught_up()
+
     # Writing a step down, and letting the tree follow
 
     def _commit(self, room: FileTables, rings: Step, folders: list[int]) -> None:
         while room.took:
             step = room.took
             record = room.record()
-            place = self._log.append(record, sync=self._config.sync == "full")
+            place = self._log.append(record, sync=self._config.sync == "full", unread=room is not self._room)
             room.end_step(self._log.base + place)
             rings.everyone.update(step.everyone)
             rings.one_each += step.one_each
@@ -325,7 +343,8 @@ class FilesStore(TableStore):
                     self._tree.drop(unused.path)
 
     def put(self, drafts: Sequence[Draft]) -> list[str]:
-        with self._files_for(drafts), self.step(look=False) as room:
+        blind = not any(draft.publish or draft.answer_to or draft.idempotency_key for draft in drafts)
+        with self._files_for(drafts), self.step(look=False, blind=blind) as room:
             return steps.put(room, drafts)
 
     def claim(self, want: Want) -> Claimed:

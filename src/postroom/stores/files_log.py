@@ -166,6 +166,7 @@ class Log:
         self.place = self.base = 0
 
     def size(self) -> int:
+        """How long it is."""
         return os.fstat(self._file).st_size
 
     def read_on(self) -> list[tuple[int, Record]]:
@@ -184,25 +185,29 @@ class Log:
         """All steps of the log that is open, as far as it was read."""
         return list(_lines(os.pread(self._file, self.place, 0), 0))
 
-    # Writing. The caller has the lock, and has read everything.
+    # Writing. The caller has the lock, and everything before was ended.
 
-    def append(self, record: Record, *, sync: bool) -> int:
-        """Write a step down; the place where its line ends. Raises RoomUnreachable: then it does not count."""
+    def append(self, record: Record, *, sync: bool, unread: bool = False) -> int:
+        """Write a step down; the place where its line ends. Raises RoomUnreachable: then it does not count.
+
+        `unread`: by somebody who has not read the log to its end, and will read this line like those of others.
+        """
         line = line_of(record)
+        start = self.size() if unread else self.place
         try:
-            if os.fstat(self._file).st_size != self.place:
-                os.ftruncate(self._file, self.place)  # what a killed process left
-            written = os.pwrite(self._file, line, self.place)
+            written = os.pwrite(self._file, line, start)
             while written < len(line):
-                written += os.pwrite(self._file, line[written:], self.place + written)
+                written += os.pwrite(self._file, line[written:], start + written)
             if sync:
                 os.fdatasync(self._file)
         except OSError as error:
-            with_room = f"{self.path} could not be written ({error.strerror}); nothing was changed"
-            os.ftruncate(self._file, self.place)
-            raise RoomUnreachable(with_room) from error
-        self.place += len(line)
-        return self.place
+            os.ftruncate(self._file, start)
+            raise RoomUnreachable(
+                f"{self.path} could not be written ({error.strerror}); nothing was changed"
+            ) from error
+        if not unread:
+            self.place = start + len(line)
+        return start + len(line)
 
     def mark(self) -> int:
         """Up to where the tree has followed."""
