@@ -14,6 +14,8 @@ from .errors import RoomError
 from .message import MAX_PAYLOAD_BYTES
 
 FOLDER: Final = ".postroom"
+#: In a room of files that folder is Postroom's own part of it, and has this in it.
+FILES_MARK: Final = "room.json"
 URL_VARIABLE: Final = "POSTROOM_URL"
 
 #: How long a receiver that is a process may keep a message before others may take it, in seconds.
@@ -97,7 +99,7 @@ def find_room(start: Path | None = None, environment: Mapping[str, str] = os.env
     for place in search_places(start or Path.cwd()):
         try:
             if place.is_dir() and place.stat().st_uid == os.geteuid():
-                return f"sqlite:{place}"
+                return f"files:{place.parent}" if (place / FILES_MARK).is_file() else f"sqlite:{place}"
         except OSError:
             continue
     return None

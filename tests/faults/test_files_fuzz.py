@@ -134,7 +134,22 @@ GOOD = {
     "payload": {"notes": "n", "list": [1, 2.5, None, {"deep": True}]}, "priority": 5, "channel": "general", "ttl_s": 1e6,
     "correlation_id": "c", "answer_to": "00000000-0000-7000-8000-000000000000", "hop_count": 1, "lane": "agent",
 }  # fmt: skip
-ODD: tuple[object, ...] = (None, True, -1, 1e308, 10**30, "", "\0", "x" * 300, [], {}, [[[]]], {"a": {"b": []}}, "../../x", "\ud800")
+ODD: tuple[object, ...] = (
+    None,
+    True,
+    -1,
+    1e308,
+    10**30,
+    "",
+    "\0",
+    "x" * 300,
+    [],
+    {},
+    [[[]]],
+    {"a": {"b": []}},
+    "../../x",
+    "\ud800",
+)
 
 
 def any_file(chance: random.Random) -> bytes:

@@ -22,7 +22,7 @@ from .. import hooks
 from .. import store as contract
 from ..bells import Bells, NoBells, Watcher
 from ..clock import Clock
-from ..config import Config
+from ..config import FILES_MARK, Config
 from ..errors import RoomClosed, RoomDamaged, RoomUnreachable
 from ..message import SALT_BITS, Draft
 from ..platform import make_private_folder, process_alive
@@ -71,6 +71,7 @@ class FilesStore(TableStore):
         self._room: FileTables | None = None
         self._prepared: dict[int, Prepared] = {}
         self._first_line = 0
+        self._waiters = 0
         self._lost: set[str] = set()  # ids that were claimed here and taken by hand in the same moment
         try:
             make_private_folder(folder)
@@ -117,11 +118,11 @@ class FilesStore(TableStore):
 
     def _read_about(self) -> About | None:
         try:
-            about = msgspec.json.decode(self._tree.read(f"{OWN}/room.json", 65536), type=About)
+            about = msgspec.json.decode(self._tree.read(f"{OWN}/{FILES_MARK}", 65536), type=About)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as error:
-            raise RoomDamaged(f"{self.folder / OWN / 'room.json'} cannot be read: {error}") from error
+            raise RoomDamaged(f"{self.folder / OWN / FILES_MARK} cannot be read: {error}") from error
         if about.layout != LAYOUT:
             raise RoomDamaged(f"{self.folder} has layout {about.layout}, and this Postroom knows layout {LAYOUT}")
         return about
@@ -138,7 +139,7 @@ class FilesStore(TableStore):
         base_ns = room_ms * 1_000_000 - self.clock.steady_ns()
         self._about = About(LAYOUT, about.salt, self.clock.boot_id(), base_ns)
         self._log.set_mark(0)
-        self._tree.replace(f"{OWN}/room.json", msgspec.json.encode(self._about))
+        self._tree.replace(f"{OWN}/{FILES_MARK}", msgspec.json.encode(self._about))
         self._room = None
 
     # The tables
@@ -230,6 +231,7 @@ class FilesStore(TableStore):
                     _sync(folders)
                     if room.took and room is self._room:
                         self._room = None  # what was not written down did not happen
+                        self._intake.look_again()
                     room.took = Step()
                     raise
                 finally:
@@ -380,7 +382,12 @@ class FilesStore(TableStore):
         return Claimed(ours, claimed.next_due_s)
 
     def about(self) -> dict[str, Any]:
-        return {"kind": "files", "path": str(self.folder), "log_bytes": self._log.size(), "bells": self._bells_kind}
+        return {"kind": "files", "path": str(self.folder), "log_bytes": self._log.size(), "wake_up": self._wake_up()}
+
+    def _wake_up(self) -> str:
+        if self._bells is None or self._intake.watch() is not None:
+            return self._bells_kind
+        return f"{self._bells_kind}; files that others drop are looked for once a second, because folders cannot be watched"
 
     # Waiting, housekeeping, the end
 
@@ -392,16 +399,23 @@ class FilesStore(TableStore):
             if self._bells is not None:
                 watch = self._intake.watch()
                 with suppress(NoBells):
-                    return FilesWaiter(self._bells.listen(names), names, watch, self._hear, self.clock)
+                    bell = self._bells.listen(names)
+                    self._waiters += 1
+                    return FilesWaiter(bell, names, watch, self._hear, self._forget, self.clock)
             return Watcher(self._log.size, self.clock)
 
     def _hear(self) -> set[str]:
         """Take what the watch tells, for everybody in this process; the topics that it is about."""
         with self._mutex:
             topics = self._intake.hear() if self._open else set()
-        if topics and self._bells is not None:
+        if topics and self._waiters > 1 and self._bells is not None:
             self._bells.ring(topics)
         return topics
+
+    def _forget(self) -> None:
+        """A waiter leaves."""
+        with self._mutex:
+            self._waiters -= 1
 
     def sweep(self) -> Swept:
         swept = super().sweep()

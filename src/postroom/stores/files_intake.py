@@ -18,7 +18,7 @@ from ..states import State
 from ..store import FEED, topic_cells, topic_channel, topic_to
 from . import steps
 from .files_board import BOARD, Board
-from .files_message import ROUND_IT_BYTES, Unreadable, draft_of, read_file, timestamp_ms_of
+from .files_message import ROUND_IT_BYTES, Body, Unreadable, draft_of, read_file, timestamp_ms_of
 from .files_names import folder_of, is_cut, is_message_file, kept_as, name_of, us_of_key
 from .files_room import CHANNELS, FileRow, FileTables
 from .files_tree import OWN, Tree
@@ -114,7 +114,9 @@ class Intake:
     # Looking. The caller has the lock, and the tables are as they are.
 
     def take_in(self, room: FileTables, commit: Callable[[], None]) -> None:
-        """Make messages of what was dropped, and end what was taken by hand."""
+        """Make messages of what was dropped, and end what was taken by hand: part of the caller's step, but for what is
+        too much for one, which is committed before.
+        """
         now_ns = room.clock.steady_ns()
         if self._look_everywhere or now_ns >= self._next_look_ns:
             self._next_look_ns = now_ns + round(SAFETY_LOOK_S * 1e9)
@@ -123,12 +125,11 @@ class Intake:
             self._drops.update(self._unripe)
             self._board.suspect = True
         drops, self._drops = sorted(self._drops, key=lambda path: path.rpartition("/")[::-1]), set()
-        for start in range(0, len(drops), PORTION):
-            for path in drops[start : start + PORTION]:
-                self._examine(room, path, now_ns)
-            commit()
+        for number, path in enumerate(drops, 1):
+            self._examine(room, path, now_ns)
+            if number % PORTION == 0:
+                commit()
         self._board.take_up(room)
-        commit()
 
     def _mail_folders(self) -> list[str]:
         """Every folder in which mail may lie, of agents, of channels, and of senders."""
@@ -220,6 +221,7 @@ class Intake:
         if is_signal:
             row.signal, row.path = path, self._tree.copy(path)
         room.store(row)
+        room.bodies[row.key] = body if row.dropped else Body(body.fields, merge=False)
         self._answered(room, row, draft)
 
     def _answered(self, room: FileTables, row: FileRow, draft: Draft) -> None:
@@ -235,6 +237,10 @@ class Intake:
                 room.taken_by_hand(question)
             if question.state is State.CLAIMED:
                 steps.settle(room, question, "answered", draft.from_agent, row.id, 0)
+
+    def look_again(self) -> None:
+        """What was taken in last was not written down after all."""
+        self._look_everywhere = True
 
     def close(self) -> None:
         if self._watch is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
@@ -27,6 +28,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MESSAGE_FILE: Final = re.compile(r"\d{4}-?\d\d-?\d\dT[0-9:.+-]*Z?(?:-\d+)?-(?P<action>.+)\.json", re.S)
 
 
+@lru_cache(maxsize=4096)
 def folder_of(name: str) -> str:
     """The folder of an agent or a channel. Two names never share one."""
     text = quote(name, safe=_SAFE).replace("~", "%7E")
@@ -42,6 +44,7 @@ def is_cut(folder: str) -> bool:
     return "~" in folder
 
 
+@lru_cache(maxsize=4096)
 def name_of(folder: str) -> str | None:
     """The name that a folder stands for, also where somebody made it by hand; None when it stands for none."""
     if not folder or folder[0] in "._" or is_cut(folder):

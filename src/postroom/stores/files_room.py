@@ -163,6 +163,8 @@ class FileTables(Tables):
 
     def at_hand(self, row: Row) -> bool:
         assert isinstance(row, FileRow)
+        if row.key in self.bodies:  # taken in a moment ago
+            return True
         if self.tree.kind(row.path) is None and not self.find_stray(row):
             self.taken_by_hand(row)
             return False

@@ -15,11 +15,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
+from ..config import FOLDER
 from ..platform import this_process
 
 T = TypeVar("T")
 
-OWN: Final = ".postroom"
+OWN: Final = FOLDER
 TEMP: Final = f"{OWN}/new"
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: So many folders are kept open.

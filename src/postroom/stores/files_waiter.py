@@ -18,11 +18,13 @@ class FilesWaiter(Waiter):
         topics: tuple[str, ...],
         watch: FolderWatch | None,
         hear: Callable[[], set[str]],
+        forget: Callable[[], None],
         clock: Clock,
     ) -> None:
         self._bell = bell
         self._topics = frozenset(topics)
         self._hear = hear
+        self._forget = forget
         self._clock = clock
         self._both = None if watch is None else gather([bell.fileno(), watch.fileno()])
         self._open = True
@@ -48,3 +50,4 @@ class FilesWaiter(Waiter):
             if self._both is not None:
                 self._both.close()
             self._bell.close()
+            self._forget()
