@@ -633,6 +633,17 @@ def test_messages_in_inboxes_outlive_the_loss_of_the_log(store: FilesStore, root
         assert found[ids[0]].payload == {"text": "hi"}
 
 
+def test_a_message_that_somebody_spoilt_is_set_aside_with_the_reason(store: FilesStore, root: Path) -> None:
+    id, good = send(store), send(store)
+    (root / "inbox/bob" / files(root / "inbox/bob")[0]).write_text("{")
+
+    assert [each.message.id for each in claim(store)] == [good]
+    message = store.get(id)
+    assert message is not None
+    assert message.state is State.DEAD
+    assert "can no longer be read" in str(message.error)
+
+
 def test_a_claim_that_the_log_forgot_loses_no_message(store: FilesStore, root: Path, clock: ManualClock) -> None:
     id = send(store)
     log = (root / ".postroom/log").read_bytes()

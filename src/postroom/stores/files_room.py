@@ -136,11 +136,11 @@ class FileTables(Tables):
                 continue
         raise FileNotFoundError(row.path)
 
-    def _hunt(self, row: FileRow) -> Iterator[str]:
+    def _hunt(self, row: FileRow, rounds: int = 3) -> Iterator[str]:
         """Where a message's file may be: where it belongs, where it was, and then everywhere else."""
         yield row.path
         kept = kept_as(row.key, row.file)
-        for _ in range(3):
+        for _ in range(rounds):
             if row.before:
                 yield row.before
             yield row.path
@@ -155,9 +155,11 @@ class FileTables(Tables):
 
     def find_stray(self, row: FileRow) -> bool:
         """Whether the file of a ready message lies elsewhere than it should, as after a power cut; it is there then."""
-        for path in self._hunt(row):
+        for path in self._hunt(row, rounds=1):
             if self.tree.kind(path) is not None:
+                self._stop_lying(row)
                 row.path = path
+                self.touch(row)  # and it is brought back
                 return True
         return False
 
@@ -174,15 +176,22 @@ class FileTables(Tables):
             self.taken_by_hand(row)
             return False
         except Unreadable as why:
-            row.error = f"its file can no longer be read: {why}"
-            self.move(row, State.DEAD, "dead", row.draft.to_agent, row.error)
+            self._found_unreadable(row, str(why))
             return False
         return True
+
+    def _found_unreadable(self, row: FileRow, why: str) -> None:
+        """Somebody spoilt the file of a message that waits: it is set aside, with the reason."""
+        row.error = f"its file can no longer be read: {why}"
+        row.token += 1
+        self.change(row, State.CLAIMED)
+        self.move(row, State.DEAD, "dead", row.draft.to_agent, row.error)
 
     def taken_by_hand(self, row: FileRow) -> None:
         """Somebody who works with files alone took a message: it is done; a question is theirs to answer."""
         agent = row.draft.to_agent or "somebody"
-        theirs_to_answer = row.waiter is not None and not any(entry.detail == BY_HAND for entry in row.ledger)
+        asked_anew = not any(entry.detail == BY_HAND for entry in row.ledger)
+        theirs_to_answer = row.state is State.READY and row.waiter is not None and asked_anew
         self._stop_lying(row)
         row.token += 1
         row.deliveries += 1
