@@ -188,6 +188,7 @@ def test_two_hundred_kills_in_a_files_room(files_nursery: Nursery, folder: Path,
 
 # One step, one kill
 
+LATER_STEPS = [name for name in files.STEPS if name != "send a batch"]
 POINTS = [point for point in test_points() if point.startswith("files.")]
 
 
@@ -221,7 +222,9 @@ def check_after_the_kill(room: Path, before: Any, after: Any, notes: Path) -> No
     assert figures_of(room)["messages"], "the room is empty"
 
 
-@pytest.mark.parametrize("name", files.STEPS)
+@pytest.mark.parametrize(
+    "name", ["send a batch", *(pytest.param(name, marks=pytest.mark.slow) for name in LATER_STEPS)]
+)
 def test_a_kill_at_a_test_point_of_a_files_room_leaves_the_step_undone_or_done(
     name: str, files_nursery: Nursery, tmp_path: Path
 ) -> None:

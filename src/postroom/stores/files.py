@@ -100,7 +100,7 @@ class FilesStore(TableStore):
     def _lay_out(self) -> None:
         """Make what is missing of the tree, and know what the room is."""
         for path in (f"{INBOX}/{CHANNELS}", OUTBOX, BOARD, *(f"{OWN}/{name}" for name in _PLACES)):
-            self._tree.folder(path, make=True)
+            self._tree.folder(path, make=True, sync=False)
         about = self._read_about()
         if about is None:
             import secrets  # only when a room is made
@@ -140,6 +140,7 @@ class FilesStore(TableStore):
         self._about = About(LAYOUT, about.salt, self.clock.boot_id(), base_ns)
         self._log.set_mark(0)
         self._tree.replace(f"{OWN}/{FILES_MARK}", msgspec.json.encode(self._about))
+        self._tree.sync("", OWN, INBOX)
         self._room = None
 
     # The tables

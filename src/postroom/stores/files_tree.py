@@ -42,11 +42,11 @@ class Tree:
         self._folders: dict[str, int] = {}
         self._count = 0
         self._counting = threading.Lock()
-        self._temp = self.folder(TEMP, make=True)
+        self._temp = self.folder(TEMP, make=True, sync=False)
 
     # Folders
 
-    def folder(self, path: str, *, make: bool = False) -> int:
+    def folder(self, path: str, *, make: bool = False, sync: bool = True) -> int:
         """A descriptor of a folder, to be used at once. Raises FileNotFoundError, or NotADirectoryError for a link."""
         known = self._folders.get(path)
         if known is not None:
@@ -55,7 +55,7 @@ class Tree:
         opened: list[int] = []
         try:
             for part in path.split("/"):
-                here = self._enter(here, part, make=make)
+                here = self._enter(here, part, make=make, sync=sync)
                 opened.append(here)
         except BaseException:
             for descriptor in opened:
@@ -69,7 +69,7 @@ class Tree:
         self._folders[path] = here
         return here
 
-    def _enter(self, parent: int, name: str, *, make: bool) -> int:
+    def _enter(self, parent: int, name: str, *, make: bool, sync: bool) -> int:
         try:
             return os.open(name, _FOLDER, dir_fd=parent)
         except FileNotFoundError:
@@ -78,7 +78,8 @@ class Tree:
         with suppress(FileExistsError):
             os.mkdir(name, self._folder_mode, dir_fd=parent)
             os.chmod(name, self._folder_mode, dir_fd=parent)  # whatever the umask is
-            os.fsync(parent)
+            if sync:
+                os.fsync(parent)
         return os.open(name, _FOLDER, dir_fd=parent)
 
     def _with_folder(self, path: str, act: Callable[[int], T], *, make: bool = False) -> T:
@@ -247,6 +248,11 @@ class Tree:
     def hold(self, folder: str) -> int:
         """A descriptor of a folder for `sync`, of the caller's own."""
         return os.dup(self.folder(folder))
+
+    def sync(self, *folders: str) -> None:
+        """Make the names in some folders survive a power cut."""
+        for folder in folders:
+            os.fsync(self.folder(folder) if folder else self._root)
 
     def close(self) -> None:
         """Let go of all folders."""
