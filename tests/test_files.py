@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tests.files_by_hand import SAMPLE, claim, drop, files, send, tree
 
+from postroom import hooks
 from postroom.clock import SYSTEM, ManualClock
 from postroom.config import Config
 from postroom.errors import RoomUnreachable
@@ -397,6 +398,31 @@ def test_who_claims_what_was_just_moved_out_gets_the_next(store: FilesStore, roo
     (root / "inbox/bob" / files(root / "inbox/bob")[0]).unlink()
 
     assert [each.message.id for each in claim(store, limit=1)] == [second]
+
+
+@pytest.mark.parametrize("settle", [False, True])
+def test_a_hand_that_is_faster_by_a_hair_has_the_message(
+    store: FilesStore, root: Path, tmp_path: Path, settle: bool
+) -> None:
+    """Between the choice of a message and the move of its file."""
+    first, second = send(store), send(store)
+    oldest = root / "inbox/bob" / files(root / "inbox/bob")[0]
+
+    def take() -> None:
+        if oldest.exists():
+            oldest.rename(tmp_path / "taken.json")
+
+    hooks.at("files.logged", take)
+    try:
+        got = claim(store, settle=settle)
+    finally:
+        hooks.forget()
+
+    assert [each.message.id for each in got] == [second]
+    message = store.get(first)
+    assert message is not None
+    assert message.state is State.ACKED
+    assert claim(store) == []
 
 
 def test_of_a_hand_and_a_claim_at_the_same_time_one_has_the_message(root: Path, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ file lies where the tables say.
 
 from __future__ import annotations
 
-import heapq
 import json
+import os
 import random
 import shutil
 import threading
@@ -38,7 +38,9 @@ from .test_kill_storm import Killed, held_by_two, kills_of
 
 ROLES = ("sender", "receiver", "board_writer", "dropper", "receiver", "board_writer", "sender", "housekeeper")
 AT_ONCE = 6
-LIFE_S = 0.5
+#: So much processor time, or so long, a child has before it is killed, by chance up to this.
+WORK_S = 0.25
+LIFE_S = 4.0
 
 
 @pytest.fixture
@@ -48,29 +50,39 @@ def files_nursery(tmp_path: Path) -> Iterator[Nursery]:
     nursery.close()
 
 
+def worked_s(pid: int) -> float:
+    """The processor time that a child has had: how far it came does not depend on how busy the machine is."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def storm(nursery: Nursery, folder: Path, notes: Path, kills: int) -> Killed:
     """Kill that many children, and those that are left in the end."""
     chance = random.Random(seed())
-    alive: list[tuple[int, int]] = []  # when to kill, whom
+    alive: dict[int, tuple[float, int]] = {}  # pid -> how long it works, and until when it lives at most
     killed: Killed = defaultdict(list)
     born = 0
     while born - len(alive) < kills:
         while len(alive) < AT_ONCE:
             role = ROLES[born % len(ROLES)]
             pid = nursery.fork(f"files.{role}", folder=str(folder), journal=str(notes), seed=seed() + born)
-            heapq.heappush(alive, (steady_ns() + int(chance.random() * LIFE_S * 1e9), pid))
+            alive[pid] = (chance.random() * WORK_S, steady_ns() + int(chance.random() * LIFE_S * 1e9))
             born += 1
-        time.sleep(max(0, alive[0][0] - steady_ns()) / 1e9)
-        victims = [heapq.heappop(alive)[1]]
-        if chance.random() < 0.1:
-            victims += [pid for _, pid in alive]
-            alive.clear()
+        time.sleep(0.005)
+        now_ns = steady_ns()
+        victims = [pid for pid, (work_s, until_ns) in alive.items() if now_ns > until_ns or worked_s(pid) > work_s]
+        if victims and chance.random() < 0.1:
+            victims = list(alive)
         failed = nursery.ended(victims)
         assert not failed, f"children ended by themselves ({failed}):\n{nursery.log()}"
-        at_ns = nursery.kill(*victims)
+        at_ns = nursery.kill(*victims) if victims else 0
         for pid in victims:
             killed[pid].append(at_ns)
-    nursery.kill(*[pid for _, pid in alive])
+            del alive[pid]
+    nursery.kill(*alive)
     return killed
 
 
