@@ -78,16 +78,28 @@ class FilesStore(TableStore):
             self._tree = Tree(folder, group=config.group)
         except OSError as error:
             raise RoomUnreachable(f"the room's folder {folder} cannot be used: {error}") from error
+        self._parts: list[Any] = [self._tree]  # what is to be closed
         try:
-            self._log = Log(folder / OWN, config.busy_timeout_s, 0o660 if config.group else 0o600)
-            self._board = Board(self._tree)
-            self._intake = Intake(self._tree, self._board)
-            with self._log.locked():
-                self._lay_out()
-                self._current_log()
-        except OSError as error:
-            raise RoomUnreachable(f"the room's folder {folder} cannot be used: {error}") from error
+            self._open_room(Log(folder / OWN, config.busy_timeout_s, 0o660 if config.group else 0o600))
+        except BaseException as error:
+            self._let_go()
+            if isinstance(error, OSError):
+                raise RoomUnreachable(f"the room's folder {folder} cannot be used: {error}") from error
+            raise
         self._bells_kind, self._bells = self._hang_bells()
+
+    def _open_room(self, log: Log) -> None:
+        self._log = log
+        self._board = Board(self._tree)
+        self._intake = Intake(self._tree, self._board, log.take_turn)
+        self._parts += [log, self._intake]
+        with log.locked():
+            self._lay_out()
+            self._current_log()
+
+    def _let_go(self) -> None:
+        for part in reversed(self._parts):
+            part.close()
 
     def _hang_bells(self) -> tuple[str, Bells | None]:
         try:
@@ -192,9 +204,12 @@ class FilesStore(TableStore):
         self._log.cut_off()
         again = self._log.all_lines()
         behind = [record for place, record in again if place > mark or mark > self._log.place]
-        for record in behind:
-            self._follow(record, room, again=True)
-        self._board.write(room)
+        try:
+            for record in behind:
+                self._follow(record, room, again=True)
+            self._board.write(room)
+        except OSError:
+            return  # the next one tries again
         self._log.set_mark(self._log.place)
         folders: list[int] = []
         self._commit(room, Step(), folders)
@@ -205,7 +220,7 @@ class FilesStore(TableStore):
         self._check()
         with self._mutex:
             self._check()
-            if self._intake.is_due(self.clock.steady_ns()):
+            if self._intake.glance(self._tables()):
                 with self.step():
                     pass
             yield self._tables()
@@ -220,20 +235,24 @@ class FilesStore(TableStore):
         folders: list[int] = []
         with self._mutex:
             self._check()
+            due = look and self._intake.glance(self._room or self._tables())
             with self._log.locked():
                 hooks.reached("files.locked")
                 room = self._blank() if blind else self._caught_up()
                 try:
-                    if look and self._intake.is_due(self.clock.steady_ns()):
+                    if due:
                         self._intake.take_in(room, lambda: self._commit(room, rings, folders))
                     yield room
                     self._commit(room, rings, folders)
-                except BaseException:
+                except BaseException as error:
                     _sync(folders)
                     if room.took and room is self._room:
                         self._room = None  # what was not written down did not happen
                         self._intake.look_again()
                     room.took = Step()
+                    if isinstance(error, OSError):
+                        problem = f"{self.folder} could not be read or written ({error.strerror}); nothing was changed"
+                        raise RoomUnreachable(problem) from error
                     raise
                 finally:
                     room.bodies.clear()
@@ -259,11 +278,14 @@ class FilesStore(TableStore):
             rings.one_each += step.one_each
             room.took = Step()
             hooks.reached("files.logged")
-            self._follow(record, room, again=False)
-            if any(name.startswith(TASKS) for name in step.cells):
-                self._board.write(room)
-            hooks.reached("files.followed")
-            folders += self._folders_to_sync(record)
+            try:
+                self._follow(record, room, again=False)
+                if any(name.startswith(TASKS) for name in step.cells):
+                    self._board.write(room)
+                hooks.reached("files.followed")
+                folders += self._folders_to_sync(record)
+            except OSError:
+                break  # it is written down, so it counts; the next who locks lets the tree follow
             if not room.took:
                 self._log.set_mark(place)
         room.took = Step()
@@ -303,7 +325,7 @@ class FilesStore(TableStore):
                 return
         except OSError as error:
             if error.errno not in (errno.ENOTDIR, errno.ELOOP):
-                raise RoomUnreachable(f"{self.folder / each.path} cannot be made: {error.strerror}") from error
+                raise
             return  # something else stands where the folder was: the file stays where it is, and is found there
         self._tree.unlink(each.was)
 
@@ -443,9 +465,7 @@ class FilesStore(TableStore):
             if not self._open:
                 return
             self._open = False
-            self._intake.close()
-            self._log.close()
-            self._tree.close()
+            self._let_go()
             if self._bells is not None:
                 self._bells.close()
 

@@ -22,6 +22,8 @@ BOARD: Final = "board"
 STATUS: Final = f"{BOARD}/status.json"
 CLAIMS: Final = f"{BOARD}/claims.json"
 TASKS: Final = f"{BOARD}/task/"
+#: The tasks of the board by id: the version of each cell, and its value.
+Tasks = dict[str, tuple[int, dict[str, Any]]]
 _MOST_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -33,25 +35,29 @@ class Board:
         #: Whether somebody may have changed the files.
         self.suspect = True
         self._looked: list[object] = []
+        self._known: Tasks = {}
 
-    def tasks(self, room: FileTables) -> dict[str, tuple[int, dict[str, Any]]]:
+    def tasks(self, room: FileTables) -> Tasks:
         """The tasks of the board by id: the version of each cell, and its value."""
-        found = {}
+        before, self._known = self._known, {}
         for name, (version, text) in sorted(room.cells.items()):
-            value = decode_payload(text) if name.startswith(TASKS) else None
-            if isinstance(value, dict):
-                found[name.removeprefix(TASKS)] = (version, value)
-        return found
+            if name.startswith(TASKS):
+                id = name.removeprefix(TASKS)
+                known = before.get(id)
+                value = known[1] if known is not None and known[0] == version else decode_payload(text)
+                if isinstance(value, dict):
+                    self._known[id] = (version, value)
+        return self._known
 
     def write(self, room: FileTables) -> None:
         """Let the files say what the cells say."""
         tasks = self.tasks(room)
-        self._replace(STATUS, {"updated": iso(room.clock.wall_ms()), "tasks": _status(tasks)})
-        self._replace(CLAIMS, _claims(tasks))
+        head = b'{\n  "updated": %s,\n  "tasks": ' % _json(iso(room.clock.wall_ms()))
+        self._replace(STATUS, head + _lines(_status(tasks), b"    ") + b"\n}\n")
+        self._replace(CLAIMS, _lines(_claims(tasks), b"  ") + b"\n")
         self._looked = self._signatures()
 
-    def _replace(self, path: str, value: object) -> None:
-        data = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    def _replace(self, path: str, data: bytes) -> None:
         self._tree.rename(self._tree.temp(data, sync=False), path)  # made anew from the log after a power cut
 
     def _signatures(self) -> list[object]:
@@ -93,9 +99,7 @@ class Board:
             return None
         return value if isinstance(value, dict) else {}
 
-    def _take_up_task(
-        self, room: FileTables, id: str, entry: dict[str, Any], tasks: dict[str, tuple[int, dict[str, Any]]]
-    ) -> None:
+    def _take_up_task(self, room: FileTables, id: str, entry: dict[str, Any], tasks: Tasks) -> None:
         version, value = tasks.get(id, (0, {}))
         if entry.get("version", version) != version:
             return  # from an older copy of the file: the cell has changed since
@@ -133,11 +137,11 @@ def _set(room: FileTables, id: str, value: dict[str, Any]) -> None:
     room.set_cell(TASKS + id, msgspec.json.encode(value).decode())
 
 
-def _status(tasks: dict[str, tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+def _status(tasks: Tasks) -> dict[str, Any]:
     return {id: {**value, "version": version} for id, (version, value) in tasks.items()}
 
 
-def _claims(tasks: dict[str, tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+def _claims(tasks: Tasks) -> dict[str, Any]:
     return {
         id: {
             "owner": value["owner"],
@@ -148,3 +152,14 @@ def _claims(tasks: dict[str, tuple[int, dict[str, Any]]]) -> dict[str, Any]:
         for id, (version, value) in tasks.items()
         if value.get("owner") is not None and value.get("state") == "claimed"
     }
+
+
+_json: Final = msgspec.json.Encoder().encode
+
+
+def _lines(entries: dict[str, Any], indent: bytes) -> bytes:
+    """An object with each of its entries on a line of its own: thousands of tasks are written after every change."""
+    if not entries:
+        return b"{}"
+    lines = b",\n".join(indent + _json(id) + b": " + _json(entry) for id, entry in entries.items())
+    return b"{\n" + lines + b"\n" + indent[2:] + b"}"

@@ -30,6 +30,7 @@ PORTION: Final = 500
 INBOX: Final = "inbox"
 OUTBOX: Final = "outbox"
 _CHANNEL_FOLDER: Final = f"{INBOX}/{CHANNELS}"
+_LOOK_NS: Final = round(SAFETY_LOOK_S * 1e9)
 #: A folder's time of change is believed when it is this old: the clocks of file systems are coarse.
 _SETTLED_NS: Final = 1_000_000_000
 
@@ -37,13 +38,15 @@ _SETTLED_NS: Final = 1_000_000_000
 class Intake:
     """What this process has yet to look at."""
 
-    def __init__(self, tree: Tree, board: Board) -> None:
+    def __init__(self, tree: Tree, board: Board, take_turn: Callable[[int, int], bool]) -> None:
         self._tree = tree
         self._board = board
+        self._take_turn = take_turn
         self._watch: FolderWatch | None = None
         self._watched = False
         self._drops: set[str] = set()  # paths that may be new
         self._folders: dict[str, tuple[int, int]] = {}  # folder -> (its time of change, when that was seen)
+        self._absent: set[str] = set()  # paths of messages that were not there
         self._unripe: dict[str, tuple[object, int]] = {}  # path -> (what it looked like, since when)
         self._next_look_ns = 0
         self._look_everywhere = True
@@ -105,31 +108,21 @@ class Intake:
             return None
         return whole if folder_of(whole) == last else None
 
-    def is_due(self, now_ns: int) -> bool:
-        """Whether there is something to look at now."""
+    # Looking at the folders. Nobody has to wait for that: what is seen here is looked at again under the lock.
+
+    def glance(self, room: FileTables) -> bool:
+        """Look at what may have changed; whether there is something to take in. The tables may be a little old."""
         self.watch()
         self.hear()
-        return bool(self._drops or self._look_everywhere or self._board.suspect or now_ns >= self._next_look_ns)
-
-    # Looking. The caller has the lock, and the tables are as they are.
-
-    def take_in(self, room: FileTables, commit: Callable[[], None]) -> None:
-        """Make messages of what was dropped, and end what was taken by hand: part of the caller's step, but for what is
-        too much for one, which is committed before.
-        """
         now_ns = room.clock.steady_ns()
         if self._look_everywhere or now_ns >= self._next_look_ns:
-            self._next_look_ns = now_ns + round(SAFETY_LOOK_S * 1e9)
             everything, self._look_everywhere = self._look_everywhere, False
-            self._survey(room, everything=everything)
+            self._next_look_ns = now_ns + _LOOK_NS
+            if self._take_turn(now_ns, _LOOK_NS) or everything:  # one process in a second looks for all of them
+                self._survey(room, everything=everything)
             self._drops.update(self._unripe)
             self._board.suspect = True
-        drops, self._drops = sorted(self._drops, key=lambda path: path.rpartition("/")[::-1]), set()
-        for number, path in enumerate(drops, 1):
-            self._examine(room, path, now_ns)
-            if number % PORTION == 0:
-                commit()
-        self._board.take_up(room)
+        return bool(self._drops or self._absent or self._board.suspect)
 
     def _mail_folders(self) -> list[str]:
         """Every folder in which mail may lie, of agents, of channels, and of senders."""
@@ -140,6 +133,7 @@ class Intake:
 
     def _survey(self, room: FileTables, *, everything: bool) -> None:
         """Compare the folders with the tables: what is new there, and what is no longer there."""
+        self._tree.look_again()
         folders = self._mail_folders()
         lying: dict[str, list[str]] = {}
         for path in room.lying:
@@ -152,25 +146,43 @@ class Intake:
                 self._folders[folder] = (changed_ns, room.clock.wall_ms() * 1_000_000)
                 self._compare(room, folder, lying.get(folder, []))
         for folder in lying.keys() - set(folders):
-            for path in lying[folder]:
-                self._missing(room, path)
+            self._absent.update(lying[folder])
 
     def _compare(self, room: FileTables, folder: str, lying: list[str]) -> None:
         there = {f"{folder}/{name}" for name in self._tree.names(folder) if is_message_file(name)}
         self._drops |= there - room.lying.keys() - room.signals.keys()
-        for path in lying:
-            if path not in there:
-                self._missing(room, path)
+        self._absent.update(path for path in lying if path not in there)
 
-    def _missing(self, room: FileTables, path: str) -> None:
-        row = room.rows[room.lying[path]]
-        if self._tree.kind(path) is None and row.state is State.READY and not room.find_stray(row):
+    # Taking in. The caller has the lock, and the tables are as they are.
+
+    def take_in(self, room: FileTables, commit: Callable[[], None]) -> None:
+        """Make messages of what was dropped, and end what was taken by hand: part of the caller's step, but for what is
+        too much for one, which is committed before.
+        """
+        absent, self._absent = self._absent, set()
+        for path in absent:
+            self._check_absent(room, path)
+        drops, self._drops = sorted(self._drops, key=lambda path: path.rpartition("/")[::-1]), set()
+        now_ns = room.clock.steady_ns()
+        for number, path in enumerate(drops, 1):
+            self._examine(room, path, now_ns)
+            if number % PORTION == 0:
+                commit()
+        self._board.take_up(room)
+
+    def _check_absent(self, room: FileTables, path: str) -> None:
+        key = room.lying.get(path)
+        if key is None or self._tree.kind(path) is not None:
+            return
+        row = room.rows[key]
+        if row.state is State.READY and not room.find_stray(row):
             room.taken_by_hand(row)
 
     def _examine(self, room: FileTables, path: str, now_ns: int) -> None:
         """Make a message of one file; leave it alone while it is none, and set it aside when it stays so."""
-        looks = self._tree.signature(path)
-        if path in room.lying or path in room.signals or looks is None or stat.S_ISDIR(looks[0]):
+        known = path in room.lying or path in room.signals
+        looks = None if known else self._tree.signature(path)
+        if looks is None or stat.S_ISDIR(looks[0]):
             self._unripe.pop(path, None)
             return
         try:

@@ -3,7 +3,8 @@
 `lock` is locked (flock, which the system frees with the process) for each step. `log` has one line for each step: a
 checksum and JSON. A line that a killed process left unfinished does not count and is cut off by the next. `mark` says
 up to which place of the log the tree has followed: what lies behind it is done again by the next who locks, and doing
-it twice does no harm. `keys` holds the last microsecond that was given to a message.
+it twice does no harm. `keys` holds the last microsecond that was given to a message, `turn` the moment in which somebody
+last looked at all folders.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import msgspec
 from ..clock import SYSTEM
 from ..errors import RoomBusy, RoomDamaged, RoomUnreachable
 from ..message import LedgerEntry
+from ..platform import sync_folder
 
 _PLACE: Final = struct.Struct("<q")
 _LINE: Final = b"%08x "
@@ -91,6 +93,7 @@ class Log:
         self._lock = os.open(folder / "lock", _FLAGS, mode)
         self._keys = os.open(folder / "keys", _FLAGS, mode)
         self._mark = os.open(folder / "mark", _FLAGS, mode)
+        self._turn = os.open(folder / "turn", _FLAGS, mode)
         self._threads = threading.Lock()
         self._file = -1
         self._inode = -1
@@ -142,6 +145,14 @@ class Log:
                 return first
             finally:
                 fcntl.flock(self._keys, fcntl.LOCK_UN)
+
+    def take_turn(self, now_ns: int, span_ns: int) -> bool:
+        """Whether nobody took a turn within that span of the steady clock; then it is taken. Two may take it at once."""
+        last_ns = _read_place(self._turn)
+        if last_ns <= now_ns < last_ns + span_ns:  # a later one is from before a boot
+            return False
+        os.pwrite(self._turn, _PLACE.pack(now_ns), 0)
+        return True
 
     def last_key_us(self) -> int:
         """The last microsecond that was taken."""
@@ -229,13 +240,14 @@ class Log:
             os.close(descriptor)
         self.set_mark(len(line))
         os.rename(new, self.path)
+        sync_folder(self._folder)  # or the old one might be back after a power cut, without what comes from now on
 
     def cut_off(self) -> None:
         """Cut off what a killed process left unfinished. The caller has the lock, and has read everything."""
         os.ftruncate(self._file, self.place)
 
     def close(self) -> None:
-        for descriptor in (self._lock, self._keys, self._mark, self._file):
+        for descriptor in (self._lock, self._keys, self._mark, self._turn, self._file):
             if descriptor >= 0:
                 os.close(descriptor)
 

@@ -123,6 +123,8 @@ def _check_kinds(draft: Draft) -> None:
         value = getattr(draft, name)
         if type(value) is not int or not 0 <= value < 2**31:
             raise InvalidMessage(name, f"must be a whole number, 0 or more, not {value!r}")
+    if type(draft.delay_s) not in (int, float):
+        raise InvalidMessage("delay_s", f"must be a number of seconds, not {type(draft.delay_s).__name__}")
     for name in ("answer_to", "replay_of", "lane"):
         value = getattr(draft, name)
         if value is not None and not isinstance(value, str):

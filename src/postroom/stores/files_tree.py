@@ -104,6 +104,11 @@ class Tree:
         os.close(self._folders.pop(path))
         return True
 
+    def look_again(self) -> None:
+        """Forget folders that were moved away, or replaced, since they were opened."""
+        for path in list(self._folders):
+            self._forget(path)
+
     def names(self, folder: str) -> list[str]:
         """What lies in a folder; nothing when there is none, or a link in its place."""
         try:
