@@ -16,7 +16,7 @@ import pytest
 from .programs.files import open_files
 from .programs.nursery import steady_ns
 from .programs.rooms import want
-from .support import Nursery, count
+from .support import PATIENCE_S, Nursery, count
 
 
 def run_crowd(nursery: Nursery, folder: Path, tmp_path: Path, messages: int, figure: Callable[[str], None]) -> None:
@@ -34,9 +34,10 @@ def run_crowd(nursery: Nursery, folder: Path, tmp_path: Path, messages: int, fig
         nursery.fork("files.crowd_claimer", out=str(tmp_path / f"taken{n}"), number=n, **common)
         for n in range(claimers)
     ]
-    nursery.finish(*sending)
+    patience_s = PATIENCE_S + messages / 20
+    nursery.finish(*sending, patience_s=patience_s)
     (tmp_path / "stop").touch()
-    nursery.finish(*claiming)
+    nursery.finish(*claiming, patience_s=patience_s)
     took_s = (steady_ns() - start_ns) / 1e9
     sent = [id for n in range(senders) for id in json.loads((tmp_path / f"sent{n}").read_text())]
     reports = [json.loads((tmp_path / f"taken{n}").read_text()) for n in range(claimers)]
