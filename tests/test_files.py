@@ -670,6 +670,45 @@ def test_a_message_that_somebody_spoilt_is_set_aside_with_the_reason(store: File
     assert "can no longer be read" in str(message.error)
 
 
+@pytest.mark.parametrize("again", ["mark", "all"])
+def test_a_file_dropped_under_the_name_of_one_that_was_being_moved_is_not_taken_for_it(
+    store: FilesStore, root: Path, clock: ManualClock, again: str
+) -> None:
+    """Somebody died after a claim's file was moved and before the mark said so; a boot follows the whole log again."""
+    drop(root / "inbox/bob/task.json", {"payload": {"n": 0}})
+    store.find(Query())
+    mark = (root / ".postroom/mark").read_bytes()
+    (first,) = claim(store)
+    if again == "all":
+        store.settle(first.ticket, "acked")
+    store.close()
+    drop(root / "inbox/bob/task.json", {"payload": {"n": 1}})
+    (root / ".postroom/mark").write_bytes(mark if again == "mark" else bytes(8))
+
+    with closing(FilesStore(root, Config(), clock)) as later:
+        assert [each.message.payload for each in claim(later)] == [{"n": 1}]
+        assert sorted(m.payload["n"] for m in later.find(Query()).messages) == [0, 1]
+
+
+def test_a_step_that_is_written_down_counts_though_the_tree_cannot_follow(
+    store: FilesStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = send(store)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(store._tree, "rename", full)
+        (delivery,) = claim(store)
+        assert store.settle(delivery.ticket, "acked").held
+        send(store)
+
+    assert [each.message.payload for each in claim(store)] == [{"text": "hi"}]
+    assert [path for path in tree(root) if path.startswith(".postroom/done/") and id]
+    assert files(root / "inbox/bob") == []
+
+
 def test_a_claim_that_the_log_forgot_loses_no_message(store: FilesStore, root: Path, clock: ManualClock) -> None:
     id = send(store)
     log = (root / ".postroom/log").read_bytes()

@@ -31,7 +31,7 @@ from ..store import Claimed, Settled, Swept, Ticket, Want
 from . import steps
 from .files_board import BOARD, CLAIMS, STATUS, TASKS, Board
 from .files_intake import INBOX, OUTBOX, Intake
-from .files_log import Log, Record, RowRecord
+from .files_log import Log, Record
 from .files_names import us_of_key
 from .files_readme import README
 from .files_room import BY_HAND, CHANNELS, FileRow, FileTables, Prepared, Step, prepare
@@ -202,11 +202,9 @@ class FilesStore(TableStore):
         """Let the tree follow the log where somebody died before it had."""
         mark = self._log.mark()
         self._log.cut_off()
-        again = self._log.all_lines()
-        behind = [record for place, record in again if place > mark or mark > self._log.place]
+        behind = [record for place, record in self._log.all_lines() if place > mark or mark > self._log.place]
         try:
-            for record in behind:
-                self._follow(record, room, again=True)
+            self._follow_again(behind, room)
             self._board.write(room)
         except OSError:
             return  # the next one tries again
@@ -214,6 +212,37 @@ class FilesStore(TableStore):
         folders: list[int] = []
         self._commit(room, Step(), folders)
         _sync(folders)
+
+    def _follow_again(self, records: list[Record], room: FileTables) -> None:
+        """Bring every file of some steps where it belongs in the end, from wherever they left it.
+
+        Whatever was moved already is left alone: in an inbox, a file of the same name may be somebody else's by now
+        (tests/test_files.py: test_a_file_dropped_under_the_name_of_one_that_was_being_moved_is_not_taken_for_it).
+        """
+        places: dict[int, list[str]] = {}
+        for record in records:
+            for each in record.rows:
+                places.setdefault(each.key, []).append(each.was)
+            self._remove(record)
+        for key, before in places.items():
+            row = room.rows.get(key)
+            if row is not None:
+                self._bring(row, before[::-1], room)
+
+    def _bring(self, row: FileRow, before: list[str], room: FileTables) -> None:
+        for was in dict.fromkeys(before):
+            if was == row.path or self._tree.kind(was) is None:
+                continue
+            if self._tree.kind(row.path) is None:
+                self._move(row, was, room)
+            elif self._tree.same(was, row.path):  # somebody died between the two halves of a move into an inbox
+                self._tree.unlink(was)
+            elif row.path.startswith(f"{INBOX}/") and not was.startswith(f"{INBOX}/"):
+                self._name_anew(room, row, was)
+                return
+        if row.signal is not None:
+            with suppress(FileExistsError, FileNotFoundError):
+                self._tree.link(row.path, row.signal)
 
     @contextmanager
     def reading(self) -> Iterator[FileTables]:
@@ -235,7 +264,7 @@ class FilesStore(TableStore):
         folders: list[int] = []
         with self._mutex:
             self._check()
-            due = look and self._intake.glance(self._room or self._tables())
+            due = look and self._intake.glance(self._tables())
             with self._log.locked():
                 hooks.reached("files.locked")
                 room = self._blank() if blind else self._caught_up()
@@ -269,6 +298,7 @@ class FilesStore(TableStore):
     # Writing a step down, and letting the tree follow
 
     def _commit(self, room: FileTables, rings: Step, folders: list[int]) -> None:
+        in_order = self._log.mark() == self._log.size()
         while room.took:
             step = room.took
             record = room.record()
@@ -279,14 +309,14 @@ class FilesStore(TableStore):
             room.took = Step()
             hooks.reached("files.logged")
             try:
-                self._follow(record, room, again=False)
+                self._follow(record, room)
                 if any(name.startswith(TASKS) for name in step.cells):
                     self._board.write(room)
                 hooks.reached("files.followed")
                 folders += self._folders_to_sync(record)
             except OSError:
                 break  # it is written down, so it counts; the next who locks lets the tree follow
-            if not room.took:
+            if in_order and not room.took:
                 self._log.set_mark(place)
         room.took = Step()
 
@@ -295,39 +325,43 @@ class FilesStore(TableStore):
         changed = {row.path.rpartition("/")[0] for row in record.rows if full or row.was.startswith(f"{TEMP}/")}
         return [self._tree.hold(folder) for folder in sorted(changed)]
 
-    def _follow(self, record: Record, room: FileTables, *, again: bool) -> None:
+    def _follow(self, record: Record, room: FileTables) -> None:
         """Move the files of a step where they belong. What cannot be is a step of its own, in `room.took`."""
         for each in record.rows:
-            if each.was != each.path:
-                self._move(each, room, again=again)
-            if each.fixed is not None and each.fixed[4] is not None:
+            row = room.rows[each.key]
+            if each.was != each.path and not self._move(row, each.was, room) and each.was.startswith(f"{INBOX}/"):
+                self._lose(room, row)
+            if each.fixed is not None and row.signal is not None:
                 with suppress(FileExistsError, FileNotFoundError):
-                    self._tree.link(each.path, each.fixed[4])
+                    self._tree.link(row.path, row.signal)
+        self._remove(record)
+
+    def _remove(self, record: Record) -> None:
         for _, path, signal in record.gone:
             self._tree.unlink(path)
             if signal is not None:
                 self._tree.unlink(signal)
 
-    def _move(self, each: RowRecord, room: FileTables, *, again: bool) -> None:
+    def _move(self, row: FileRow, was: str, room: FileTables) -> bool:
+        """Move a message's file where it belongs now. False when it is not where it was: somebody took it."""
         try:
-            if not each.path.startswith(f"{INBOX}/"):
-                self._tree.rename(each.was, each.path)
-                return
+            if not row.path.startswith(f"{INBOX}/"):
+                self._tree.rename(was, row.path)
+                return True
             # a link, because it overwrites nothing, and because it does not wake those who watch for others' files
-            self._tree.link(each.was, each.path)
+            self._tree.link(was, row.path)
         except FileNotFoundError:
-            if not again and each.was.startswith(f"{INBOX}/"):
-                self._lose(room, room.rows[each.key])
-            return
+            return False
         except FileExistsError:
-            if not self._tree.same(each.was, each.path):
-                self._name_anew(room, each)
-                return
+            if not self._tree.same(was, row.path):
+                self._name_anew(room, row, was)
+                return True
         except OSError as error:
             if error.errno not in (errno.ENOTDIR, errno.ELOOP):
                 raise
-            return  # something else stands where the folder was: the file stays where it is, and is found there
-        self._tree.unlink(each.was)
+            return True  # something else stands where the folder was: the file stays where it is, and is found there
+        self._tree.unlink(was)
+        return True
 
     def _lose(self, room: FileTables, row: FileRow) -> None:
         """Somebody took the file by hand in the moment in which it was claimed here: the message is theirs."""
@@ -337,13 +371,11 @@ class FilesStore(TableStore):
             room.move(row, State.ACKED, "acked", row.claimed_by, BY_HAND)
 
     @staticmethod
-    def _name_anew(room: FileTables, each: RowRecord) -> None:
+    def _name_anew(room: FileTables, row: FileRow, was: str) -> None:
         """Somebody else's file has that name since a moment: the message takes another."""
-        row = room.rows.get(each.key)
-        if row is not None:
-            room.lying.pop(row.path, None)
-            row.path = each.was
-            room.touch(row)
+        room.lying.pop(row.path, None)
+        row.path = was
+        room.touch(row)
 
     # The methods that do more than a step on the tables
 
