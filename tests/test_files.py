@@ -469,6 +469,32 @@ def test_a_question_may_be_answered_by_hand(store: FilesStore, root: Path, tmp_p
     assert [each.message.id for each in claim(store, "ada", ids=(answer.id,))] == [answer.id]
 
 
+def test_a_question_may_be_answered_by_hand_and_left_where_it_lies(
+    store: FilesStore, root: Path, clock: ManualClock
+) -> None:
+    question = send(store, "shell", waiter=this_process())
+    drop(root / "inbox/ada/answer.json", {"from": "shell", "payload": {"n": 42}, "answer_to": question})
+    clock.advance(2)
+
+    (answer,) = store.find(Query(answer_to=question)).messages
+
+    answered = store.get(question)
+    assert answered is not None
+    assert (answered.state, answer.state) == (State.ANSWERED, State.HELD)
+    assert files(root / "inbox/shell") == []
+    clock.advance(2)
+    assert len(store.find(Query()).messages) == 2
+
+
+def test_an_id_that_somebody_made_up_is_not_believed(store: FilesStore, root: Path) -> None:
+    send(store)
+    id = "7fffffff" + store.find(Query()).messages[0].id[8:]
+    drop(root / "inbox/bob/x.json", {"payload": {"n": 1}, "id": id})
+
+    assert [each.message.payload for each in claim(store)] == [{"text": "hi"}, {"n": 1}]
+    assert store.get(id) is None
+
+
 # Outboxes
 
 

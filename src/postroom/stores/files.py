@@ -365,7 +365,8 @@ class FilesStore(TableStore):
 
     def _lose(self, room: FileTables, row: FileRow) -> None:
         """Somebody took the file by hand in the moment in which it was claimed here: the message is theirs."""
-        self._lost.add(row.id)
+        if row.state in (State.CLAIMED, State.ACKED):
+            self._lost.add(row.id)
         if row.state is State.CLAIMED:
             row.claimed_by = row.draft.to_agent or "somebody"
             room.move(row, State.ACKED, "acked", row.claimed_by, BY_HAND)

@@ -19,7 +19,7 @@ from ..store import FEED, topic_cells, topic_channel, topic_to
 from . import steps
 from .files_board import BOARD, Board
 from .files_message import ROUND_IT_BYTES, Body, Unreadable, draft_of, read_file, timestamp_ms_of
-from .files_names import folder_of, is_cut, is_message_file, kept_as, name_of, us_of_key
+from .files_names import folder_of, is_cut, is_message_file, kept_as, name_of
 from .files_room import CHANNELS, FileRow, FileTables
 from .files_tree import OWN, Tree
 
@@ -149,7 +149,10 @@ class Intake:
             self._absent.update(lying[folder])
 
     def _compare(self, room: FileTables, folder: str, lying: list[str]) -> None:
-        there = {f"{folder}/{name}" for name in self._tree.names(folder) if is_message_file(name)}
+        try:
+            there = {f"{folder}/{name}" for name in self._tree.names(folder) if is_message_file(name)}
+        except OSError:  # not ours to read: whoever may will
+            return
         self._drops |= there - room.lying.keys() - room.signals.keys()
         self._absent.update(path for path in lying if path not in there)
 
@@ -223,11 +226,13 @@ class Intake:
                 return  # a file to be read, for nobody in particular
             body.fields["from"] = name
         key = key_of(body.fields.get("id") or "", room.salt) if isinstance(body.fields.get("id"), str) else None
-        ours = key is not None and key not in room.rows and not is_signal
+        us = room.us_given(key)
+        ours = us is not None and not is_signal
         draft = draft_of(body, file, to_agent, channel, room.config)
         if draft.idempotency_key is not None and (draft.from_agent, draft.idempotency_key) in room.sent:
             raise Unreadable(f"idempotency_key: {draft.idempotency_key!r} was used by {draft.from_agent!r} before")
-        us = us_of_key(key) if ours and key is not None else room.next_us()
+        if us is None or not ours:
+            us = room.next_us()
         row = room.row_at(draft, to_agent, us, timestamp_ms_of(body, room.clock.wall_ms()), file, path)
         row.dropped = not ours
         if is_signal:
@@ -244,11 +249,10 @@ class Intake:
             and question.state in (State.READY, State.CLAIMED)
             and question.draft.to_agent in (draft.from_agent, None)
         ):
-            if question.state is State.READY:
-                assert isinstance(question, FileRow)
-                room.taken_by_hand(question)
-            if question.state is State.CLAIMED:
-                steps.settle(room, question, "answered", draft.from_agent, row.id, 0)
+            assert isinstance(question, FileRow)
+            if question.state is State.READY:  # its file may still lie there
+                room.claimed_by_hand(question, draft.from_agent)
+            steps.settle(room, question, "answered", draft.from_agent, row.id, 0)
 
     def look_again(self) -> None:
         """What was taken in last was not written down after all."""

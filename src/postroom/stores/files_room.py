@@ -188,23 +188,24 @@ class FileTables(Tables):
         self.move(row, State.DEAD, "dead", row.draft.to_agent, row.error)
 
     def taken_by_hand(self, row: FileRow) -> None:
-        """Somebody who works with files alone took a message: it is done; a question is theirs to answer."""
+        """Somebody who works with files alone took a message: it is done; a question is theirs to answer, for a while."""
         agent = row.draft.to_agent or "somebody"
-        asked_anew = not any(entry.detail == BY_HAND for entry in row.ledger)
-        theirs_to_answer = row.state is State.READY and row.waiter is not None and asked_anew
+        taken_before = any(entry.detail == BY_HAND for entry in row.ledger)
+        theirs_to_answer = row.state is State.READY and row.waiter is not None and not taken_before
         self._stop_lying(row)
+        self.claimed_by_hand(row, agent)
+        if not theirs_to_answer:
+            self.move(row, State.ACKED, "acked", agent, BY_HAND)
+        row.path = self.place_of(row)  # there is no file to be moved
+
+    def claimed_by_hand(self, row: FileRow, agent: str) -> None:
+        """Somebody who works with files alone has a message, for ten minutes."""
         row.token += 1
         row.deliveries += 1
         row.claimed_by = agent
         row.last_delivered_ms = self.clock.wall_ms()
-        if theirs_to_answer:
-            self.change(row, State.CLAIMED, until_ms=later_ms(self.now_ms(), AGENT_LEASE_S))
-            self.write(row, "claimed", agent, BY_HAND)
-        else:
-            self.change(row, State.CLAIMED)
-            self.write(row, "claimed", agent, BY_HAND)
-            self.move(row, State.ACKED, "acked", agent, BY_HAND)
-        row.path = self.place_of(row)  # there is no file to be moved
+        self.change(row, State.CLAIMED, until_ms=later_ms(self.now_ms(), AGENT_LEASE_S))
+        self.write(row, "claimed", agent, BY_HAND)
 
     # New rows
 
@@ -336,6 +337,13 @@ class FileTables(Tables):
         if row.state in _PLACES:
             return f"{OWN}/{_PLACES[row.state]}/{kept}"
         return f"{OWN}/done/{iso(row.key >> 21)[:10]}/{kept}"
+
+    def us_given(self, key: int | None) -> int | None:
+        """The microsecond of a message that this room once stored and does not know any more; None for all others."""
+        if key is None or key in self.rows:
+            return None
+        us = us_of_key(key)
+        return us if key_of_us(us) == key and us <= self.now_ns() // 1000 + 1_000_000 else None
 
     def next_us(self) -> int:
         """A microsecond behind those of all other messages."""

@@ -143,8 +143,10 @@ class Tree:
         folder, _, name = path.rpartition("/")
         try:
             about = self._with_folder(folder, lambda fd: os.stat(name, dir_fd=fd, follow_symlinks=False))
-        except OSError:
-            return None
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
+                return None
+            raise
         return about.st_mode, about.st_ino, about.st_size, about.st_mtime_ns
 
     def read(self, path: str, most_bytes: int) -> bytes:
