@@ -48,10 +48,10 @@ class Background(Generic[T]):
         return self._result
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", pytest.param("files", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of a room of this test's own; opening it twice gives the same room."""
-    return f"memory:{tmp_path.name}" if request.param == "memory" else f"sqlite:{tmp_path}/room"
+    return f"memory:{tmp_path.name}" if request.param == "memory" else f"{request.param}:{tmp_path}/room"
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
 
+TABLES = ("stores.tables", "stores.steps", "stores.tabled")
 MEMORY = ("stores.memory_room", "stores.memory")
 SQLITE = (
     *("stores.sqlite_rows", "stores.sqlite_import", "stores.sqlite_log", "stores.sqlite_file"),
@@ -26,6 +27,10 @@ BOARD = (
     *("tasks", "actions", "board_index", "board_book", "held_task", "board_keeper", "board_mail", "board"),
     *("globs", "reservations"),
 )
+FILES = tuple(
+    f"stores.files{part}"
+    for part in ("_names", "_tree", "_log", "_message", "_room", "_board", "_intake", "_waiter", "_readme", "")
+)
 ROOM = (
     *("desk", "inbox", "received", "ahead", "receipts", "artifacts", "presence", *BOARD),
     *("asking", "serving", "upkeep", "agent", *SESSION, "room", "patterns", "opening", "worker_process"),
@@ -35,7 +40,7 @@ ROOM = (
 LAYERS = (
     ("facts", ("errors", "states", "clock", "message", "config", "platform")),
     ("contracts", ("store", "hooks", "retry", "limits", "fork_server", "processes")),
-    ("stores", ("bells", *MEMORY, *SQLITE, "stores")),
+    ("stores", ("bells", *TABLES, *MEMORY, *FILES, *SQLITE, "stores")),
     (
         "objects",
         (*ROOM, "communications", "aio_waiting", "worker_thread", "aio_calls", "aio_serving", "aio_board", "aio"),
@@ -44,7 +49,7 @@ LAYERS = (
 )
 
 #: The modules of each store. They never import another store's, whatever their order.
-STORES = (MEMORY, SQLITE)
+STORES = (MEMORY, FILES, SQLITE)
 STORE_OF = {module: store[-1] for store in STORES for module in store}
 
 #: Where each package that others wrote may appear. The standard library may appear everywhere.

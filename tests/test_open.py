@@ -42,6 +42,16 @@ def test_the_nearest_room_above_is_used(empty_place: Path) -> None:
     assert not (empty_place / ".postroom").exists()
 
 
+def test_a_room_of_files_is_found_from_inside(empty_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own part has the name that rooms are looked for by; nobody makes a second room in there."""
+    with postroom.open(f"files:{empty_place}/mail"):
+        pass
+    monkeypatch.chdir(empty_place / "mail" / "inbox")
+
+    with postroom.open() as found:
+        assert (found.url.scheme, found.folder) == ("files", empty_place / "mail")
+
+
 def test_the_environment_names_the_room(empty_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POSTROOM_URL", f"sqlite:{empty_place}/other?max_deliveries=7")
 

@@ -24,3 +24,12 @@ class TestSqliteStore(StoreContract):
         from postroom.stores.sqlite import SqliteStore
 
         return SqliteStore(self.folder, config, clock)
+
+
+class TestFilesStore(StoreContract):
+    """The store for agents that can only read and write files."""
+
+    def open(self, clock: Clock, config: Config) -> Store:
+        from postroom.stores.files import FilesStore
+
+        return FilesStore(self.folder, config, clock)

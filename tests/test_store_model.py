@@ -1,4 +1,4 @@
-"""Chance drives the memory store and the SQLite store side by side, and a plain model says what they must do.
+"""Chance drives the stores of memory, SQLite and files side by side, and a plain model says what they must do.
 
 500 runs of 50 steps; POSTROOM_MODEL_RUNS makes it more. Every run prints its seed: POSTROOM_MODEL_SEED repeats it.
 """
@@ -25,6 +25,7 @@ from postroom.errors import InvalidMessage
 from postroom.message import Draft, Message, check
 from postroom.states import PUBLIC_NAME, State
 from postroom.store import ANY, Claimed, Query, Store, Ticket, Want
+from postroom.stores.files import FilesStore
 from postroom.stores.memory import MemoryStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import gone_process
@@ -64,25 +65,32 @@ class Holder:
 
 
 class Stores(RuleBasedStateMachine):
-    """Two stores and a model of one room. Every rule does the same with all three and compares what they say."""
+    """Three stores and a model of one room. Every rule does the same with all four and compares what they say."""
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = ManualClock()
-        self.folder = Path(tempfile.mkdtemp(prefix="postroom-model-"))
+        # in memory where that can be: what syncing the disk promises is not what is tested here
+        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self.folder = Path(tempfile.mkdtemp(prefix="postroom-model-", dir=memory))
         self.model = Model()
         self.model.wall = self.clock.wall_ms()
-        self.stores: list[Store] = [MemoryStore(Config(), self.clock), self.open_sqlite()]
-        self.ids: list[list[str]] = [[], []]  # for each store: number -> id
-        self.numbers: list[dict[str, int]] = [{}, {}]  # and back
+        self.stores: list[Store] = [MemoryStore(Config(), self.clock), self.open_sqlite(), self.open_files()]
+        self.ids: list[list[str]] = [[], [], []]  # for each store: number -> id
+        self.numbers: list[dict[str, int]] = [{}, {}, {}]  # and back
         # for each store: a cell and the model's version of it -> the store's own version
-        self.versions: list[dict[tuple[str, int], int]] = [{}, {}]
-        self.seen = [0, 0]  # for each store: how far its feed is read
+        self.versions: list[dict[tuple[str, int], int]] = [{}, {}, {}]
+        self.seen = [0, 0, 0]  # for each store: how far its feed is read
         self.holders: list[Holder] = []
         self.steps = 0
 
     def open_sqlite(self) -> Store:
-        return SqliteStore(self.folder, Config(), self.clock)
+        return SqliteStore(self.folder / "sqlite", Config(), self.clock)
+
+    def open_files(self) -> Store:
+        store = FilesStore(self.folder / "files", Config(), self.clock)
+        store.log_growth_bytes = 8000  # so that the log is written anew now and then
+        return store
 
     def teardown(self) -> None:
         for store in self.stores:
@@ -370,6 +378,8 @@ class Stores(RuleBasedStateMachine):
     def open_again(self) -> None:
         self.stores[1].close()
         self.stores[1] = self.open_sqlite()
+        self.stores[2].close()
+        self.stores[2] = self.open_files()
 
     # What must be true after every step
 
@@ -465,7 +475,7 @@ def wanted(**fields: Any) -> Fields:
 
 
 @pytest.mark.slow
-def test_both_stores_do_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_stores_do_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():  # also when all is well: who wants the same run again needs its seed
         print(f"\n{STEPS} steps {RUNS} times, POSTROOM_MODEL_SEED={SEED}", flush=True)
     run_state_machine_as_test(

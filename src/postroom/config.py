@@ -14,6 +14,8 @@ from .errors import RoomError
 from .message import MAX_PAYLOAD_BYTES
 
 FOLDER: Final = ".postroom"
+#: In a room of files that folder is Postroom's own part of it, and has this in it.
+FILES_MARK: Final = "room.json"
 URL_VARIABLE: Final = "POSTROOM_URL"
 #: A file in that folder that says where the room is, when it is elsewhere: an address, as in `postroom.open`.
 POINTER: Final = "room"
@@ -45,6 +47,8 @@ class Config(msgspec.Struct, kw_only=True, frozen=True):
     keep_count: int = 1_000_000
     keep_bytes: int = 1024**3
     busy_timeout_s: float = 5.0
+    #: Only of rooms in files: whether the folder's group takes part too, or its owner alone.
+    group: bool = False
 
 
 class RoomUrl(msgspec.Struct, frozen=True):
@@ -105,6 +109,8 @@ def find_room(start: Path | None = None, environment: Mapping[str, str] = os.env
 
 def address_in(place: Path) -> str:
     """The address of the room that a `.postroom` folder means: itself, or what its pointer says, seen from beside it."""
+    if (place / FILES_MARK).is_file():
+        return f"files:{place.parent}"
     try:
         text = (place / POINTER).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):

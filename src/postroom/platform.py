@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import struct
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from .clock import SYSTEM
 
@@ -262,3 +263,160 @@ def make_private_folder(folder: Path) -> bool:
     for made in missing:
         sync_folder(made.parent)
     return True
+
+
+# Watching folders. A watch is a hint: names of files that may be new, or ANYTHING where it cannot say which.
+
+#: Instead of a name: look at the whole folder. Instead of a folder: look at all of them (a queue ran over).
+ANYTHING: Final = ""
+
+
+class NoWatch(Exception):
+    """This system has no means to watch folders, or no more of them; look by yourself now and then."""
+
+
+class FolderWatch(Protocol):
+    """Tells what was completed in some folders: moved there, or closed after writing.
+
+    With inotify a file that appears by `os.link` is not told of, so that who makes files so does not wake watchers.
+    """
+
+    def add(self, folder: Path, name: str, *, of_folders: bool = False) -> None:
+        """Watch a folder; `read` calls it `name`. `of_folders`: also tell of folders that are made in it. Twice is once.
+
+        Raises NoWatch when it cannot be watched.
+        """
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def fileno(self) -> int:
+        """A descriptor that can be read when there is something to tell."""
+
+    def read(self) -> list[tuple[str, str]]:
+        """What happened since the last call, without waiting: folder and name, or ANYTHING."""
+
+    def close(self) -> None:
+        """Stop watching."""
+
+
+def watch_folders() -> FolderWatch:
+    """A watch of no folder yet. Raises NoWatch: on Linux when this user has too many of them (128 unless set)."""
+    return InotifyWatch() if LINUX else KqueueWatch()
+
+
+_EVENT: Final = struct.Struct("iIII")
+_IN_CLOSE_WRITE: Final = 0x8
+_IN_MOVED_TO: Final = 0x80
+_IN_CREATE: Final = 0x100
+_IN_Q_OVERFLOW: Final = 0x4000
+_IN_IGNORED: Final = 0x8000
+_IN_ONLYDIR: Final = 0x0100_0000
+_IN_DONT_FOLLOW: Final = 0x0200_0000
+_IN_ISDIR: Final = 0x4000_0000
+
+
+class InotifyWatch:
+    """Folders watched by inotify."""
+
+    def __init__(self) -> None:
+        import ctypes  # only by those who watch
+
+        self._errno = ctypes.get_errno
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._descriptor: int = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._descriptor < 0:
+            raise NoWatch(os.strerror(self._errno()))
+        self._names: dict[int, str] = {}
+        self._numbers: dict[str, int] = {}
+
+    def add(self, folder: Path, name: str, *, of_folders: bool = False) -> None:
+        flags = _IN_CLOSE_WRITE | _IN_MOVED_TO | _IN_ONLYDIR | _IN_DONT_FOLLOW | (_IN_CREATE if of_folders else 0)
+        number = self._libc.inotify_add_watch(self._descriptor, os.fsencode(folder), flags)
+        if number < 0:
+            raise NoWatch(os.strerror(self._errno()))
+        self._names[number] = name
+        self._numbers[name] = number
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._numbers
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def read(self) -> list[tuple[str, str]]:
+        data = b""
+        with suppress(BlockingIOError):  # to the end: there it stands when the queue ran over
+            while more := os.read(self._descriptor, 256 * 1024):
+                data += more
+        found: list[tuple[str, str]] = []
+        at = 0
+        while at < len(data):
+            number, mask, _, length = _EVENT.unpack_from(data, at)
+            name = os.fsdecode(data[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0"))
+            at += _EVENT.size + length
+            if mask & _IN_Q_OVERFLOW:
+                found.append((ANYTHING, ANYTHING))
+            elif mask & _IN_IGNORED:  # the folder is gone; one that gets its name later is another
+                gone = self._names.pop(number, None)
+                if gone is not None and self._numbers.get(gone) == number:
+                    del self._numbers[gone]
+            elif number in self._names and (mask & _IN_ISDIR or not mask & _IN_CREATE):
+                found.append((self._names[number], name))
+        return found
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class KqueueWatch:
+    """Folders watched by kqueue (BSD, macOS): it tells the folder, not the name."""
+
+    def __init__(self) -> None:
+        self._select: Any = select
+        if not hasattr(select, "kqueue"):
+            raise NoWatch("this system has neither inotify nor kqueue")
+        self._queue = self._select.kqueue()
+        self._names: dict[int, str] = {}
+        self._numbers: dict[str, int] = {}
+
+    def add(self, folder: Path, name: str, *, of_folders: bool = False) -> None:  # noqa: ARG002  (it tells all)
+        if name in self._numbers:
+            return
+        try:
+            number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise NoWatch(str(error)) from error
+        kq = self._select
+        flags, what = kq.KQ_EV_ADD | kq.KQ_EV_CLEAR, kq.KQ_NOTE_WRITE | kq.KQ_NOTE_EXTEND
+        self._queue.control([kq.kevent(number, kq.KQ_FILTER_VNODE, flags, what)], 0)
+        self._names[number] = name
+        self._numbers[name] = number
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._numbers
+
+    def fileno(self) -> int:
+        number: int = self._queue.fileno()
+        return number
+
+    def read(self) -> list[tuple[str, str]]:
+        told = self._queue.control(None, 1000, 0)
+        return [(self._names[event.ident], ANYTHING) for event in told if event.ident in self._names]
+
+    def close(self) -> None:
+        for number in self._names:
+            os.close(number)
+        self._queue.close()
+
+
+def gather(descriptors: list[int]) -> Any:
+    """One object whose descriptor can be read when one of these can; `close()` lets go of it, not of them."""
+    if hasattr(select, "epoll"):
+        epoll = select.epoll()
+        for descriptor in descriptors:
+            epoll.register(descriptor, select.EPOLLIN)
+        return epoll
+    kq: Any = select
+    queue = kq.kqueue()
+    queue.control([kq.kevent(each, kq.KQ_FILTER_READ, kq.KQ_EV_ADD) for each in descriptors], 0)
+    return queue

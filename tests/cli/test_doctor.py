@@ -57,6 +57,19 @@ def test_a_healthy_room_passes(cli: Cli) -> None:
     assert all(seen[name]["verdict"] == "ok" for name in ("room", "rights", "integrity", "claims", "upkeep"))
 
 
+def test_a_healthy_room_of_files_passes(cli: Cli, tmp_path: Path) -> None:
+    address = f"files:{tmp_path}/mail"
+    code, seen = doctor(cli, "--room", address)
+    assert (code, seen["room"]["verdict"]) == (4, "fail")
+    cli.ok("init", "--room", address)
+    cli.send("hi", "--room", address)
+
+    code, seen = doctor(cli, "--room", address)
+
+    assert code == 0
+    assert all(seen[name]["verdict"] == "ok" for name in ("room", "rights", "wake-up", "dead letters", "upkeep"))
+
+
 def test_for_people_each_check_is_a_line(cli: Cli) -> None:
     lines = cli.ok("doctor").lines
 

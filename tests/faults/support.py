@@ -85,16 +85,16 @@ class Nursery:
         at_ns: int = self._ask(kill=pids)["at_ns"]
         return at_ns
 
-    def wait(self, pid: int) -> int:
+    def wait(self, pid: int, patience_s: float = PATIENCE_S) -> int:
         """Wait until a child has ended; its exit code, or minus the signal that ended it. Fails when it never ends."""
-        status: int | None = self._ask(wait=pid, patience_s=PATIENCE_S)["status"]
-        assert status is not None, f"a child did not end in {PATIENCE_S:g} s:\n{self.log()}"
+        status: int | None = self._ask(wait=pid, patience_s=patience_s)["status"]
+        assert status is not None, f"a child did not end in {patience_s:g} s:\n{self.log()}"
         return status
 
-    def finish(self, *pids: int) -> None:
+    def finish(self, *pids: int, patience_s: float = PATIENCE_S) -> None:
         """Wait for these children, and fail with what they wrote as soon as one of them failed."""
         for pid in pids:
-            status = self.wait(pid)
+            status = self.wait(pid, patience_s)
             assert status == 0, f"a child ended with {status}:\n{self.log()}"
 
     def ended(self, pids: Iterable[int]) -> dict[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Final
 
-from postroom.config import parse_url, room_folder
+from postroom.config import FILES_MARK, FOLDER, parse_url, room_folder
 from postroom.errors import RoomError, RoomNotFound
 
 from . import checks, exits, options, show
@@ -51,11 +51,13 @@ def doctor(call: Call) -> int:
 def _check_there(address: str) -> None:
     """Raise RoomNotFound unless there is a room. Opening would make what is missing, and looking must not."""
     try:
-        folder = room_folder(parse_url(address))
+        url = parse_url(address)
+        folder = room_folder(url)
     except RoomError as error:
         raise RoomNotFound(str(error)) from None
-    if folder is not None and not (folder / DATABASE).exists():
-        raise RoomNotFound(f"there is no {DATABASE} in {folder}")
+    mark = f"{FOLDER}/{FILES_MARK}" if url.scheme == "files" else DATABASE
+    if folder is not None and not (folder / mark).exists():
+        raise RoomNotFound(f"there is no {mark} in {folder}")
 
 
 def _look_at_room(call: Call, address: str, found: list[Check]) -> bool:

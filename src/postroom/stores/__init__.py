@@ -10,7 +10,7 @@ from ..config import Config, RoomUrl
 from ..errors import RoomError
 from ..store import Store
 
-SCHEMES: Final = ("memory", "sqlite")
+SCHEMES: Final = ("memory", "sqlite", "files")
 
 
 def open_store(url: RoomUrl, config: Config, clock: Clock) -> Store:
@@ -26,5 +26,9 @@ def open_store(url: RoomUrl, config: Config, clock: Clock) -> Store:
         from .sqlite import SqliteStore
 
         return SqliteStore(Path(url.rest), config, clock)
+    if url.scheme == "files":
+        from .files import FilesStore
+
+        return FilesStore(Path(url.rest), config, clock)
     known = ", ".join(f"{scheme}:" for scheme in SCHEMES)
     raise RoomError(f"no store is called {url.scheme!r} (in {url}); a room's address begins with one of: {known}")

@@ -1,0 +1,275 @@
+"""The folder tree of a files room: every path is opened step by step from its root, and no symbolic link is followed.
+
+Paths here are text relative to the root, with slashes. Files appear whole (`os.link` of a finished one) or are replaced
+whole (`os.rename`), so that no reader ever sees half of one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+from ..config import FOLDER
+from ..platform import this_process
+
+T = TypeVar("T")
+
+OWN: Final = FOLDER
+TEMP: Final = f"{OWN}/new"
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: So many folders are kept open.
+_OPEN_FOLDERS: Final = 256
+
+
+class NotAFile(OSError):
+    """What lies there is a symbolic link, a folder, a pipe or larger than any message."""
+
+
+class Tree:
+    """One folder and everything below it. Not for several threads at once, but for `temp` and `sync`."""
+
+    def __init__(self, root: Path, *, group: bool = False) -> None:
+        self.root = root
+        self._folder_mode = 0o2770 if group else 0o700
+        self._file_mode = 0o660 if group else 0o600
+        self._root = os.open(root, _FOLDER)
+        self._folders: dict[str, int] = {}
+        self._count = 0
+        self._counting = threading.Lock()
+        self._temp = self.folder(TEMP, make=True, sync=False)
+
+    # Folders
+
+    def folder(self, path: str, *, make: bool = False, sync: bool = True) -> int:
+        """A descriptor of a folder, to be used at once. Raises FileNotFoundError, or NotADirectoryError for a link."""
+        known = self._folders.get(path)
+        if known is not None:
+            return known
+        here = self._root
+        opened: list[int] = []
+        try:
+            for part in path.split("/"):
+                here = self._enter(here, part, make=make, sync=sync)
+                opened.append(here)
+        except BaseException:
+            for descriptor in opened:
+                os.close(descriptor)
+            raise
+        for descriptor in opened[:-1]:
+            os.close(descriptor)
+        if len(self._folders) >= _OPEN_FOLDERS:
+            oldest = next(name for name in self._folders if name != TEMP)
+            os.close(self._folders.pop(oldest))
+        self._folders[path] = here
+        return here
+
+    def _enter(self, parent: int, name: str, *, make: bool, sync: bool) -> int:
+        try:
+            return os.open(name, _FOLDER, dir_fd=parent)
+        except FileNotFoundError:
+            if not make:
+                raise
+        with suppress(FileExistsError):
+            os.mkdir(name, self._folder_mode, dir_fd=parent)
+            os.chmod(name, self._folder_mode, dir_fd=parent)  # whatever the umask is
+            if sync:
+                os.fsync(parent)
+        return os.open(name, _FOLDER, dir_fd=parent)
+
+    def _with_folder(self, path: str, act: Callable[[int], T], *, make: bool = False) -> T:
+        """Act in a folder; once more when somebody removed it and made it anew since we opened it."""
+        known = path in self._folders
+        try:
+            return act(self.folder(path, make=make))
+        except FileNotFoundError:
+            if not known or not self._forget(path):
+                raise
+        return act(self.folder(path, make=make))
+
+    def _forget(self, path: str) -> bool:
+        """Close a folder that is no longer where it was. False when it is."""
+        if path == TEMP:
+            return False
+        here = os.fstat(self._folders[path])
+        with suppress(OSError):
+            there = os.stat(self.root / path, follow_symlinks=False)
+            if (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino):
+                return False
+        os.close(self._folders.pop(path))
+        return True
+
+    def look_again(self) -> None:
+        """Forget folders that were moved away, or replaced, since they were opened."""
+        for path in list(self._folders):
+            self._forget(path)
+
+    def names(self, folder: str) -> list[str]:
+        """What lies in a folder; nothing when there is none, or a link in its place."""
+        try:
+            return self._with_folder(folder, os.listdir)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                return []
+            raise
+
+    def folders(self, folder: str) -> list[str]:
+        """The real folders in a folder."""
+        return [name for name in self.names(folder) if self.kind(f"{folder}/{name}") == stat.S_IFDIR]
+
+    def changed_ns(self, folder: str) -> int:
+        """When a folder's list of names last changed; -1 when it is not there."""
+        try:
+            return os.stat(self.root / folder, follow_symlinks=False).st_mtime_ns
+        except OSError:
+            return -1
+
+    # Files
+
+    def kind(self, path: str) -> int | None:
+        """What lies at a path (`stat.S_IFREG`, …); None for nothing."""
+        found = self.signature(path)
+        return None if found is None else stat.S_IFMT(found[0])
+
+    def signature(self, path: str) -> tuple[int, int, int, int] | None:
+        """Mode, inode, size and time of change: another after every change by hand. None for nothing."""
+        folder, _, name = path.rpartition("/")
+        try:
+            about = self._with_folder(folder, lambda fd: os.stat(name, dir_fd=fd, follow_symlinks=False))
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
+                return None
+            raise
+        return about.st_mode, about.st_ino, about.st_size, about.st_mtime_ns
+
+    def read(self, path: str, most_bytes: int) -> bytes:
+        """The content of a file. Raises FileNotFoundError, or NotAFile for what is no plain file or too large."""
+        folder, _, name = path.rpartition("/")
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # opening a pipe must not wait
+        try:
+            descriptor = self._with_folder(folder, lambda fd: os.open(name, flags, dir_fd=fd))
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise NotAFile(error.errno, f"{path} cannot be opened as a plain file ({error.strerror})") from error
+        try:
+            about = os.fstat(descriptor)
+            if not stat.S_ISREG(about.st_mode):
+                raise NotAFile(errno.EINVAL, f"{path} is not a plain file")
+            if about.st_size > most_bytes:
+                raise NotAFile(errno.EFBIG, f"{path} is {about.st_size} bytes long; the limit is {most_bytes}")
+            return _read_all(descriptor, about.st_size)
+        finally:
+            os.close(descriptor)
+
+    def temp(self, data: bytes, *, sync: bool = True) -> str:
+        """Write a new file where nobody looks; its path. It is on the disk when this returns."""
+        with self._counting:
+            self._count += 1
+            name = self._temp_name()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(name, flags, self._file_mode, dir_fd=self._temp)
+        try:
+            os.fchmod(descriptor, self._file_mode)
+            with os.fdopen(os.dup(descriptor), "wb") as file:
+                file.write(data)
+            if sync:
+                os.fsync(descriptor)
+        except BaseException:
+            os.unlink(name, dir_fd=self._temp)
+            raise
+        finally:
+            os.close(descriptor)
+        return f"{TEMP}/{name}"
+
+    def _temp_name(self) -> str:
+        """A name that tells whose it is, so that others can clear up behind a process that died."""
+        return f"{this_process()}~{id(self):x}~{self._count}"
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Give a file another content: readers see the old one or the new one, whole."""
+        self.rename(self.temp(data), path)
+
+    def link(self, was: str, path: str) -> None:
+        """Let a file appear under another name too. Raises FileExistsError instead of overwriting one."""
+        with self._both(was, path) as (from_folder, name, to_folder, new_name):
+            os.link(name, new_name, src_dir_fd=from_folder, dst_dir_fd=to_folder, follow_symlinks=False)
+
+    def rename(self, was: str, path: str) -> None:
+        """Move a file in one step: of several who try, one succeeds, and the others get FileNotFoundError."""
+        with self._both(was, path) as (from_folder, name, to_folder, new_name):
+            os.rename(name, new_name, src_dir_fd=from_folder, dst_dir_fd=to_folder)
+
+    @contextmanager
+    def _both(self, was: str, path: str) -> Iterator[tuple[int, str, int, str]]:
+        (from_folder, _, name), (to_folder, _, new_name) = was.rpartition("/"), path.rpartition("/")
+        for folder in {from_folder, to_folder} - {TEMP}:
+            if folder in self._folders:
+                self._forget_if_removed(folder)
+        to_descriptor = self.folder(to_folder, make=True) if to_folder else self._root
+        from_descriptor = self.folder(from_folder)
+        if to_folder and to_folder not in self._folders:  # opening the one may have closed the other
+            to_descriptor = self.folder(to_folder)
+        yield from_descriptor, name, to_descriptor, new_name
+
+    def _forget_if_removed(self, folder: str) -> None:
+        if os.fstat(self._folders[folder]).st_nlink == 0:
+            os.close(self._folders.pop(folder))
+
+    def unlink(self, path: str) -> None:
+        """Remove a file; nothing happens when there is none."""
+        folder, _, name = path.rpartition("/")
+        with suppress(FileNotFoundError):
+            self._with_folder(folder, lambda fd: os.unlink(name, dir_fd=fd))
+
+    def copy(self, path: str) -> str:
+        """A further name of a file, where nobody looks; its path."""
+        with self._counting:
+            self._count += 1
+            place = f"{TEMP}/{self._temp_name()}"
+        self.link(path, place)
+        return place
+
+    def tell(self, path: str, text: str) -> None:
+        """Write a small file, unless there is one."""
+        if self.signature(path) is None:
+            self.replace(path, text.encode())
+
+    def same(self, path: str, other: str) -> bool:
+        """Whether two paths are names of one file."""
+        here, there = self.signature(path), self.signature(other)
+        return here is not None and there is not None and here[1] == there[1]
+
+    def drop(self, temp: str) -> None:
+        """Remove a file that `temp` made, from any thread."""
+        with suppress(FileNotFoundError):
+            os.unlink(temp.rpartition("/")[2], dir_fd=self._temp)
+
+    def hold(self, folder: str) -> int:
+        """A descriptor of a folder for `sync`, of the caller's own."""
+        return os.dup(self.folder(folder))
+
+    def sync(self, *folders: str) -> None:
+        """Make the names in some folders survive a power cut."""
+        for folder in folders:
+            os.fsync(self.folder(folder) if folder else self._root)
+
+    def close(self) -> None:
+        """Let go of all folders."""
+        for descriptor in (*self._folders.values(), self._root):
+            os.close(descriptor)
+        self._folders.clear()
+
+
+def _read_all(descriptor: int, size: int) -> bytes:
+    data = os.read(descriptor, size + 1)
+    while len(data) < size and (more := os.read(descriptor, size + 1 - len(data))):
+        data += more
+    return data
