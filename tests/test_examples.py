@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # each is a program of its own
+
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 #: These wait for a death to be seen, and for nothing more to come; tests/test_patterns.py looks at what they print.
 LONGER = ("claim_board", "lead_worker", "pipeline")

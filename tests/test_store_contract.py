@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from postroom.clock import Clock
 from postroom.config import Config
 from postroom.store import Store
@@ -26,6 +28,7 @@ class TestSqliteStore(StoreContract):
         return SqliteStore(self.folder, config, clock)
 
 
+@pytest.mark.slow  # a store of files syncs its folders at every step
 class TestFilesStore(StoreContract):
     """The store for agents that can only read and write files."""
 

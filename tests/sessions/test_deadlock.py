@@ -22,6 +22,8 @@ from postroom.room import Room
 from . import workers
 from .session_model import Program, ends, make_program, perform
 
+pytestmark = pytest.mark.slow  # a deadlock must be seen twice, a second apart
+
 PATIENCE_S = 30.0
 
 
