@@ -1,4 +1,4 @@
-"""Chance drives the stores of memory, SQLite and files side by side, and a plain model says what they must do.
+"""Chance drives the stores of memory and SQLite side by side, then those of files with them; a plain model says what they do.
 
 500 runs of 50 steps; POSTROOM_MODEL_RUNS makes it more. Every run prints its seed: POSTROOM_MODEL_SEED repeats it.
 """
@@ -65,7 +65,9 @@ class Holder:
 
 
 class Stores(RuleBasedStateMachine):
-    """Three stores and a model of one room. Every rule does the same with all four and compares what they say."""
+    """Stores and a model of one room. Every rule does the same with all of them and compares what they say."""
+
+    with_files = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +77,9 @@ class Stores(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="postroom-model-", dir=memory))
         self.model = Model()
         self.model.wall = self.clock.wall_ms()
-        self.stores: list[Store] = [MemoryStore(Config(), self.clock), self.open_sqlite(), self.open_files()]
+        self.stores: list[Store] = [MemoryStore(Config(), self.clock), self.open_sqlite()]
+        if self.with_files:
+            self.stores.append(self.open_files())
         self.ids: list[list[str]] = [[], [], []]  # for each store: number -> id
         self.numbers: list[dict[str, int]] = [{}, {}, {}]  # and back
         # for each store: a cell and the model's version of it -> the store's own version
@@ -378,8 +382,9 @@ class Stores(RuleBasedStateMachine):
     def open_again(self) -> None:
         self.stores[1].close()
         self.stores[1] = self.open_sqlite()
-        self.stores[2].close()
-        self.stores[2] = self.open_files()
+        if self.with_files:
+            self.stores[2].close()
+            self.stores[2] = self.open_files()
 
     # What must be true after every step
 
@@ -474,14 +479,19 @@ def wanted(**fields: Any) -> Fields:
     return {**usual, **fields}
 
 
-@pytest.mark.slow
-def test_all_stores_do_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
+class StoresAndFiles(Stores):
+    """The same with a store of files, which syncs at every step: a tenth of the runs take as long."""
+
+    with_files = True
+
+
+def drive(stores: type[Stores], runs: int, capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():  # also when all is well: who wants the same run again needs its seed
-        print(f"\n{STEPS} steps {RUNS} times, POSTROOM_MODEL_SEED={SEED}", flush=True)
+        print(f"\n{STEPS} steps {runs} times, POSTROOM_MODEL_SEED={SEED}", flush=True)
     run_state_machine_as_test(
-        seed(SEED)(Stores),
+        seed(SEED)(stores),
         settings=settings(
-            max_examples=RUNS,
+            max_examples=runs,
             stateful_step_count=STEPS,
             deadline=None,
             database=None,
@@ -490,3 +500,18 @@ def test_all_stores_do_what_the_model_says(capsys: pytest.CaptureFixture[str]) -
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+@pytest.mark.slow
+def test_both_stores_do_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
+    drive(Stores, RUNS, capsys)
+
+
+@pytest.mark.slow
+def test_a_store_of_files_does_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
+    drive(StoresAndFiles, max(1, RUNS // 12), capsys)
+
+
+@pytest.mark.long
+def test_a_store_of_files_does_what_the_model_says_many_times(capsys: pytest.CaptureFixture[str]) -> None:
+    drive(StoresAndFiles, RUNS, capsys)
