@@ -499,8 +499,9 @@ class FilesStore(TableStore):
                 return
             self._open = False
             self._let_go()
-            if self._bells is not None:
-                self._bells.close()
+            bells, self._bells = self._bells, None  # a map of its page keeps a descriptor, for as long as it is known
+            if bells is not None:
+                bells.close()
 
 
 def _sync(folders: list[int]) -> None:
