@@ -47,6 +47,8 @@ def check_delegations(folder: Path, count: int) -> None:
         session = room.session()
         for _ in range(3):
             session.delegate([workers.short(n) for n in range(4)])
+        with room.session() as failed:  # the thread that watches folders opens the room once, at the first failure
+            failed.mark_failed("on purpose")
         before = left_behind(folder)
         for number in range(count):
             results = session.delegate([workers.short(number + n) for n in range(4)])
