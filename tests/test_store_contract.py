@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from postroom.clock import Clock
-from postroom.config import Config
+from postroom.clock import SYSTEM, Clock
+from postroom.config import Config, parse_url
 from postroom.store import Store
+from postroom.stores import open_store
 from postroom.testing import StoreContract
 
 
@@ -36,3 +39,15 @@ class TestFilesStore(StoreContract):
         from postroom.stores.files import FilesStore
 
         return FilesStore(self.folder, config, clock)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="this system does not tell which descriptors are open")
+@pytest.mark.parametrize("scheme", ["sqlite", "files"])
+def test_a_closed_store_keeps_no_descriptor_though_somebody_still_knows_it(scheme: str, tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    closed = []
+    for number in range(10):
+        store = open_store(parse_url(f"{scheme}:{tmp_path}/{number}"), Config(), SYSTEM)
+        closed.append(store)
+        store.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
