@@ -58,6 +58,8 @@ THIRD_PARTY = {
     "apsw": ("stores.sqlite_file", "bench.peers.bare_apsw"),
     "msgspec": ("message", "config", "store", "stores", "evaluation", "inference", "testing", "bench", "cli"),
     "rich": ("cli",),
+    "ollama": ("inference.ollama_model",),
+    "httpx": ("inference.ollama_model",),
     "hypothesis": ("testing",),
     "pytest": ("testing",),
     "redis": ("bench.peers.redis_streams",),
