@@ -45,7 +45,7 @@ LAYERS = (
         "objects",
         (*ROOM, "communications", "aio_waiting", "worker_thread", "aio_calls", "aio_serving", "aio_board", "aio"),
     ),
-    ("running", ("evaluation", "inference")),
+    ("running", ("evaluation", "inference", "coordinate", "decisions", "coordinator")),
     ("doors", ("testing", "bench", "cli", "__main__")),
 )
 
@@ -56,7 +56,20 @@ STORE_OF = {module: store[-1] for store in STORES for module in store}
 #: Where each package that others wrote may appear. The standard library may appear everywhere.
 THIRD_PARTY = {
     "apsw": ("stores.sqlite_file", "bench.peers.bare_apsw"),
-    "msgspec": ("message", "config", "store", "stores", "evaluation", "inference", "testing", "bench", "cli"),
+    "msgspec": (
+        "message",
+        "config",
+        "store",
+        "stores",
+        "evaluation",
+        "inference",
+        "coordinate",
+        "decisions",
+        "coordinator",
+        "testing",
+        "bench",
+        "cli",
+    ),
     "rich": ("cli",),
     "ollama": ("inference.ollama_model",),
     "httpx": ("inference.ollama_model",),

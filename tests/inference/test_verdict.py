@@ -21,7 +21,7 @@ GOOD = [
     ('{"confidence": 0.7, "reas', (0.7, True, "")),
     ("CONFIDENCE: 0.6\nREASONING: because", (0.6, True, "because")),
     ("**Confidence:** 40%.", (0.4, False, "")),
-    ("<think>confidence: 0.1 or {\"confidence\": 0.2}?</think>\nconfidence = 0.9", (0.9, True, "")),
+    ('<think>confidence: 0.1 or {"confidence": 0.2}?</think>\nconfidence = 0.9', (0.9, True, "")),
     ('{"a": 1} {"confidence": 0.3}', (0.3, False, "")),
     ('{"confidence": 0.3} and again {"confidence": 0.3}', (0.3, False, "")),
     ("confidence: 1e-1", (0.1, False, "")),
@@ -103,8 +103,47 @@ def test_a_message_echoed_beside_the_verdict_gives_that_verdict_or_none(steer: s
 
 PARTS = [
     *('{"confidence": ', "{'confidence': ", "confidence", "CONFIDENCE: ", "REASONING: ", "should_respond", "reasoning"),
-    *('"', "'", "{", "}", "[", "]", ":", ",", "\n", " ", "\t", "%", ".", "-", "+", "e", "E", "\\", "\x00", "\ud800", "٣"),
-    *("0.5", "1", "0", "85%", "0,9", "1e9", "1e400", "-1", "NaN", "Infinity", "true", "false", "null", "½", "1_0", "0x1"),
+    *(
+        '"',
+        "'",
+        "{",
+        "}",
+        "[",
+        "]",
+        ":",
+        ",",
+        "\n",
+        " ",
+        "\t",
+        "%",
+        ".",
+        "-",
+        "+",
+        "e",
+        "E",
+        "\\",
+        "\x00",
+        "\ud800",
+        "٣",
+    ),
+    *(
+        "0.5",
+        "1",
+        "0",
+        "85%",
+        "0,9",
+        "1e9",
+        "1e400",
+        "-1",
+        "NaN",
+        "Infinity",
+        "true",
+        "false",
+        "null",
+        "½",
+        "1_0",
+        "0x1",
+    ),
     *("<think>", "</think>", "```json", "| ", "**", "é", "🙂", "9" * 400, '"confidence": 0.7, "should_respond": true}'),
 ]
 
@@ -116,10 +155,7 @@ def fuzz(count: int) -> tuple[int, int]:
     chance = random.Random(seed)
     read = 0
     for _ in range(count):
-        if chance.random() < 0.5:
-            text = "".join(chance.choices(PARTS, k=chance.randrange(1, 14)))
-        else:
-            text = mutated(chance)
+        text = mutated(chance) if chance.random() < 0.5 else "".join(chance.choices(PARTS, k=chance.randrange(1, 14)))
         try:
             verdict = read_verdict(text)
         except NoVerdict:
