@@ -35,6 +35,12 @@ ROOM = (
     *("desk", "inbox", "received", "ahead", "receipts", "artifacts", "presence", *BOARD),
     *("asking", "serving", "upkeep", "agent", *SESSION, "room", "patterns", "opening", "worker_process"),
 )
+POOL = (
+    *("frames", "supervisor", "pool_loop", "pool_line", "pool_request", "pool_figures", "pool_process"),
+    *("pool_life", "pool_worker", "pool_serving", "pool"),
+)
+
+COORDINATOR = ("coordinate", "decisions", "coordinator")
 
 #: The table of the design. Stores stand on one line, yet never import each other (see STORES).
 LAYERS = (
@@ -45,7 +51,7 @@ LAYERS = (
         "objects",
         (*ROOM, "communications", "aio_waiting", "worker_thread", "aio_calls", "aio_serving", "aio_board", "aio"),
     ),
-    ("running", ("evaluation", "inference", "coordinate", "decisions", "coordinator")),
+    ("running", ("evaluation", *POOL, "inference", *COORDINATOR)),
     ("doors", ("testing", "bench", "cli", "__main__")),
 )
 
@@ -57,18 +63,8 @@ STORE_OF = {module: store[-1] for store in STORES for module in store}
 THIRD_PARTY = {
     "apsw": ("stores.sqlite_file", "bench.peers.bare_apsw"),
     "msgspec": (
-        "message",
-        "config",
-        "store",
-        "stores",
-        "evaluation",
-        "inference",
-        "coordinate",
-        "decisions",
-        "coordinator",
-        "testing",
-        "bench",
-        "cli",
+        *("message", "config", "store", "stores", "evaluation", "frames", "inference"),
+        *(*COORDINATOR, "testing", "bench", "cli"),
     ),
     "rich": ("cli",),
     "ollama": ("inference.ollama_model",),

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         CircuitOpen,
         Deadlock,
         DependencyCycle,
+        EvaluationAborted,
+        EvaluatorFailed,
         Fault,
         InvalidMessage,
         ModelError,
@@ -42,10 +44,13 @@ if TYPE_CHECKING:
         NotStartable,
         OutcomeUnknown,
         PeerGone,
+        PoolFailed,
         PostroomError,
+        QueueFull,
         RateLimited,
         ReceiveTimeout,
         Refused,
+        RequestDropped,
         ReservationConflict,
         RoomBusy,
         RoomClosed,
@@ -60,12 +65,19 @@ if TYPE_CHECKING:
         UnknownMessage,
         UnknownSession,
         UnknownTask,
+        WorkerDied,
+        WorkerError,
+        WorkerNotReady,
+        WorkerStopped,
+        WorkerTimeout,
         WrongDirection,
     )
     from .evaluation import Evaluation
     from .held_task import HeldTask
     from .limits import CircuitBreaker, CircuitState, TokenBucket
     from .mailbox import Mailbox, Mailroom
+    from .pool import WorkerPool
+    from .pool_worker import PoolWorker
     from .opening import open_room as open  # noqa: A004  `postroom.open` is the name people read
     from .presence import AgentInfo
     from .receipts import Attempt, DeadLetter, Event, Receipt, Wait
@@ -75,6 +87,7 @@ if TYPE_CHECKING:
     from .session import Session
     from .session_record import Failure
     from .states import State
+    from .supervisor import RestartPolicy
     from .tasks import Task
     from .worker_calls import Worker, WorkerCall, worker
 
@@ -90,7 +103,8 @@ __all__ = [  # noqa: RUF022  grouped for readers
     # tasks and files
     "Board", "Task", "HeldTask", "Reservation", "Reserved", "patterns",
     # personas that judge messages
-    "Evaluation", "Coordinator", "Decision", "coordinate",
+    "Evaluation", "WorkerPool", "PoolWorker", "RestartPolicy",
+    "Coordinator", "Decision", "coordinate",
     # the plain broker
     "CommunicationSystem", "Message", "TokenBucket", "CircuitBreaker", "CircuitState",
     # errors; errors.py draws the tree
@@ -101,6 +115,8 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "AskFailed", "PeerGone", "Refused", "NotAnswered", "AskTimeout",
     "CircuitOpen",
     "ModelError", "ModelMissing", "ModelTimeout",
+    "WorkerError", "WorkerNotReady", "WorkerTimeout", "WorkerDied", "EvaluatorFailed", "EvaluationAborted",
+    "RequestDropped", "QueueFull", "WorkerStopped", "PoolFailed",
     "SessionFailed", "Deadlock", "SessionEnded", "UnknownSession", "NotStartable",
     "RoomError", "RoomNotFound", "RoomClosed", "RoomBusy", "RoomUnsafe", "RoomDamaged", "RoomUnreachable",
     "OutcomeUnknown",
@@ -128,6 +144,9 @@ _HOMES: Final = {
     "evaluation": ("Evaluation",),
     "coordinate": ("Decision",),
     "coordinator": ("Coordinator",),
+    "supervisor": ("RestartPolicy",),
+    "pool": ("WorkerPool",),
+    "pool_worker": ("PoolWorker",),
     "communications": ("CommunicationSystem", "Message"),
     "limits": ("TokenBucket", "CircuitBreaker", "CircuitState"),
 }
