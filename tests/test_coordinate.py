@@ -78,6 +78,7 @@ def check(evaluations: dict[str, Known], config: Config, decision: Decision) -> 
         assert outcome.granted == (name in decision.granted)
         if outcome.confidence is not None:
             assert outcome.confidence == evaluations[name].confidence  # type: ignore[union-attr]
+            assert outcome.decayed is not None
             assert 0 <= outcome.decayed <= outcome.confidence
     assert len(decision.granted) == len(set(decision.granted)) <= config.max_responders
     claimants = [
