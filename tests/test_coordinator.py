@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_pool import InstantPool, ScriptedPool
+from tests.scripted_pool import InstantPool, ScriptedPool
 
 import postroom
 from postroom import Coordinator, Decision, Evaluation, InvalidMessage, PostroomError, WorkerPool

@@ -12,9 +12,9 @@ import sys
 import threading
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from scripted_pool import InstantPool, ScriptedPool
+from tests.scripted_pool import InstantPool, ScriptedPool
 
 import postroom
 from postroom import Coordinator, Evaluation

@@ -81,7 +81,7 @@ class OllamaModel(Model):
             return self._gather(parts, transport)
         except ollama.ResponseError as refused:
             raise self._refused(refused) from None
-        except (httpx.HTTPError, ValueError, TypeError, KeyError) as trouble:
+        except (httpx.HTTPError, ValueError, TypeError, KeyError, AttributeError) as trouble:
             raise wire.ServerBroken(
                 f"Ollama at {self.url} sent what is no answer ({type(trouble).__name__}: {trouble})"
             ) from trouble
