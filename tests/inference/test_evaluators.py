@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from postroom import Evaluation, ModelMissing, WorkerNotReady, WorkerPool
+from postroom import Evaluation, ModelError, ModelMissing, ModelTimeout, WorkerNotReady, WorkerPool
 from postroom.inference import by_spec, compose, gate, mock, ollama, openai
 from postroom.inference.prompt import evaluation_prompt, reply_prompt
 
@@ -82,20 +82,20 @@ def test_what_a_server_says_is_ok_unparsed_or_an_error(evaluator: Any, monkeypat
     monkeypatch.setattr(gate, "BACKOFF_BASE_S", 0.01)
     dialect = Dialect(evaluator.__name__)
     chatter = dialect.part("I think so, yes.") + dialect.end()
-    answers = [
-        dialect.good(),
-        response("200 OK", chatter, dialect.kind),
-        response("400 Bad Request", b'{"error": "no"}'),
-    ]
+    refused = response("400 Bad Request", b'{"error": "no"}')
+    answers = [dialect.good(), response("200 OK", chatter, dialect.kind), refused, dialect.good(), refused, refused]
     server = ScriptedServer(lambda connection, number: connection.sendall(answers[number - 1]))
     try:
         settings = {"model": "tiny", "url": server.url, "prompt": "You are Ada.", "max_tokens": 99}
-        ok, unparsed, failed = (one(evaluator(MESSAGE, settings)) for _ in answers)
+        ok, unparsed, plain, failed = (one(evaluator(MESSAGE, settings)) for _ in range(4))
     finally:
         server.close()
 
     assert (ok.state, ok.confidence, ok.should_respond, ok.reasoning) == ("ok", 0.8, True, "asked")
     assert (unparsed.state, unparsed.confidence, unparsed.reasoning) == ("unparsed", None, "I think so, yes.")
+    assert (plain.state, plain.confidence) == ("ok", 0.8)  # refused with a schema, asked again without
+    schema = "format" if dialect.name == "ollama" else "response_format"
+    assert [bool(asked.get(schema)) for asked in server.requests] == [True, True, True, False, True, False]
     assert (failed.state, failed.confidence) == ("error", None)
     assert "HTTP 400" in str(failed.error)
     said = json.dumps(server.requests[0])
@@ -182,7 +182,7 @@ def holder(folder: Path) -> subprocess.Popen[str]:
 def test_slots_are_counted_over_processes_and_come_free_when_a_holder_ends(tmp_path: Path, end: str) -> None:
     slots = gate.Slots("http://there", 2, tmp_path)
     with holder(tmp_path) as first, holder(tmp_path) as second:
-        with pytest.raises(gate.ModelTimeout, match="all 2 ways"), slots.taken(0.05):
+        with pytest.raises(ModelTimeout, match="all 2 ways"), slots.taken(0.05):
             pass
         got = threading.Event()
 
@@ -205,5 +205,5 @@ def test_slots_are_counted_over_processes_and_come_free_when_a_holder_ends(tmp_p
 
 @pytest.mark.parametrize("said", ["0", "-1", "many", "1001"])
 def test_a_count_of_ways_that_makes_no_sense_is_refused(said: str) -> None:
-    with pytest.raises(gate.ModelError, match="POSTROOM_MODEL_CONCURRENCY must be a number from 1 to 1000"):
+    with pytest.raises(ModelError, match="POSTROOM_MODEL_CONCURRENCY must be a number from 1 to 1000"):
         gate.concurrency_of({gate.CONCURRENCY_VARIABLE: said})

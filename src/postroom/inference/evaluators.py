@@ -26,7 +26,7 @@ from postroom.errors import ModelError
 from postroom.evaluation import RESPOND_ABOVE, Evaluation, Stage
 
 from .mock_model import chances
-from .model import Model
+from .model import Completion, Model, ModelRefused
 from .opening import default_spec, open_model
 from .prompt import VERDICT_SCHEMA, content_of, evaluation_prompt, reply_prompt
 from .verdict import NoVerdict, read_verdict
@@ -187,13 +187,7 @@ def ask(model: Model, message: Message, settings: Context, stage: Stage = "deep"
     facts: dict[str, Any] = {"stage": stage, "persona_id": persona_of(settings) or None, "model": model.spec}
     id = str(message.get("id", ""))
     try:
-        said = model.complete(
-            prompt,
-            system=system,
-            schema=VERDICT_SCHEMA,
-            max_tokens=_max_tokens(settings),
-            timeout_s=float(settings.get("timeout_s", TIMEOUT_S)),
-        )
+        said = _complete(model, prompt, system, settings)
     except ModelError as error:
         return Evaluation.failed(id, error, processing_time_ms=_passed_ms(started_ns), **facts)
     try:
@@ -201,6 +195,18 @@ def ask(model: Model, message: Message, settings: Context, stage: Stage = "deep"
     except NoVerdict as why:
         return Evaluation.unparsed(id, said.text, str(why), processing_time_ms=_passed_ms(started_ns), **facts)
     return _done(message, settings, said.model, started_ns, *verdict, stage=stage)
+
+
+def _complete(model: Model, prompt: str, system: str, settings: Context) -> Completion:
+    """What the model says; a server that refuses to hold it to a schema is asked without one."""
+    started_ns = SYSTEM.steady_ns()
+    timeout_s = float(settings.get("timeout_s", TIMEOUT_S))
+    asked: dict[str, Any] = {"system": system, "max_tokens": _max_tokens(settings)}
+    try:
+        return model.complete(prompt, schema=VERDICT_SCHEMA, timeout_s=timeout_s, **asked)
+    except ModelRefused:
+        left_s = timeout_s - _passed_ms(started_ns) / 1000
+        return model.complete(prompt, timeout_s=max(0.001, left_s), **asked)
 
 
 def _done(

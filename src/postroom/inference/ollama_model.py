@@ -11,7 +11,7 @@ from postroom.errors import ModelError, ModelMissing
 
 from . import wire
 from .gate import gate_to
-from .model import MAX_TOKENS, TIMEOUT_S, Completion, Model
+from .model import MAX_TOKENS, TIMEOUT_S, Completion, Model, ModelRefused
 
 try:
     import httpx
@@ -105,7 +105,7 @@ class OllamaModel(Model):
             )
         if refused.status_code >= 500:
             return wire.ServerBroken(f"Ollama at {self.url} failed (HTTP {refused.status_code}: {refused.error})")
-        return ModelError(f"Ollama at {self.url} refused (HTTP {refused.status_code}: {refused.error})")
+        return ModelRefused(f"Ollama at {self.url} refused (HTTP {refused.status_code}: {refused.error})")
 
 
 class _Transport(httpx.BaseTransport):

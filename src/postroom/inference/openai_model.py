@@ -17,7 +17,7 @@ from postroom.errors import ModelError, ModelMissing
 
 from . import wire
 from .gate import gate_to
-from .model import MAX_TOKENS, TIMEOUT_S, Completion, Model
+from .model import MAX_TOKENS, TIMEOUT_S, Completion, Model, ModelRefused
 
 KEY_VARIABLE: Final = "POSTROOM_MODEL_KEY"
 _OPENAI_HOST: Final = "api.openai.com"
@@ -121,7 +121,7 @@ class OpenAIModel(Model):
             return ModelMissing(f"{sentence}; name another in POSTROOM_MODEL")
         if answer.status in (401, 403):
             return ModelMissing(f"{sentence}; set {KEY_VARIABLE} to a key that it takes")
-        return wire.ServerBroken(sentence) if answer.status >= 500 else ModelError(sentence)
+        return wire.ServerBroken(sentence) if answer.status >= 500 else ModelRefused(sentence)
 
 
 def _parts(answer: wire.Answer) -> Iterator[Mapping[str, Any]]:

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from postroom.fence import wrap
 
-#: What a verdict looks like. Confidence stands first, so that an answer that is cut short has it.
+#: What a verdict looks like. Confidence stands first, so that an answer that is cut short has it; it is one of 21 numbers,
+#: since servers hold a model to a list and not to a range (llama.cpp let one say 1000000000000000.0).
 VERDICT_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",
     "properties": {
-        "confidence": {"type": "number", "minimum": 0, "maximum": 1},
+        "confidence": {"type": "number", "enum": [step / 20 for step in range(21)]},
         "should_respond": {"type": "boolean"},
         "reasoning": {"type": "string", "maxLength": 200},
     },
