@@ -35,6 +35,10 @@ ROOM = (
     *("desk", "inbox", "received", "ahead", "receipts", "artifacts", "presence", *BOARD),
     *("asking", "serving", "upkeep", "agent", *SESSION, "room", "patterns", "opening", "worker_process"),
 )
+POOL = (
+    *("frames", "supervisor", "pool_loop", "pool_line", "pool_request", "pool_figures", "pool_process"),
+    *("pool_life", "pool_worker", "pool_serving", "pool"),
+)
 
 #: The table of the design. Stores stand on one line, yet never import each other (see STORES).
 LAYERS = (
@@ -45,7 +49,7 @@ LAYERS = (
         "objects",
         (*ROOM, "communications", "aio_waiting", "worker_thread", "aio_calls", "aio_serving", "aio_board", "aio"),
     ),
-    ("running", ("evaluation", "inference")),
+    ("running", ("evaluation", *POOL, "inference")),
     ("doors", ("testing", "bench", "cli", "__main__")),
 )
 
@@ -56,7 +60,7 @@ STORE_OF = {module: store[-1] for store in STORES for module in store}
 #: Where each package that others wrote may appear. The standard library may appear everywhere.
 THIRD_PARTY = {
     "apsw": ("stores.sqlite_file", "bench.peers.bare_apsw"),
-    "msgspec": ("message", "config", "store", "stores", "evaluation", "inference", "testing", "bench", "cli"),
+    "msgspec": ("message", "config", "store", "stores", "evaluation", "frames", "inference", "testing", "bench", "cli"),
     "rich": ("cli",),
     "hypothesis": ("testing",),
     "pytest": ("testing",),

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
         CircuitOpen,
         Deadlock,
         DependencyCycle,
+        EvaluationAborted,
+        EvaluatorFailed,
         Fault,
         InvalidMessage,
         ModelError,
@@ -40,10 +42,13 @@ if TYPE_CHECKING:
         NotStartable,
         OutcomeUnknown,
         PeerGone,
+        PoolFailed,
         PostroomError,
+        QueueFull,
         RateLimited,
         ReceiveTimeout,
         Refused,
+        RequestDropped,
         ReservationConflict,
         RoomBusy,
         RoomClosed,
@@ -58,6 +63,11 @@ if TYPE_CHECKING:
         UnknownMessage,
         UnknownSession,
         UnknownTask,
+        WorkerDied,
+        WorkerError,
+        WorkerNotReady,
+        WorkerStopped,
+        WorkerTimeout,
         WrongDirection,
     )
     from .evaluation import Evaluation
@@ -65,6 +75,8 @@ if TYPE_CHECKING:
     from .limits import CircuitBreaker, CircuitState, TokenBucket
     from .mailbox import Mailbox, Mailroom
     from .opening import open_room as open  # noqa: A004  `postroom.open` is the name people read
+    from .pool import WorkerPool
+    from .pool_worker import PoolWorker
     from .presence import AgentInfo
     from .receipts import Attempt, DeadLetter, Event, Receipt, Wait
     from .received import Received
@@ -73,6 +85,7 @@ if TYPE_CHECKING:
     from .session import Session
     from .session_record import Failure
     from .states import State
+    from .supervisor import RestartPolicy
     from .tasks import Task
     from .worker_calls import Worker, WorkerCall, worker
 
@@ -88,7 +101,7 @@ __all__ = [  # noqa: RUF022  grouped for readers
     # tasks and files
     "Board", "Task", "HeldTask", "Reservation", "Reserved", "patterns",
     # personas that judge messages
-    "Evaluation",
+    "Evaluation", "WorkerPool", "PoolWorker", "RestartPolicy",
     # the plain broker
     "CommunicationSystem", "Message", "TokenBucket", "CircuitBreaker", "CircuitState",
     # errors; errors.py draws the tree
@@ -99,6 +112,8 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "AskFailed", "PeerGone", "Refused", "NotAnswered", "AskTimeout",
     "CircuitOpen",
     "ModelError", "ModelMissing", "ModelTimeout",
+    "WorkerError", "WorkerNotReady", "WorkerTimeout", "WorkerDied", "EvaluatorFailed", "EvaluationAborted",
+    "RequestDropped", "QueueFull", "WorkerStopped", "PoolFailed",
     "SessionFailed", "Deadlock", "SessionEnded", "UnknownSession", "NotStartable",
     "RoomError", "RoomNotFound", "RoomClosed", "RoomBusy", "RoomUnsafe", "RoomDamaged", "RoomUnreachable",
     "OutcomeUnknown",
@@ -124,6 +139,9 @@ _HOMES: Final = {
     "tasks": ("Task",),
     "reservations": ("Reservation", "Reserved"),
     "evaluation": ("Evaluation",),
+    "supervisor": ("RestartPolicy",),
+    "pool": ("WorkerPool",),
+    "pool_worker": ("PoolWorker",),
     "communications": ("CommunicationSystem", "Message"),
     "limits": ("TokenBucket", "CircuitBreaker", "CircuitState"),
 }
