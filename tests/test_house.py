@@ -31,7 +31,7 @@ PUBLIC_NAMES = """
     PostroomError InvalidMessage TooManyHops RateLimited UnknownMessage NoMail ReceiveTimeout NotAcked
     UnknownTask DependencyCycle WrongDirection ReservationConflict
     AskFailed PeerGone Refused NotAnswered AskTimeout CircuitOpen
-    Evaluation ModelError ModelMissing ModelTimeout
+    Evaluation Coordinator Decision coordinate ModelError ModelMissing ModelTimeout
     WorkerPool WorkerError WorkerNotReady WorkerTimeout WorkerDied EvaluatorFailed EvaluationAborted
     RequestDropped QueueFull WorkerStopped PoolFailed
     RoomError RoomNotFound RoomClosed RoomBusy RoomUnsafe RoomDamaged RoomUnreachable OutcomeUnknown

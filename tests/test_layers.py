@@ -40,6 +40,8 @@ POOL = (
     *("pool_life", "pool_worker", "pool_serving", "pool"),
 )
 
+COORDINATOR = ("coordinate", "decisions", "coordinator")
+
 #: The table of the design. Stores stand on one line, yet never import each other (see STORES).
 LAYERS = (
     ("facts", ("errors", "states", "clock", "message", "config", "platform")),
@@ -49,7 +51,7 @@ LAYERS = (
         "objects",
         (*ROOM, "communications", "aio_waiting", "worker_thread", "aio_calls", "aio_serving", "aio_board", "aio"),
     ),
-    ("running", ("evaluation", *POOL, "inference")),
+    ("running", ("evaluation", *POOL, "inference", *COORDINATOR)),
     ("doors", ("testing", "bench", "cli", "__main__")),
 )
 
@@ -60,8 +62,13 @@ STORE_OF = {module: store[-1] for store in STORES for module in store}
 #: Where each package that others wrote may appear. The standard library may appear everywhere.
 THIRD_PARTY = {
     "apsw": ("stores.sqlite_file", "bench.peers.bare_apsw"),
-    "msgspec": ("message", "config", "store", "stores", "evaluation", "frames", "inference", "testing", "bench", "cli"),
+    "msgspec": (
+        *("message", "config", "store", "stores", "evaluation", "frames", "inference"),
+        *(*COORDINATOR, "testing", "bench", "cli"),
+    ),
     "rich": ("cli",),
+    "ollama": ("inference.ollama_model",),
+    "httpx": ("inference.ollama_model",),
     "hypothesis": ("testing",),
     "pytest": ("testing",),
     "redis": ("bench.peers.redis_streams",),

@@ -17,12 +17,14 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from . import aio, patterns
+    from . import aio, coordinate, patterns
     from .agent import Agent
     from .board import Board
     from .clock import ManualClock
     from .communications import CommunicationSystem, Message
     from .config import Config
+    from .coordinate import Decision
+    from .coordinator import Coordinator
     from .errors import (
         AskFailed,
         AskTimeout,
@@ -102,6 +104,7 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "Board", "Task", "HeldTask", "Reservation", "Reserved", "patterns",
     # personas that judge messages
     "Evaluation", "WorkerPool", "PoolWorker", "RestartPolicy",
+    "Coordinator", "Decision", "coordinate",
     # the plain broker
     "CommunicationSystem", "Message", "TokenBucket", "CircuitBreaker", "CircuitState",
     # errors; errors.py draws the tree
@@ -139,6 +142,8 @@ _HOMES: Final = {
     "tasks": ("Task",),
     "reservations": ("Reservation", "Reserved"),
     "evaluation": ("Evaluation",),
+    "coordinate": ("Decision",),
+    "coordinator": ("Coordinator",),
     "supervisor": ("RestartPolicy",),
     "pool": ("WorkerPool",),
     "pool_worker": ("PoolWorker",),
@@ -151,7 +156,7 @@ _MODULE_OF: Final = {name: module for module, names in _HOMES.items() for name i
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in ("aio", "patterns"):  # modules that are used by their own names
+    if name in ("aio", "coordinate", "patterns"):  # modules that are used by their own names
         return importlib.import_module(f".{name}", __name__)
     module = importlib.import_module(f".{_MODULE_OF.get(name, 'errors')}", __name__)
     value = getattr(module, "open_room" if name == "open" else name)
