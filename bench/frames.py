@@ -82,7 +82,7 @@ def ways() -> dict[str, Callable[[], tuple[Any, Any]]]:
 
     def by_pipe(codec: Codec) -> tuple[Any, Any]:
         ours, theirs = multiprocessing.Pipe()
-        return BytesEnd(ours, codec), BytesEnd(theirs, codec)  # type: ignore[arg-type]
+        return BytesEnd(ours, codec), BytesEnd(theirs, codec)
 
     def by_socket(codec: Codec) -> tuple[Any, Any]:
         ours, theirs = socket.socketpair()

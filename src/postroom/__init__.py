@@ -76,9 +76,9 @@ if TYPE_CHECKING:
     from .held_task import HeldTask
     from .limits import CircuitBreaker, CircuitState, TokenBucket
     from .mailbox import Mailbox, Mailroom
+    from .opening import open_room as open  # noqa: A004  `postroom.open` is the name people read
     from .pool import WorkerPool
     from .pool_worker import PoolWorker
-    from .opening import open_room as open  # noqa: A004  `postroom.open` is the name people read
     from .presence import AgentInfo
     from .receipts import Attempt, DeadLetter, Event, Receipt, Wait
     from .received import Received

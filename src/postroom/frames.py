@@ -14,8 +14,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from .errors import InvalidMessage
+from .errors import Fault, InvalidMessage
 from .evaluation import RESPOND_ABOVE, Evaluation
+from .message import payload_text
 
 HEADER_BYTES: Final = 4
 #: No frame is longer than this; a worker that says so says nonsense.
@@ -113,12 +114,13 @@ def message_text(message: Any) -> Any:
     """A message as it goes into a frame. Raises InvalidMessage when it is no message."""
     if not isinstance(message, Mapping):
         raise InvalidMessage("message", f"must be a dict, not {type(message).__name__}")
+    faults: list[Fault] = []
     if not isinstance(message.get("id"), str):
-        raise InvalidMessage("message.id", f"must be text, not {message.get('id')!r}")
-    try:
-        return msgspec.Raw(_encode(message))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidMessage("message", f"must be JSON: {error}") from None
+        faults.append(Fault("payload.id", f"must be text, not {message.get('id')!r}"))
+    text = payload_text(message if isinstance(message, dict) else dict(message), faults, MAX_FRAME_BYTES // 2)
+    if faults:
+        raise InvalidMessage([Fault(f.field.replace("payload", "message", 1), f.problem) for f in faults])
+    return msgspec.Raw(text)
 
 
 def evaluation_of(given: Any, message_id: str) -> Evaluation:
@@ -153,7 +155,9 @@ class Splitter:
 
     def feed(self, part: bytes) -> list[Any]:
         """The frames that are whole now. Raises BrokenFrame for what cannot be one."""
-        data = self._rest + part if self._rest else part
+        if not self._rest and len(part) - HEADER_BYTES == int.from_bytes(part[:HEADER_BYTES], "big"):
+            return [self._read(part[HEADER_BYTES:])]  # as it mostly is: one frame, and whole
+        data = self._rest + part
         frames = []
         at = 0
         while len(data) - at >= HEADER_BYTES:
@@ -174,10 +178,11 @@ class Splitter:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BrokenFrame(str(error)) from error
         number = frame.number
-        if number != self._last + 1:
-            if number <= self._last:
-                self.reordered += 1
-            else:
-                self.gaps += number - self._last - 1
-        self._last = max(self._last, number)
+        if number == self._last + 1:
+            self._last = number
+        elif number <= self._last:
+            self.reordered += 1
+        else:
+            self.gaps += number - self._last - 1
+            self._last = number
         return frame

@@ -21,6 +21,7 @@ from . import pool_loop
 from .clock import SYSTEM
 from .errors import Fault, InvalidMessage, PoolFailed, WorkerError, WorkerNotReady, WorkerStopped, WorkerTimeout
 from .evaluation import Evaluation
+from .frames import message_text
 from .hooks import Listener
 from .message import check_name, check_span
 from .pool_request import NEVER_NS, Backlog, Policy, Request
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from .pool_serving import Answering, Following
     from .room import Room
 
+#: So many, unless told: enough for a worker that is done with one to find the next at once. One, where the oldest is dropped.
+IN_HAND: Final = 4
 #: `map` has so many requests for each worker under way.
 MAP_AHEAD: Final = 16
 
@@ -43,6 +46,7 @@ class WorkerPool:
 
     queue_size, policy: how many requests may wait for a worker, and what happens to one more: "block" (its caller waits),
     "drop_oldest" (the one that waits longest goes; with queue_size=1 only the newest matters), "refuse" (QueueFull).
+    in_hand: how many requests a process is given at once, the one that it works on among them; those cannot be dropped.
     start_timeout_s: a worker that is not ready by then cannot start. grace_s: one that is told to stop, and does not, is
     killed after that time. restart: how often a worker that dies is replaced. recycle_after, recycle_above_mib: replace a
     process after so many evaluations, or when it has so much memory; never two at once. show: print what workers write.
@@ -57,7 +61,7 @@ class WorkerPool:
         workers: Mapping[str, Mapping[str, Any]] | Iterable[str] = (),
         queue_size: int = 1000,
         policy: Policy = "block",
-        in_hand: int = 1,
+        in_hand: int | None = None,
         start_timeout_s: float = 5.0,
         grace_s: float = 0.5,
         restart: RestartPolicy | None = None,
@@ -65,8 +69,10 @@ class WorkerPool:
         recycle_above_mib: float | None = None,
         show: bool = False,
     ) -> None:
-        _check(evaluator, in_hand, start_timeout_s, grace_s)
         Backlog(queue_size, policy)  # checks both
+        if in_hand is None:
+            in_hand = 1 if policy == "drop_oldest" else IN_HAND
+        _check(evaluator, in_hand, start_timeout_s, grace_s)
         self._plan = Plan(
             evaluator=evaluator,
             queue_size=queue_size,
@@ -92,7 +98,7 @@ class WorkerPool:
         self._services: list[Answering | Following] = []
         self._loop = pool_loop.enter()
         try:
-            self.initialize_workers(workers if isinstance(workers, Mapping) else dict.fromkeys(workers, {}))
+            self.initialize_workers(workers if isinstance(workers, Mapping) else {name: {} for name in workers})
         except BaseException:
             self.shutdown()
             raise
@@ -181,12 +187,13 @@ class WorkerPool:
         `listener(name, request)` is called at each evaluation that comes (a first look, the last word) and at the end.
         """
         self._check_open()
-        known = self._known.get(str(message.get("id")), {}) if isinstance(message, Mapping) else {}
+        text = message_text(message)
+        known = self._known.get(message["id"], {})
         requests = {}
         for name, worker in tuple(self._workers.items()):
             request = known.get(name)
             if request is None or request.error is not None:
-                request = _submitted(worker, message, timeout_s)
+                request = _submitted(worker, text, timeout_s)
             requests[name] = request
         if listener is not None:
             for name, request in requests.items():
@@ -220,19 +227,25 @@ class WorkerPool:
         under_way: deque[Request] = deque()
         for message in messages:
             if len(under_way) >= MAP_AHEAD * max(1, len(self._workers)):
+                under_way[len(under_way) // 2].wait()  # then half of them can be taken without waiting
                 yield _outcome(under_way.popleft())
+                while under_way and under_way[0].done:
+                    yield _outcome(under_way.popleft())
             under_way.append(self.submit(message, timeout_s, attempts=attempts))
         while under_way:
             yield _outcome(under_way.popleft())
 
     def _choose(self) -> PoolWorker:
-        """The worker that has least to do; one that is ready before one that is not. It is promised a request."""
+        """The worker that has least to do; among those, one that is ready. It is promised a request.
+
+        One that is being started is better than one that is busy: it is there in a moment, and who knows when the other is.
+        """
         self._check_open()
         with self._lock:
             workers = list(self._workers.values())
             if not workers:
                 raise WorkerNotReady("this pool has no workers; start one with initialize_worker(name)")
-            chosen = min(workers, key=lambda worker: (worker.state != "ready", worker.load, worker.given))
+            chosen = min(workers, key=lambda worker: (worker.load, worker.state != "ready", worker.given))
             chosen.promise()
             return chosen
 
@@ -350,14 +363,14 @@ class WorkerPool:
             each.stop_with(self.failure, "failed")
 
 
-def _submitted(worker: PoolWorker, message: Mapping[str, Any], timeout_s: float | None) -> Request:
+def _submitted(worker: PoolWorker, text: Any, timeout_s: float | None) -> Request:
     """A request to this worker; one that ended already when the worker did not take it."""
+    request = Request(text, worker.name, timeout_s, 1)
     try:
-        return worker.submit(message, timeout_s)
+        worker.send(request)
     except WorkerError as error:
-        refused = Request(None, worker.name, timeout_s, 1)
-        refused.end(error)
-        return refused
+        request.end(error)
+    return request
 
 
 def _outcome(request: Request, until_ns: int = NEVER_NS) -> Evaluation | WorkerError:

@@ -14,7 +14,7 @@ KEPT_SPANS: Final = 256
 class Spans(NamedTuple):
     """Milliseconds, of the latest evaluations."""
 
-    count: int
+    number: int
     p50: float
     p95: float
     max: float

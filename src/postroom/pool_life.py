@@ -125,12 +125,15 @@ class Life:
         self.after(grace_s / 2, lambda: self._dump(request))
         self.after(grace_s, lambda: self._kill_if_still_at(request))
 
+    def _is_at(self, request: Request) -> bool:
+        return next(iter(self.running), None) == request.id
+
     def _dump(self, request: Request) -> None:
-        if request.id in self.running:
+        if self._is_at(request):
             self._child.send_signal(DUMP_SIGNAL)
 
     def _kill_if_still_at(self, request: Request) -> None:
-        if request.id in self.running:
+        if self._is_at(request):  # one that only waits behind another is no reason to kill
             self.kill(f"was killed: it went on with request {request.id} after it was called off")
 
     # Watching
@@ -148,7 +151,8 @@ class Life:
         if self._show:
             text = raw.decode("utf-8", "backslashreplace").removesuffix("\n")
             with suppress(OSError, ValueError):  # a screen that is gone is no reason to fail
-                print(*(f"[{self.owner.name}] {line}" for line in text.split("\n")), sep="\n", file=sys.stderr)
+                sys.stderr.write("".join(f"[{self.owner.name}] {line}\n" for line in text.split("\n")))
+                sys.stderr.flush()
 
     def _on_status(self) -> None:
         ended = self._child.read_status()

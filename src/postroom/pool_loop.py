@@ -23,6 +23,7 @@ log = logging.getLogger("postroom")
 
 Call = Callable[[], None]
 _FAR_NS: Final = 1 << 62
+_LONGEST_SLEEP_S: Final = 86_400.0  # the system counts milliseconds in 32 bits
 
 
 class Timer:
@@ -129,7 +130,7 @@ class PoolLoop:
                 return None
             due_ns = self._timers[0][0]
             self._sleeps_until_ns = max(1, due_ns)
-            return max(0, due_ns - SYSTEM.steady_ns()) / 1e9
+            return min(max(0, due_ns - SYSTEM.steady_ns()) / 1e9, _LONGEST_SLEEP_S)
 
     def _due(self) -> list[Timer]:
         found = []

@@ -33,8 +33,9 @@ class Request:
         "evaluations", "id", "message", "worker",
     )  # fmt: skip
 
-    def __init__(self, message: dict[str, Any], worker: str, timeout_s: float | None, attempts: int) -> None:
+    def __init__(self, message: Any, worker: str, timeout_s: float | None, attempts: int) -> None:
         self.id = next(_numbers)
+        #: As it goes into a frame (`frames.message_text`).
         self.message = message
         self.worker = worker
         self.asked_ns = SYSTEM.steady_ns()

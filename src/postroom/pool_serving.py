@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from .config import SAFETY_LOOK_S
 from .desk import Latch
@@ -26,13 +26,12 @@ from .errors import (
     WorkerStopped,
     WorkerTimeout,
 )
+from .evaluation import Evaluation
 from .message import Message
+from .pool_request import Request
 from .received import Envelope, Received
+from .room import Room
 from .store import FEED
-
-if TYPE_CHECKING:
-    from .pool import WorkerPool
-    from .room import Room
 
 log = logging.getLogger("postroom")
 
@@ -48,12 +47,25 @@ def as_message(envelope: Envelope | Message) -> dict[str, Any]:
     return {**said, "content": content, "sender_id": envelope.from_agent}
 
 
+class Minds(Protocol):
+    """What is needed of a pool here; see `WorkerPool`."""
+
+    failure: PoolFailed | None
+    workers: Mapping[str, Any]
+
+    def evaluate(self, message: Mapping[str, Any], timeout_s: float | None) -> Evaluation: ...
+
+    def begin(self, message: Mapping[str, Any], timeout_s: float | None) -> dict[str, Request]: ...
+
+    def remember(self, message_id: str, requests: dict[str, Request], keep: int) -> None: ...
+
+
 class Answering:
     """One call of `WorkerPool.serve`."""
 
     def __init__(
         self,
-        pool: WorkerPool,
+        pool: Minds,
         room: Room,
         agent: str,
         channels: Iterable[str] | None,
@@ -111,9 +123,7 @@ class Answering:
 class Following:
     """Evaluates new messages of some channels as they come. Made by `WorkerPool.follow`."""
 
-    def __init__(
-        self, pool: WorkerPool, room: Room, channels: Iterable[str], timeout_s: float | None, keep: int
-    ) -> None:
+    def __init__(self, pool: Minds, room: Room, channels: Iterable[str], timeout_s: float | None, keep: int) -> None:
         self._pool = pool
         self._room = room
         self._channels = frozenset(channels)

@@ -221,7 +221,7 @@ class PoolWorker:
         ended under it `attempts` times; EvaluatorFailed, EvaluationAborted, RequestDropped, QueueFull, WorkerStopped,
         PoolFailed.
         """
-        request = self._new(message, timeout_s, attempts)
+        request = Request(message_text(message), self.name, timeout_s, attempts)
         try:
             life = self._admit(request)
             if life is not None:
@@ -237,15 +237,16 @@ class PoolWorker:
         self, message: Mapping[str, Any], timeout_s: float | None = EVALUATE_TIMEOUT_S, *, attempts: int = 1
     ) -> Request:
         """The same, without waiting for the end. Waits only for a place in the queue, where the policy is to block."""
-        request = self._new(message, timeout_s, attempts)
+        request = Request(message_text(message), self.name, timeout_s, attempts)
+        self.send(request)
+        return request
+
+    def send(self, request: Request) -> None:
+        """Send a request that was made already, and leave it to the loop. Raises when it is refused."""
         life = self._admit(request)
         self._keep_deadline(request)
         if life is not None:
             life.work.leave_to_loop()
-        return request
-
-    def _new(self, message: Mapping[str, Any], timeout_s: float | None, attempts: int) -> Request:
-        return Request(message_text(message), self.name, timeout_s, attempts)
 
     def abort(self, request: Request | None = None) -> bool:
         """Call off an evaluation: that of this request, or else the one that runs. Its waiter gets EvaluationAborted.
@@ -354,7 +355,7 @@ class PoolWorker:
             life = self._life
             requests = [*(life.running.values() if life is not None else ()), *self._backlog]
             open_ones = [request for request in requests if not request.done]
-            later = [request.deadline_ns for request in open_ones if request.deadline_ns > now_ns]
+            later = [each.deadline_ns for each in open_ones if now_ns < each.deadline_ns < NEVER_NS]
             self._armed_ns = min(later, default=NEVER_NS)
         for request in open_ones:
             if request.deadline_ns <= now_ns:
