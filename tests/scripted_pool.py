@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from postroom import Evaluation
@@ -31,10 +31,15 @@ class ScriptedPool:
         self._listeners: dict[str, Callable[[str, Any], None]] = {}
 
     def begin(
-        self, message: Mapping[str, Any], timeout_s: float | None, listener: Callable[[str, Any], None] | None
+        self,
+        message: Mapping[str, Any],
+        timeout_s: float | None,
+        listener: Callable[[str, Any], None] | None,
+        *,
+        skip: Container[object] = (),
     ) -> dict[str, ScriptedRequest]:
         id = message["id"]
-        self._requests[id] = {name: ScriptedRequest() for name in self.workers}
+        self._requests[id] = {name: ScriptedRequest() for name in self.workers if name not in skip}
         assert listener is not None
         self._listeners[id] = listener
         self.asked.append(dict(message))
@@ -62,9 +67,14 @@ class InstantPool(ScriptedPool):
         self._judge = judge
 
     def begin(
-        self, message: Mapping[str, Any], timeout_s: float | None, listener: Callable[[str, Any], None] | None
+        self,
+        message: Mapping[str, Any],
+        timeout_s: float | None,
+        listener: Callable[[str, Any], None] | None,
+        *,
+        skip: Container[object] = (),
     ) -> dict[str, ScriptedRequest]:
-        requests = super().begin(message, timeout_s, listener)
-        for name in self.workers:
+        requests = super().begin(message, timeout_s, listener, skip=skip)
+        for name in requests:
             self.tell(message["id"], name, self._judge(name, message["id"]))
         return requests

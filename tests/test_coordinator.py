@@ -18,7 +18,8 @@ from tests.scripted_pool import InstantPool, ScriptedPool
 import postroom
 from postroom import Coordinator, Decision, Evaluation, InvalidMessage, PostroomError, WorkerPool
 from postroom.clock import SYSTEM, ManualClock
-from postroom.coordinate import Reason, Trigger
+from postroom.coordinate import Config, Reason, Trigger, decide
+from postroom.decisions import RoomDecisions
 from postroom.room import Room
 
 Start = Callable[[Callable[[], Any]], Any]
@@ -151,7 +152,7 @@ def test_threads_of_one_coordinator_get_one_decision(clock: ManualClock, in_back
 
 def test_a_pool_that_cannot_be_asked_leaves_the_message_to_others(room: Room) -> None:
     class Broken(ScriptedPool):
-        def begin(self, *_: Any) -> Any:
+        def begin(self, *_: Any, **__: Any) -> Any:
             raise PostroomError("the pool has failed")
 
     with pytest.raises(PostroomError, match="the pool has failed"):
@@ -225,6 +226,27 @@ def test_decisions_are_forgotten_after_their_time(room: Room, clock: ManualClock
     assert coordinator.decision_of("new") is not None
 
 
+def test_one_who_was_taken_for_dead_takes_the_others_word(room: Room, clock: ManualClock, in_background: Start) -> None:
+    slow, quick = RoomDecisions(room, clock), RoomDecisions(room, clock)
+    for id, order in (("m1", "after"), ("m2", "before")):
+        theirs, ours = (decide({name: said(0.9)}, 0, Config(message_id=id), 1) for name in ("quick", "slow"))
+        assert slow.take(id, 5) is None
+        clock.advance(60)
+        assert quick.take(id, 5) is None  # nobody will decide, it seems
+        if order == "after":
+            assert quick.keep(theirs).made_here
+            kept = slow.keep(ours)
+        else:
+            keeping = in_background(lambda: slow.keep(ours))  # noqa: B023
+            keeping.join(0.05)
+            assert keeping.running  # the message is the other's now
+            assert quick.keep(theirs).made_here
+            kept = keeping.result()
+
+        assert (kept.granted, kept.made_here) == (("quick",), False)
+        assert quick.find(id) == theirs
+
+
 # Real processes
 
 
@@ -287,6 +309,7 @@ def test_a_coordinator_that_is_killed_while_it_considers_is_replaced(tmp_path: P
     assert decision.made_here
 
 
+@pytest.mark.slow
 def test_a_real_pool_is_asked_and_answers() -> None:
     with WorkerPool("postroom.inference:mock") as pool:
         pool.initialize_workers({name: {"think_ms": 20, "seed": 3} for name in ("ada", "bob", "cyd")})
@@ -298,6 +321,7 @@ def test_a_real_pool_is_asked_and_answers() -> None:
     assert all(set(decision.outcomes) == {"ada", "bob", "cyd"} for decision in decisions)
 
 
+@pytest.mark.slow
 def test_a_real_pools_first_looks_decide_before_the_deep_ones() -> None:
     seen: list[Decision] = []
     with WorkerPool("postroom.inference:mock") as pool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -55,7 +55,12 @@ class Pool(Protocol):
     @property
     def workers(self) -> Mapping[str, Any]: ...
     def begin(
-        self, message: Mapping[str, Any], timeout_s: float | None, listener: Callable[[str, Any], None] | None
+        self,
+        message: Mapping[str, Any],
+        timeout_s: float | None,
+        listener: Callable[[str, Any], None] | None,
+        *,
+        skip: Container[object] = (),
     ) -> Mapping[str, Any]: ...
 
 
@@ -154,8 +159,7 @@ class Coordinator:
         if first.closed:  # the hop cap, or nobody to ask: no model is bothered
             return first, None
         hearing = Hearing(self, config, participants, seed)
-        asked = {name for name in participants if name != config.sender}
-        self.pool.begin(message, config.deadline_s + self._late_s, hearing.listener(asked))
+        self.pool.begin(message, config.deadline_s + self._late_s, hearing.hear, skip=(config.sender,))
         return hearing.until_closed(on_change), hearing
 
     def _config_for(self, message: Mapping[str, Any]) -> Config:
@@ -236,15 +240,6 @@ class Hearing:
         self._late: list[Late] = []
         self._decision = decide(self._known, coordinator.now(), config, seed)
         self.revision = 0
-
-    def listener(self, asked: set[str]) -> Callable[[str, Any], None]:
-        """What the pool calls at each evaluation that comes, and at the end of each request."""
-
-        def on_news(name: str, request: Asked) -> None:
-            if name in asked:
-                self.hear(name, request)
-
-        return on_news
 
     def hear(self, name: str, request: Asked) -> None:
         """There is news of a participant. Never waits for anybody."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -181,8 +181,12 @@ class WorkerPool:
         message: Mapping[str, Any],
         timeout_s: float | None = EVALUATE_TIMEOUT_S,
         listener: ResultListener | None = None,
+        *,
+        skip: Container[object] = (),
     ) -> dict[str, Request]:
         """The same without waiting: the request to each worker, by name. Each ends by itself, at its deadline at the latest.
+
+        Workers in `skip` are not asked.
 
         `listener(name, request)` is called at each evaluation that comes (a first look, the last word) and at the end.
         """
@@ -191,6 +195,8 @@ class WorkerPool:
         known = self._known.get(message["id"], {})
         requests = {}
         for name, worker in tuple(self._workers.items()):
+            if name in skip:
+                continue
             request = known.get(name)
             if request is None or request.error is not None:
                 request = _submitted(worker, text, timeout_s)

@@ -144,6 +144,7 @@ def test_a_quick_look_may_be_a_fast_models() -> None:
     assert (quick.model, deep.model) == ("mock:2", "mock:1")
 
 
+@pytest.mark.slow
 def test_settings_that_can_never_work_are_found_before_the_worker_is_ready() -> None:
     with pytest.raises(ModelMissing, match="is not a language model"):
         by_spec(MESSAGE, {"model": "nonsense"})

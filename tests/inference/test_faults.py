@@ -20,6 +20,8 @@ from postroom.inference import gate, open_model, wire
 
 from .scripted_server import ANSWER, Dialect, Script, ScriptedServer, chunk, reset, response, stream_head
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 0.3
 #: A deadline that is kept may be seen so much later on a busy machine.
 PATIENCE_S = 10.0
@@ -78,7 +80,7 @@ def drip(head: Callable[[Dialect], bytes], drop: bytes) -> Callable[[Dialect], S
         def script(connection: socket.socket, _number: int) -> None:
             connection.sendall(head(dialect))
             connection.settimeout(0.02)
-            while True:
+            for _ in range(300):  # some seconds: a client that does not give up gets an end it does not expect
                 connection.sendall(drop)
                 try:
                     if not connection.recv(1):

@@ -19,6 +19,8 @@ from postroom.inference import Model, open_model
 from postroom.inference.host_model import INSIDE_VARIABLE
 from postroom.platform import process_started
 
+pytestmark = pytest.mark.slow  # each is a program of its own
+
 PROGRAM = Path(__file__).with_name("agent_program.py")
 NAUGHTY = "'; touch canary; echo \" $(touch canary) `touch canary`\n--model evil\n-p\x07 \ud800 é"
 
@@ -26,6 +28,7 @@ NAUGHTY = "'; touch canary; echo \" $(touch canary) `touch canary`\n--model evil
 @pytest.fixture(params=["claude", "codex"])
 def host(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The kind of an agent program that is installed."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     script = tmp_path / request.param
     script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{PROGRAM}" "$@"\n', encoding="utf-8")
     script.chmod(0o755)
@@ -92,20 +95,20 @@ def test_a_program_that_fails_says_why(host: str, how: str, words: str, monkeypa
     monkeypatch.setenv("AGENT_PROGRAM", how)
 
     with pytest.raises(ModelError, match=words):
-        open_model(host).complete("hello", timeout_s=60)
+        open_model(host).complete("hello", timeout_s=300)
 
 
 def test_what_claude_says_of_itself_is_told(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if host == "codex":
         monkeypatch.setenv("AGENT_PROGRAM", "silent")
         with pytest.raises(ModelError, match="ended with exit code 0"):
-            open_model(host).complete("hello", timeout_s=60)
+            open_model(host).complete("hello", timeout_s=300)
         return
     monkeypatch.setenv("AGENT_PROGRAM", "error")
     with pytest.raises(ModelError, match="Not logged in"):
-        open_model(host).complete("hello", timeout_s=60)
+        open_model(host).complete("hello", timeout_s=300)
     monkeypatch.setenv("AGENT_PROGRAM", "structured")
-    assert open_model(host).complete("hello", schema={}, timeout_s=60).text == '{"confidence": 0.5}'
+    assert open_model(host).complete("hello", schema={}, timeout_s=300).text == '{"confidence": 0.5}'
 
 
 def test_a_program_that_is_not_there_is_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,19 +141,17 @@ def read_pids(file: Path) -> list[int]:
     raise AssertionError("the program did not start")
 
 
-@pytest.mark.slow
 def test_at_the_deadline_the_program_and_all_it_started_are_killed(
     host: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, in_background: Callable[[Callable[[], Any]], Any]
 ) -> None:
     monkeypatch.setenv("AGENT_PROGRAM", f"hang {tmp_path}/pids")
 
-    with pytest.raises(ModelTimeout, match="did not finish within 2 s; it was killed"):
+    with pytest.raises(ModelTimeout, match="did not finish within [12].* s; it was killed"):
         open_model(host).complete("hello", timeout_s=2.0)
 
     assert gone(read_pids(tmp_path / "pids"))
 
 
-@pytest.mark.slow
 def test_when_we_are_killed_the_program_and_all_it_started_go_too(
     host: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

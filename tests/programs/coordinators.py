@@ -28,7 +28,7 @@ def main(url: str, messages: int, number: int, hang: bool) -> None:
         return Evaluation(id, chance.random(), should_respond=True)
 
     class Hanging(ScriptedPool):
-        def begin(self, *_: object) -> dict[str, object]:  # type: ignore[override]
+        def begin(self, *_: object, **__: object) -> dict[str, object]:  # type: ignore[override]
             print("considering", flush=True)
             threading.Event().wait()
             return {}

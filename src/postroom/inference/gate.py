@@ -11,7 +11,7 @@ import hashlib
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
@@ -90,8 +90,8 @@ class Gate:
         return ours_s if wish_s is None else max(wish_s, ours_s)
 
 
-def concurrency_of(environ: os._Environ[str] | dict[str, str]) -> int:
-    """How many may ask one server at once. Raises ModelError when the variable holds no such number."""
+def concurrency_of(environ: Mapping[str, str]) -> int:
+    """How many may ask one server, or run one program, at once. Raises ModelError when the variable holds no such number."""
     said = environ.get(CONCURRENCY_VARIABLE) or str(CONCURRENCY)
     if not said.isdecimal() or not 1 <= int(said) <= 1000:
         raise ModelError(f"{CONCURRENCY_VARIABLE} must be a number from 1 to 1000, not {said!r}")
@@ -116,8 +116,10 @@ class Slots:
             if number is None:
                 number = self._wait(files, timeout_s)
             self._open(held, number, os.O_WRONLY)  # closed after use, and with that those who wait are told
-            yield number
-            fcntl.flock(files[number], fcntl.LOCK_UN)
+            try:
+                yield number
+            finally:
+                fcntl.flock(files[number], fcntl.LOCK_UN)
 
     def _open(self, held: ExitStack, number: int, flags: int) -> int:
         descriptor = os.open(self._folder / str(number), flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -173,7 +175,9 @@ _gates: dict[str, Gate] = {}
 def gate_to(server: str) -> Gate:
     """The gate to a server: one for each in this process."""
     with _lock:
-        return _gates.setdefault(server, Gate(server)) if server not in _gates else _gates[server]
+        if server not in _gates:
+            _gates[server] = Gate(server)
+        return _gates[server]
 
 
 def _forget_after_fork() -> None:

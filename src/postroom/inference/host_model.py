@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final
 from postroom.clock import SYSTEM
 from postroom.errors import ModelError
 
+from .gate import Slots, concurrency_of
 from .model import MAX_TOKENS, TIMEOUT_S, Completion, Model
 from .program import Said, run_program
 
@@ -46,9 +47,11 @@ class HostModel(Model):
         timeout_s: float = TIMEOUT_S,
     ) -> Completion:
         started_ns = SYSTEM.steady_ns()
-        with tempfile.TemporaryDirectory(prefix="postroom-model-") as folder:
+        slots = Slots(f"program {self.program}", concurrency_of(os.environ))  # each is a heavy process of its own
+        with slots.taken(timeout_s), tempfile.TemporaryDirectory(prefix="postroom-model-") as folder:
             words, given = self._command(Path(folder), prompt, system, schema)
-            said = run_program(words, given, environment=surroundings(), folder=folder, timeout_s=timeout_s)
+            left_s = max(0.001, timeout_s - (SYSTEM.steady_ns() - started_ns) / 1e9)
+            said = run_program(words, given, environment=surroundings(), folder=folder, timeout_s=left_s)
             completion = self._read(Path(folder), said)
         passed_ms = (SYSTEM.steady_ns() - started_ns) / 1e6
         return completion._replace(first_byte_ms=said.first_byte_ms, total_ms=passed_ms)

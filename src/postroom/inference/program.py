@@ -54,7 +54,7 @@ def run_program(
         while open_ends or child.ended is None:
             left_s = (until_ns - SYSTEM.steady_ns()) / 1e9
             if left_s <= 0:
-                raise ModelTimeout(f"{words[0]} did not finish within {timeout_s:g} s; it was killed")
+                raise ModelTimeout(f"{words[0]} did not finish within {timeout_s:.3g} s; it was killed")
             watched = [*open_ends, *([child.status] if child.ended is None else [])]
             for end in SYSTEM.wait_readable(watched, left_s):
                 if end == child.status:
