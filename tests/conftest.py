@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pytest
+from tests.nats_servers import end_shared_server
 
 from postroom.clock import ManualClock
 from postroom.opening import open_room as postroom_open
@@ -15,6 +16,12 @@ from postroom.room import Room
 
 T = TypeVar("T")
 PATIENCE_S = 20.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _servers_end_with_the_run() -> Iterator[None]:
+    yield
+    end_shared_server()
 
 
 class Background(Generic[T]):

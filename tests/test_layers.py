@@ -15,6 +15,11 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 MEMORY = ("stores.memory_room", "stores.memory")
 SQLITE = ("stores.sqlite_rows", "stores.sqlite_import", "stores.sqlite_file", "stores.sqlite_reading", "stores.sqlite")
+NATS = (
+    *("stores.nats_wire", "stores.nats_entries", "stores.nats_tables", "stores.nats_following", "stores.nats_room"),
+    *("stores.nats_cells", "stores.nats_putting", "stores.nats_claims", "stores.nats_reading", "stores.nats_keeping"),
+    "stores.nats",
+)
 ROOM = (
     *("desk", "inbox", "received", "receipts", "artifacts", "presence"),
     *("asking", "serving", "upkeep", "agent", "room", "opening"),
@@ -24,13 +29,13 @@ ROOM = (
 LAYERS = (
     ("facts", ("errors", "states", "clock", "message", "config", "platform")),
     ("contracts", ("store", "hooks", "retry", "limits")),
-    ("stores", ("bells", *MEMORY, *SQLITE, "stores")),
+    ("stores", ("bells", *MEMORY, *SQLITE, *NATS, "stores")),
     ("objects", (*ROOM, "communications", "worker_thread", "aio_serving", "aio")),
     ("doors", ("testing", "bench", "cli", "__main__")),
 )
 
 #: The modules of each store. They never import another store's, whatever their order.
-STORES = (MEMORY, SQLITE)
+STORES = (MEMORY, SQLITE, NATS)
 STORE_OF = {module: store[-1] for store in STORES for module in store}
 
 #: Where each package that others wrote may appear. The standard library may appear everywhere.
@@ -44,7 +49,7 @@ THIRD_PARTY = {
     "litequeue": ("bench.peers.lite_queue",),
     "persistqueue": ("bench.peers.persist_queue",),
     "huey": ("bench.peers.huey_storage",),
-    "nats": ("bench.peers.jetstream",),
+    "nats": ("stores.nats_wire", "bench.peers.jetstream"),
     "psycopg": ("bench.peers.postgres",),
 }
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from tests.nats_servers import room_name, shared_server
+
 from postroom.clock import Clock
-from postroom.config import Config
+from postroom.config import Config, parse_url
 from postroom.store import Store
 from postroom.testing import StoreContract
 
@@ -24,3 +26,16 @@ class TestSqliteStore(StoreContract):
         from postroom.stores.sqlite import SqliteStore
 
         return SqliteStore(self.folder, config, clock)
+
+
+class TestNatsStore(StoreContract):
+    """The store of many machines, on a real server."""
+
+    def open(self, clock: Clock, config: Config) -> Store:
+        from postroom.stores.nats import NatsStore
+
+        if not self.folder.exists():  # one room for each test, whatever its folder is called
+            self.folder.mkdir()
+            (self.folder / "name").write_text(room_name())
+        name = (self.folder / "name").read_text()
+        return NatsStore(parse_url(f"nats://{shared_server().address}/{name}"), config, clock)

@@ -1,0 +1,331 @@
+"""Following a room on NATS: which entries are known here, how they stay current, and who is woken by a change.
+
+The servers tell every change once more on a subject for listening (republish). What is followed is read once; from then on
+each change comes by itself, with the new entry in it, so that a receiver that is woken knows what to claim.
+
+Such a hint can be lost: in a reconnect, or when a leader dies. So whoever finds nothing looks at the leader too, every
+`SAFETY_LOOK_S` at most, for what came after the last entry that was read there.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable
+from typing import Any, Final
+
+from .. import store as contract
+from ..clock import Clock
+from ..errors import RoomClosed
+from .nats_entries import hex_of, pattern_to, patterns_around, subject_of, unpack
+from .nats_tables import Tables
+from .nats_wire import Wire
+
+#: How long an empty answer from here is believed without a look at the leader.
+SAFETY_LOOK_S: Final = 5.0
+#: Everything in the room, cells too: so that the numbers of what is heard have no gaps while nothing is lost.
+WHOLE_ROOM: Final = ">"
+_MESSAGES: Final = "m.>"
+_MAX_RUNG: Final = 4000
+#: The name under which those who wait for the mail of a channel share it: one of them is woken, not all.
+_ONE: Final = "one"
+
+#: A subject pattern to listen to, and the name under which it is shared ("" when everybody hears of everything).
+Key = tuple[str, str]
+
+
+def key_of_topic(topic: str) -> Key | None:
+    """What somebody who listens to a topic must hear; None when nothing can ever happen there."""
+    kind, _, name = topic.partition(":")
+    if topic == contract.FEED:
+        return (_MESSAGES, "")
+    if kind == "to":
+        return (pattern_to(name), "")
+    if kind == "channel":
+        return (pattern_to(None, name), _ONE)
+    if kind == "cells":
+        return (f"c.{hex_of(name)}.>", "")
+    subject = subject_of(name) if kind == "message" else None
+    return None if subject is None else (subject, "")
+
+
+class _Followed:
+    """A pattern whose entries are known here: up to which sequence that is sure, and when it was looked at."""
+
+    def __init__(self) -> None:
+        self.sure = 0
+        self.looked_ns: int | None = None
+
+
+class Follower:
+    """The tables of one opened room, and those who wait for a change of them."""
+
+    def __init__(self, wire: Wire, clock: Clock) -> None:
+        self.tables = Tables()
+        self.lock = threading.RLock()
+        self._wire = wire
+        self._clock = clock
+        self._followed: dict[str, _Followed] = {}
+        self._subscriptions: dict[Key, Any] = {}
+        self._uses: defaultdict[Key, int] = defaultdict(int)
+        self._changing = threading.Lock()  # held while subscribing, which waits; never taken on the background loop
+        self._waiters: defaultdict[Key, list[NatsWaiter]] = defaultdict(list)
+        self._rung: OrderedDict[tuple[Key, int], None] = OrderedDict()
+        self.closed = False
+        wire.on_reconnect = self._look_again
+
+    # Subscriptions
+
+    def _use(self, key: Key) -> None:
+        with self._changing:
+            self._uses[key] += 1
+            if key not in self._subscriptions:
+
+                def heard(subject: str, seq: int, data: bytes) -> None:
+                    self._heard(key, subject, seq, data)
+
+                try:
+                    self._subscriptions[key] = self._wire.run(self._wire.subscribe(key[0], heard, key[1]))
+                except BaseException:
+                    self._uses[key] -= 1
+                    raise
+
+    def _leave(self, key: Key) -> None:
+        with self._changing:
+            self._uses[key] -= 1
+            if self._uses[key] <= 0:
+                del self._uses[key]
+                subscription = self._subscriptions.pop(key, None)
+                if subscription is not None:
+                    self._wire.soon(subscription.unsubscribe)
+
+    # Knowing
+
+    def follow(self, patterns: Iterable[str]) -> None:
+        """Know all entries of these patterns from now on."""
+        for pattern in patterns:
+            if self._is_followed(pattern):
+                continue
+            self._use((pattern, ""))
+            self._read(pattern, _Followed())
+
+    def _is_followed(self, pattern: str) -> bool:
+        if WHOLE_ROOM in self._followed or pattern in self._followed:
+            return True
+        parts = pattern.split(".")
+        return len(parts) > 3 and f"m.{parts[1]}.>" in self._followed
+
+    def _read(self, pattern: str, followed: _Followed) -> None:
+        """Learn of everything that came after what is sure."""
+        self._followed.setdefault(pattern, followed)  # first: what is heard while reading must not be lost
+        before_ns = self._clock.steady_ns()
+        last = self.last_number() if pattern == WHOLE_ROOM else 0
+        asked = _MESSAGES if pattern == WHOLE_ROOM else pattern
+        for entry in self._wire.run(self._wire.scan(asked, followed.sure + 1)):
+            self.learn(entry.subject, entry.seq, entry.data)
+            last = max(last, entry.seq)
+        with self.lock:
+            followed.sure = max(followed.sure, last)
+            followed.looked_ns = before_ns
+
+    def last_number(self) -> int:
+        """The highest sequence in the room, as the leader knows it."""
+        answer = self._wire.run(self._wire.api(f"STREAM.INFO.{self._wire.stream}"))
+        number: int = answer["state"]["last_seq"]
+        return number
+
+    def know_all(self) -> None:
+        """Know the whole room, as it is now."""
+        followed = self._followed.get(WHOLE_ROOM)
+        if followed is None:
+            self.follow([WHOLE_ROOM])
+        elif followed.looked_ns is None:  # hints may have been lost: also of what was deleted
+            followed.sure = 0
+            with self.lock:
+                for id in tuple(self.tables.rows):
+                    self.tables.forget(id)
+            self._read(WHOLE_ROOM, followed)
+        elif self.last_number() > followed.sure:
+            self._read(WHOLE_ROOM, followed)
+
+    def look_if_late(self, patterns: Iterable[str]) -> bool:
+        """Look at the leader for what was not heard of, where that was not done lately. Returns whether it was done now."""
+        looked = False
+        for pattern, followed in tuple(self._followed.items()):
+            mine = pattern == WHOLE_ROOM or any(pattern == each or pattern == _around(each) for each in patterns)
+            if mine and self._is_late(followed):
+                self._read(pattern, followed)
+                looked = True
+        return looked
+
+    def _is_late(self, followed: _Followed) -> bool:
+        now_ns = self._clock.steady_ns()
+        return followed.looked_ns is None or not 0 <= now_ns - followed.looked_ns < SAFETY_LOOK_S * 1e9
+
+    def _look_again(self) -> None:
+        """The connection was away: hints may be lost, and everybody who waits has to look."""
+        with self.lock:
+            for followed in self._followed.values():
+                followed.looked_ns = None
+            for waiters in self._waiters.values():
+                for waiter in waiters:
+                    waiter.ring()
+
+    def learn(self, subject: str, seq: int, data: bytes) -> None:
+        """An entry was read, written or heard of."""
+        id = subject.rpartition(".")[2]
+        with self.lock:
+            self.tables.learn(id, seq, unpack(seq, data) if data else None)
+
+    def learn_if_followed(self, subject: str, seq: int, data: bytes) -> None:
+        """The same for an entry that may be none of those that are followed."""
+        with self.lock:
+            if self._covers(subject):
+                self.learn(subject, seq, data)
+
+    def gone(self, id: str, seq: int) -> None:
+        """An entry is not there any more, and nobody knows since when."""
+        with self.lock:
+            self.tables.learn(id, seq + 1, None)
+
+    # Hearing
+
+    def _heard(self, key: Key, subject: str, seq: int, data: bytes) -> None:
+        """A change that the servers tell of, or (sequence 0) a word that somebody should look. On the background loop."""
+        with self.lock:
+            if seq and subject.startswith("m.") and self._covers(subject):
+                self.learn(subject, seq, data)
+            whole = self._followed.get(WHOLE_ROOM)
+            if key[0] == WHOLE_ROOM and whole is not None and seq == whole.sure + 1:
+                whole.sure = seq
+            self._ring(key, seq)
+
+    def _covers(self, subject: str) -> bool:
+        return any(pattern in self._followed for pattern in patterns_around(subject))
+
+    def wrote(self, subject: str, seq: int, data: bytes) -> None:
+        """This process has written an entry: known here, and those who wait here are woken, before the call returns."""
+        with self.lock:
+            if subject.startswith("m.") and self._covers(subject):
+                self.learn(subject, seq, data)
+            for pattern in patterns_around(subject):
+                self._ring((pattern, ""), seq)
+
+    def _ring(self, key: Key, seq: int) -> None:
+        """Wake those who listen, once for each change: it is heard of twice when it was made here."""
+        waiters = self._waiters.get(key)
+        if seq:
+            if (key, seq) in self._rung:
+                return
+            if waiters:
+                self._rung[key, seq] = None
+                while len(self._rung) > _MAX_RUNG:
+                    self._rung.popitem(last=False)
+        if key[1] == _ONE:
+            if waiters:
+                waiters.append(waiters.pop(0))
+                waiters[-1].ring(alone_for=key)
+            else:
+                self._pass_on(key)
+            return
+        for waiter in waiters or ():
+            waiter.ring()
+
+    def _pass_on(self, key: Key) -> None:
+        """A hint that one alone was given, and that came too late for it, goes to another."""
+        self._wire.soon(lambda: self._wire.nudge(f"{key[0].removesuffix('>')}0.hint"))
+
+    # Waiting
+
+    def listen(self, topics: Iterable[str]) -> NatsWaiter:
+        """Somebody waits for these topics."""
+        keys = [key for key in dict.fromkeys(map(key_of_topic, topics)) if key is not None]
+        waiter = NatsWaiter(self, keys, self._clock)
+        with self.lock:
+            for key in keys:
+                self._waiters[key].append(waiter)
+        for key in keys:
+            self._use(key)
+        return waiter
+
+    def leave(self, waiter: NatsWaiter, keys: list[Key], alone_for: list[Key]) -> None:
+        """It waits no more."""
+        with self.lock:
+            for key in keys:
+                self._waiters[key].remove(waiter)
+                if not self._waiters[key]:
+                    del self._waiters[key]
+        if self.closed:
+            return
+        for key in keys:
+            self._leave(key)
+        with self.lock:
+            for key in alone_for:
+                self._ring(key, 0)
+
+    def close(self) -> None:
+        """Nobody is told anything any more; whoever waits in another thread comes back, and is told so."""
+        with self.lock:
+            self.closed = True
+            for waiters in self._waiters.values():
+                for waiter in waiters:
+                    waiter.ring()
+
+
+def _around(pattern: str) -> str:
+    """The pattern of all channels around that of one."""
+    return f"m.{pattern.split('.')[1]}.>"
+
+
+class NatsWaiter(contract.Waiter):
+    """A waiter with a pipe of its own: a byte lies in it while there is a hint that nobody has taken."""
+
+    def __init__(self, follower: Follower, keys: list[Key], clock: Clock) -> None:
+        self._follower = follower
+        self._keys = keys
+        self._clock = clock
+        self._reader, self._writer = os.pipe()
+        self._rung = False
+        self._alone_for: list[Key] = []
+        self._closed = False
+
+    def ring(self, alone_for: Key | None = None) -> None:
+        """Leave a hint. The caller holds the follower's lock."""
+        if alone_for is not None:
+            self._alone_for.append(alone_for)
+        if not self._rung:
+            self._rung = True
+            os.write(self._writer, b"!")
+
+    def wait(self, timeout_s: float | None) -> bool:
+        if self._take():
+            return True
+        self._clock.wait_readable([self._reader], timeout_s)
+        return self._take()
+
+    def _take(self) -> bool:
+        with self._follower.lock:
+            if self._closed:
+                raise RoomClosed("this waiter is closed")
+            if self._follower.closed:
+                raise RoomClosed
+            if self._rung:
+                self._rung = False
+                self._alone_for.clear()
+                os.read(self._reader, 1)
+                return True
+            return False
+
+    def fileno(self) -> int:
+        return self._reader
+
+    def close(self) -> None:
+        with self._follower.lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._follower.leave(self, self._keys, self._alone_for)
+        with self._follower.lock:
+            os.close(self._reader)
+            os.close(self._writer)
