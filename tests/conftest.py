@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pytest
-from tests.nats_servers import end_shared_server
+from tests.nats_servers import end_shared_server, room_name, shared_server
 
 from postroom.clock import ManualClock
 from postroom.opening import open_room as postroom_open
@@ -55,9 +55,11 @@ class Background(Generic[T]):
         return self._result
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", pytest.param("nats", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of a room of this test's own; opening it twice gives the same room."""
+    if request.param == "nats":
+        return f"nats://{shared_server().address}/{room_name()}"
     return f"memory:{tmp_path.name}" if request.param == "memory" else f"sqlite:{tmp_path}/room"
 
 

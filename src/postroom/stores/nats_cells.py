@@ -80,10 +80,7 @@ def _write(room: NatsRoom, write: Write, name: str) -> int:
     def is_mine(data: bytes) -> bool:
         return data == write.data if not write.data else bool(data) and _decode_cell(data).write == name
 
-    try:
-        committed = room.wire.run(room.wire.commit([write], is_mine))
-    except Changed:
-        raise
+    committed = room.wire.run(room.wire.commit([write], is_mine))
     if committed.found is not None:
         room.follower.wrote(write.subject, committed.found.seq, committed.found.data)
         return committed.found.seq

@@ -39,7 +39,8 @@ def _claim_best(room: NatsRoom, want: Want) -> list[Delivery]:
     room.follower.follow(patterns)
     taken: list[Kept] = []
     while len(taken) < want.limit:
-        with _picked(room, want, want.limit - len(taken)) as (rows, ended):
+        # not the same one twice in one claim, should its owner be gone already (tests/test_store_model.py)
+        with _picked(room, want, want.limit - len(taken), {kept.entry.id for kept in taken}) as (rows, ended):
             if rows or ended:
                 taken += _take(room, rows, ended, want, raises=not taken)
                 continue
@@ -49,13 +50,13 @@ def _claim_best(room: NatsRoom, want: Want) -> list[Delivery]:
 
 
 @contextmanager
-def _picked(room: NatsRoom, want: Want, count: int) -> Iterator[tuple[list[Row], list[Row]]]:
+def _picked(room: NatsRoom, want: Want, count: int, taken: set[str]) -> Iterator[tuple[list[Row], list[Row]]]:
     """The best rows, which no other thread of this process picks meanwhile; and rows that the clock has ended."""
     room.bury_the_gone()
     tables = room.tables
     with room.follower.lock:
         tables.wind(room.now_ms())
-        rows = tables.best(want, count)
+        rows = tables.best(want, count, tables.picked | taken)
         ended = tables.overdue_for(want)
         ids = {row.kept.entry.id for row in (*rows, *ended)}
         tables.picked |= ids

@@ -172,8 +172,8 @@ class Tables:
 
     # Choosing
 
-    def best(self, want: Want, count: int) -> list[Row]:
-        """The best of what may be claimed, at most so many, without what others are about to claim."""
+    def best(self, want: Want, count: int, without: set[str]) -> list[Row]:
+        """The best of what may be claimed, at most so many, without those that are named."""
         own, anyones = self.boxes.get(want.agent, {}), self.boxes.get(None, {})
         names: Iterable[str] = own if want.channels is None else dict.fromkeys(want.channels)
         sources = (own,) if want.channels is None else (own, anyones)
@@ -182,7 +182,7 @@ class Tables:
         for box in boxes:
             free = 0
             for key in box:
-                if key[2] not in self.picked:
+                if key[2] not in without:
                     found.append(key)
                     free += 1
                     if free == count:
