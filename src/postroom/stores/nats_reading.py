@@ -87,8 +87,10 @@ def events(room: NatsRoom, after: int, limit: int) -> list[Change]:
                     kepts.append(kept)
     changes = []
     for kept, message in zip(kepts, room.show(kepts), strict=True):
-        line = kept.entry.ledger[-1]
-        changes.append(Change(kept.seq, line.event, line.time_ms, line.agent, line.detail, message))
+        lines = [kept.entry.ledger[-1]]
+        if after < kept.first < kept.seq:  # stored since, and changed: both are told, under one number
+            lines.insert(0, kept.entry.ledger[0])
+        changes += [Change(kept.seq, line.event, line.time_ms, line.agent, line.detail, message) for line in lines]
     return changes
 
 

@@ -14,12 +14,13 @@ import asyncio
 import threading
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from ..errors import OutcomeUnknown, RoomError, RoomUnreachable
+from ..errors import OutcomeUnknown, RoomClosed, RoomError, RoomUnreachable
 
 T = TypeVar("T")
 
@@ -103,6 +104,10 @@ class _Loop:
     def _run(loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         loop.run_forever()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
@@ -151,6 +156,8 @@ class Wire:
         self._access = access
         self._nc: Any = None
         self._closed = False
+        self._gate = threading.Lock()
+        self._running: set[Future[Any]] = set()
         self._loop = _background.enter()
         try:
             self.run(self._open())
@@ -162,12 +169,21 @@ class Wire:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do this on the background loop, and wait for it here."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._gate:
+            if self._closed:
+                work.close()
+                raise RoomClosed
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            self._running.add(future)
         try:
             return future.result()
+        except CancelledError:
+            raise RoomClosed("the room was closed meanwhile") from None
         except BaseException:
             future.cancel()  # an interrupt: nobody waits for it any more
             raise
+        finally:
+            self._running.discard(future)
 
     def run_all(self, works: Sequence[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
         """Do these at once; the result of each, or what it raised."""
@@ -179,8 +195,9 @@ class Wire:
 
     def soon(self, call: Callable[[], Awaitable[None]]) -> None:
         """Do this on the background loop, and wait for nothing."""
-        if not self._closed:
-            asyncio.run_coroutine_threadsafe(_quietly(call), self._loop)
+        with self._gate:
+            if not self._closed:
+                asyncio.run_coroutine_threadsafe(_quietly(call), self._loop)
 
     # Opening and closing
 
@@ -239,22 +256,16 @@ class Wire:
 
     def close(self) -> None:
         """End the connection. Safe to call twice."""
-        if self._closed:
-            return
-        self._closed = True
+        with self._gate:
+            if self._closed:
+                return
+            self._closed = True
+        for future in tuple(self._running):  # whoever waits in another thread is told
+            future.cancel()
         try:
-            self.run(self._close())
+            asyncio.run_coroutine_threadsafe(_quietly(self._nc.close), self._loop).result()
         finally:
             _background.leave()
-
-    async def _close(self) -> None:
-        await _quietly(self._nc.close)
-        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        mine = [task for task in others if task in self._waiting]
-        for task in mine:
-            task.cancel()
-        await asyncio.gather(*mine, return_exceptions=True)
-        await asyncio.sleep(0)  # let the transport end
 
     @property
     def server(self) -> dict[str, Any]:
