@@ -11,7 +11,9 @@ message again. What is in the stream is looked at without Postroom.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,8 +24,13 @@ from tests.nats_proxy import Proxy
 from tests.nats_servers import Cluster, Server, room_name, running_cluster, running_server
 
 from postroom.clock import SYSTEM
+from postroom.config import Config, parse_url
+from postroom.store import Ticket
+from postroom.stores.nats import NatsStore
+from postroom.testing import together
 
-from .support import Nursery, count, journal
+from .programs.rooms import UNTIRING, letter, want
+from .support import Nursery, count, journal, seed
 
 ACKED = 2
 PATIENCE_S = 120.0
@@ -74,8 +81,6 @@ def entries(addresses: str, room: str) -> dict[str, dict[str, Any]]:
                 return found
             seq = message["seq"] + 1
             if message.get("data"):
-                import base64
-
                 entry = json.loads(base64.b64decode(message["data"]))
                 found[entry["id"]] = entry
 
@@ -164,9 +169,6 @@ def kill_leaders(crew: Nursery, cluster: Cluster, tmp_path: Path, kills: int, al
 
 
 def _make_room(addresses: str, room: str) -> bool:
-    from postroom.config import Config, parse_url
-    from postroom.stores.nats import NatsStore
-
     NatsStore(parse_url(f"nats://{addresses}/{room}"), Config(server_timeout_s=5), SYSTEM).close()
     return True
 
@@ -223,3 +225,60 @@ def test_those_who_are_cut_off_for_twenty_seconds_lose_nothing(
 ) -> None:
     with running_server() as server:
         figure("nats: " + cut_off(crew, server, tmp_path, cut_s=20, timeout_s=8))
+
+
+def ack_at_the_end_of_leases(address: str, times: int) -> str:
+    """One acks at the very moment at which its lease ends and another claims: both are told, and must agree."""
+    room, chance = room_name(), random.Random(seed())
+    url, config, lease_s = parse_url(f"nats://{address}/{room}"), Config(), 0.03
+    owner, rival = NatsStore(url, config, SYSTEM), NatsStore(url, config, SYSTEM)
+    ends: Counter[str] = Counter()
+    try:
+        for number in range(times):
+            (id,) = owner.put([letter(payload={"n": number}, max_deliveries=UNTIRING)])
+            (delivery,) = owner.claim(want(lease_s=lease_s, ids=(id,))).deliveries
+            end_ns = SYSTEM.steady_ns() + int(lease_s * 1e9)
+            early_ns = chance.randrange(-4_000_000, 6_000_000)
+
+            def ack(end_ns: int = end_ns, early_ns: int = early_ns, ticket: Ticket = delivery.ticket) -> bool:
+                SYSTEM.sleep(max(0, end_ns - early_ns - SYSTEM.steady_ns()) / 1e9)
+                return owner.settle(ticket, "acked").held
+
+            def take(end_ns: int = end_ns, id: str = id) -> bool:
+                SYSTEM.sleep(max(0, end_ns - 2_000_000 - SYSTEM.steady_ns()) / 1e9)
+                while SYSTEM.steady_ns() < end_ns + 20_000_000:
+                    for taken in rival.claim(want(lease_s=600, limit=5)).deliveries:
+                        return taken.message.id == id and rival.settle(taken.ticket, "acked").held
+                return False
+
+            acked, taken = together(ack, take)
+            assert acked is not taken, f"round {number}: acked {acked}, delivered again and acked {taken}"
+            ends["in time" if acked else "taken by another"] += 1
+    finally:
+        owner.close()
+        rival.close()
+    assert {entry["state"] for entry in entries(address, room).values()} == {ACKED}
+    return f"{times} acks at the very end of their leases: {dict(ends)}"
+
+
+@pytest.mark.slow
+def test_an_ack_at_the_very_end_of_its_lease_counts_or_the_message_comes_again_never_both(
+    figure: Callable[[str], None],
+) -> None:
+    with running_server() as server:
+        figure("nats: " + ack_at_the_end_of_leases(server.address, count("LATE_ACKS", 100)))
+
+
+@pytest.mark.long
+def test_a_thousand_acks_at_the_very_end_of_their_leases(figure: Callable[[str], None]) -> None:
+    with running_server() as server:
+        figure("nats: " + ack_at_the_end_of_leases(server.address, count("LATE_ACKS", 1000)))
+
+
+@pytest.mark.long
+def test_a_thousand_acks_at_the_very_end_of_their_leases_where_three_servers_keep_them(
+    figure: Callable[[str], None],
+) -> None:
+    with running_cluster() as cluster:
+        until("three servers that know each other", lambda: _make_room(cluster.addresses, room_name()))
+        figure("nats, three servers: " + ack_at_the_end_of_leases(cluster.addresses, count("LATE_ACKS", 1000)))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -12,11 +13,15 @@ from ..message import Draft
 from ..platform import process_alive
 from ..states import State
 from ..store import Claimed, Delivery, Settled, Ticket, Want
-from .nats_entries import Entry, Kept, Moment, claimed, counts, extended, judged, pattern_to, settled, wound, written_by
+from .nats_entries import Entry, Kept, Moment, claimed, counts, extended, judged, pattern_to, wound
+from .nats_entries import settled as _ended
 from .nats_putting import Plan
 from .nats_room import NatsRoom
 from .nats_tables import Row
 from .nats_wire import Changed, Committed, Write
+
+#: What ends a message: nobody can claim it afterwards.
+_ENDINGS: Final = ("acked", "answered", "refused", "dead")
 
 
 def claim(room: NatsRoom, want: Want) -> Claimed:
@@ -73,19 +78,37 @@ def _take(room: NatsRoom, rows: Sequence[Row], ended: Sequence[Row], want: Want,
     Whatever somebody else changed first is read anew, and is not claimed here.
     """
     moment = room.moment()
+    return _make(room, _steps(rows, ended, want, moment), moment, raises=raises)
+
+
+#: A message, what becomes of it, and whether it is claimed by that.
+_Step = tuple[Kept, Entry, bool]
+
+
+def _steps(rows: Sequence[Row], ended: Sequence[Row], want: Want, moment: Moment) -> list[_Step]:
     steps = [(row.kept, claimed(row.kept, want, moment, gone=row.gone), True) for row in rows]
     for row in ended:
         entry = wound(row.kept, moment, gone=row.gone)
         if entry is not None:
             steps.append((row.kept, entry, False))
-    return _make(room, steps, moment, raises=raises)
+    return steps
 
 
-def _make(room: NatsRoom, steps: Sequence[tuple[Kept, Entry, bool]], moment: Moment, *, raises: bool) -> list[Kept]:
+def _make(room: NatsRoom, steps: Sequence[_Step], moment: Moment, *, raises: bool) -> list[Kept]:
     writes = [room.write_of(entry, kept.seq) for kept, entry, _ in steps]
-    ends = room.wire.run_all(
-        [room.wire.commit([write], lambda data: written_by(moment.write, data)) for write in writes]
-    )
+    ends = room.wire.run_all([room.commit_one(write, moment.write) for write in writes])
+    return _taken(room, steps, writes, ends, raises=raises)
+
+
+def _taken(
+    room: NatsRoom,
+    steps: Sequence[_Step],
+    writes: Sequence[Write],
+    ends: Sequence[Committed | BaseException],
+    *,
+    raises: bool,
+) -> list[Kept]:
+    """What was claimed by these steps, as their writes ended."""
     taken: list[Kept] = []
     trouble: BaseException | None = None
     for (kept, entry, is_claim), write, end in zip(steps, writes, ends, strict=True):
@@ -152,7 +175,12 @@ def settle(
     claim_next: Want | None,
 ) -> Settled:
     """Say what became of a message, with the answer; then claim the next."""
-    held, state, ids = _settle(room, ticket, outcome, detail, delay_s, puts)
+    write = room.moment().write
+    if claim_next is not None and claim_next.ids is None and outcome in _ENDINGS and not puts:
+        settled = _settle_and_take(room, ticket, outcome, detail, claim_next, write)
+        if settled is not None:
+            return settled
+    held, state, ids = _settle(room, ticket, outcome, detail, delay_s, puts, write)
     if claim_next is None:
         return Settled(held, state, ids, None)
     try:
@@ -163,10 +191,47 @@ def settle(
         return Settled(held, state, ids, Claimed([], 0))  # it is settled, and that must be told; the next look will say
 
 
+def _settle_and_take(
+    room: NatsRoom, ticket: Ticket, outcome: str, detail: str | None, want: Want, write: str
+) -> Settled | None:
+    """Both at once, two writes on their way together; None when there is nothing to take, and nothing was done."""
+    kept = _newest_known(room, ticket)
+    if kept is None or not counts(kept, ticket.token):
+        return None
+    room.follower.follow(patterns_of(want))
+    moment = room.moment(write)
+    entry = _ended(kept, outcome, ticket.agent, detail, 0, moment)
+    with _picked(room, want, want.limit, {ticket.id}) as (rows, ended):
+        if not rows:
+            return None
+        steps = _steps(rows, ended, want, moment)
+        writes = [room.write_of(entry, kept.seq), *(room.write_of(each, old.seq) for old, each, _ in steps)]
+        first, *ends = room.wire.run_all([room.commit_one(each, write) for each in writes])
+        taken = _taken(room, steps, writes[1:], ends, raises=False)
+    state: State | None = State(entry.state)
+    held = True
+    if isinstance(first, Committed):
+        room.note_written(writes[:1], first)
+        room.mine.pop(ticket.id, None)
+    elif isinstance(first, Changed):
+        held, state, _ = _settle(room, ticket, outcome, detail, 0, (), write)
+    else:  # what was taken goes back: its receiver is told of the trouble, not of the message
+        for each in taken:
+            with suppress(RoomError):
+                _settle(
+                    room, Ticket(each.entry.id, each.token, want.agent), "returned", None, 0, (), room.moment().write
+                )
+        raise first
+    with room.follower.lock:
+        due_ms = room.tables.next_due_ms(want)
+    next_due_s = None if due_ms is None else max(0, due_ms - room.now_ms()) / 1000
+    return Settled(held, state, [], Claimed(_deliver(room, taken, want), next_due_s))
+
+
 def _settle(
-    room: NatsRoom, ticket: Ticket, outcome: str, detail: str | None, delay_s: float, puts: Sequence[Draft]
+    room: NatsRoom, ticket: Ticket, outcome: str, detail: str | None, delay_s: float, puts: Sequence[Draft], write: str
 ) -> tuple[bool, State | None, list[str]]:
-    moment = room.moment()
+    moment = room.moment(write)
     kept = _newest_known(room, ticket)
     if kept is None or not counts(kept, ticket.token):
         kept = room.read(ticket.id)
@@ -178,7 +243,7 @@ def _settle(
         plan.add(puts)
         ids = plan.ids
         said = ids[0] if outcome == "answered" and ids else detail
-        entry = settled(kept, outcome, ticket.agent, said, delay_s, moment)
+        entry = _ended(kept, outcome, ticket.agent, said, delay_s, moment)
         held = plan.held.get(ticket.id)
         if held:
             entry = replace(entry, held=(*entry.held, *held))

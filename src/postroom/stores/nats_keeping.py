@@ -10,7 +10,7 @@ import msgspec
 from ..states import FINISHED, State
 from ..store import Query, Swept, Work
 from .nats_cells import TOMBSTONE_S, tally_data, tally_of, work_subject
-from .nats_entries import Entry, Kept, Moment, asker_gone, judged, subject_of, wound, written_by
+from .nats_entries import Entry, Kept, Moment, asker_gone, judged, subject_of, wound
 from .nats_putting import key_subject, key_without, part_subjects
 from .nats_reading import FAILED, PROCESSED, matching
 from .nats_room import NatsRoom
@@ -49,9 +49,7 @@ def _write_down(room: NatsRoom, rows: Sequence[Row]) -> list[str]:
             with room.follower.lock:
                 room.tables.overdue.pop(row.kept.entry.id, None)
     writes = [room.write_of(entry, kept.seq) for kept, entry in steps]
-    ends = room.wire.run_all(
-        [room.wire.commit([write], lambda data: written_by(moment.write, data)) for write in writes]
-    )
+    ends = room.wire.run_all([room.commit_one(write, moment.write) for write in writes])
     events: list[str] = []
     for (kept, entry), write, end in zip(steps, writes, ends, strict=True):
         if isinstance(end, Changed):

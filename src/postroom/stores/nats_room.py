@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -174,6 +174,10 @@ class NatsRoom:
         """
         committed = self.wire.run(self.wire.commit(writes, lambda data: written_by(write, data)))
         return self.note_written(writes, committed)
+
+    def commit_one(self, write: Write, name: str) -> Coroutine[Any, Any, Committed]:
+        """The same for one write, to be made with others at once; `note_written` must follow."""
+        return self.wire.commit([write], lambda data: written_by(name, data))
 
     def note_written(self, writes: Sequence[Write], committed: Committed) -> list[int]:
         """Know here what was written; the sequences. After a lost reply they are looked up."""
