@@ -184,6 +184,10 @@ class NatsStore(contract.Store):
     def cell_scan(self, prefix: str) -> list[Cell]:
         return nats_cells.cell_scan(self._enter(), prefix)
 
+    def servers_report(self) -> dict[str, Any]:
+        """What the servers tell of this room and of themselves, for `postroom doctor`."""
+        return nats_reading.servers_report(self._enter())
+
     # Waiting, housekeeping, the end
 
     def listen(self, topics: Iterable[str]) -> Waiter:

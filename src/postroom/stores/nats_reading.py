@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 from .. import store as contract
 from ..errors import InvalidMessage
@@ -13,7 +14,7 @@ from ..states import PUBLIC_NAME, PUBLIC_STATES, State
 from ..store import Change, Page, Query, Stats, Work
 from .nats_cells import tally_of
 from .nats_entries import Entry, Kept, judged, unpack
-from .nats_room import NatsRoom
+from .nats_room import NatsRoom, stream_settings, told_ms
 from .nats_tables import Row
 
 #: How the states of messages count as their last holder's work.
@@ -132,6 +133,31 @@ def stats(room: NatsRoom) -> Stats:
         "server_version": room.wire.server.get("version"),
     }
     return Stats(states=states, mailboxes=mailboxes, store=about)
+
+
+def servers_report(room: NatsRoom) -> dict[str, Any]:
+    """What the servers tell of a room and of themselves."""
+    before_ns = room.clock.steady_ns()
+    answer = room.wire.run(room.wire.api(f"STREAM.INFO.{room.wire.stream}"))
+    took_ms = (room.clock.steady_ns() - before_ns) / 1_000_000
+    config, state, cluster = answer["config"], answer["state"], answer.get("cluster", {})
+    wanted = stream_settings(room.name, config["num_replicas"]) | {"max_msgs": -1, "max_bytes": -1, "max_age": 0}
+    differences = {
+        name: (config.get(name), value)
+        for name, value in wanted.items()
+        if name != "metadata" and config.get(name) != value
+    }
+    return {
+        "version": room.wire.server.get("version"),
+        "copies": config["num_replicas"],
+        "leader": cluster.get("leader"),
+        "others": cluster.get("replicas") or [],
+        "differences": differences,
+        "entries": state["messages"],
+        "bytes": state["bytes"],
+        "clock_apart_s": (room.clock.wall_ms() - took_ms / 2 - told_ms(answer["ts"])) / 1000,
+        "round_trip_ms": took_ms,
+    }
 
 
 def work_of(room: NatsRoom, agent: str) -> Work:

@@ -31,6 +31,8 @@ ATTEMPT_S: Final = 2.0
 PAUSE_S: Final = 0.1
 #: A connection on which nothing comes back for so long is given up, and another is made.
 PING_S: Final = 3
+#: Whoever opens a room is told after this time that nobody answers, in seconds.
+OPEN_S: Final = 5.0
 #: Entries asked for in one request.
 PAGE: Final = 500
 #: Changes in one step; the servers refuse more.
@@ -204,13 +206,15 @@ class Wire:
 
     async def _open(self) -> None:
         try:
-            import nats
+            from nats.aio.client import Client
             from nats.errors import Error
         except ImportError:
             raise RoomError(
                 "rooms on NATS need the package nats-py; install it with: pip install 'postroom[nats]'"
             ) from None
         self._error = Error
+        self._nc = Client()
+        self._trouble = ""
         self._up = asyncio.Event()
         self._asked = itertools.count()
         self._replies: dict[str, asyncio.Future[bytes]] = {}
@@ -223,8 +227,8 @@ class Wire:
         if access.ca is not None:
             options["tls"] = _tls(access)
         try:
-            async with asyncio.timeout(self.timeout_s):
-                self._nc = await nats.connect(
+            async with asyncio.timeout(min(self.timeout_s, OPEN_S)):
+                await self._nc.connect(
                     servers=list(access.servers),
                     name=f"postroom {self.room}",
                     allow_reconnect=True,
@@ -233,21 +237,26 @@ class Wire:
                     connect_timeout=ATTEMPT_S,
                     ping_interval=PING_S,
                     max_outstanding_pings=2,
-                    error_cb=_ignore,
+                    error_cb=self._troubled,
                     disconnected_cb=self._disconnected,
                     reconnected_cb=self._reconnected,
                     closed_cb=self._disconnected,
                     **options,
                 )
         except (OSError, Error, TimeoutError) as error:
+            await _quietly(self._nc.close)
             where = ", ".join(access.servers)
-            why = str(error) or type(error).__name__
+            why = self._trouble or str(error) or type(error).__name__
             raise RoomUnreachable(
                 f"no NATS server answers at {where} ({why}); is it running, and is the address right?"
             ) from error
         self._inbox = f"{self._nc.new_inbox()}."
         await self._nc.subscribe(f"{self._inbox}*", cb=self._replied)
         self._up.set()
+
+    async def _troubled(self, error: Exception) -> None:
+        """What a connection tells of its troubles: the operations that fail say it to their callers."""
+        self._trouble = str(error) or self._trouble
 
     async def _disconnected(self) -> None:
         self._up.clear()
@@ -542,10 +551,6 @@ async def _quietly(call: Callable[[], Awaitable[Any]]) -> None:
 def _fail(reply: asyncio.Future[bytes], sent: bool) -> None:
     if not reply.done():
         reply.set_exception(_NoReply(sent))
-
-
-async def _ignore(_: Exception) -> None:
-    """What a connection tells of its troubles is told to callers by the operations that fail."""
 
 
 def _tls(access: Access) -> Any:
