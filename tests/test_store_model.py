@@ -164,8 +164,11 @@ class Stores(RuleBasedStateMachine):
     def claim(self, **fields: Any) -> None:
         want = wanted(**fields)
         numbers = self.model.claim(want)
+        if want["owner"] is not None:  # it is gone: a sweep afterwards would let go what is claimed only now
+            self.write_down()
         self.took(numbers, [store.claim(self.want(want, which)) for which, store in enumerate(self.stores)])
-        self.write_down()
+        if want["owner"] is None:
+            self.write_down()
 
     # Rules: putting
 

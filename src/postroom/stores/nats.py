@@ -23,7 +23,7 @@ from ..message import Draft, Message
 from ..states import NOTES, State
 from ..store import Cell, Change, Claimed, Page, Query, Settled, Stats, Subscription, Swept, Ticket, Waiter, Want, Work
 from . import nats_cells, nats_claims, nats_keeping, nats_putting, nats_reading
-from .nats_entries import Entry, Kept, Moment, abandoned, noted, requeued, unheld
+from .nats_entries import Entry, Kept, Moment, abandoned, noted, unheld
 from .nats_room import NatsRoom
 from .nats_wire import Access, forget_loop_after_fork
 
@@ -151,7 +151,7 @@ class NatsStore(contract.Store):
 
     def requeue(self, ids: Iterable[str]) -> list[str]:
         room = self._enter()
-        return [id for id in dict.fromkeys(ids) if room.change(id, requeued) is not None]
+        return [id for id in dict.fromkeys(ids) if nats_keeping.requeue(room, id)]
 
     # Reading
 

@@ -9,6 +9,7 @@ import msgspec
 
 from ..errors import Fault, InvalidMessage
 from ..message import decode_payload, payload_text
+from ..states import State
 from ..store import ANY, Cell, Subscription, Work
 from .nats_entries import cell_subject, hex_of
 from .nats_room import NatsRoom
@@ -158,12 +159,38 @@ def work_subject(agent: str) -> str:
 
 
 def tally_of(room: NatsRoom, agent: str) -> tuple[Work, int]:
-    """What an agent did with messages that are no longer kept, and the sequence of that count."""
+    """What an agent did with messages that were put away or deleted, and the sequence of that count."""
     found = room.wire.run(room.wire.last(work_subject(agent)))
     if found is None:
         return Work(0, 0), 0
     doc = decode_payload(found.data)
     return Work(doc["processed"], doc["errors"]), found.seq
+
+
+class Archive(msgspec.Struct, frozen=True):
+    """How many messages were put away, by state, and how large those are that may be forgotten."""
+
+    counts: dict[str, int] = {}
+    size: int = 0
+
+    def plus(self, state: int, size: int, times: int = 1) -> Archive:
+        """With one more (or, `times` -1, one less)."""
+        counts = {**self.counts, str(state): self.counts.get(str(state), 0) + times}
+        return Archive(counts, self.size + (0 if state == State.DEAD else times * size))
+
+    @property
+    def forgettable(self) -> int:
+        """How many may be forgotten: all but dead letters."""
+        return sum(count for state, count in self.counts.items() if int(state) != State.DEAD)
+
+
+ARCHIVE_SUBJECT: Final = "a.all"
+
+
+def archive_of(room: NatsRoom) -> tuple[Archive, int]:
+    """What was put away, and the sequence of that count."""
+    found = room.wire.run(room.wire.last(ARCHIVE_SUBJECT))
+    return (Archive(), 0) if found is None else (msgspec.json.decode(found.data, type=Archive), found.seq)
 
 
 def tally_data(agent: str, work: Work) -> bytes:

@@ -113,14 +113,15 @@ def _taken(
     trouble: BaseException | None = None
     for (kept, entry, is_claim), write, end in zip(steps, writes, ends, strict=True):
         if isinstance(end, Changed):
-            if room.read(kept.entry.id) is None:
+            now = room.read(kept.entry.id)
+            if now is None or now.entry.archived:
                 room.follower.gone(kept.entry.id, kept.seq)
         elif isinstance(end, BaseException):
             trouble = end
         else:
-            now = _as_written(room, write, entry, end)
-            if is_claim and now is not None:
-                taken.append(now)
+            written = _as_written(room, write, entry, end)
+            if is_claim and written is not None:
+                taken.append(written)
     if trouble is not None and (raises or not isinstance(trouble, RoomError)) and not taken:
         raise trouble
     return taken
@@ -142,7 +143,7 @@ def _claim_named(room: NatsRoom, want: Want) -> list[Delivery]:
     now_ms = room.now_ms()
     moment = room.moment()
     free: list[tuple[Kept, bool]] = []
-    for kept in room.read_all(want.ids or ()):
+    for kept in room.read_open(want.ids or ()):
         entry = kept.entry
         process = entry.waiter if kept.state is State.HELD else entry.owner
         gone = process is not None and process_alive(process) is False

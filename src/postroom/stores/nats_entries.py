@@ -1,14 +1,15 @@
 """What a room on NATS keeps: one entry for each message, under a subject that its id tells.
 
-    pr.<room>.m.<to>.<channel>.<priority>.<id>   a message: envelope, state, ledger and, when it is small, its payload
-    pr.<room>.b.<id>.<n>                         a large payload, in parts
-    pr.<room>.f.<state>.<id>                     a finished message that nobody needs to look through any more
-    pr.<room>.k.<hash>                           an idempotency key, and the ids that it gave
-    pr.<room>.s.<hash>                           who is subscribed to a channel
-    pr.<room>.c.<hash>.<hash>                    a cell; the first part is that of its name before the slash
-    pr.<room>.w.<hash>                           what an agent did with messages that are no longer kept
-    pr.<room>.t.<hash>                           how one boot of one machine counts the room's time
-    pr.<room>.p.<hash>                           a process that holds claims, alive while this is there
+    pr.<room>.m.o.<to>.<channel>.<priority>.<id>   a message: envelope, state, ledger and, when it is small, its payload
+    pr.<room>.m.f.<state>.<id>                     a message that was finished a while ago: receivers need not pass it
+    pr.<room>.b.<id>.<n>                           a large payload, in parts
+    pr.<room>.k.<hash>                             an idempotency key, and the ids that it gave
+    pr.<room>.s.<hash>                             who is subscribed to a channel
+    pr.<room>.c.<hash>.<hash>                      a cell; the first part is that of its name before the slash
+    pr.<room>.w.<hash>                             what an agent did with messages that were put away
+    pr.<room>.a.all                                how many messages were put away, and how large they are
+    pr.<room>.t.<hash>                             how one boot of one machine counts the room's time
+    pr.<room>.p.<hash>                             a process that holds claims; gone a while after the process
 
 The stream keeps the newest entry of each subject. Every change replaces it, if it is still the one that was read: the
 sequence of an entry is its version, and the sequence of a claim is its fencing token.
@@ -37,6 +38,8 @@ PART_BYTES: Final = 512 * 1024
 LEDGER_BYTES: Final = 64 * 1024
 #: An entry's token that is its own sequence, which it cannot know before it is written.
 OWN: Final = -1
+#: What stands where an entry was that stands elsewhere now. (Nothing at all stands where one was deleted.)
+MOVED: Final = b"moved"
 #: Steps that are no line in the ledger.
 _UNSEEN: Final = frozenset({"unheld"})
 
@@ -96,6 +99,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     number: int = 0
     #: The highest key that its writer had given out or seen.
     top_key: int = 0
+    #: Put away: it stands among the finished messages, not in its box.
+    archived: bool = False
 
 
 _encode = msgspec.json.Encoder().encode
@@ -139,9 +144,14 @@ def unpack(seq: int, data: bytes) -> Kept:
     return Kept(seq, _decode(data))
 
 
+def is_there(data: bytes) -> bool:
+    """Whether an entry was read, and not what stands in its place when it was deleted or put elsewhere."""
+    return bool(data) and data != MOVED
+
+
 def written_by(write: str, data: bytes) -> bool:
     """Whether a message's entry has a line of that write."""
-    return bool(data) and any(line.write == write for line in _decode(data).ledger)
+    return is_there(data) and any(line.write == write for line in _decode(data).ledger)
 
 
 # Names and subjects
@@ -177,22 +187,34 @@ _ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}
 def subject_of(id: str) -> str | None:
     """The subject of a message's entry; None when that is no id of any room on NATS."""
     parts = _ID.fullmatch(id)
-    return None if parts is None else f"m.{parts[1]}.{parts[2]}.{parts[3]}.{id}"
+    return None if parts is None else f"m.o.{parts[1]}.{parts[2]}.{parts[3]}.{id}"
+
+
+def archive_subject(state: int, id: str) -> str:
+    """The subject of a message that was put away."""
+    return f"m.f.{int(state)}.{id}"
+
+
+def place_of(entry: Entry) -> str:
+    """The subject under which an entry is kept."""
+    return archive_subject(entry.state, entry.id) if entry.archived else str(subject_of(entry.id))
 
 
 def pattern_to(agent: str | None, channel: str | None = None) -> str:
     """The subjects of all messages to an agent (or to nobody), in one channel or in all."""
     to = 0 if agent is None else name_hash(agent, _TO_BITS)
     if channel is None:
-        return f"m.{to:06x}.>"
-    return f"m.{to:06x}.{name_hash(channel, _CHANNEL_BITS):05x}.>"
+        return f"m.o.{to:06x}.>"
+    return f"m.o.{to:06x}.{name_hash(channel, _CHANNEL_BITS):05x}.>"
 
 
 def patterns_around(subject: str) -> tuple[str, ...]:
     """The patterns that somebody may follow and that fit this subject."""
     parts = subject.split(".")
-    if parts[0] == "m":
-        return (subject, f"m.{parts[1]}.{parts[2]}.>", f"m.{parts[1]}.>", "m.>", ">")
+    if subject.startswith("m.o."):
+        return (subject, f"m.o.{parts[2]}.{parts[3]}.>", f"m.o.{parts[2]}.>", "m.o.>", "m.>", ">")
+    if subject.startswith("m.f."):
+        return (subject, "m.f.>", "m.>", ">")
     return (subject, f"{parts[0]}.{parts[1]}.>", ">")
 
 
@@ -413,7 +435,14 @@ def requeued(kept: Kept, moment: Moment) -> Entry | None:
     return _next(
         kept, moment, "requeued", None, None,
         state=State.READY, token=OWN, deliveries=0, error=None, claimed_by=None, expires_ms=expires_ms, finished_ms=0,
+        archived=False,
     )  # fmt: skip
+
+
+def put_away(kept: Kept) -> Entry:
+    """The entry of a finished message among the finished ones. No change that the feed would tell of."""
+    number = kept.entry.number or kept.seq
+    return replace(kept.entry, first=kept.first, token=kept.token, number=number, archived=True)
 
 
 def counts(kept: Kept | None, token: int) -> bool:

@@ -18,15 +18,18 @@ from typing import Any, Final
 from .. import store as contract
 from ..clock import Clock
 from ..errors import RoomClosed
-from .nats_entries import hex_of, pattern_to, patterns_around, subject_of, unpack
+from .nats_entries import MOVED, hex_of, is_there, pattern_to, patterns_around, subject_of, unpack
 from .nats_tables import Tables
 from .nats_wire import Wire
 
 #: How long an empty answer from here is believed without a look at the leader.
 SAFETY_LOOK_S: Final = 5.0
 #: Everything in the room, cells too: so that the numbers of what is heard have no gaps while nothing is lost.
-WHOLE_ROOM: Final = ">"
+_WHOLE_ROOM: Final = ">"
 _MESSAGES: Final = "m.>"
+#: The two parts of it that can be known as a whole: what is open or was finished lately, and what was put away.
+OPEN_PART: Final = "m.o.>"
+ARCHIVE: Final = "m.f.>"
 _MAX_RUNG: Final = 4000
 #: The name under which those who wait for the mail of a channel share it: one of them is woken, not all.
 _ONE: Final = "one"
@@ -67,6 +70,9 @@ class Follower:
         self._wire = wire
         self._clock = clock
         self._followed: dict[str, _Followed] = {}
+        self._whole: _Followed | None = None
+        self._parts: set[str] = set()
+        self._reading = threading.Lock()
         self._subscriptions: dict[Key, Any] = {}
         self._uses: defaultdict[Key, int] = defaultdict(int)
         self._changing = threading.Lock()  # held while subscribing, which waits; never taken on the background loop
@@ -111,23 +117,24 @@ class Follower:
             self._read(pattern, _Followed())
 
     def _is_followed(self, pattern: str) -> bool:
-        if WHOLE_ROOM in self._followed or pattern in self._followed:
-            return True
-        parts = pattern.split(".")
-        return len(parts) > 3 and f"m.{parts[1]}.>" in self._followed
+        return OPEN_PART in self._parts or pattern in self._followed or _around(pattern) in self._followed
 
     def _read(self, pattern: str, followed: _Followed) -> None:
         """Learn of everything that came after what is sure."""
         self._followed.setdefault(pattern, followed)  # first: what is heard while reading must not be lost
         before_ns = self._clock.steady_ns()
-        last = self.last_number() if pattern == WHOLE_ROOM else 0
-        asked = _MESSAGES if pattern == WHOLE_ROOM else pattern
-        for entry in self._wire.run(self._wire.scan(asked, followed.sure + 1)):
-            self.learn(entry.subject, entry.seq, entry.data)
-            last = max(last, entry.seq)
+        last = self._scan(pattern, followed.sure + 1)
         with self.lock:
             followed.sure = max(followed.sure, last)
             followed.looked_ns = before_ns
+
+    def _scan(self, pattern: str, seq: int) -> int:
+        """Learn of all entries from that sequence on; the last one's sequence, or 0."""
+        last = 0
+        for entry in self._wire.run(self._wire.scan(pattern, seq)):
+            self.learn(entry.subject, entry.seq, entry.data)
+            last = entry.seq
+        return last
 
     def last_number(self) -> int:
         """The highest sequence in the room, as the leader knows it."""
@@ -135,27 +142,39 @@ class Follower:
         number: int = answer["state"]["last_seq"]
         return number
 
-    def know_all(self) -> None:
-        """Know the whole room, as it is now."""
-        followed = self._followed.get(WHOLE_ROOM)
-        if followed is None:
-            self.follow([WHOLE_ROOM])
-        elif followed.looked_ns is None:  # hints may have been lost: also of what was deleted
-            followed.sure = 0
+    def know(self, *parts: str) -> None:
+        """Know these parts of the room whole, as they are now."""
+        with self._reading:
+            if self._whole is None:
+                self._use((_WHOLE_ROOM, ""))
+                self._whole = _Followed()
+            whole, before_ns = self._whole, self._clock.steady_ns()
             with self.lock:
-                for id in tuple(self.tables.rows):
-                    self.tables.forget(id)
-            self._read(WHOLE_ROOM, followed)
-        elif self.last_number() > followed.sure:
-            self._read(WHOLE_ROOM, followed)
+                if whole.looked_ns is None:  # hints may have been lost, also of what was deleted: all is read anew
+                    whole.sure = 0
+                    for id in tuple(self.tables.rows):
+                        self.tables.forget(id)
+                known = set(self._parts)
+                self._parts |= {*parts}  # first: what is heard while reading must not be lost
+            last = self.last_number()
+            for part in {*known, *parts}:
+                if part not in known or last > whole.sure:
+                    self._scan(part, whole.sure + 1 if part in known else 1)
+            with self.lock:
+                whole.sure = max(whole.sure, last)
+                whole.looked_ns = before_ns
 
     def look_if_late(self, patterns: Iterable[str]) -> bool:
         """Look at the leader for what was not heard of, where that was not done lately. Returns whether it was done now."""
+        if self._whole is not None and OPEN_PART in self._parts:
+            if not self._is_late(self._whole):
+                return False
+            self.know()
+            return True
         looked = False
-        for pattern, followed in tuple(self._followed.items()):
-            mine = pattern == WHOLE_ROOM or any(pattern == each or pattern == _around(each) for each in patterns)
-            if mine and self._is_late(followed):
-                self._read(pattern, followed)
+        for pattern in {*patterns, *map(_around, patterns)} & {*self._followed}:
+            if self._is_late(self._followed[pattern]):
+                self._read(pattern, self._followed[pattern])
                 looked = True
         return looked
 
@@ -166,7 +185,7 @@ class Follower:
     def _look_again(self) -> None:
         """The connection was away: hints may be lost, and everybody who waits has to look."""
         with self.lock:
-            for followed in self._followed.values():
+            for followed in (*self._followed.values(), *filter(None, [self._whole])):
                 followed.looked_ns = None
             for waiters in self._waiters.values():
                 for waiter in waiters:
@@ -176,7 +195,9 @@ class Follower:
         """An entry was read, written or heard of."""
         id = subject.rpartition(".")[2]
         with self.lock:
-            self.tables.learn(id, seq, unpack(seq, data) if data else None)
+            if data == MOVED and {OPEN_PART, ARCHIVE} <= self._parts:
+                return  # it is heard of where it stands now
+            self.tables.learn(id, seq, unpack(seq, data) if is_there(data) else None)
 
     def learn_if_followed(self, subject: str, seq: int, data: bytes) -> None:
         """The same for an entry that may be none of those that are followed."""
@@ -196,13 +217,12 @@ class Follower:
         with self.lock:
             if seq and subject.startswith("m.") and self._covers(subject):
                 self.learn(subject, seq, data)
-            whole = self._followed.get(WHOLE_ROOM)
-            if key[0] == WHOLE_ROOM and whole is not None and seq == whole.sure + 1:
-                whole.sure = seq
+            if key[0] == _WHOLE_ROOM and self._whole is not None and seq == self._whole.sure + 1:
+                self._whole.sure = seq
             self._ring(key, seq)
 
     def _covers(self, subject: str) -> bool:
-        return any(pattern in self._followed for pattern in patterns_around(subject))
+        return any(each in self._followed or each in self._parts for each in patterns_around(subject))
 
     def wrote(self, subject: str, seq: int, data: bytes) -> None:
         """This process has written an entry: known here, and those who wait here are woken, before the call returns."""
@@ -275,7 +295,7 @@ class Follower:
 
 def _around(pattern: str) -> str:
     """The pattern of all channels around that of one."""
-    return f"m.{pattern.split('.')[1]}.>"
+    return f"m.o.{pattern.split('.')[2]}.>"
 
 
 class NatsWaiter(contract.Waiter):

@@ -72,7 +72,7 @@ class Plan:
             self._keys[subject] = (None, 0)
             if found is not None:
                 self._keys[subject] = (_decode_key(found.data) if found.data else None, found.seq)
-        for kept in room.read_all(ids):
+        for kept in room.read_open(ids):
             self._questions[kept.entry.id] = kept
 
     def _add_keyed(self, draft: Draft) -> list[str]:

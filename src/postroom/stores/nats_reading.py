@@ -10,10 +10,11 @@ from typing import Any
 from .. import store as contract
 from ..errors import InvalidMessage
 from ..message import Message
-from ..states import PUBLIC_NAME, PUBLIC_STATES, State
+from ..states import FINISHED, PUBLIC_NAME, PUBLIC_STATES, State
 from ..store import Change, Page, Query, Stats, Work
-from .nats_cells import tally_of
-from .nats_entries import Entry, Kept, judged, unpack
+from .nats_cells import archive_of, tally_of
+from .nats_entries import Entry, Kept, is_there, judged, unpack
+from .nats_following import ARCHIVE, OPEN_PART
 from .nats_room import NatsRoom, stream_settings, told_ms
 from .nats_tables import Row
 
@@ -32,12 +33,20 @@ def find(room: NatsRoom, query: Query, cursor: int | None) -> Page:
     """List messages."""
     if query.order not in contract.ORDERS:
         raise InvalidMessage("order", f"must be one of {', '.join(contract.ORDERS)}, not {query.order!r}")
-    room.follower.know_all()
+    know_for(room, query)
     with room.follower.lock:
         found = [row.kept for row in islice(matching(room, query, cursor), query.limit + 1)]
     more = len(found) > query.limit > 0 and query.order != "claim"
     found = found[: query.limit]
     return Page(room.show(found), found[-1].first if more else None)
+
+
+def know_for(room: NatsRoom, query: Query) -> None:
+    """Know what a query may find."""
+    if query.states is not None and not query.states & FINISHED:
+        room.follower.know(OPEN_PART)
+    else:
+        room.follower.know(OPEN_PART, ARCHIVE)
 
 
 def matching(room: NatsRoom, query: Query, cursor: int | None) -> Iterator[Row]:
@@ -82,7 +91,7 @@ def events(room: NatsRoom, after: int, limit: int) -> list[Change]:
         found, _ = room.wire.run(room.wire.page(first.seq, "m.>", min(500, limit - len(kepts))))
         for entry in found or [first]:
             position = entry.seq + 1
-            if entry.data:
+            if is_there(entry.data):
                 kept = unpack(entry.seq, entry.data)
                 if not 0 < kept.entry.number <= after:  # a write that is no change, after a change that was told
                     kepts.append(kept)
@@ -100,7 +109,7 @@ def number_at(room: NatsRoom, wall_ms: int | None) -> int:
     last = room.follower.last_number()
     if wall_ms is None:
         return last
-    room.follower.know_all()
+    room.follower.know(OPEN_PART, ARCHIVE)
     with room.follower.lock:
         later = [row.kept.seq for row in room.tables.rows.values() if row.kept.entry.ledger[-1].time_ms > wall_ms]
     return min(later) - 1 if later else last
@@ -108,18 +117,24 @@ def number_at(room: NatsRoom, wall_ms: int | None) -> int:
 
 def stats(room: NatsRoom) -> Stats:
     """Figures of this moment."""
-    room.follower.know_all()
+    room.follower.know(OPEN_PART)
     answer = room.wire.run(room.wire.api(f"STREAM.INFO.{room.wire.stream}"))
     now_ms = room.now_ms()
     states = dict.fromkeys(PUBLIC_STATES, 0)
+    archive, _ = archive_of(room)
+    for number, count in archive.counts.items():
+        states[PUBLIC_NAME[State(int(number))]] += count
+    messages = sum(archive.counts.values())
     sent_ms: defaultdict[tuple[str | None, str], list[int]] = defaultdict(list)
     with room.follower.lock:
         for row in room.tables.rows.values():
             entry, state = row.kept.entry, _judged(row, now_ms)
+            if entry.archived:
+                continue
+            messages += 1
             states[PUBLIC_NAME[state]] += 1
             if state is State.READY:
                 sent_ms[entry.to_agent, entry.channel].append(entry.timestamp_ms)
-        messages = len(room.tables.rows)
     names = sorted(sent_ms, key=lambda name: (name[0] or "", name[1]))
     mailboxes = [contract.Mailbox(*name, len(sent_ms[name]), min(sent_ms[name])) for name in names]
     about = {
@@ -162,9 +177,10 @@ def servers_report(room: NatsRoom) -> dict[str, Any]:
 
 def work_of(room: NatsRoom, agent: str) -> Work:
     """What an agent did, counting also what is no longer kept."""
-    room.follower.know_all()
+    room.follower.know(OPEN_PART)
     with room.follower.lock:
-        kept = [row.kept.state for row in room.tables.rows.values() if row.kept.entry.claimed_by == agent]
+        entries = [row.kept.entry for row in room.tables.rows.values()]
+    kept = [entry.state for entry in entries if entry.claimed_by == agent and not entry.archived]
     gone, _ = tally_of(room, agent)
     processed = sum(state in PROCESSED for state in kept) + gone.processed
     return Work(processed, sum(state in FAILED for state in kept) + gone.errors)

@@ -15,7 +15,21 @@ from ..config import Config
 from ..errors import RoomError, RoomNotFound, RoomUnreachable
 from ..message import FRACTION_BITS, Message, key_at
 from ..platform import process_alive, this_process
-from .nats_entries import Entry, Kept, Moment, hex_of, pack, shown, subject_of, unpack, written_by
+from ..states import FINISHED
+from .nats_entries import (
+    Entry,
+    Kept,
+    Moment,
+    archive_subject,
+    hex_of,
+    is_there,
+    pack,
+    place_of,
+    shown,
+    subject_of,
+    unpack,
+    written_by,
+)
 from .nats_following import Follower
 from .nats_wire import Access, Changed, Committed, Found, Wire, Write
 
@@ -111,7 +125,7 @@ class NatsRoom:
 
     def _top_key(self) -> int:
         found = self.wire.run(self.wire.last("m.>"))
-        return 0 if found is None or not found.data else unpack(found.seq, found.data).entry.top_key
+        return 0 if found is None or not is_there(found.data) else unpack(found.seq, found.data).entry.top_key
 
     # Time and numbers
 
@@ -137,10 +151,14 @@ class NatsRoom:
         subject = subject_of(id)
         if subject is None:
             return None
-        return self.kept_of(self.wire.run(self.wire.last(subject)))
+        kept = self.kept_of(self.wire.run(self.wire.last(subject)))
+        if kept is not None:
+            return kept
+        found = self.results([self.wire.last(archive_subject(state, id)) for state in sorted(FINISHED)])
+        return next(filter(None, map(self.kept_of, found)), None)
 
-    def read_all(self, ids: Iterable[str]) -> list[Kept]:
-        """The entries of those that are kept, in the order of the ids."""
+    def read_open(self, ids: Iterable[str]) -> list[Kept]:
+        """The entries of those that are kept and were not put away, in the order of the ids."""
         subjects = [subject for subject in map(subject_of, dict.fromkeys(ids)) if subject is not None]
         return [kept for kept in map(self.kept_of, self.results([self.wire.last(each) for each in subjects])) if kept]
 
@@ -149,7 +167,7 @@ class NatsRoom:
         if found is None:
             return None
         self.follower.learn_if_followed(found.subject, found.seq, found.data)
-        return unpack(found.seq, found.data) if found.data else None
+        return unpack(found.seq, found.data) if is_there(found.data) else None
 
     def results(self, works: Sequence[Any]) -> list[Any]:
         """The results of requests that are made at once; what one of them raises is raised here."""
@@ -165,7 +183,7 @@ class NatsRoom:
         """The write that puts an entry in the place of the one with that sequence."""
         with self._key_lock:
             top = max(self._last_key, self.tables.top_key)
-        return Write(str(subject_of(entry.id)), pack(replace(entry, top_key=top)), expect)
+        return Write(place_of(entry), pack(replace(entry, top_key=top)), expect)
 
     def commit(self, writes: Sequence[Write], write: str) -> list[int]:
         """Make writes in one step, the first of which is a message's entry. Raises Changed, and what Wire.commit raises.

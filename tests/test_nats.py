@@ -1,0 +1,202 @@
+"""What only a room on NATS has to get right: addresses, what is put away, processes elsewhere, hints that are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.nats_servers import room_name, running_server, shared_server
+
+from postroom.clock import ManualClock
+from postroom.config import Config, parse_url
+from postroom.errors import RoomError, RoomNotFound, RoomUnreachable
+from postroom.message import Draft, check
+from postroom.states import State
+from postroom.store import Query, Want, Work
+from postroom.stores.nats import NatsStore, parse_address
+
+Opener = Callable[..., NatsStore]
+
+
+@pytest.fixture
+def open_store(clock: ManualClock) -> Iterator[Opener]:
+    """Opens one room, as often as it is called."""
+    url = parse_url(f"nats://{shared_server().address}/{room_name()}")
+    opened: list[NatsStore] = []
+
+    def open_one(**settings: object) -> NatsStore:
+        opened.append(NatsStore(url, Config(**settings), clock))  # type: ignore[arg-type]
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+def letter(to: str | None = "bob", **fields: object) -> Draft:
+    return check(Draft(from_agent="ada", to_agent=to, payload={"text": "hi"}, **fields))  # type: ignore[arg-type]
+
+
+def want(**fields: object) -> Want:
+    return Want(**{"agent": "bob", "lease_s": 30.0, **fields})  # type: ignore[arg-type]
+
+
+# Addresses
+
+
+@pytest.mark.parametrize(
+    ("address", "servers", "room"),
+    [
+        ("nats://127.0.0.1:4222/team", ("nats://127.0.0.1:4222",), "team"),
+        ("nats://a,b:5000,[::1]/t-1", ("nats://a:4222", "nats://b:5000", "nats://[::1]:4222"), "t-1"),
+    ],
+)
+def test_an_address_names_servers_and_a_room(address: str, servers: tuple[str, ...], room: str) -> None:
+    assert parse_address(parse_url(address)) == (servers, room)
+
+
+@pytest.mark.parametrize(
+    "address", ["nats:team", "nats://127.0.0.1:4222", "nats:///team", "nats://h/a/b", "nats://h/my room", "nats://h/"]
+)
+def test_a_wrong_address_is_one_sentence_that_shows_a_right_one(address: str) -> None:
+    with pytest.raises(RoomError, match="nats://HOST:PORT/ROOM|letters, digits"):
+        parse_address(parse_url(address))
+
+
+def test_a_room_that_is_not_there_is_not_made_by_looking(clock: ManualClock) -> None:
+    url = parse_url(f"nats://{shared_server().address}/{room_name()}")
+
+    for _ in range(2):
+        with pytest.raises(RoomNotFound, match="postroom init"):
+            NatsStore(url, Config(), clock, create=False)
+
+
+def test_without_a_server_it_says_so_in_time(clock: ManualClock) -> None:
+    with running_server() as server:
+        url = parse_url(f"nats://{server.address}/team")
+
+    with pytest.raises(RoomUnreachable, match="is it running"):
+        NatsStore(url, Config(server_timeout_s=0.3), clock)
+
+
+def test_an_operation_waits_for_a_server_that_comes_back_and_not_for_ever(clock: ManualClock) -> None:
+    with running_server() as server:
+        store = NatsStore(parse_url(f"nats://{server.address}/team"), Config(server_timeout_s=1), clock)
+        (id,) = store.put([letter()])
+        server.kill()
+
+        with pytest.raises(RoomError):  # not known, when it was sent just before the end was seen
+            store.put([letter()])
+        with pytest.raises(RoomUnreachable):
+            store.get(id)
+
+        server.start()
+        assert store.get(id) is not None
+        store.close()
+
+
+# What is put away
+
+
+def finish(store: NatsStore, *outcomes: str, key: str = "key") -> list[str]:
+    """One message for each outcome, at its end."""
+    ids = []
+    for outcome in outcomes:
+        ids += store.put([letter(idempotency_key=f"{key} {outcome}")])
+        (delivery,) = store.claim(want(ids=(ids[-1],))).deliveries
+        store.settle(delivery.ticket, outcome, detail="why")
+    return ids
+
+
+ENDS = ("acked", "answered", "refused", "dead")
+
+
+def test_what_was_put_away_is_still_there_for_everybody(open_store: Opener, clock: ManualClock) -> None:
+    store, other = open_store(), open_store()
+    number = store.number_at()
+    ids = finish(store, *ENDS)
+    before = [store.get(id) for id in ids]
+    (waiting,) = store.put([letter()])
+    other.find(Query())
+    clock.advance(61)
+    store.sweep()
+
+    for each in (store, other, open_store()):
+        assert [each.get(id) for id in ids] == before
+        assert [message.id for message in each.find(Query()).messages] == [*ids, waiting]
+        found = each.find(Query(states=frozenset({State.DEAD}))).messages
+        assert [message.id for message in found] == [ids[3]]
+        counts = {name: count for name, count in each.stats().states.items() if count}
+        assert counts == {"stored": 1, **dict.fromkeys(ENDS, 1)}
+        assert each.work_of("bob") == Work(3, 1)
+        assert each.put([letter(idempotency_key="key acked")]) == [ids[0]]
+        assert {change.message.id for change in each.events(number)} == {*ids, waiting}
+
+
+def test_a_receiver_that_comes_later_does_not_read_what_was_put_away(open_store: Opener, clock: ManualClock) -> None:
+    store = open_store()
+    finish(store, "acked", "refused")
+    (waiting,) = store.put([letter()])
+    clock.advance(61)
+    store.sweep()
+
+    later = open_store()
+    assert [delivery.message.id for delivery in later.claim(want(limit=9)).deliveries] == [waiting]
+    assert set(later._room.tables.rows) == {waiting}
+
+
+def test_putting_away_tells_the_feed_nothing(open_store: Opener, clock: ManualClock) -> None:
+    store = open_store()
+    finish(store, "acked", "dead")
+    number = store.events()[-1].number
+    clock.advance(61)
+    store.sweep()
+
+    assert store.events(number) == []
+
+
+def test_what_was_put_away_can_be_put_back_noted_and_deleted(open_store: Opener, clock: ManualClock) -> None:
+    store, other = open_store(), open_store()
+    ids = finish(store, *ENDS)
+    clock.advance(61)
+    store.sweep()
+    other.find(Query())
+
+    assert store.note(ids[0], "shown", "bob") is True
+    assert store.requeue(ids) == ids[2:]
+    assert store.requeue(ids) == []
+
+    for each in (store, other):
+        assert [message.state for message in each.find(Query()).messages] == [State.ACKED, State.ANSWERED, 0, 0]
+        assert each.work_of("bob") == Work(2, 0)
+    deliveries = other.claim(want(limit=9)).deliveries
+    assert [delivery.message.id for delivery in deliveries] == ids[2:]
+    assert store.purge(Query()) == 2
+    assert store.get(ids[0]) is None
+    assert other.stats().states["acked"] == 0
+    assert other.work_of("bob") == Work(2, 0)
+
+
+def test_what_was_put_away_is_forgotten_the_oldest_first(open_store: Opener, clock: ManualClock) -> None:
+    store = open_store(keep_count=3)
+    old = finish(store, *ENDS)
+    clock.advance(61)
+    assert store.sweep().purged == 0
+    new = finish(store, "acked", "refused", key="other")
+
+    assert store.sweep().purged == 2
+
+    left = [message.id for message in store.find(Query()).messages]
+    assert left == [*old[2:], *new]
+    assert store.sweep().purged == 0
+
+
+def test_many_are_put_away_in_a_few_steps(open_store: Opener, clock: ManualClock) -> None:
+    store = open_store()
+    store.put([letter() for _ in range(250)])
+    store.claim(want(limit=250, settle=True))
+    clock.advance(61)
+    store.sweep()
+
+    assert open_store().stats().states["acked"] == 250
+    assert open_store().stats().store["messages"] == 250
