@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from tests.nats_servers import room_name, running_server, shared_server
 
-from postroom.clock import ManualClock
+import postroom
+from postroom.clock import SYSTEM, ManualClock
 from postroom.config import Config, parse_url
 from postroom.errors import RoomError, RoomNotFound, RoomUnreachable
 from postroom.message import Draft, check
+from postroom.platform import process_alive, this_process
 from postroom.states import State
 from postroom.store import Query, Want, Work
 from postroom.stores.nats import NatsStore, parse_address
+from postroom.stores.nats_room import SILENT_S, process_subject
 
 Opener = Callable[..., NatsStore]
 
@@ -200,3 +208,60 @@ def test_many_are_put_away_in_a_few_steps(open_store: Opener, clock: ManualClock
 
     assert open_store().stats().states["acked"] == 250
     assert open_store().stats().store["messages"] == 250
+
+
+# Processes that cannot be seen
+
+
+def can_hide() -> bool:
+    """Whether a process can be started whose pid cannot be seen from here, as if it ran on another machine."""
+    return shutil.which("unshare") is not None and subprocess.run(
+        ["unshare", "--pid", "--fork", "--mount-proc", "true"], capture_output=True, check=False
+    ).returncode == 0  # fmt: skip
+
+
+@pytest.mark.slow
+def test_what_a_process_elsewhere_held_is_let_go_when_it_falls_silent(clock: ManualClock) -> None:
+    if not can_hide():
+        pytest.skip("this system lets nobody start a process in a pid namespace of its own")
+    url = f"nats://{shared_server().address}/{room_name()}"
+    program = Path(__file__).parent / "programs" / "hold_a_message.py"
+    store = NatsStore(parse_url(url), Config(), SYSTEM)
+    (id,) = store.put([letter()])
+    held = subprocess.Popen(
+        ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, str(program), url],
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(Path(postroom.__file__).parents[1])},
+    )  # fmt: skip
+    try:
+        assert held.stdout is not None
+        assert held.stdout.readline().strip() == id
+        owner = str(store.find(Query()).messages[0].owner)
+        assert process_alive(owner) is None
+        store._room.bury_the_silent()
+        assert store.sweep().released == 0
+    finally:
+        held.kill()
+        held.communicate()
+    began_ns = SYSTEM.steady_ns()
+
+    while store.sweep().released == 0:
+        assert SYSTEM.steady_ns() - began_ns < 90e9, "it is held for ever"
+        SYSTEM.sleep(0.5)
+
+    message = store.get(id)
+    assert message is not None
+    assert message.state is State.READY
+    assert "process is gone" in str(message.ledger[-1].detail)
+    assert SYSTEM.steady_ns() - began_ns > SILENT_S * 1e9
+    store.close()
+
+
+def test_a_process_that_speaks_keeps_what_it_holds(open_store: Opener) -> None:
+    store = open_store()
+    store.put([letter()])
+    store.claim(want(owner=this_process(), lease_s=600))
+
+    found = store._room.wire.run(store._room.wire.last(process_subject(this_process())))
+
+    assert found is not None
+    assert found.data.decode() == this_process()

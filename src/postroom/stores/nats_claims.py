@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ..errors import RoomError
 from ..message import Draft
-from ..platform import process_alive
+from ..platform import process_alive, this_process
 from ..states import State
 from ..store import Claimed, Delivery, Settled, Ticket, Want
 from .nats_entries import Entry, Kept, Moment, claimed, counts, extended, judged, pattern_to, wound
@@ -26,6 +26,8 @@ _ENDINGS: Final = ("acked", "answered", "refused", "dead")
 
 def claim(room: NatsRoom, want: Want) -> Claimed:
     """Take messages; see the contract."""
+    if want.owner == this_process():
+        room.beat()
     deliveries = _claim_best(room, want) if want.ids is None else _claim_named(room, want)
     with room.follower.lock:
         due_ms = room.tables.next_due_ms(want)
@@ -199,6 +201,8 @@ def _settle_and_take(
     kept = _newest_known(room, ticket)
     if kept is None or not counts(kept, ticket.token):
         return None
+    if want.owner == this_process():
+        room.beat()
     room.follower.follow(patterns_of(want))
     moment = room.moment(write)
     entry = _ended(kept, outcome, ticket.agent, detail, 0, moment)

@@ -27,6 +27,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..message import Draft, LedgerEntry, Message, decode_payload, id_of
+from ..platform import this_process
 from ..states import ASKER_GONE, FINISHED, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, State
 from ..store import Want
 
@@ -89,6 +90,10 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     deliveries: int = 0
     claimed_by: str | None = None
     owner: str | None = None
+    #: Whether its owner, and the one who waits for it, say again and again that they are alive (`p.` entries): where their
+    #: pids cannot be seen, their silence tells.
+    owner_beats: bool = False
+    waiter_beats: bool = False
     last_delivered_ms: int | None = None
     error: str | None = None
     ledger: tuple[Line, ...] = ()
@@ -226,8 +231,8 @@ def cell_subject(name: str) -> str:
 # The life of a message
 
 
-def first_entry(draft: Draft, id: str, to_agent: str | None, moment: Moment, *, held_for: str | None) -> Entry:
-    """A message that is stored. `held_for` is the process that waits for this answer."""
+def first_entry(draft: Draft, id: str, to_agent: str | None, moment: Moment, *, held_for: Entry | None) -> Entry:
+    """A message that is stored. `held_for` is the question whose asker waits for this answer."""
     payload = draft.payload_json.encode()
     inline = len(payload) <= INLINE_BYTES
     state, wake_ms = State.READY, None
@@ -256,7 +261,8 @@ def first_entry(draft: Draft, id: str, to_agent: str | None, moment: Moment, *, 
         lane=draft.lane,
         trace=draft.trace,
         max_deliveries=draft.max_deliveries,
-        waiter=held_for or draft.waiter,
+        waiter=draft.waiter if held_for is None else held_for.waiter,
+        waiter_beats=draft.waiter == this_process() if held_for is None else held_for.waiter_beats,
         answer_to=draft.answer_to,
         replay_of=draft.replay_of,
         state=state,
@@ -325,7 +331,7 @@ def _next(kept: Kept, moment: Moment, event: str, agent: str | None, detail: str
     if state in FINISHED and entry.state not in FINISHED:
         changes["finished_ms"] = moment.room_ms
     if "state" in changes:
-        changes = {"wake_ms": None, "owner": None, **changes}
+        changes = {"wake_ms": None, "owner": None, "owner_beats": False, **changes}
     return replace(
         entry,
         **{"first": kept.first, "token": kept.token, "number": 0, **changes},
@@ -362,6 +368,7 @@ def claimed(kept: Kept, want: Want, moment: Moment, *, gone: bool = False) -> En
     taken = _next(
         kept, moment, "claimed", want.agent, None,
         state=State.CLAIMED, token=OWN, deliveries=kept.entry.deliveries + 1, claimed_by=want.agent, owner=want.owner,
+        owner_beats=want.owner == this_process(),
         wake_ms=later_ms(moment.room_ms, want.lease_s), last_delivered_ms=moment.wall_ms,
     )  # fmt: skip
     if not want.settle:
@@ -390,9 +397,8 @@ def settled(kept: Kept, outcome: str, agent: str, detail: str | None, delay_s: f
 def extended(kept: Kept, agent: str, lease_s: float, moment: Moment) -> Entry:
     """The entry with a lease that ends that much later than now."""
     until_ms = later_ms(moment.room_ms, lease_s)
-    return _next(
-        kept, moment, "extended", agent, f"{lease_s:g} s", state=State.CLAIMED, owner=kept.entry.owner, wake_ms=until_ms
-    )
+    lease = {"state": State.CLAIMED, "owner": kept.entry.owner, "owner_beats": kept.entry.owner_beats}
+    return _next(kept, moment, "extended", agent, f"{lease_s:g} s", **lease, wake_ms=until_ms)
 
 
 def noted(kept: Kept, event: str, agent: str | None, detail: str | None, moment: Moment) -> Entry | None:

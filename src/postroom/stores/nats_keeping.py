@@ -51,6 +51,7 @@ def sweep(room: NatsRoom) -> Swept:
     """Write down what the clock and the end of processes did; put away and forget."""
     room.follower.know(OPEN_PART)
     done: list[str] = []
+    room.bury_the_silent()
     while True:
         room.bury_the_gone()
         with room.follower.lock:

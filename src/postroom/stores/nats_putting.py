@@ -10,9 +10,10 @@ import msgspec
 
 from ..errors import InvalidMessage
 from ..message import Draft
+from ..platform import this_process
 from ..states import State
 from .nats_cells import subscribers
-from .nats_entries import Kept, Moment, first_entry, make_id, name_hash, parts_of, with_answer
+from .nats_entries import Entry, Kept, Moment, first_entry, make_id, name_hash, parts_of, with_answer
 from .nats_room import NatsRoom
 from .nats_wire import MAX_TOGETHER, Changed, Write
 
@@ -107,16 +108,18 @@ class Plan:
             self.held.setdefault(str(draft.answer_to), []).append(id)
         return id
 
-    def _held_for(self, draft: Draft) -> str | None:
-        """The process that waits for this answer."""
+    def _held_for(self, draft: Draft) -> Entry | None:
+        """The question whose asker waits for this answer."""
         question = self._questions.get(draft.answer_to or "")
         if draft.waiter is not None or question is None or question.state is State.HELD:
             return None
-        return question.entry.waiter
+        return None if question.entry.waiter is None else question.entry
 
 
 def put(room: NatsRoom, drafts: Sequence[Draft]) -> list[str]:
     """Store messages, all or none; their ids."""
+    if any(draft.waiter == this_process() for draft in drafts):
+        room.beat()
     write: str | None = None
     while True:
         moment = room.moment(write)

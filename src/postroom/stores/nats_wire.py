@@ -154,6 +154,7 @@ class Wire:
         self.stream = f"POSTROOM_{room}"
         self.timeout_s = timeout_s
         self.on_reconnect: Callable[[], None] = lambda: None
+        self.reconnects = 0
         self._prefix = f"pr.{room}."
         self._hints = f"prh.{room}."
         self._access = access
@@ -201,6 +202,18 @@ class Wire:
         with self._gate:
             if not self._closed:
                 asyncio.run_coroutine_threadsafe(_quietly(call), self._loop)
+
+    def every(self, seconds: float, call: Callable[[], Awaitable[Any]]) -> None:
+        """Do this again and again on the background loop, until the connection is closed. What fails is done later."""
+
+        async def again() -> None:
+            while True:
+                await asyncio.sleep(seconds)
+                await _quietly(call)
+
+        with self._gate:
+            if not self._closed:
+                self._running.add(asyncio.run_coroutine_threadsafe(again(), self._loop))
 
     # Opening and closing
 
@@ -264,6 +277,7 @@ class Wire:
             _fail(reply, True)
 
     async def _reconnected(self) -> None:
+        self.reconnects += 1
         self._up.set()
         self.on_reconnect()
 
