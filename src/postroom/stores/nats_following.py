@@ -197,6 +197,9 @@ class Follower:
         with self.lock:
             if data == MOVED and {OPEN_PART, ARCHIVE} <= self._parts:
                 return  # it is heard of where it stands now
+            known = self.tables.rows.get(id)
+            if known is not None and known.kept.seq >= seq:
+                return  # every write of this process is also heard of: decoding it twice is a waste
             self.tables.learn(id, seq, unpack(seq, data) if is_there(data) else None)
 
     def learn_if_followed(self, subject: str, seq: int, data: bytes) -> None:
