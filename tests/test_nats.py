@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import nats
 import pytest
 from tests.nats_servers import room_name, running_server, shared_server
 
@@ -87,6 +89,7 @@ def test_without_a_server_it_says_so_in_time(clock: ManualClock) -> None:
         NatsStore(url, Config(server_timeout_s=0.3), clock)
 
 
+@pytest.mark.slow
 def test_an_operation_waits_for_a_server_that_comes_back_and_not_for_ever(clock: ManualClock) -> None:
     with running_server() as server:
         store = NatsStore(parse_url(f"nats://{server.address}/team"), Config(server_timeout_s=1), clock)
@@ -265,3 +268,40 @@ def test_a_process_that_speaks_keeps_what_it_holds(open_store: Opener) -> None:
 
     assert found is not None
     assert found.data.decode() == this_process()
+
+
+# Trouble on the way
+
+
+@pytest.mark.slow
+def test_several_messages_wait_for_their_step_when_too_many_others_have_begun_one(open_store: Opener) -> None:
+    store = open_store()
+    room = store._room.wire.room
+
+    async def begin_many() -> None:
+        client = await nats.connect(f"nats://{shared_server().address}")
+        for number in range(50):  # so many may be under way in one stream; none of these is ever committed
+            headers = {"Nats-Batch-Id": f"begun-{number}", "Nats-Batch-Sequence": "1"}
+            await client.publish(f"pr.{room}.x.{number}", b"", headers=headers)
+        await client.flush()
+        await client.close()
+
+    asyncio.run(begin_many())
+
+    ids = store.put([letter(), letter()])
+
+    assert [delivery.message.id for delivery in store.claim(want(limit=5)).deliveries] == ids
+
+
+def test_who_cannot_listen_leaves_nothing_behind(clock: ManualClock) -> None:
+    with running_server() as server:
+        store = NatsStore(parse_url(f"nats://{server.address}/team"), Config(server_timeout_s=0.5), clock)
+        server.kill()
+        before = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
+
+        with pytest.raises(RoomUnreachable):
+            store.listen(["to:bob", "feed"])
+
+        assert not store._room.follower._waiters
+        assert sys.platform != "linux" or len(os.listdir("/proc/self/fd")) <= before
+        store.close()

@@ -268,12 +268,18 @@ class Follower:
         with self.lock:
             for key in keys:
                 self._waiters[key].append(waiter)
-        for key in keys:
-            self._use(key)
+        used: list[Key] = []
+        try:
+            for key in keys:
+                self._use(key)
+                used.append(key)
+        except BaseException:
+            waiter.abandon(used)
+            raise
         return waiter
 
-    def leave(self, waiter: NatsWaiter, keys: list[Key], alone_for: list[Key]) -> None:
-        """It waits no more."""
+    def leave(self, waiter: NatsWaiter, keys: list[Key], used: list[Key], alone_for: list[Key]) -> None:
+        """It waits no more. `used` are those of its keys that were subscribed to for it."""
         with self.lock:
             for key in keys:
                 self._waiters[key].remove(waiter)
@@ -281,7 +287,7 @@ class Follower:
                     del self._waiters[key]
         if self.closed:
             return
-        for key in keys:
+        for key in used:
             self._leave(key)
         with self.lock:
             for key in alone_for:
@@ -344,11 +350,15 @@ class NatsWaiter(contract.Waiter):
         return self._reader
 
     def close(self) -> None:
+        self.abandon(self._keys)
+
+    def abandon(self, used: list[Key]) -> None:
+        """Stop listening, though only some of its topics were listened to yet."""
         with self._follower.lock:
             if self._closed:
                 return
             self._closed = True
-        self._follower.leave(self, self._keys, self._alone_for)
+        self._follower.leave(self, self._keys, used, self._alone_for)
         with self._follower.lock:
             os.close(self._reader)
             os.close(self._writer)

@@ -44,6 +44,10 @@ _WRONG_SEQUENCE: Final = (10071, 10164)
 _NOT_FOUND: Final = 10037
 _NO_STREAM: Final = 10059
 
+#: Of several writes in one step none was made, and they can be made again: the leader changed in between, or too many others
+#: had begun such a step.
+_LATER: Final = ("batch is incomplete", "too many inflight")
+
 #: What a subscription is given: the subject without its prefix, the sequence (0 when it is no change), what it says.
 Heard = Callable[[str, int, bytes], None]
 
@@ -270,6 +274,8 @@ class Wire:
     async def _troubled(self, error: Exception) -> None:
         """What a connection tells of its troubles: the operations that fail say it to their callers."""
         self._trouble = str(error) or self._trouble
+        if type(error).__name__ == "SlowConsumerError":
+            self.on_reconnect()  # hints came faster than they were read, and some were dropped
 
     async def _disconnected(self) -> None:
         self._up.clear()
@@ -493,7 +499,7 @@ class Wire:
             error = answer["error"]
             if error.get("err_code") in _WRONG_SEQUENCE:
                 raise Changed
-            if error.get("code") == 503:
+            if error.get("code") == 503 or any(said in error.get("description", "") for said in _LATER):
                 raise _NoReply(sent=False)
             raise self._refusal(error)
         last: int = answer["seq"]
