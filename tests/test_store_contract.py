@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.nats_servers import room_name, shared_server
 
 from postroom.clock import Clock
@@ -28,6 +29,7 @@ class TestSqliteStore(StoreContract):
         return SqliteStore(self.folder, config, clock)
 
 
+@pytest.mark.slow
 class TestNatsStore(StoreContract):
     """The store of many machines, on a real server."""
 
