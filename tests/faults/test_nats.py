@@ -230,7 +230,7 @@ def test_those_who_are_cut_off_for_twenty_seconds_lose_nothing(
 def ack_at_the_end_of_leases(address: str, times: int) -> str:
     """One acks at the very moment at which its lease ends and another claims: both are told, and must agree."""
     room, chance = room_name(), random.Random(seed())
-    url, config, lease_s = parse_url(f"nats://{address}/{room}"), Config(), 0.03
+    url, config, lease_s = parse_url(f"nats://{address}/{room}"), Config(server_timeout_s=120), 0.03
     owner, rival = NatsStore(url, config, SYSTEM), NatsStore(url, config, SYSTEM)
     ends: Counter[str] = Counter()
     try:

@@ -20,6 +20,8 @@ from .nats_room import NatsRoom
 from .nats_tables import Row
 from .nats_wire import Changed, Committed, Write
 
+#: Entries of claimed messages that are remembered; who settles an older one has to look it up.
+MAX_REMEMBERED: Final = 10_000
 #: What ends a message: nobody can claim it afterwards.
 _ENDINGS: Final = ("acked", "answered", "refused", "dead")
 
@@ -29,9 +31,14 @@ def claim(room: NatsRoom, want: Want) -> Claimed:
     if want.owner == this_process():
         room.beat()
     deliveries = _claim_best(room, want) if want.ids is None else _claim_named(room, want)
+    return Claimed(deliveries, None if deliveries else _next_due_s(room, want))
+
+
+def _next_due_s(room: NatsRoom, want: Want) -> float | None:
+    """Only who got nothing needs to know: it is a search."""
     with room.follower.lock:
         due_ms = room.tables.next_due_ms(want)
-    return Claimed(deliveries, None if due_ms is None else max(0, due_ms - room.now_ms()) / 1000)
+    return None if due_ms is None else max(0, due_ms - room.now_ms()) / 1000
 
 
 def patterns_of(want: Want) -> list[str]:
@@ -161,6 +168,9 @@ def _deliver(room: NatsRoom, taken: Sequence[Kept], want: Want) -> list[Delivery
     if not want.settle:
         for kept in taken:
             room.mine[kept.entry.id] = kept
+        while len(room.mine) > MAX_REMEMBERED:  # those that were never settled
+            with suppress(KeyError, StopIteration, RuntimeError):  # another thread settled it first
+                room.mine.pop(next(iter(room.mine)))
     tickets = [Ticket(kept.entry.id, kept.token, want.agent) for kept in taken]
     return [Delivery(message, ticket) for message, ticket in zip(room.show(taken), tickets, strict=True)]
 
@@ -227,10 +237,7 @@ def _settle_and_take(
                     room, Ticket(each.entry.id, each.token, want.agent), "returned", None, 0, (), room.moment().write
                 )
         raise first
-    with room.follower.lock:
-        due_ms = room.tables.next_due_ms(want)
-    next_due_s = None if due_ms is None else max(0, due_ms - room.now_ms()) / 1000
-    return Settled(held, state, [], Claimed(_deliver(room, taken, want), next_due_s))
+    return Settled(held, state, [], Claimed(_deliver(room, taken, want), None if taken else 0))
 
 
 def _settle(

@@ -59,6 +59,7 @@ class _Followed:
     def __init__(self) -> None:
         self.sure = 0
         self.looked_ns: int | None = None
+        self.is_loaded = False
 
 
 class Follower:
@@ -72,6 +73,7 @@ class Follower:
         self._followed: dict[str, _Followed] = {}
         self._whole: _Followed | None = None
         self._parts: set[str] = set()
+        self._loaded: set[str] = set()
         self._reading = threading.Lock()
         self._subscriptions: dict[Key, Any] = {}
         self._uses: defaultdict[Key, int] = defaultdict(int)
@@ -111,30 +113,34 @@ class Follower:
     def follow(self, patterns: Iterable[str]) -> None:
         """Know all entries of these patterns from now on."""
         for pattern in patterns:
-            if self._is_followed(pattern):
+            if self._is_known(pattern):
                 continue
-            self._use((pattern, ""))
-            self._read(pattern, _Followed())
+            with self._reading:  # who comes second waits until the first has read it
+                if not self._is_known(pattern):
+                    self._use((pattern, ""))
+                    self._read(pattern, _Followed())
 
-    def _is_followed(self, pattern: str) -> bool:
-        return OPEN_PART in self._parts or pattern in self._followed or _around(pattern) in self._followed
+    def _is_known(self, pattern: str) -> bool:
+        followed = (self._followed.get(each) for each in (pattern, _around(pattern)))
+        return OPEN_PART in self._loaded or any(each is not None and each.is_loaded for each in followed)
 
     def _read(self, pattern: str, followed: _Followed) -> None:
         """Learn of everything that came after what is sure."""
         self._followed.setdefault(pattern, followed)  # first: what is heard while reading must not be lost
         before_ns = self._clock.steady_ns()
-        last = self._scan(pattern, followed.sure + 1)
+        found = self._scan(pattern, followed.sure + 1)
         with self.lock:
-            followed.sure = max(followed.sure, last)
+            followed.sure = max(followed.sure, *found.values(), 0)
             followed.looked_ns = before_ns
+            followed.is_loaded = True
 
-    def _scan(self, pattern: str, seq: int) -> int:
-        """Learn of all entries from that sequence on; the last one's sequence, or 0."""
-        last = 0
+    def _scan(self, pattern: str, seq: int) -> dict[str, int]:
+        """Learn of all entries from that sequence on; their ids and sequences."""
+        found = {}
         for entry in self._wire.run(self._wire.scan(pattern, seq)):
             self.learn(entry.subject, entry.seq, entry.data)
-            last = entry.seq
-        return last
+            found[entry.subject.rpartition(".")[2]] = entry.seq
+        return found
 
     def last_number(self) -> int:
         """The highest sequence in the room, as the leader knows it."""
@@ -150,23 +156,31 @@ class Follower:
                 self._whole = _Followed()
             whole, before_ns = self._whole, self._clock.steady_ns()
             with self.lock:
-                if whole.looked_ns is None:  # hints may have been lost, also of what was deleted: all is read anew
-                    whole.sure = 0
-                    for id in tuple(self.tables.rows):
-                        self.tables.forget(id)
-                known = set(self._parts)
+                known, anew = set(self._loaded), whole.looked_ns is None
                 self._parts |= {*parts}  # first: what is heard while reading must not be lost
+                if anew:  # hints may have been lost, also of what was deleted: all is read again
+                    whole.sure = 0
             last = self.last_number()
+            found: dict[str, int] = {}
             for part in {*known, *parts}:
                 if part not in known or last > whole.sure:
-                    self._scan(part, whole.sure + 1 if part in known else 1)
+                    found |= self._scan(part, whole.sure + 1 if part in known else 1)
             with self.lock:
+                if anew and known:
+                    self._drop_ghosts(found, last)
+                self._loaded |= {*parts}
                 whole.sure = max(whole.sure, last)
                 whole.looked_ns = before_ns
 
+    def _drop_ghosts(self, found: dict[str, int], last: int) -> None:
+        """Forget what is not there any more, and whose end was not heard of."""
+        for id, row in tuple(self.tables.rows.items()):
+            if id not in found and row.kept.seq <= last:
+                self.tables.forget(id)
+
     def look_if_late(self, patterns: Iterable[str]) -> bool:
         """Look at the leader for what was not heard of, where that was not done lately. Returns whether it was done now."""
-        if self._whole is not None and OPEN_PART in self._parts:
+        if self._whole is not None and OPEN_PART in self._loaded:
             if not self._is_late(self._whole):
                 return False
             self.know()

@@ -29,8 +29,10 @@ T = TypeVar("T")
 ATTEMPT_S: Final = 2.0
 #: Between attempts that failed at once (no leader is elected yet).
 PAUSE_S: Final = 0.1
-#: A connection on which nothing comes back for so long is given up, and another is made.
-PING_S: Final = 3
+#: After so many attempts without an answer it is looked whether the connection still stands.
+MOST_UNANSWERED: Final = 3
+#: How often a connection that nobody uses is tried, in seconds; twice without an answer, and another is made.
+PING_S: Final = 10
 #: Whoever opens a room is told after this time that nobody answers, in seconds.
 OPEN_S: Final = 5.0
 #: Entries asked for in one request.
@@ -125,17 +127,14 @@ class _Loop:
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join()
 
-    def forget(self) -> None:
-        """After a fork: the thread did not come along."""
-        self.__init__()  # type: ignore[misc]
 
-
-_background: Final = _Loop()
+_background = _Loop()
 
 
 def forget_loop_after_fork() -> None:
-    """The loop of the process before belongs to it alone."""
-    _background.forget()
+    """The loop of the process before belongs to it alone: its thread did not come along."""
+    global _background  # noqa: PLW0603  (one process, one loop)
+    _background = _Loop()
 
 
 class Access(NamedTuple):
@@ -166,11 +165,12 @@ class Wire:
         self._closed = False
         self._gate = threading.Lock()
         self._running: set[Future[Any]] = set()
-        self._loop = _background.enter()
+        self._background = _background
+        self._loop = self._background.enter()
         try:
             self.run(self._open())
         except BaseException:
-            _background.leave()
+            self._background.leave()
             raise
 
     # Threads
@@ -199,7 +199,11 @@ class Wire:
         async def gathered() -> list[T | BaseException]:
             return await asyncio.gather(*works, return_exceptions=True)
 
-        return self.run(gathered())
+        try:
+            return self.run(gathered())
+        finally:
+            for work in works:
+                work.close()  # those that were not begun, when the room was closed before
 
     def soon(self, call: Callable[[], Awaitable[None]]) -> None:
         """Do this on the background loop, and wait for nothing."""
@@ -235,6 +239,7 @@ class Wire:
         self._up = asyncio.Event()
         self._asked = itertools.count()
         self._replies: dict[str, asyncio.Future[bytes]] = {}
+        self._unanswered = 0
         options: dict[str, Any] = {}
         access = self._access
         if access.creds is not None:
@@ -284,6 +289,7 @@ class Wire:
 
     async def _reconnected(self) -> None:
         self.reconnects += 1
+        self._trouble = ""
         self._up.set()
         self.on_reconnect()
 
@@ -298,7 +304,7 @@ class Wire:
         try:
             asyncio.run_coroutine_threadsafe(_quietly(self._nc.close), self._loop).result()
         finally:
-            _background.leave()
+            self._background.leave()
 
     @property
     def server(self) -> dict[str, Any]:
@@ -317,7 +323,7 @@ class Wire:
         name = f"{next(self._asked):x}"
         reply: asyncio.Future[bytes] = self._loop.create_future()
         self._replies[name] = reply
-        alarm = self._loop.call_later(ATTEMPT_S, _fail, reply, True)
+        alarm = self._loop.call_later(ATTEMPT_S, self._give_up, reply)
         try:
             await self._nc.publish(subject, data, reply=self._inbox + name, headers=headers)
             return await reply
@@ -326,6 +332,7 @@ class Wire:
         finally:
             alarm.cancel()
             del self._replies[name]
+            reply.cancel()
 
     async def _replied(self, message: Any) -> None:
         reply = self._replies.get(message.subject.rpartition(".")[2])
@@ -334,7 +341,23 @@ class Wire:
         if message.headers and message.headers.get("Status") == "503":
             _fail(reply, False)  # the server's own word that nobody was there to take it
         else:
+            self._unanswered = 0
             reply.set_result(message.data)
+
+    def _give_up(self, reply: asyncio.Future[bytes]) -> None:
+        """An attempt had its time. After some of these the connection itself is looked at: a cut cable makes no sound."""
+        _fail(reply, True)
+        self._unanswered += 1
+        if self._unanswered == MOST_UNANSWERED:
+            self._looking = asyncio.ensure_future(_quietly(self._look_at_connection))
+
+    async def _look_at_connection(self) -> None:
+        try:
+            await self._nc.flush(timeout=ATTEMPT_S)
+        except self._error:
+            await self._nc.force_reconnect()
+        finally:
+            self._unanswered = 0
 
     async def _until_answered(self, attempt: Callable[[], Awaitable[T]], what: str) -> T:
         """Make attempts until one is answered. Raises RoomUnreachable when time ran out: nothing was changed."""
@@ -344,7 +367,7 @@ class Wire:
                 return await attempt()
             except _NoReply:
                 if self._loop.time() >= until:
-                    raise RoomUnreachable(f"{what}: no answer within {self.timeout_s:g} s") from None
+                    raise RoomUnreachable(f"{what}: no answer within {self.timeout_s:g} s{self._why()}") from None
             await self._pause(until)
 
     async def _pause(self, until: float) -> None:
@@ -487,7 +510,12 @@ class Wire:
                 f"the reply of the room {self.room} was lost, and nobody answered within {self.timeout_s:g} s: it may have "
                 "happened or not; repeat it"
             )
-        return RoomUnreachable(f"the room {self.room} did not answer within {self.timeout_s:g} s; nothing was changed")
+        return RoomUnreachable(
+            f"the room {self.room} did not answer within {self.timeout_s:g} s{self._why()}; nothing was changed"
+        )
+
+    def _why(self) -> str:
+        return f" ({self._trouble})" if self._trouble else ""
 
     async def _attempt(self, writes: Sequence[Write]) -> list[int]:
         if len(writes) == 1:
