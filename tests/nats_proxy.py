@@ -20,6 +20,7 @@ class Proxy:
         self.to_server = True
         self.to_client = True
         self._stop = False
+        self._drops = 0
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
 
@@ -30,6 +31,10 @@ class Proxy:
     def cut(self, *, to_server: bool, to_client: bool) -> None:
         """Close these ways, open the others."""
         self.to_server, self.to_client = not to_server, not to_client
+
+    def drop(self) -> None:
+        """End all connections that there are now."""
+        self._drops += 1
 
     def _accept(self) -> None:
         self._door.settimeout(0.05)
@@ -60,7 +65,8 @@ class Proxy:
                 self._pass_on(client, ready)
 
     def _pass_on(self, client: socket.socket, ready: selectors.BaseSelector) -> None:
-        while not self._stop:
+        drops = self._drops
+        while not self._stop and drops == self._drops:
             for key, _ in ready.select(0.05):
                 is_open = self.to_server if key.fileobj is client else self.to_client
                 if not is_open:

@@ -7,11 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import nats
 import pytest
+from tests.nats_proxy import Proxy
 from tests.nats_servers import room_name, running_server, shared_server
 
 import postroom
@@ -23,6 +26,7 @@ from postroom.platform import process_alive, this_process
 from postroom.states import State
 from postroom.store import Query, Want, Work
 from postroom.stores.nats import NatsStore, parse_address
+from postroom.stores.nats_entries import subject_of
 from postroom.stores.nats_room import SILENT_S, process_subject
 
 Opener = Callable[..., NatsStore]
@@ -305,3 +309,108 @@ def test_who_cannot_listen_leaves_nothing_behind(clock: ManualClock) -> None:
         assert not store._room.follower._waiters
         assert sys.platform != "linux" or len(os.listdir("/proc/self/fd")) <= before
         store.close()
+
+
+@pytest.fixture
+def cable(clock: ManualClock) -> Iterator[tuple[Proxy, NatsStore, NatsStore]]:
+    """Somebody far away behind a cable, and somebody at the server, in one room."""
+    proxy, name = Proxy(shared_server().port), room_name()
+    far = NatsStore(parse_url(f"nats://{proxy.address}/{name}"), Config(), clock)
+    near = NatsStore(parse_url(f"nats://{shared_server().address}/{name}"), Config(), clock)
+    yield proxy, far, near
+    far.close()
+    near.close()
+    proxy.close()
+
+
+def until(what: str, holds: Callable[[], bool]) -> None:
+    end_ns = SYSTEM.steady_ns() + 30_000_000_000
+    while not holds():
+        assert SYSTEM.steady_ns() < end_ns, what
+        SYSTEM.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_what_was_sent_while_a_receiver_was_away_wakes_it_when_it_is_back(
+    cable: tuple[Proxy, NatsStore, NatsStore],
+) -> None:
+    """The clock stands still, so no safety look can help."""
+    proxy, far, near = cable
+    with far.listen(["to:bob", "channel:work"]) as waiter:
+        assert far.claim(want()).deliveries == []
+        proxy.cut(to_server=True, to_client=True)
+        proxy.drop()
+        until("the far one knows that it is away", lambda: not far._room.wire._up.is_set())
+        (id,) = near.put([letter()])
+        proxy.cut(to_server=False, to_client=False)
+
+        until("it is woken", lambda: waiter.wait(0))
+        assert [delivery.message.id for delivery in far.claim(want()).deliveries] == [id]
+
+
+@pytest.mark.slow
+def test_what_was_deleted_while_a_reader_was_away_is_not_listed_when_it_is_back(
+    cable: tuple[Proxy, NatsStore, NatsStore],
+) -> None:
+    proxy, far, near = cable
+    gone, claimed, kept = near.put([letter() for _ in range(3)])
+    assert len(far.find(Query()).messages) == 3
+    proxy.cut(to_server=True, to_client=True)
+    proxy.drop()
+    until("the far one knows that it is away", lambda: not far._room.wire._up.is_set())
+    near.claim(want(ids=(claimed,)))
+    near.purge(Query(limit=1))
+    room = near._room
+    room.wire.run(room.wire.api(f"STREAM.PURGE.{room.wire.stream}", filter=f"pr.{room.name}.{subject_of(gone)}"))
+    proxy.cut(to_server=False, to_client=False)
+
+    messages = far.find(Query()).messages
+    assert [message.id for message in messages] == [claimed, kept]
+    assert [message.state for message in messages] == [State.CLAIMED, State.READY]
+
+
+@pytest.mark.slow
+def test_an_answer_that_is_kept_back_on_the_way_is_looked_up_and_counts_once(
+    cable: tuple[Proxy, NatsStore, NatsStore],
+) -> None:
+    """The reply of each change is lost: it was made, and must not be made again, nor be said not to be."""
+    proxy, far, near = cable
+
+    def heal() -> None:
+        proxy.drop()
+        proxy.cut(to_server=False, to_client=False)
+
+    def without_replies(call: Callable[[], Any]) -> Any:
+        proxy.cut(to_server=False, to_client=True)
+        healing = threading.Timer(1.0, heal)
+        healing.start()
+        try:
+            return call()
+        finally:
+            healing.join()
+
+    (id,) = without_replies(lambda: far.put([letter()]))
+    assert [message.id for message in near.find(Query()).messages] == [id]
+    (delivery,) = without_replies(lambda: far.claim(want()).deliveries)
+    assert without_replies(lambda: far.extend(delivery.ticket, 60)) is True
+    settled = without_replies(lambda: far.settle(delivery.ticket, "acked").held)
+
+    assert settled is True
+    message = near.get(id)
+    assert message is not None
+    assert [entry.event for entry in message.ledger] == ["stored", "claimed", "extended", "acked"]
+    version = without_replies(lambda: far.cell_write("a", 1, expect=0))
+    assert near.cell_read("a") == ("a", version, 1)
+
+
+def test_a_hint_that_one_alone_was_given_and_did_not_take_goes_to_another(open_store: Opener) -> None:
+    one, other = open_store(), open_store()
+    first = one.listen(["channel:work"])
+    one.put([letter(None, channel="work")])
+    until("the hint came", lambda: first._rung)  # type: ignore[attr-defined]
+    with other.listen(["channel:work"]) as second:
+        assert second.wait(0) is False
+
+        first.close()
+
+        until("the other is woken", lambda: second.wait(0))

@@ -81,7 +81,7 @@ class Follower:
         self._waiters: defaultdict[Key, list[NatsWaiter]] = defaultdict(list)
         self._rung: OrderedDict[tuple[Key, int], None] = OrderedDict()
         self.closed = False
-        wire.on_reconnect = self._look_again
+        wire.on_loss = self._look_again
 
     # Subscriptions
 
@@ -127,11 +127,11 @@ class Follower:
     def _read(self, pattern: str, followed: _Followed) -> None:
         """Learn of everything that came after what is sure."""
         self._followed.setdefault(pattern, followed)  # first: what is heard while reading must not be lost
-        before_ns = self._clock.steady_ns()
+        before_ns, losses = self._clock.steady_ns(), self._wire.losses
         found = self._scan(pattern, followed.sure + 1)
         with self.lock:
             followed.sure = max(followed.sure, *found.values(), 0)
-            followed.looked_ns = before_ns
+            followed.looked_ns = before_ns if losses == self._wire.losses else None
             followed.is_loaded = True
 
     def _scan(self, pattern: str, seq: int) -> dict[str, int]:
@@ -154,23 +154,31 @@ class Follower:
             if self._whole is None:
                 self._use((_WHOLE_ROOM, ""))
                 self._whole = _Followed()
-            whole, before_ns = self._whole, self._clock.steady_ns()
-            with self.lock:
-                known, anew = set(self._loaded), whole.looked_ns is None
-                self._parts |= {*parts}  # first: what is heard while reading must not be lost
-                if anew:  # hints may have been lost, also of what was deleted: all is read again
-                    whole.sure = 0
-            last = self.last_number()
-            found: dict[str, int] = {}
-            for part in {*known, *parts}:
-                if part not in known or last > whole.sure:
-                    found |= self._scan(part, whole.sure + 1 if part in known else 1)
-            with self.lock:
-                if anew and known:
-                    self._drop_ghosts(found, last)
-                self._loaded |= {*parts}
-                whole.sure = max(whole.sure, last)
-                whole.looked_ns = before_ns
+            while not self._know(self._whole, {*parts}):
+                pass
+
+    def _know(self, whole: _Followed, parts: set[str]) -> bool:
+        """One attempt; False when the connection was lost meanwhile, and hints with it."""
+        before_ns, losses = self._clock.steady_ns(), self._wire.losses
+        with self.lock:
+            known, anew = set(self._loaded), whole.looked_ns is None
+            self._parts |= parts  # first: what is heard while reading must not be lost
+            if anew:  # hints may have been lost, also of what was deleted: all is read again
+                whole.sure = 0
+        last = self.last_number()
+        found: dict[str, int] = {}
+        for part in known | parts:
+            if part not in known or last > whole.sure:
+                found |= self._scan(part, whole.sure + 1 if part in known else 1)
+        with self.lock:
+            if losses != self._wire.losses:
+                return False
+            if anew and known:
+                self._drop_ghosts(found, last)
+            self._loaded |= parts
+            whole.sure = max(whole.sure, last)
+            whole.looked_ns = before_ns
+            return True
 
     def _drop_ghosts(self, found: dict[str, int], last: int) -> None:
         """Forget what is not there any more, and whose end was not heard of."""

@@ -287,12 +287,12 @@ class NatsRoom:
             beating |= {entry.waiter for entry in entries if entry.waiter_beats}
         names = sorted(name for name in beating if name is not None and process_alive(name) is None)
         found = self.results([self.wire.last(process_subject(name)) for name in names])
-        now_ns, reconnects = self.clock.steady_ns(), self.wire.reconnects
+        now_ns, losses = self.clock.steady_ns(), self.wire.losses
         silent: dict[str, tuple[int, int]] = {}
         for name, entry in zip(names, found, strict=True):
             if entry is None:
-                since = self._silent.get(name, (now_ns, reconnects))
-                silent[name] = since if since[1] == reconnects else (now_ns, reconnects)
+                since = self._silent.get(name, (now_ns, losses))
+                silent[name] = since if since[1] == losses else (now_ns, losses)
                 if now_ns - silent[name][0] >= SILENT_S * _SECOND_NS:
                     with self.follower.lock:
                         self.tables.bury(name, self.now_ms())

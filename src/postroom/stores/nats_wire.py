@@ -156,8 +156,9 @@ class Wire:
         self.room = room
         self.stream = f"POSTROOM_{room}"
         self.timeout_s = timeout_s
-        self.on_reconnect: Callable[[], None] = lambda: None
-        self.reconnects = 0
+        #: How often hints may have been lost, and what is to be done then (on the background loop).
+        self.losses = 0
+        self.on_loss: Callable[[], None] = lambda: None
         self._prefix = f"pr.{room}."
         self._hints = f"prh.{room}."
         self._access = access
@@ -280,7 +281,7 @@ class Wire:
         """What a connection tells of its troubles: the operations that fail say it to their callers."""
         self._trouble = str(error) or self._trouble
         if type(error).__name__ == "SlowConsumerError":
-            self.on_reconnect()  # hints came faster than they were read, and some were dropped
+            self._lost_hints()  # they came faster than they were read, and some were dropped
 
     async def _disconnected(self) -> None:
         self._up.clear()
@@ -288,10 +289,13 @@ class Wire:
             _fail(reply, True)
 
     async def _reconnected(self) -> None:
-        self.reconnects += 1
         self._trouble = ""
+        self._lost_hints()
         self._up.set()
-        self.on_reconnect()
+
+    def _lost_hints(self) -> None:
+        self.losses += 1
+        self.on_loss()
 
     def close(self) -> None:
         """End the connection. Safe to call twice."""

@@ -34,13 +34,13 @@ def sender(url: str, journal: str, seed: int, stop: str, timeout_s: float, pause
     store = _open(url, timeout_s)
     number = 0
     while not os.path.exists(stop):
-        draft = letter(payload={"n": number}, max_deliveries=UNTIRING, idempotency_key=f"{seed}.{number}")
+        draft = letter(payload={"by": seed, "n": number}, max_deliveries=UNTIRING, idempotency_key=f"{seed}.{number}")
         if number % 4:
             draft.idempotency_key = None
         try:
             note("sent", store.put([draft]), number)
         except OutcomeUnknown:
-            note("unsure", "send", number)
+            note("unsure", "send", [seed, number])
             if draft.idempotency_key is not None:
                 continue
         except RoomUnreachable:
