@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import islice
@@ -21,6 +22,9 @@ from .nats_tables import Row
 #: How the states of messages count as their last holder's work.
 PROCESSED = frozenset({State.ACKED, State.ANSWERED, State.REFUSED})
 FAILED = frozenset({State.READY, State.DELAYED, State.DEAD})
+
+
+_LOOKS = 5
 
 
 def get(room: NatsRoom, id: str) -> Message | None:
@@ -139,7 +143,7 @@ def stats(room: NatsRoom) -> Stats:
     mailboxes = [contract.Mailbox(*name, len(sent_ms[name]), min(sent_ms[name])) for name in names]
     about = {
         "kind": "nats",
-        "room": room.name,
+        "stream": room.wire.stream,
         "messages": messages,
         "changes": answer["state"]["last_seq"],
         "bytes": answer["state"]["bytes"],
@@ -152,9 +156,13 @@ def stats(room: NatsRoom) -> Stats:
 
 def servers_report(room: NatsRoom) -> dict[str, Any]:
     """What the servers tell of a room and of themselves."""
-    before_ns = room.clock.steady_ns()
-    answer = room.wire.run(room.wire.api(f"STREAM.INFO.{room.wire.stream}"))
-    took_ms = (room.clock.steady_ns() - before_ns) / 1_000_000
+    took_ms, answer = math.inf, {}
+    for _ in range(_LOOKS):  # the quickest tells the distance; others waited for something else
+        before_ns = room.clock.steady_ns()
+        told = room.wire.run(room.wire.api(f"STREAM.INFO.{room.wire.stream}"))
+        now_ms = (room.clock.steady_ns() - before_ns) / 1_000_000
+        if now_ms < took_ms:
+            took_ms, answer = now_ms, told | {"heard_ms": room.clock.wall_ms()}
     config, state, cluster = answer["config"], answer["state"], answer.get("cluster", {})
     wanted = stream_settings(room.name, config["num_replicas"]) | {"max_msgs": -1, "max_bytes": -1, "max_age": 0}
     differences = {
@@ -170,7 +178,7 @@ def servers_report(room: NatsRoom) -> dict[str, Any]:
         "differences": differences,
         "entries": state["messages"],
         "bytes": state["bytes"],
-        "clock_apart_s": (room.clock.wall_ms() - took_ms / 2 - told_ms(answer["ts"])) / 1000,
+        "clock_apart_s": (answer["heard_ms"] - took_ms / 2 - told_ms(answer["ts"])) / 1000,
         "round_trip_ms": took_ms,
     }
 
