@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -414,3 +415,18 @@ def test_a_hint_that_one_alone_was_given_and_did_not_take_goes_to_another(open_s
         first.close()
 
         until("the other is woken", lambda: second.wait(0))
+
+
+@pytest.mark.slow
+def test_a_server_that_was_stopped_for_longer_than_anybody_waits_is_tried_once_more(clock: ManualClock) -> None:
+    with running_server() as server:
+        store = NatsStore(parse_url(f"nats://{server.address}/team"), Config(server_timeout_s=2.5), clock)
+        os.kill(server.pid, signal.SIGSTOP)
+        going_on = threading.Timer(3.5, os.kill, (server.pid, signal.SIGCONT))
+        going_on.start()
+        try:
+            (id,) = store.put([letter()])
+            assert [message.id for message in store.find(Query()).messages] == [id]
+        finally:
+            going_on.join()
+            store.close()

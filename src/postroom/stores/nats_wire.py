@@ -365,14 +365,19 @@ class Wire:
 
     async def _until_answered(self, attempt: Callable[[], Awaitable[T]], what: str) -> T:
         """Make attempts until one is answered. Raises RoomUnreachable when time ran out: nothing was changed."""
-        until = self._loop.time() + self.timeout_s
+        until, late = self._loop.time() + self.timeout_s, False
         while True:
             try:
                 return await attempt()
             except _NoReply:
-                if self._loop.time() >= until:
+                if late:
                     raise RoomUnreachable(f"{what}: no answer within {self.timeout_s:g} s{self._why()}") from None
+            late = self._is_late(until)
             await self._pause(until)
+
+    def _is_late(self, until: float) -> bool:
+        """Whether time is over. One more attempt is made then: this process may have been stopped for as long (Ctrl-Z)."""
+        return self._loop.time() >= until
 
     async def _pause(self, until: float) -> None:
         """Wait a little, and for the connection to be there again; not longer than until then."""
@@ -474,7 +479,7 @@ class Wire:
         reply nor the leader's word came in time; RoomUnreachable when it surely was not written.
         """
         until = self._loop.time() + self.timeout_s
-        unsure = False
+        unsure = late = False
         while True:
             try:
                 return Committed(await self._attempt(writes))
@@ -486,8 +491,9 @@ class Wire:
                     return committed
             except _NoReply as lost:
                 unsure |= lost.sent
-                if self._loop.time() >= until:
+                if late:
                     raise self._how_it_ended(unsure) from None
+            late = self._is_late(until)
             await self._pause(until)
 
     async def _look_back(self, writes: Sequence[Write], is_mine: Callable[[bytes], bool]) -> Committed | None:
