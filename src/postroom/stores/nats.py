@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -28,6 +30,8 @@ from .nats_room import NatsRoom
 from .nats_wire import Access, forget_loop_after_fork
 
 DEFAULT_PORT: Final = 4222
+#: Closing waits so long for what other threads do, in seconds.
+CLOSE_S: Final = 2.0
 _ROOM_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 os.register_at_fork(after_in_child=forget_loop_after_fork)
@@ -72,37 +76,51 @@ class NatsStore(contract.Store):
         self.clock = clock
         self._pid = os.getpid()
         self._open = True
+        self._inside = 0
+        self._steps = threading.Condition()
         self._room = NatsRoom(access, name, config, clock, create=create)
 
-    def _enter(self) -> NatsRoom:
+    @contextmanager
+    def _enter(self) -> Iterator[NatsRoom]:
         """The room, for one step; RoomClosed when it may not be used any more, or not from here."""
         if self._pid != os.getpid():
             raise RoomClosed(
                 "this room was opened before the process forked; fork first, or start processes with spawn"
             )
-        if not self._open:
-            raise RoomClosed
-        return self._room
+        with self._steps:
+            if not self._open:
+                raise RoomClosed
+            self._inside += 1
+        try:
+            yield self._room
+        finally:
+            with self._steps:
+                self._inside -= 1
+                self._steps.notify_all()
 
     # Putting
 
     def put(self, drafts: Sequence[Draft]) -> list[str]:
-        room = self._enter()
-        return nats_putting.put(room, drafts) if drafts else []
+        with self._enter() as room:
+            return nats_putting.put(room, drafts) if drafts else []
 
     def subscribe(self, channel: str, agent: str) -> None:
-        nats_cells.subscribe(self._enter(), channel, agent)
+        with self._enter() as room:
+            nats_cells.subscribe(room, channel, agent)
 
     def unsubscribe(self, channel: str, agent: str) -> bool:
-        return nats_cells.unsubscribe(self._enter(), channel, agent)
+        with self._enter() as room:
+            return nats_cells.unsubscribe(room, channel, agent)
 
     def subscriptions(self) -> list[Subscription]:
-        return nats_cells.subscriptions(self._enter())
+        with self._enter() as room:
+            return nats_cells.subscriptions(room)
 
     # Taking
 
     def claim(self, want: Want) -> Claimed:
-        return nats_claims.claim(self._enter(), want)
+        with self._enter() as room:
+            return nats_claims.claim(room, want)
 
     def settle(
         self,
@@ -114,93 +132,112 @@ class NatsStore(contract.Store):
         puts: Sequence[Draft] = (),
         claim_next: Want | None = None,
     ) -> Settled:
-        room = self._enter()
-        if outcome not in contract.OUTCOMES:
-            raise InvalidMessage("outcome", f"must be one of {', '.join(contract.OUTCOMES)}, not {outcome!r}")
-        return nats_claims.settle(room, ticket, outcome, detail, delay_s, puts, claim_next)
+        with self._enter() as room:
+            if outcome not in contract.OUTCOMES:
+                raise InvalidMessage("outcome", f"must be one of {', '.join(contract.OUTCOMES)}, not {outcome!r}")
+            return nats_claims.settle(room, ticket, outcome, detail, delay_s, puts, claim_next)
 
     def extend(self, ticket: Ticket, lease_s: float) -> bool:
-        return nats_claims.extend(self._enter(), ticket, lease_s)
+        with self._enter() as room:
+            return nats_claims.extend(room, ticket, lease_s)
 
     def note(self, id: str, event: str, agent: str | None, detail: str | None = None) -> bool:
-        room = self._enter()
-        if event not in NOTES:
-            raise InvalidMessage("event", f"must be one of {', '.join(NOTES)}, not {event!r}")
-        there = []
+        with self._enter() as room:
+            if event not in NOTES:
+                raise InvalidMessage("event", f"must be one of {', '.join(NOTES)}, not {event!r}")
+            there = []
 
-        def step(kept: Kept, moment: Moment) -> Entry | None:
-            there.append(True)
-            return noted(kept, event, agent, detail, moment)
+            def step(kept: Kept, moment: Moment) -> Entry | None:
+                there.append(True)
+                return noted(kept, event, agent, detail, moment)
 
-        room.change(id, step)
-        return bool(there)
+            room.change(id, step)
+            return bool(there)
 
     def abandon(self, id: str) -> None:
-        room = self._enter()
+        with self._enter() as room:
 
-        def step(kept: Kept, moment: Moment) -> Entry | None:
-            waits = kept.entry.waiter is not None and kept.state is not State.HELD
-            return abandoned(kept, moment) if waits else None
+            def step(kept: Kept, moment: Moment) -> Entry | None:
+                waits = kept.entry.waiter is not None and kept.state is not State.HELD
+                return abandoned(kept, moment) if waits else None
 
-        question = room.read(id)
-        if question is None:
-            return
-        room.change(id, step)
-        for answer in question.entry.held:
-            room.change(answer, lambda kept, moment: unheld(kept, moment) if kept.state is State.HELD else None)
+            question = room.read(id)
+            if question is None:
+                return
+            room.change(id, step)
+            for answer in question.entry.held:
+                room.change(answer, lambda kept, moment: unheld(kept, moment) if kept.state is State.HELD else None)
 
     def requeue(self, ids: Iterable[str]) -> list[str]:
-        room = self._enter()
-        return [id for id in dict.fromkeys(ids) if nats_keeping.requeue(room, id)]
+        with self._enter() as room:
+            return [id for id in dict.fromkeys(ids) if nats_keeping.requeue(room, id)]
 
     # Reading
 
     def get(self, id: str) -> Message | None:
-        return nats_reading.get(self._enter(), id)
+        with self._enter() as room:
+            return nats_reading.get(room, id)
 
     def find(self, query: Query, cursor: int | None = None) -> Page:
-        return nats_reading.find(self._enter(), query, cursor)
+        with self._enter() as room:
+            return nats_reading.find(room, query, cursor)
 
     def events(self, after: int = 0, limit: int = 1000) -> list[Change]:
-        return nats_reading.events(self._enter(), after, limit)
+        with self._enter() as room:
+            return nats_reading.events(room, after, limit)
 
     def number_at(self, wall_ms: int | None = None) -> int:
-        return nats_reading.number_at(self._enter(), wall_ms)
+        with self._enter() as room:
+            return nats_reading.number_at(room, wall_ms)
 
     def stats(self) -> Stats:
-        return nats_reading.stats(self._enter())
+        with self._enter() as room:
+            return nats_reading.stats(room)
 
     def work_of(self, agent: str) -> Work:
-        return nats_reading.work_of(self._enter(), agent)
+        with self._enter() as room:
+            return nats_reading.work_of(room, agent)
 
     # Small values
 
     def cell_read(self, name: str) -> Cell | None:
-        return nats_cells.cell_read(self._enter(), name)
+        with self._enter() as room:
+            return nats_cells.cell_read(room, name)
 
     def cell_write(self, name: str, value: Any, expect: int = contract.ANY) -> int | None:
-        return nats_cells.cell_write(self._enter(), name, value, expect)
+        with self._enter() as room:
+            return nats_cells.cell_write(room, name, value, expect)
 
     def cell_scan(self, prefix: str) -> list[Cell]:
-        return nats_cells.cell_scan(self._enter(), prefix)
+        with self._enter() as room:
+            return nats_cells.cell_scan(room, prefix)
 
     def servers_report(self) -> dict[str, Any]:
         """What the servers tell of this room and of themselves, for `postroom doctor`."""
-        return nats_reading.servers_report(self._enter())
+        with self._enter() as room:
+            return nats_reading.servers_report(room)
 
     # Waiting, housekeeping, the end
 
     def listen(self, topics: Iterable[str]) -> Waiter:
-        return self._enter().follower.listen(topics)
+        with self._enter() as room:
+            return room.follower.listen(topics)
 
     def sweep(self) -> Swept:
-        return nats_keeping.sweep(self._enter())
+        with self._enter() as room:
+            return nats_keeping.sweep(room)
 
     def purge(self, query: Query) -> int:
-        return nats_keeping.purge(self._enter(), query)
+        with self._enter() as room:
+            return nats_keeping.purge(room, query)
 
     def close(self) -> None:
-        if self._pid != os.getpid() or not self._open:
+        if self._pid != os.getpid():
             return
-        self._open = False
+        with self._steps:
+            if not self._open:
+                return
+            self._open = False
+            # what other threads have begun (giving up a question, an ack) is finished first, if the servers answer
+            self._steps.wait_for(lambda: self._inside == 0, CLOSE_S)
         self._room.close()

@@ -34,7 +34,7 @@ MOST_UNANSWERED: Final = 3
 #: How often a connection that nobody uses is tried, in seconds; twice without an answer, and another is made.
 PING_S: Final = 10
 #: Whoever opens a room is told after this time that nobody answers, in seconds.
-OPEN_S: Final = 5.0
+OPEN_S: Final = 10.0
 #: Entries asked for in one request.
 PAGE: Final = 500
 #: Changes in one step; the servers refuse more.
@@ -237,7 +237,7 @@ class Wire:
         self._error = Error
         self._nc = Client()
         self._trouble = ""
-        self._up = asyncio.Event()
+        self._up, self._refused = asyncio.Event(), asyncio.Event()
         self._asked = itertools.count()
         self._replies: dict[str, asyncio.Future[bytes]] = {}
         self._unanswered = 0
@@ -249,37 +249,53 @@ class Wire:
             options |= {"user": access.user, "password": access.password}
         if access.ca is not None:
             options["tls"] = _tls(access)
+        connecting = asyncio.ensure_future(
+            self._nc.connect(
+                servers=list(access.servers),
+                name=f"postroom {self.room}",
+                allow_reconnect=True,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=0.1,
+                connect_timeout=ATTEMPT_S,
+                ping_interval=PING_S,
+                max_outstanding_pings=2,
+                error_cb=self._troubled,
+                disconnected_cb=self._disconnected,
+                reconnected_cb=self._reconnected,
+                closed_cb=self._disconnected,
+                **options,
+            )
+        )
+        refused = asyncio.ensure_future(self._refused.wait())  # nats-py would go on knocking
         try:
-            async with asyncio.timeout(min(self.timeout_s, OPEN_S)):
-                await self._nc.connect(
-                    servers=list(access.servers),
-                    name=f"postroom {self.room}",
-                    allow_reconnect=True,
-                    max_reconnect_attempts=-1,
-                    reconnect_time_wait=0.1,
-                    connect_timeout=ATTEMPT_S,
-                    ping_interval=PING_S,
-                    max_outstanding_pings=2,
-                    error_cb=self._troubled,
-                    disconnected_cb=self._disconnected,
-                    reconnected_cb=self._reconnected,
-                    closed_cb=self._disconnected,
-                    **options,
-                )
+            within_s = min(self.timeout_s, OPEN_S)
+            await asyncio.wait({connecting, refused}, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+            if not connecting.done():
+                raise TimeoutError
+            await connecting
         except (OSError, Error, TimeoutError) as error:
+            connecting.cancel()
+            await asyncio.wait({connecting})
             await _quietly(self._nc.close)
             where = ", ".join(access.servers)
             why = self._trouble or str(error) or type(error).__name__
             raise RoomUnreachable(
                 f"no NATS server answers at {where} ({why}); is it running, and is the address right?"
+                if not self._refused.is_set()
+                else f"the NATS servers at {where} refuse us ({why}); look at user, password_file, creds and tls_ca"
             ) from error
+        finally:
+            refused.cancel()
         self._inbox = f"{self._nc.new_inbox()}."
         await self._nc.subscribe(f"{self._inbox}*", cb=self._replied)
         self._up.set()
 
     async def _troubled(self, error: Exception) -> None:
         """What a connection tells of its troubles: the operations that fail say it to their callers."""
-        self._trouble = str(error) or self._trouble
+        if not self._refused.is_set():
+            self._trouble = str(error) or self._trouble
+        if "authorization" in self._trouble.lower():
+            self._refused.set()
         if type(error).__name__ == "SlowConsumerError":
             self._lost_hints()  # they came faster than they were read, and some were dropped
 
@@ -290,6 +306,7 @@ class Wire:
 
     async def _reconnected(self) -> None:
         self._trouble = ""
+        self._refused.clear()
         self._lost_hints()
         self._up.set()
 
