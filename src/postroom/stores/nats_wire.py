@@ -241,17 +241,14 @@ class Wire:
         self._asked = itertools.count()
         self._replies: dict[str, asyncio.Future[bytes]] = {}
         self._unanswered = 0
-        options: dict[str, Any] = {}
-        access = self._access
-        if access.creds is not None:
-            options["user_credentials"] = access.creds
-        if access.user is not None:
-            options |= {"user": access.user, "password": access.password}
-        if access.ca is not None:
-            options["tls"] = _tls(access)
+        await self._connect()
+        self._inbox = f"{self._nc.new_inbox()}."
+        await self._nc.subscribe(f"{self._inbox}*", cb=self._replied)
+        self._up.set()
+
+    async def _connect(self) -> None:
         connecting = asyncio.ensure_future(
             self._nc.connect(
-                servers=list(access.servers),
                 name=f"postroom {self.room}",
                 allow_reconnect=True,
                 max_reconnect_attempts=-1,
@@ -263,7 +260,7 @@ class Wire:
                 disconnected_cb=self._disconnected,
                 reconnected_cb=self._reconnected,
                 closed_cb=self._disconnected,
-                **options,
+                **_options_of(self._access),
             )
         )
         refused = asyncio.ensure_future(self._refused.wait())  # nats-py would go on knocking
@@ -273,22 +270,22 @@ class Wire:
             if not connecting.done():
                 raise TimeoutError
             await connecting
-        except (OSError, Error, TimeoutError) as error:
+        except (OSError, self._error, TimeoutError) as error:
             connecting.cancel()
             await asyncio.wait({connecting})
             await _quietly(self._nc.close)
-            where = ", ".join(access.servers)
-            why = self._trouble or str(error) or type(error).__name__
-            raise RoomUnreachable(
-                f"no NATS server answers at {where} ({why}); is it running, and is the address right?"
-                if not self._refused.is_set()
-                else f"the NATS servers at {where} refuse us ({why}); look at user, password_file, creds and tls_ca"
-            ) from error
+            raise self._unreachable(error) from error
         finally:
             refused.cancel()
-        self._inbox = f"{self._nc.new_inbox()}."
-        await self._nc.subscribe(f"{self._inbox}*", cb=self._replied)
-        self._up.set()
+
+    def _unreachable(self, error: BaseException) -> RoomUnreachable:
+        where = ", ".join(self._access.servers)
+        why = self._trouble or str(error) or type(error).__name__
+        if self._refused.is_set():
+            return RoomUnreachable(
+                f"the NATS servers at {where} refuse us ({why}); look at user, password_file, creds and tls_ca"
+            )
+        return RoomUnreachable(f"no NATS server answers at {where} ({why}); is it running, and is the address right?")
 
     async def _troubled(self, error: Exception) -> None:
         """What a connection tells of its troubles: the operations that fail say it to their callers."""
@@ -626,6 +623,18 @@ async def _quietly(call: Callable[[], Awaitable[Any]]) -> None:
 def _fail(reply: asyncio.Future[bytes], sent: bool) -> None:
     if not reply.done():
         reply.set_exception(_NoReply(sent))
+
+
+def _options_of(access: Access) -> dict[str, Any]:
+    """What nats-py must be told to reach the servers."""
+    options: dict[str, Any] = {"servers": list(access.servers)}
+    if access.creds is not None:
+        options["user_credentials"] = access.creds
+    if access.user is not None:
+        options |= {"user": access.user, "password": access.password}
+    if access.ca is not None:
+        options["tls"] = _tls(access)
+    return options
 
 
 def _tls(access: Access) -> Any:
