@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pytest
+from tests.nats_servers import end_shared_server, room_name, shared_server
 
 from postroom.clock import ManualClock
 from postroom.opening import open_room as postroom_open
@@ -15,6 +16,12 @@ from postroom.room import Room
 
 T = TypeVar("T")
 PATIENCE_S = 20.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _servers_end_with_the_run() -> Iterator[None]:
+    yield
+    end_shared_server()
 
 
 class Background(Generic[T]):
@@ -48,9 +55,13 @@ class Background(Generic[T]):
         return self._result
 
 
-@pytest.fixture(params=["memory", "sqlite", pytest.param("files", marks=pytest.mark.slow)])
+@pytest.fixture(
+    params=["memory", "sqlite", *(pytest.param(scheme, marks=pytest.mark.slow) for scheme in ("files", "nats"))]
+)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of a room of this test's own; opening it twice gives the same room."""
+    if request.param == "nats":
+        return f"nats://{shared_server().address}/{room_name()}"
     return f"memory:{tmp_path.name}" if request.param == "memory" else f"{request.param}:{tmp_path}/room"
 
 

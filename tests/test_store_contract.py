@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+from tests.nats_servers import room_name, shared_server
+
 from postroom.clock import Clock
-from postroom.config import Config
+from postroom.config import Config, parse_url
 from postroom.store import Store
 from postroom.testing import StoreContract
 
@@ -33,3 +36,17 @@ class TestFilesStore(StoreContract):
         from postroom.stores.files import FilesStore
 
         return FilesStore(self.folder, config, clock)
+
+
+@pytest.mark.slow
+class TestNatsStore(StoreContract):
+    """The store of many machines, on a real server."""
+
+    def open(self, clock: Clock, config: Config) -> Store:
+        from postroom.stores.nats import NatsStore
+
+        if not self.folder.exists():  # one room for each test, whatever its folder is called
+            self.folder.mkdir()
+            (self.folder / "name").write_text(room_name())
+        name = (self.folder / "name").read_text()
+        return NatsStore(parse_url(f"nats://{shared_server().address}/{name}"), config, clock)

@@ -1,6 +1,6 @@
-"""Chance drives the stores of memory, SQLite and files side by side, and a plain model says what they must do.
+"""Chance drives several stores side by side (memory, SQLite and files; memory and NATS), and a plain model says what they must do.
 
-500 runs of 50 steps; POSTROOM_MODEL_RUNS makes it more. Every run prints its seed: POSTROOM_MODEL_SEED repeats it.
+500 runs of 50 steps (on NATS 15, where each step is many requests, and 300 in the long test); POSTROOM_MODEL_RUNS makes it more. Every run prints its seed: POSTROOM_MODEL_SEED repeats it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import pytest
 from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from tests.nats_servers import room_name, shared_server
 from tests.store_model import Conflict, Fields, Model
 
 from postroom.clock import ManualClock
-from postroom.config import Config
+from postroom.config import Config, parse_url
 from postroom.errors import InvalidMessage
 from postroom.message import Draft, Message, check
 from postroom.states import PUBLIC_NAME, State
@@ -65,7 +66,7 @@ class Holder:
 
 
 class Stores(RuleBasedStateMachine):
-    """Three stores and a model of one room. Every rule does the same with all four and compares what they say."""
+    """Several stores and a model of one room. Every rule does the same with all of them and compares what they say."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,22 +76,25 @@ class Stores(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="postroom-model-", dir=memory))
         self.model = Model()
         self.model.wall = self.clock.wall_ms()
-        self.stores: list[Store] = [MemoryStore(Config(), self.clock), self.open_sqlite(), self.open_files()]
-        self.ids: list[list[str]] = [[], [], []]  # for each store: number -> id
-        self.numbers: list[dict[str, int]] = [{}, {}, {}]  # and back
+        self.stores: list[Store] = [MemoryStore(Config(), self.clock), *self.open_others()]
+        self.ids: list[list[str]] = [[] for _ in self.stores]  # for each store: number -> id
+        self.numbers: list[dict[str, int]] = [{} for _ in self.stores]  # and back
         # for each store: a cell and the model's version of it -> the store's own version
-        self.versions: list[dict[tuple[str, int], int]] = [{}, {}, {}]
-        self.seen = [0, 0, 0]  # for each store: how far its feed is read
+        self.versions: list[dict[tuple[str, int], int]] = [{} for _ in self.stores]
+        # for each store: a message and the model's token of it -> the store's own token
+        self.tokens: list[dict[tuple[int, int], int]] = [{} for _ in self.stores]
+        self.seen = [0 for _ in self.stores]  # for each store: how far its feed is read
         self.holders: list[Holder] = []
         self.steps = 0
 
-    def open_sqlite(self) -> Store:
-        return SqliteStore(self.folder / "sqlite", Config(), self.clock)
+    def open_others(self) -> list[Store]:
+        """Open the stores that are tested beside the reference."""
+        files = FilesStore(self.folder / "files", Config(), self.clock)
+        files.log_growth_bytes = 8000  # so that the log is written anew now and then
+        return [SqliteStore(self.folder / "sqlite", Config(), self.clock), files]
 
-    def open_files(self) -> Store:
-        store = FilesStore(self.folder / "files", Config(), self.clock)
-        store.log_growth_bytes = 8000  # so that the log is written anew now and then
-        return store
+    def write_down(self) -> None:
+        """Called where the model writes down what the clock did, in case a store does so later."""
 
     def teardown(self) -> None:
         for store in self.stores:
@@ -165,7 +169,11 @@ class Stores(RuleBasedStateMachine):
     def claim(self, **fields: Any) -> None:
         want = wanted(**fields)
         numbers = self.model.claim(want)
+        if want["owner"] is not None:  # it is gone: a sweep afterwards would let go what is claimed only now
+            self.write_down()
         self.took(numbers, [store.claim(self.want(want, which)) for which, store in enumerate(self.stores)])
+        if want["owner"] is None:
+            self.write_down()
 
     # Rules: putting
 
@@ -281,6 +289,7 @@ class Stores(RuleBasedStateMachine):
             claims.append(settled.claimed)
         if claimed is not None:
             self.took(claimed, claims)
+            self.write_down()
 
     @precondition(lambda self: self.holders)
     @rule(pick=st.integers(1, 5), lease=leases)
@@ -315,12 +324,14 @@ class Stores(RuleBasedStateMachine):
         for which, store in enumerate(self.stores):
             ids = self.ids[which]
             assert store.requeue([ids[number] for number in numbers]) == [ids[number] for number in done]
+        self.write_down()
 
     @rule(states=states, limit=limits)
     def purge(self, states: frozenset[State], limit: int) -> None:
         count = self.model.purge(states, limit)
         for store in self.stores:
             assert store.purge(Query(states=states, limit=limit)) == count
+        self.write_down()
 
     @rule(
         name=st.sampled_from(("a", "a/b")),
@@ -376,10 +387,9 @@ class Stores(RuleBasedStateMachine):
         self.model.wall += seconds * 1000
 
     def open_again(self) -> None:
-        self.stores[1].close()
-        self.stores[1] = self.open_sqlite()
-        self.stores[2].close()
-        self.stores[2] = self.open_files()
+        for store in self.stores[1:]:
+            store.close()
+        self.stores[1:] = self.open_others()
 
     # What must be true after every step
 
@@ -397,13 +407,25 @@ class Stores(RuleBasedStateMachine):
         for which, store in enumerate(self.stores):
             found = store.find(Query(limit=1000)).messages
             assert [self.shown(message, which) for message in found] == expected
+            for message, m in zip(found, self.model.messages, strict=True):
+                self.token_is_right(which, m, message.token)
+
+    def token_is_right(self, which: int, m: Fields, token: int) -> None:
+        """A store's tokens are its own, but each of the model's is one of them, and they only grow."""
+        known = self.tokens[which]
+        place = (m["number"], m["token"])
+        if place not in known:
+            earlier = [each for (number, _), each in known.items() if number == m["number"]]
+            assert token > max(earlier, default=-1)
+            known[place] = token
+        assert known[place] == token
 
     def expected(self, m: Fields) -> tuple[object, ...]:
         waits = m["waiter"] if m["state"] in (State.READY, State.DELAYED, State.CLAIMED) else None
         expires = None if m["expires"] is None else m["sent"] + m["ttl"]
         return (
             m["number"], self.model.judged(m), m["deliveries"], m["by"], m["to"], m["channel"], m["priority"], m["text"],
-            m["answer_to"], waits, m["sent"], expires, m["error"], m["token"],
+            m["answer_to"], waits, m["sent"], expires, m["error"],
         )  # fmt: skip
 
     def shown(self, message: Message, which: int) -> tuple[object, ...]:
@@ -413,7 +435,7 @@ class Stores(RuleBasedStateMachine):
         return (
             self.numbers[which][message.id], message.state, message.delivery_count, message.claimed_by, message.to_agent,
             message.channel, message.priority, message.payload["text"], answer_to, waits, message.timestamp_ms,
-            message.expires_at_ms, error, message.token,
+            message.expires_at_ms, error,
         )  # fmt: skip
 
     def ledgers_are_whole(self) -> None:
@@ -474,14 +496,28 @@ def wanted(**fields: Any) -> Fields:
     return {**usual, **fields}
 
 
-@pytest.mark.slow
-def test_all_stores_do_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
+class StoresOnNats(Stores):
+    """The same with a room on a real NATS server."""
+
+    def open_others(self) -> list[Store]:
+        from postroom.stores.nats import NatsStore
+
+        if not hasattr(self, "url"):
+            self.url = parse_url(f"nats://{shared_server().address}/{room_name()}")
+        return [NatsStore(self.url, Config(), self.clock)]
+
+    def write_down(self) -> None:
+        """A claim there writes down what the clock did to the mail it looks at; the rest is left to a sweep."""
+        self.stores[1].sweep()
+
+
+def drive(machine: type[Stores], runs: int, capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():  # also when all is well: who wants the same run again needs its seed
-        print(f"\n{STEPS} steps {RUNS} times, POSTROOM_MODEL_SEED={SEED}", flush=True)
+        print(f"\n{STEPS} steps {runs} times, POSTROOM_MODEL_SEED={SEED}", flush=True)
     run_state_machine_as_test(
-        seed(SEED)(Stores),
+        seed(SEED)(machine),
         settings=settings(
-            max_examples=RUNS,
+            max_examples=runs,
             stateful_step_count=STEPS,
             deadline=None,
             database=None,
@@ -490,3 +526,18 @@ def test_all_stores_do_what_the_model_says(capsys: pytest.CaptureFixture[str]) -
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+@pytest.mark.slow
+def test_the_stores_of_one_machine_do_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
+    drive(Stores, RUNS, capsys)
+
+
+@pytest.mark.slow
+def test_a_room_on_nats_does_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
+    drive(StoresOnNats, max(1, RUNS * 3 // 100), capsys)
+
+
+@pytest.mark.long
+def test_a_room_on_nats_does_what_the_model_says_many_times(capsys: pytest.CaptureFixture[str]) -> None:
+    drive(StoresOnNats, max(1, RUNS * 3 // 5), capsys)

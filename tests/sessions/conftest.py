@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.nats_servers import shared_pids
 
 from postroom.opening import open_room
 from postroom.room import Room
@@ -36,10 +37,10 @@ def runs(pid: int) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that a process has started, and theirs."""
+    """The processes that a process has started, and theirs; but not the NATS server of the whole run."""
     found = []
     for name in os.listdir("/proc"):
-        if name.isdigit():
+        if name.isdigit() and int(name) not in shared_pids():
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:
                     parent = int(file.read().rpartition(b")")[2].split()[1])
