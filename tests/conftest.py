@@ -96,14 +96,17 @@ def in_background() -> Callable[[Callable[[], Any]], Background[Any]]:
 
 @pytest.fixture
 def pass_time(clock: ManualClock) -> Callable[[Background[Any]], None]:
-    """Lets time pass, a quarter of a second at a time, until a call in the background is over."""
+    """Lets time pass, a quarter of a second at a time, until a call in the background is over.
 
-    def until_over(call: Background[Any], step_s: float = 0.25) -> None:
+    `look_s` is the real time that whoever waits has for one look, where it matters when it looks.
+    """
+
+    def until_over(call: Background[Any], step_s: float = 0.25, look_s: float = 0.002) -> None:
         for _ in range(4000):
             if not call.running:
                 return
             clock.advance(step_s)
-            call.join(0.002)
+            call.join(look_s)
         raise AssertionError("however much time passes, it does not end")
 
     return until_over

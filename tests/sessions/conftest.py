@@ -7,23 +7,32 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.nats_servers import shared_pids
+from tests.nats_servers import room_name, shared_pids, shared_server
 
 from postroom.opening import open_room
 from postroom.room import Room
 
+ON_NATS = pytest.param("nats", marks=pytest.mark.slow)
 
-@pytest.fixture
-def real_room(tmp_path: Path) -> Iterator[Room]:
+
+def address(scheme: str, folder: Path) -> str:
+    """Where a room of that kind is, for one test."""
+    if scheme == "nats":
+        return f"nats://{shared_server().address}/{room_name()}"
+    return "memory:" if scheme == "memory" else f"{scheme}:{folder}/room"
+
+
+@pytest.fixture(params=["sqlite", ON_NATS])
+def real_room(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Room]:
     """A room that other processes see, with the machine's own time."""
-    with open_room(f"sqlite:{tmp_path}/room") as room:
+    with open_room(address(request.param, tmp_path)) as room:
         yield room
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", ON_NATS])
 def any_room(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Room]:
     """A room with the machine's own time, in which workers are threads or processes."""
-    with open_room("memory:" if request.param == "memory" else f"sqlite:{tmp_path}/room") as room:
+    with open_room(address(request.param, tmp_path)) as room:
         yield room
 
 

@@ -61,10 +61,7 @@ def cell_write(room: NatsRoom, name: str, value: Any, expect: int) -> int | None
     ttl_s = TOMBSTONE_S if value is None else 0
     expected: int | None = None if expect == ANY else expect
     while True:
-        if expected == 0 and value is None:
-            found = room.wire.run(room.wire.last(subject))
-            return 0 if found is None or not found.data else None
-        try:
+        try:  # also when there is nothing to delete: whoever waits for such cells is to be woken
             seq = _write(room, Write(subject, data, expected, None, ttl_s), write)
         except Changed:
             if expect != 0:
