@@ -26,9 +26,10 @@ from postroom.message import Draft, check
 from postroom.platform import process_alive, this_process
 from postroom.states import State
 from postroom.store import Query, Want, Work
+from postroom.stores import nats_room
 from postroom.stores.nats import NatsStore, parse_address
 from postroom.stores.nats_entries import subject_of
-from postroom.stores.nats_room import SILENT_S, process_subject
+from postroom.stores.nats_room import process_subject
 
 Opener = Callable[..., NatsStore]
 
@@ -229,15 +230,24 @@ def can_hide() -> bool:
 
 
 @pytest.mark.slow
-def test_what_a_process_elsewhere_held_is_let_go_when_it_falls_silent(clock: ManualClock) -> None:
+@pytest.mark.parametrize(
+    ("alive_s", "silent_s"),
+    [(2, 1.0), pytest.param(nats_room.ALIVE_S, nats_room.SILENT_S, marks=pytest.mark.long)],
+    ids=["small", "as it is"],
+)
+def test_what_a_process_elsewhere_held_is_let_go_when_it_falls_silent(
+    alive_s: int, silent_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not can_hide():
         pytest.skip("this system lets nobody start a process in a pid namespace of its own")
     url = f"nats://{shared_server().address}/{room_name()}"
     program = Path(__file__).parent / "programs" / "hold_a_message.py"
+    monkeypatch.setattr(nats_room, "SILENT_S", silent_s)
     store = NatsStore(parse_url(url), Config(), SYSTEM)
     (id,) = store.put([letter()])
+    words = [sys.executable, str(program), url, str(alive_s)]
     held = subprocess.Popen(
-        ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, str(program), url],
+        ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *words],
         stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(Path(postroom.__file__).parents[1])},
     )  # fmt: skip
     try:
@@ -260,7 +270,7 @@ def test_what_a_process_elsewhere_held_is_let_go_when_it_falls_silent(clock: Man
     assert message is not None
     assert message.state is State.READY
     assert "process is gone" in str(message.ledger[-1].detail)
-    assert SYSTEM.steady_ns() - began_ns > SILENT_S * 1e9
+    assert SYSTEM.steady_ns() - began_ns > silent_s * 1e9
     store.close()
 
 

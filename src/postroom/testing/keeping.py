@@ -127,6 +127,7 @@ class Keeping(StoreBench):
         version = self.store.cell_write(name, 1, expect=0)
         self.store.cell_write(name + "2", 2)
 
+        assert version is not None
         assert self.store.cell_read(name) == (name, version, 1)
         assert [cell.name for cell in self.store.cell_scan(name)] == [name, name + "2"]
         assert self.store.cell_write(name, None, expect=version) == 0
