@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tests.nats_servers import need_server
 
+pytestmark = pytest.mark.slow  # each is a program of its own
+
 FOLDER = Path(__file__).parents[1] / "examples"
 EXAMPLES = sorted(FOLDER.glob("*.py"))
 #: These wait for a death to be seen, and for nothing more to come; tests/test_patterns.py looks at what they print.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import resource
 import threading
 import time
 from pathlib import Path
@@ -96,22 +95,6 @@ def test_the_next_timer_is_one_step_down_each_of_two_indexes(store, folder):
 @pytest.mark.parametrize("name", ["insert", "take", "take_and_ack", "ack", "finish"])
 def test_no_statement_in_the_way_of_a_message_makes_a_table_in_memory(store, name):
     assert "RETURNING" not in store._file.statements[name]
-
-
-def test_a_cycle_takes_no_memory_from_the_system_and_gives_none_back(store):
-    """Guards `_spare_the_heap`: without it some statements shrink and grow the heap at every call, twice as slow."""
-
-    def cycle() -> None:
-        store.put([draft()])
-        (delivery,) = store.claim(Want(agent="bob", lease_s=9)).deliveries
-        store.settle(delivery.ticket, "acked")
-
-    for _ in range(200):
-        cycle()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(300):
-        cycle()
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 900
 
 
 def test_claims_keep_their_plans_when_sqlite_has_gathered_statistics(store, folder):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.nats_servers import room_name, shared_server
 
-from postroom.clock import Clock
+from postroom.clock import SYSTEM, Clock
 from postroom.config import Config, parse_url
 from postroom.store import Store
+from postroom.stores import open_store
 from postroom.testing import StoreContract
 
 
@@ -29,6 +32,7 @@ class TestSqliteStore(StoreContract):
         return SqliteStore(self.folder, config, clock)
 
 
+@pytest.mark.slow  # a store of files syncs its folders at every step
 class TestFilesStore(StoreContract):
     """The store for agents that can only read and write files."""
 
@@ -50,3 +54,15 @@ class TestNatsStore(StoreContract):
             (self.folder / "name").write_text(room_name())
         name = (self.folder / "name").read_text()
         return NatsStore(parse_url(f"nats://{shared_server().address}/{name}"), config, clock)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="this system does not tell which descriptors are open")
+@pytest.mark.parametrize("scheme", ["sqlite", "files"])
+def test_a_closed_store_keeps_no_descriptor_though_somebody_still_knows_it(scheme: str, tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    closed = []
+    for number in range(10):
+        store = open_store(parse_url(f"{scheme}:{tmp_path}/{number}"), Config(), SYSTEM)
+        closed.append(store)
+        store.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -1,4 +1,4 @@
-"""Chance drives several stores side by side (memory, SQLite and files; memory and NATS), and a plain model says what they must do.
+"""Chance drives stores side by side (memory and SQLite; files with them; memory and NATS), and a plain model says what they do.
 
 500 runs of 50 steps (on NATS 15, where each step is many requests, and 300 in the long test); POSTROOM_MODEL_RUNS makes it more. Every run prints its seed: POSTROOM_MODEL_SEED repeats it.
 """
@@ -66,7 +66,7 @@ class Holder:
 
 
 class Stores(RuleBasedStateMachine):
-    """Several stores and a model of one room. Every rule does the same with all of them and compares what they say."""
+    """Stores and a model of one room. Every rule does the same with all of them and compares what they say."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,9 +89,7 @@ class Stores(RuleBasedStateMachine):
 
     def open_others(self) -> list[Store]:
         """Open the stores that are tested beside the reference."""
-        files = FilesStore(self.folder / "files", Config(), self.clock)
-        files.log_growth_bytes = 8000  # so that the log is written anew now and then
-        return [SqliteStore(self.folder / "sqlite", Config(), self.clock), files]
+        return [SqliteStore(self.folder / "sqlite", Config(), self.clock)]
 
     def write_down(self) -> None:
         """Called where the model writes down what the clock did, in case a store does so later."""
@@ -496,6 +494,15 @@ def wanted(**fields: Any) -> Fields:
     return {**usual, **fields}
 
 
+class StoresAndFiles(Stores):
+    """The same with a store of files, which takes ten times as long."""
+
+    def open_others(self) -> list[Store]:
+        files = FilesStore(self.folder / "files", Config(), self.clock)
+        files.log_growth_bytes = 8000  # so that the log is written anew now and then
+        return [*super().open_others(), files]
+
+
 class StoresOnNats(Stores):
     """The same with a room on a real NATS server."""
 
@@ -529,8 +536,18 @@ def drive(machine: type[Stores], runs: int, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.slow
-def test_the_stores_of_one_machine_do_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_stores_do_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
     drive(Stores, RUNS, capsys)
+
+
+@pytest.mark.slow
+def test_a_store_of_files_does_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
+    drive(StoresAndFiles, max(1, RUNS // 12), capsys)
+
+
+@pytest.mark.long
+def test_a_store_of_files_does_what_the_model_says_many_times(capsys: pytest.CaptureFixture[str]) -> None:
+    drive(StoresAndFiles, max(1, RUNS * 2 // 5), capsys)
 
 
 @pytest.mark.slow

@@ -103,11 +103,11 @@ class Agent:
             if not isinstance(message, Mapping):
                 faults.append(Fault(f"messages[{index}]", f"must be a dict, not {message.__class__.__name__}"))
                 continue
+            if _BATCH_FIELDS.issuperset(message):
+                drafts.append(self._draft(**{"cause": None, "to": None, "payload": None, **message}))
+                continue
             unknown = [name for name in message if name not in _BATCH_FIELDS]
             faults += [Fault(f"messages[{index}].{name}", "is not an argument of send_many") for name in unknown]
-            if not unknown:
-                fields = {("to_agent" if name == "to" else name): value for name, value in message.items()}
-                drafts.append(self._draft(**{"cause": None, "payload": None, **fields}))
         if faults:
             raise InvalidMessage(faults)
         return self._desk.put(drafts) if drafts else []
@@ -291,7 +291,7 @@ class Agent:
             check_seconds("timeout_s", timeout_s)
         draft = self._draft(
             cause,
-            to_agent=to,
+            to=to,
             payload=payload,
             type=type,
             channel=channel,
@@ -321,14 +321,18 @@ class Agent:
 
     # Parts of the above
 
-    def _draft(self, cause: Envelope | Message | None, *, trace: str | None = None, **fields: Any) -> Draft:
-        chain_id, hop_count, inherited = follow(cause, self._desk.config.max_hops)
+    def _draft(
+        self, cause: Envelope | Message | None, *, to: str | None = None, trace: str | None = None, **fields: Any
+    ) -> Draft:
+        config = self._desk.config
+        chain_id, hop_count, inherited = NO_CAUSE if cause is None else follow(cause, config.max_hops)
         return Draft(
             from_agent=self.name,
+            to_agent=to,
             chain_id=chain_id,
             hop_count=hop_count,
             trace=inherited if trace is None else trace,
-            max_deliveries=self._desk.config.max_deliveries,
+            max_deliveries=config.max_deliveries,
             **fields,
         )
 

@@ -62,7 +62,8 @@ class Keeper:
 
     def _run(self) -> None:
         try:
-            with self._book.desk.listen([SIGNALS]) as waiter:
+            # of the store and not of the desk: a desk of asyncio gives waiters that only its loop may wait for
+            with self._book.desk.store.listen([SIGNALS]) as waiter:
                 while not self._stop.is_set():
                     changed = self._changed
                     self._look()

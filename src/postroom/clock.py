@@ -181,12 +181,15 @@ class ManualClock:
     def wait_readable(self, fds: Sequence[int], timeout_s: float | None) -> list[int]:
         until = None if timeout_s is None else self._steady_ns + timeout_s * 1_000_000_000
         told, tell = os.pipe()
+        poll = select.poll()  # and not select(), which knows no descriptor above 1,023
+        for fd in (*fds, told):
+            poll.register(fd, select.POLLIN)
         with self._lock:
             self._sleepers.add(tell)
         try:
             while True:
                 out_of_time = until is not None and self._steady_ns >= until
-                ready, _, _ = select.select([*fds, told], [], [], 0 if out_of_time else None)
+                ready = [fd for fd, _ in poll.poll(0 if out_of_time else None)]
                 if told in ready:
                     os.read(told, 4096)
                 found = [fd for fd in fds if fd in ready]

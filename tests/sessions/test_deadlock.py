@@ -23,6 +23,8 @@ from . import workers
 from .conftest import address
 from .session_model import Program, ends, make_program, perform
 
+pytestmark = pytest.mark.slow  # a deadlock must be seen twice, a second apart
+
 PATIENCE_S = 30.0
 
 

@@ -21,6 +21,8 @@ from postroom.processes import Ended, ForkServer
 from .conftest import children_of, runs
 from .test_delegate import gone_within
 
+pytestmark = pytest.mark.slow  # real processes, waited for
+
 HERE = "sessions.test_processes"
 PATIENCE_S = 20.0
 

@@ -286,8 +286,9 @@ class FilesStore(TableStore):
                 finally:
                     room.bodies.clear()
         hooks.reached("files.committed")
-        if self._bells is not None:
-            self._bells.ring(rings.everyone, rings.one_each)
+        bells = self._bells  # once: another thread may close the room meanwhile
+        if bells is not None:
+            bells.ring(rings.everyone, rings.one_each)
         _sync(folders)
 
     def _blank(self) -> FileTables:
@@ -464,8 +465,9 @@ class FilesStore(TableStore):
         """Take what the watch tells, for everybody in this process; the topics that it is about."""
         with self._mutex:
             topics = self._intake.hear() if self._open else set()
-        if topics and self._waiters > 1 and self._bells is not None:
-            self._bells.ring(topics)
+        bells = self._bells
+        if topics and self._waiters > 1 and bells is not None:
+            bells.ring(topics)
         return topics
 
     def _forget(self) -> None:
@@ -499,8 +501,9 @@ class FilesStore(TableStore):
                 return
             self._open = False
             self._let_go()
-            if self._bells is not None:
-                self._bells.close()
+            bells, self._bells = self._bells, None  # a map of its page keeps a descriptor, for as long as it is known
+            if bells is not None:
+                bells.close()
 
 
 def _sync(folders: list[int]) -> None:

@@ -104,8 +104,9 @@ class SqliteStore(SqliteReading):
 
     def _ring(self, moment: Moment) -> None:
         hooks.reached("sqlite.committed")
-        if self._bells is not None:
-            self._bells.ring(moment.everyone, moment.one_each)
+        bells = self._bells  # once: another thread may close the room meanwhile
+        if bells is not None:
+            bells.ring(moment.everyone, moment.one_each)
 
     def _step(self) -> Step:
         """One write transaction at one moment, and the bells after it."""
@@ -554,9 +555,10 @@ class SqliteStore(SqliteReading):
     def listen(self, topics: Iterable[str]) -> Waiter:
         topics = list(topics)
         self._file.connection()
-        if self._bells is not None:
+        bells = self._bells
+        if bells is not None:
             try:
-                return self._bells.listen(topics, self._expect_something)
+                return bells.listen(topics, self._expect_something)
             except NoBells:
                 pass
         return Watcher(self._file.data_version, self.clock)
@@ -606,8 +608,9 @@ class SqliteStore(SqliteReading):
         return int(max(0.0, 1 - self._config.keep_bytes / share) * kept) if share else 0
 
     def close(self) -> None:
-        if self._bells is not None:
-            self._bells.close()
+        bells, self._bells = self._bells, None  # a map of its page keeps a descriptor, for as long as it is known
+        if bells is not None:
+            bells.close()
         self._file.close()
 
 

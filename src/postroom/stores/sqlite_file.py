@@ -110,7 +110,6 @@ class SqliteFile:
         self._pid = current_pid()
         self._closed = False
         _gate(folder)
-        _spare_the_heap()
         with self._door():
             self._refuse_inherited()
             last = self._prepare()
@@ -510,16 +509,6 @@ os.register_at_fork(after_in_child=_forked)
 
 #: Files that are open in this process (or were, in the one it was forked from), by device and inode.
 _opened: dict[tuple[int, int], _Here] = {}
-
-
-def _spare_the_heap() -> None:
-    """Keep glibc from giving the top of the heap back to the system at every statement, and fetching it again.
-
-    SQLite's larger statements take and free some 90 KB each time, about as much as glibc keeps before it shrinks the
-    heap; a claim then took twice as long, for page faults alone (tests/test_sqlite.py counts them). Once a larger block
-    was freed, glibc keeps twice as much. Other allocators do not care.
-    """
-    bytes(1 << 20)
 
 
 def _identity(path: Path) -> tuple[int, int]:

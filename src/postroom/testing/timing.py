@@ -248,6 +248,13 @@ class Timing(StoreBench):
         assert [self.state(id) for id in ids] == [State.READY, State.READY, State.DEAD]
         assert (swept.released, swept.dead) == (2, 1)
 
+    def test_what_is_due_a_moment_after_somebody_looked_is_given(self) -> None:
+        id = self.send(delay_s=0.001)
+        assert self.claim() == []
+        self.clock.advance(0.002)
+
+        assert self.take().message.id == id
+
     # Clocks that jump
 
     @pytest.mark.parametrize("jump_s", [-3600, 3600])
