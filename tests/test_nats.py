@@ -1,16 +1,13 @@
-"""What only a room on NATS has to get right: addresses, what is put away, processes elsewhere, hints that are lost."""
+"""What only a room on NATS has to get right: what is put away, hints and replies that are lost, servers that are gone."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import nats
@@ -18,18 +15,19 @@ import pytest
 from tests.nats_proxy import Proxy
 from tests.nats_servers import room_name, running_server, shared_server
 
-import postroom
 from postroom.clock import SYSTEM, ManualClock
 from postroom.config import Config, parse_url
-from postroom.errors import RoomError, RoomNotFound, RoomUnreachable
+from postroom.errors import OutcomeUnknown, RoomError, RoomNotFound, RoomUnreachable
 from postroom.message import Draft, check
-from postroom.platform import process_alive, this_process
+from postroom.opening import open_room
+from postroom.platform import this_process
 from postroom.states import State
 from postroom.store import Query, Want, Work
-from postroom.stores import nats_room
-from postroom.stores.nats import NatsStore, parse_address
+from postroom.stores.nats import NatsStore
 from postroom.stores.nats_entries import subject_of
-from postroom.stores.nats_room import process_subject
+from postroom.stores.nats_lives import process_subject
+
+pytestmark = pytest.mark.slow
 
 Opener = Callable[..., NatsStore]
 
@@ -57,28 +55,6 @@ def want(**fields: object) -> Want:
     return Want(**{"agent": "bob", "lease_s": 30.0, **fields})  # type: ignore[arg-type]
 
 
-# Addresses
-
-
-@pytest.mark.parametrize(
-    ("address", "servers", "room"),
-    [
-        ("nats://127.0.0.1:4222/team", ("nats://127.0.0.1:4222",), "team"),
-        ("nats://a,b:5000,[::1]/t-1", ("nats://a:4222", "nats://b:5000", "nats://[::1]:4222"), "t-1"),
-    ],
-)
-def test_an_address_names_servers_and_a_room(address: str, servers: tuple[str, ...], room: str) -> None:
-    assert parse_address(parse_url(address)) == (servers, room)
-
-
-@pytest.mark.parametrize(
-    "address", ["nats:team", "nats://127.0.0.1:4222", "nats:///team", "nats://h/a/b", "nats://h/my room", "nats://h/"]
-)
-def test_a_wrong_address_is_one_sentence_that_shows_a_right_one(address: str) -> None:
-    with pytest.raises(RoomError, match="nats://HOST:PORT/ROOM|letters, digits"):
-        parse_address(parse_url(address))
-
-
 def test_a_room_that_is_not_there_is_not_made_by_looking(clock: ManualClock) -> None:
     url = parse_url(f"nats://{shared_server().address}/{room_name()}")
 
@@ -95,7 +71,6 @@ def test_without_a_server_it_says_so_in_time(clock: ManualClock) -> None:
         NatsStore(url, Config(server_timeout_s=0.3), clock)
 
 
-@pytest.mark.slow
 def test_an_operation_waits_for_a_server_that_comes_back_and_not_for_ever(clock: ManualClock) -> None:
     with running_server() as server:
         store = NatsStore(parse_url(f"nats://{server.address}/team"), Config(server_timeout_s=1), clock)
@@ -219,61 +194,6 @@ def test_many_are_put_away_in_a_few_steps(open_store: Opener, clock: ManualClock
     assert open_store().stats().store["messages"] == 250
 
 
-# Processes that cannot be seen
-
-
-def can_hide() -> bool:
-    """Whether a process can be started whose pid cannot be seen from here, as if it ran on another machine."""
-    return shutil.which("unshare") is not None and subprocess.run(
-        ["unshare", "--pid", "--fork", "--mount-proc", "true"], capture_output=True, check=False
-    ).returncode == 0  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("alive_s", "silent_s"),
-    [(2, 1.0), pytest.param(nats_room.ALIVE_S, nats_room.SILENT_S, marks=pytest.mark.long)],
-    ids=["small", "as it is"],
-)
-def test_what_a_process_elsewhere_held_is_let_go_when_it_falls_silent(
-    alive_s: int, silent_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not can_hide():
-        pytest.skip("this system lets nobody start a process in a pid namespace of its own")
-    url = f"nats://{shared_server().address}/{room_name()}"
-    program = Path(__file__).parent / "programs" / "hold_a_message.py"
-    monkeypatch.setattr(nats_room, "SILENT_S", silent_s)
-    store = NatsStore(parse_url(url), Config(), SYSTEM)
-    (id,) = store.put([letter()])
-    words = [sys.executable, str(program), url, str(alive_s)]
-    held = subprocess.Popen(
-        ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *words],
-        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(Path(postroom.__file__).parents[1])},
-    )  # fmt: skip
-    try:
-        assert held.stdout is not None
-        assert held.stdout.readline().strip() == id
-        owner = str(store.find(Query()).messages[0].owner)
-        assert process_alive(owner) is None
-        store._room.bury_the_silent()
-        assert store.sweep().released == 0
-    finally:
-        held.kill()
-        held.communicate()
-    began_ns = SYSTEM.steady_ns()
-
-    while store.sweep().released == 0:
-        assert SYSTEM.steady_ns() - began_ns < 90e9, "it is held for ever"
-        SYSTEM.sleep(0.5)
-
-    message = store.get(id)
-    assert message is not None
-    assert message.state is State.READY
-    assert "process is gone" in str(message.ledger[-1].detail)
-    assert SYSTEM.steady_ns() - began_ns > silent_s * 1e9
-    store.close()
-
-
 def test_a_process_that_speaks_keeps_what_it_holds(open_store: Opener) -> None:
     store = open_store()
     store.put([letter()])
@@ -288,7 +208,6 @@ def test_a_process_that_speaks_keeps_what_it_holds(open_store: Opener) -> None:
 # Trouble on the way
 
 
-@pytest.mark.slow
 def test_several_messages_wait_for_their_step_when_too_many_others_have_begun_one(open_store: Opener) -> None:
     store = open_store()
     room = store._room.wire.room
@@ -341,7 +260,6 @@ def until(what: str, holds: Callable[[], bool]) -> None:
         SYSTEM.sleep(0.02)
 
 
-@pytest.mark.slow
 def test_what_was_sent_while_a_receiver_was_away_wakes_it_when_it_is_back(
     cable: tuple[Proxy, NatsStore, NatsStore],
 ) -> None:
@@ -359,7 +277,6 @@ def test_what_was_sent_while_a_receiver_was_away_wakes_it_when_it_is_back(
         assert [delivery.message.id for delivery in far.claim(want()).deliveries] == [id]
 
 
-@pytest.mark.slow
 def test_what_was_deleted_while_a_reader_was_away_is_not_listed_when_it_is_back(
     cable: tuple[Proxy, NatsStore, NatsStore],
 ) -> None:
@@ -380,7 +297,6 @@ def test_what_was_deleted_while_a_reader_was_away_is_not_listed_when_it_is_back(
     assert [message.state for message in messages] == [State.CLAIMED, State.READY]
 
 
-@pytest.mark.slow
 def test_an_answer_that_is_kept_back_on_the_way_is_looked_up_and_counts_once(
     cable: tuple[Proxy, NatsStore, NatsStore],
 ) -> None:
@@ -414,6 +330,147 @@ def test_an_answer_that_is_kept_back_on_the_way_is_looked_up_and_counts_once(
     assert near.cell_read("a") == ("a", version, 1)
 
 
+# What nobody knows the end of, and is repeated
+
+
+@pytest.fixture
+def impatient(clock: ManualClock) -> Iterator[tuple[Proxy, NatsStore, NatsStore]]:
+    """The same, but who is far away waits for a second only."""
+    proxy, name = Proxy(shared_server().port), room_name()
+    near = NatsStore(parse_url(f"nats://{shared_server().address}/{name}"), Config(), clock)
+    far = NatsStore(parse_url(f"nats://{proxy.address}/{name}"), Config(server_timeout_s=1), clock)
+    yield proxy, far, near
+    far.close()
+    near.close()
+    proxy.close()
+
+
+def heal(proxy: Proxy, far: NatsStore) -> None:
+    proxy.drop()
+    proxy.cut(to_server=False, to_client=False)
+    until("the far one is back", far._room.wire._up.is_set)
+
+
+WAYS = pytest.mark.parametrize("lost", ["reply", "request"])
+
+
+def unknown(proxy: Proxy, far: NatsStore, lost: str, call: Callable[[], Any]) -> OutcomeUnknown:
+    """What a call says whose request or reply is lost, however often it is made in its time."""
+    proxy.cut(to_server=lost == "request", to_client=lost == "reply")
+    with pytest.raises(OutcomeUnknown) as caught:
+        call()
+    heal(proxy, far)
+    return caught.value
+
+
+@WAYS
+def test_a_send_whose_end_nobody_knew_is_stored_once_however_often_it_is_repeated(
+    impatient: tuple[Proxy, NatsStore, NatsStore], lost: str
+) -> None:
+    proxy, far, near = impatient
+    (first,) = unknown(proxy, far, lost, lambda: far.put([letter()])).ids
+    (id,) = unknown(proxy, far, lost, lambda: far.put([letter()])).ids
+    assert id == first
+    assert [message.id for message in near.find(Query()).messages] == [id] * (lost == "reply")
+
+    assert far.put([letter()]) == [id]
+
+    assert [message.id for message in near.find(Query()).messages] == [id]
+    (other,) = far.put([letter()])  # the next is another message
+    assert [message.id for message in near.find(Query()).messages] == [id, other]
+
+
+def test_of_several_whose_end_nobody_knew_each_is_stored_once_also_when_they_are_repeated_otherwise(
+    impatient: tuple[Proxy, NatsStore, NatsStore],
+) -> None:
+    proxy, far, near = impatient
+    both = [letter(), letter("cleo")]
+    ids = list(unknown(proxy, far, "request", lambda: far.put(both)).ids)
+
+    assert far.put([letter("cleo")]) == [ids[1]]
+    new = far.put([letter("dan"), letter()])
+
+    assert new[1] == ids[0]
+    assert sorted(message.id for message in near.find(Query()).messages) == sorted([*ids, new[0]])
+
+
+@WAYS
+def test_an_ack_whose_end_nobody_knew_says_true_when_it_is_repeated_and_counts_once(
+    impatient: tuple[Proxy, NatsStore, NatsStore], lost: str
+) -> None:
+    proxy, far, near = impatient
+    (id,) = near.put([letter()])
+    (delivery,) = far.claim(want()).deliveries
+    unknown(proxy, far, lost, lambda: far.settle(delivery.ticket, "acked"))
+
+    assert far.settle(delivery.ticket, "acked").held is True
+
+    assert far.settle(delivery.ticket, "acked").held is True
+    assert far.settle(delivery.ticket, "retry").held is False
+    message = near.get(id)
+    assert message is not None
+    assert [entry.event for entry in message.ledger] == ["stored", "claimed", "acked"]
+
+
+@WAYS
+def test_an_answer_whose_end_nobody_knew_is_given_once_when_it_is_repeated(
+    impatient: tuple[Proxy, NatsStore, NatsStore], lost: str
+) -> None:
+    proxy, far, near = impatient
+    (id,) = near.put([letter(waiter=this_process())])
+    (delivery,) = far.claim(want()).deliveries
+    answer = check(Draft(from_agent="bob", to_agent="ada", payload={"n": 1}, answer_to=id))
+    unknown(proxy, far, lost, lambda: far.settle(delivery.ticket, "answered", puts=[answer]))
+
+    settled = far.settle(delivery.ticket, "answered", puts=[answer])
+
+    assert settled.held is True
+    (kept,) = near.find(Query(answer_to=id)).messages
+    assert settled.ids == [kept.id]
+
+
+def test_who_cannot_say_that_it_waits_no_more_says_it_when_the_room_answers_again(
+    in_background: Callable[[Callable[[], Any]], Any],
+) -> None:
+    """Whoever asked is told of its own time-out; the answer that comes later is ordinary mail."""
+    proxy, name = Proxy(shared_server().port), room_name()
+    near = open_room(f"nats://{shared_server().address}/{name}")
+    far = open_room(f"nats://{proxy.address}/{name}", server_timeout_s=1)
+    bob, ada = near.agent("bob"), far.agent("ada")
+    asking = in_background(lambda: ada.ask("bob", {"q": 1}, timeout_s=60))
+    question = bob.receive(timeout_s=30)
+    proxy.cut(to_server=True, to_client=True)
+    with pytest.raises(RoomUnreachable):
+        asking.result()
+    question.reply({"a": 1})
+    assert far.desk._late
+    heal(proxy, far.desk.store)  # type: ignore[arg-type]
+
+    assert ada.receive(timeout_s=30).payload == {"a": 1}  # the next round of the upkeep has told it
+
+    assert not far.desk._questions
+    far.close()
+    near.close()
+    proxy.close()
+
+
+def test_a_question_of_which_nobody_knows_whether_it_was_asked_is_not_waited_for() -> None:
+    proxy, name = Proxy(shared_server().port), room_name()
+    near = open_room(f"nats://{shared_server().address}/{name}")
+    far = open_room(f"nats://{proxy.address}/{name}", server_timeout_s=1)
+    bob, ada = near.agent("bob"), far.agent("ada")
+    store = far.desk.store
+    assert isinstance(store, NatsStore)
+    unknown(proxy, store, "reply", lambda: ada.ask("bob", {"q": 1}, timeout_s=60))
+    bob.receive(timeout_s=30).reply({"a": 1})
+
+    assert ada.receive(timeout_s=30).payload == {"a": 1}
+
+    far.close()
+    near.close()
+    proxy.close()
+
+
 def test_a_hint_that_one_alone_was_given_and_did_not_take_goes_to_another(open_store: Opener) -> None:
     one, other = open_store(), open_store()
     first = one.listen(["channel:work"])
@@ -427,7 +484,6 @@ def test_a_hint_that_one_alone_was_given_and_did_not_take_goes_to_another(open_s
         until("the other is woken", lambda: second.wait(0))
 
 
-@pytest.mark.slow
 def test_a_server_that_was_stopped_for_longer_than_anybody_waits_is_tried_once_more(clock: ManualClock) -> None:
     with running_server() as server:
         store = NatsStore(parse_url(f"nats://{server.address}/team"), Config(server_timeout_s=2.5), clock)

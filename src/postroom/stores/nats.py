@@ -219,6 +219,10 @@ class NatsStore(contract.Store):
 
     # Waiting, housekeeping, the end
 
+    def process_alive(self, process: str) -> bool | None:
+        with self._enter() as room:
+            return room.lives.is_alive(process)
+
     def listen(self, topics: Iterable[str]) -> Waiter:
         with self._enter() as room:
             return room.follower.listen(topics)

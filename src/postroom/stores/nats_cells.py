@@ -58,6 +58,7 @@ def cell_write(room: NatsRoom, name: str, value: Any, expect: int) -> int | None
     write = room.moment().write
     subject = cell_subject(name)
     data = b"" if value is None else msgspec.json.encode(CellDoc(name, msgspec.Raw(text.encode()), write))
+    room.lives.beat_if_named(data)
     ttl_s = TOMBSTONE_S if value is None else 0
     expected: int | None = None if expect == ANY else expect
     while True:

@@ -8,12 +8,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from ..errors import RoomError
+from ..errors import OutcomeUnknown, RoomError, RoomUnreachable
 from ..message import Draft
 from ..platform import process_alive, this_process
 from ..states import State
 from ..store import Claimed, Delivery, Settled, Ticket, Want
-from .nats_entries import Entry, Kept, Moment, claimed, counts, extended, judged, pattern_to, wound
+from .nats_entries import Entry, Kept, Line, Moment, claimed, counts, extended, judged, pattern_to, wound
 from .nats_entries import settled as _ended
 from .nats_putting import Plan
 from .nats_room import NatsRoom
@@ -29,7 +29,7 @@ _ENDINGS: Final = ("acked", "answered", "refused", "dead")
 def claim(room: NatsRoom, want: Want) -> Claimed:
     """Take messages; see the contract."""
     if want.owner == this_process():
-        room.beat()
+        room.lives.beat()
     deliveries = _claim_best(room, want) if want.ids is None else _claim_named(room, want)
     return Claimed(deliveries, None if deliveries else _next_due_s(room, want))
 
@@ -188,7 +188,29 @@ def settle(
     claim_next: Want | None,
 ) -> Settled:
     """Say what became of a message, with the answer; then claim the next."""
-    write = room.moment().write
+    before = room.unsure.settling(ticket, outcome)
+    write = before or room.moment().write
+    try:
+        return _settle_and_claim(room, ticket, outcome, detail, delay_s, puts, claim_next, write)
+    except OutcomeUnknown:
+        room.unsure.remember_settling(ticket, outcome, write)
+        raise
+    except RoomUnreachable as error:
+        if before is None:
+            raise
+        raise OutcomeUnknown(str(error)) from error  # this try changed nothing, but the one before may have
+
+
+def _settle_and_claim(
+    room: NatsRoom,
+    ticket: Ticket,
+    outcome: str,
+    detail: str | None,
+    delay_s: float,
+    puts: Sequence[Draft],
+    claim_next: Want | None,
+    write: str,
+) -> Settled:
     if claim_next is not None and claim_next.ids is None and outcome in _ENDINGS and not puts:
         settled = _settle_and_take(room, ticket, outcome, detail, claim_next, write)
         if settled is not None:
@@ -212,7 +234,7 @@ def _settle_and_take(
     if kept is None or not counts(kept, ticket.token):
         return None
     if want.owner == this_process():
-        room.beat()
+        room.lives.beat()
     room.follower.follow(patterns_of(want))
     moment = room.moment(write)
     entry = _ended(kept, outcome, ticket.agent, detail, 0, moment)
@@ -259,17 +281,28 @@ def _settle(
         held = plan.held.get(ticket.id)
         if held:
             entry = replace(entry, held=(*entry.held, *held))
+        writes = [room.write_of(entry, kept.seq), *plan.writes]
         try:
-            room.commit([room.write_of(entry, kept.seq), *plan.writes], moment.write)
+            found = room.make(writes, moment.write).found
         except Changed:
             kept = room.read(ticket.id)
             continue
+        if found is not None:  # looked up: it may be what an earlier call wrote, with another answer
+            kept = room.kept_of(found)
+            break
         room.mine.pop(ticket.id, None)
         return True, State(entry.state), ids
     room.mine.pop(ticket.id, None)
-    if kept is not None and any(line.write == moment.write for line in kept.entry.ledger):
-        return True, kept.state, ids  # our own doing, whose reply was lost
+    for line in () if kept is None else kept.entry.ledger:
+        if line.write == write:  # our own doing, whose reply was lost
+            assert kept is not None
+            return True, kept.state, _stored_with(line, ids)
     return False, None, []
+
+
+def _stored_with(line: Line, ids: list[str]) -> list[str]:
+    """The answer that was stored with an end, which an earlier call may have given another id."""
+    return [line.detail] if line.event == "answered" and line.detail and line.detail not in ids else ids
 
 
 def _newest_known(room: NatsRoom, ticket: Ticket) -> Kept | None:

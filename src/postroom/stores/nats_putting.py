@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from itertools import zip_longest
 from typing import Any, Final
 
 import msgspec
 
-from ..errors import InvalidMessage
+from ..errors import InvalidMessage, OutcomeUnknown, RoomError
 from ..message import Draft
 from ..platform import this_process
 from ..states import State
 from .nats_cells import subscribers
 from .nats_entries import Entry, Kept, Moment, first_entry, make_id, name_hash, parts_of, with_answer
 from .nats_room import NatsRoom
+from .nats_unsure import Part
 from .nats_wire import MAX_TOGETHER, Changed, Write
 
 
@@ -35,20 +37,29 @@ class Plan:
 
     def __init__(self, room: NatsRoom, moment: Moment, questions: Mapping[str, Kept]) -> None:
         self.writes: list[Write] = []
+        self.parts: list[Part] = []
         self.ids: list[str] = []
         #: The questions that were given, and the answers that are held for those who asked.
         self.held: dict[str, list[str]] = {}
         self._room = room
         self._moment = moment
+        #: The name of the write under which the first of these is made: that of the first try, for a repeat.
+        self.name: str | None = None
         self._given = questions
         self._questions: dict[str, Kept | None] = dict(questions)
         self._keys: dict[str, tuple[KeyDoc | None, int]] = {}
 
-    def add(self, drafts: Sequence[Draft]) -> None:
-        """Plan to store these. Raises InvalidMessage for a known key with another content."""
+    def add(self, drafts: Sequence[Draft], repeats: Sequence[Part | None] = ()) -> None:
+        """Plan to store these, some of which are repeats. Raises InvalidMessage for a known key with another content."""
         self._read_what_is_needed(drafts)
-        for draft in drafts:
-            self.ids += self._add_keyed(draft) if draft.idempotency_key is not None else self._add(draft)
+        for draft, repeat in zip_longest(drafts, repeats):
+            part = self._add_part(draft) if repeat is None else repeat
+            if repeat is not None and self._room.read(part.ids[0]) is None:
+                self.writes += part.writes
+            if self.name is None and self.writes:
+                self.name = part.name
+            self.ids += part.ids
+            self.parts.append(part)
         for id, answers in self.held.items():
             question = self._questions[id]
             if id not in self._given and question is not None:
@@ -60,6 +71,11 @@ class Plan:
             raise InvalidMessage(
                 "messages", f"at most {MAX_TOGETHER} entries can be stored in one step, not {len(self.writes)}"
             )
+
+    def _add_part(self, draft: Draft) -> Part:
+        start = len(self.writes)
+        ids = self._add_keyed(draft) if draft.idempotency_key is not None else self._add(draft)
+        return Part(draft, ids, self.writes[start:], self._moment.write)
 
     def _read_what_is_needed(self, drafts: Sequence[Draft]) -> None:
         room = self._room
@@ -119,19 +135,34 @@ class Plan:
 def put(room: NatsRoom, drafts: Sequence[Draft]) -> list[str]:
     """Store messages, all or none; their ids."""
     if any(draft.waiter == this_process() for draft in drafts):
-        room.beat()
+        room.lives.beat()
+    repeats = room.unsure.repeats_of(drafts)
+    try:
+        return _put(room, drafts, repeats)
+    except RoomError as error:
+        first = [part for part in repeats if part is not None]
+        if not first or isinstance(error, OutcomeUnknown):
+            raise
+        room.unsure.remember(first)  # this try changed nothing, but the one before may have
+        raise OutcomeUnknown(str(error), [id for part in first for id in part.ids]) from error
+
+
+def _put(room: NatsRoom, drafts: Sequence[Draft], repeats: Sequence[Part | None]) -> list[str]:
     write: str | None = None
     while True:
         moment = room.moment(write)
         write = moment.write
         plan = Plan(room, moment, {})
-        plan.add(drafts)
+        plan.add(drafts, repeats)
         if not plan.writes:
             return plan.ids
         try:
-            room.commit(plan.writes, write)
+            room.commit(plan.writes, plan.name or write)
         except Changed:  # a key was used, a question moved on, or an id was taken: all of it is planned anew
             continue
+        except OutcomeUnknown as error:
+            room.unsure.remember(plan.parts)
+            raise OutcomeUnknown(str(error), plan.ids) from None
         return plan.ids
 
 

@@ -31,17 +31,14 @@ from .nats_entries import (
     written_by,
 )
 from .nats_following import Follower
+from .nats_lives import Lives
+from .nats_unsure import Unsure
 from .nats_wire import Access, Changed, Committed, Found, Wire, Write
 
 #: Before this version the servers cannot write several entries in one step.
 LEAST_VERSION: Final = (2, 12)
 #: Copies that are kept of a room, where there is more than one server.
 COPIES: Final = 3
-#: A process that holds claims says every BEAT_S that it is alive; that is forgotten after ALIVE_S, which is longer than the
-#: servers need to elect a leader; and SILENT_S later what it held is given to others.
-BEAT_S: Final = 5.0
-ALIVE_S: Final = 20
-SILENT_S: Final = 10.0
 _SECOND_NS: Final = 1_000_000_000
 
 
@@ -66,8 +63,8 @@ class NatsRoom:
         self._nonce = secrets.token_hex(3)
         self._writes = itertools.count()
         self._seen_alive_ns: dict[str, int] = {}
-        self._beats = False
-        self._silent: dict[str, tuple[int, int]] = {}  # process -> since when it is silent, and on which connection
+        self.lives = Lives(self.wire, clock)
+        self.unsure = Unsure(clock)
         #: The newest entry of each message that this process has claimed: it can be settled without a look.
         self.mine: dict[str, Kept] = {}
 
@@ -200,6 +197,12 @@ class NatsRoom:
         committed = self.wire.run(self.wire.commit(writes, lambda data: written_by(write, data)))
         return self.note_written(writes, committed)
 
+    def make(self, writes: Sequence[Write], write: str) -> Committed:
+        """The same; what was found of it when the reply was lost."""
+        committed = self.wire.run(self.wire.commit(writes, lambda data: written_by(write, data)))
+        self.note_written(writes, committed)
+        return committed
+
     def commit_one(self, write: Write, name: str) -> Coroutine[Any, Any, Committed]:
         """The same for one write, to be made with others at once; `note_written` must follow."""
         return self.wire.commit([write], lambda data: written_by(name, data))
@@ -264,48 +267,20 @@ class NatsRoom:
                 elif alive:
                     self._seen_alive_ns[process] = now_ns
 
-    def beat(self) -> None:
-        """Say from now on, every few seconds, that this process is alive: others cannot see its pid from their machines."""
-        with self._key_lock:
-            if self._beats:
-                return
-            self._beats = True
-        data = this_process().encode()
-        write = Write(process_subject(this_process()), data, None, None, ALIVE_S)
-        self.wire.run(self.wire.commit([write], data.__eq__))
-        self.wire.every(BEAT_S, lambda: self.wire.commit([write], data.__eq__))
-
     def bury_the_silent(self) -> None:
-        """Let go of what processes of other machines held or waited for that have fallen silent.
-
-        Silent is who was not heard of at two looks some time apart, while our own connection stood: after servers were down
-        everybody has time to speak again.
-        """
+        """Let go of what processes of other machines held or waited for that have fallen silent."""
         with self.follower.lock:
             entries = [row.kept.entry for row in self.tables.rows.values()]
             beating = {entry.owner for entry in entries if entry.owner_beats}
             beating |= {entry.waiter for entry in entries if entry.waiter_beats}
         names = sorted(name for name in beating if name is not None and process_alive(name) is None)
-        found = self.results([self.wire.last(process_subject(name)) for name in names])
-        now_ns, losses = self.clock.steady_ns(), self.wire.losses
-        silent: dict[str, tuple[int, int]] = {}
-        for name, entry in zip(names, found, strict=True):
-            if entry is None:
-                since = self._silent.get(name, (now_ns, losses))
-                silent[name] = since if since[1] == losses else (now_ns, losses)
-                if now_ns - silent[name][0] >= SILENT_S * _SECOND_NS:
-                    with self.follower.lock:
-                        self.tables.bury(name, self.now_ms())
-        self._silent = silent
+        for name in self.lives.look(names):
+            with self.follower.lock:
+                self.tables.bury(name, self.now_ms())
 
     def close(self) -> None:
         self.follower.close()
         self.wire.close()
-
-
-def process_subject(process: str) -> str:
-    """Where a process says that it is alive."""
-    return f"p.{hex_of(process)}"
 
 
 def told_ms(text: str) -> int:

@@ -265,8 +265,11 @@ class Wire:
         )
         refused = asyncio.ensure_future(self._refused.wait())  # nats-py would go on knocking
         try:
-            within_s = min(self.timeout_s, OPEN_S)
-            await asyncio.wait({connecting, refused}, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+            # a second, short wait: this process may have been stopped for as long as the first one (Ctrl-Z)
+            for within_s in (min(self.timeout_s, OPEN_S), min(self.timeout_s, ATTEMPT_S)):
+                await asyncio.wait({connecting, refused}, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+                if connecting.done() or refused.done():
+                    break
             if not connecting.done():
                 raise TimeoutError
             await connecting
