@@ -32,7 +32,7 @@ FILES = tuple(
     for part in ("_names", "_tree", "_log", "_message", "_room", "_board", "_intake", "_waiter", "_readme", "")
 )
 NATS = (
-    *("stores.nats_wire", "stores.nats_entries", "stores.nats_tables", "stores.nats_following"),
+    *("stores.nats_link", "stores.nats_wire", "stores.nats_entries", "stores.nats_tables", "stores.nats_following"),
     *("stores.nats_lives", "stores.nats_unsure", "stores.nats_room"),
     *("stores.nats_cells", "stores.nats_putting", "stores.nats_claims", "stores.nats_reading", "stores.nats_keeping"),
     "stores.nats",

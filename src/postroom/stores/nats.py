@@ -26,8 +26,8 @@ from ..states import NOTES, State
 from ..store import Cell, Change, Claimed, Page, Query, Settled, Stats, Subscription, Swept, Ticket, Waiter, Want, Work
 from . import nats_cells, nats_claims, nats_keeping, nats_putting, nats_reading
 from .nats_entries import Entry, Kept, Moment, abandoned, noted, unheld
+from .nats_link import Access, forget_loop_after_fork
 from .nats_room import NatsRoom
-from .nats_wire import Access, forget_loop_after_fork
 
 DEFAULT_PORT: Final = 4222
 #: Closing waits so long for what other threads do, in seconds.

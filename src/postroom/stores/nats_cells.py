@@ -37,7 +37,7 @@ def _cell_of(found: Found) -> Cell:
 
 def cell_read(room: NatsRoom, name: str) -> Cell | None:
     """A cell as the leader knows it."""
-    found = room.wire.run(room.wire.last(cell_subject(name)))
+    found = room.wire.last_now(cell_subject(name))
     return None if found is None or not found.data else _cell_of(found)
 
 
@@ -79,7 +79,7 @@ def _write(room: NatsRoom, write: Write, name: str) -> int:
     def is_mine(data: bytes) -> bool:
         return data == write.data if not write.data else bool(data) and _decode_cell(data).write == name
 
-    committed = room.wire.run(room.wire.commit([write], is_mine))
+    committed = room.wire.commit_now([write], is_mine)
     if committed.found is not None:
         room.follower.wrote(write.subject, committed.found.seq, committed.found.data)
         return committed.found.seq
@@ -139,7 +139,7 @@ def unsubscribe(room: NatsRoom, channel: str, agent: str) -> bool:
 
 def subscribers(room: NatsRoom, channel: str) -> list[str]:
     """Who gets a copy of what is published in a channel."""
-    found = room.wire.run(room.wire.last(_channel_subject(channel)))
+    found = room.wire.last_now(_channel_subject(channel))
     return [] if found is None or not found.data else list(decode_payload(found.data)["agents"])
 
 

@@ -105,7 +105,7 @@ def _steps(rows: Sequence[Row], ended: Sequence[Row], want: Want, moment: Moment
 
 def _make(room: NatsRoom, steps: Sequence[_Step], moment: Moment, *, raises: bool) -> list[Kept]:
     writes = [room.write_of(entry, kept.seq) for kept, entry, _ in steps]
-    ends = room.wire.run_all([room.commit_one(write, moment.write) for write in writes])
+    ends = room.commit_each(writes, moment.write)
     return _taken(room, steps, writes, ends, raises=raises)
 
 

@@ -31,9 +31,10 @@ from .nats_entries import (
     written_by,
 )
 from .nats_following import Follower
+from .nats_link import Access
 from .nats_lives import Lives
 from .nats_unsure import Unsure
-from .nats_wire import Access, Changed, Committed, Found, Wire, Write
+from .nats_wire import Changed, Committed, Found, Wire, Write
 
 #: Before this version the servers cannot write several entries in one step.
 LEAST_VERSION: Final = (2, 12)
@@ -155,7 +156,7 @@ class NatsRoom:
         subject = subject_of(id)
         if subject is None:
             return None
-        kept = self.kept_of(self.wire.run(self.wire.last(subject)))
+        kept = self.kept_of(self.wire.last_now(subject))
         if kept is not None:
             return kept
         found = self.results([self.wire.last(archive_subject(state, id)) for state in sorted(FINISHED)])
@@ -164,7 +165,11 @@ class NatsRoom:
     def read_open(self, ids: Iterable[str]) -> list[Kept]:
         """The entries of those that are kept and were not put away, in the order of the ids."""
         subjects = [subject for subject in map(subject_of, dict.fromkeys(ids)) if subject is not None]
-        return [kept for kept in map(self.kept_of, self.results([self.wire.last(each) for each in subjects])) if kept]
+        if len(subjects) == 1:
+            found = [self.wire.last_now(subjects[0])]
+        else:
+            found = self.results([self.wire.last(each) for each in subjects])
+        return [kept for kept in map(self.kept_of, found) if kept]
 
     def kept_of(self, found: Found | None) -> Kept | None:
         """What was found, as an entry; what is known here learns of it."""
@@ -194,14 +199,23 @@ class NatsRoom:
 
         After: they are kept, known here, and those who wait here for them are woken.
         """
-        committed = self.wire.run(self.wire.commit(writes, lambda data: written_by(write, data)))
+        committed = self.wire.commit_now(writes, lambda data: written_by(write, data))
         return self.note_written(writes, committed)
 
     def make(self, writes: Sequence[Write], write: str) -> Committed:
         """The same; what was found of it when the reply was lost."""
-        committed = self.wire.run(self.wire.commit(writes, lambda data: written_by(write, data)))
+        committed = self.wire.commit_now(writes, lambda data: written_by(write, data))
         self.note_written(writes, committed)
         return committed
+
+    def commit_each(self, writes: Sequence[Write], name: str) -> list[Committed | BaseException]:
+        """The same for writes of which each is a step of its own; how each ended. `note_written` must follow."""
+        if len(writes) != 1:
+            return self.wire.run_all([self.commit_one(write, name) for write in writes])
+        try:
+            return [self.wire.commit_now(writes, lambda data: written_by(name, data))]
+        except Exception as error:  # noqa: BLE001  (as `run_all` gives it)
+            return [error]
 
     def commit_one(self, write: Write, name: str) -> Coroutine[Any, Any, Committed]:
         """The same for one write, to be made with others at once; `note_written` must follow."""

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from ..errors import OutcomeUnknown, RoomClosed, RoomError, RoomUnreachable
+from .nats_link import Access, Call, Ear, Heard, background, hearing_at_once, options_of, sequence_of
 
 T = TypeVar("T")
 
@@ -37,6 +38,8 @@ PING_S: Final = 10
 OPEN_S: Final = 10.0
 #: Entries asked for in one request.
 PAGE: Final = 500
+#: Above this, what is written must have left before more is.
+_LARGE_BYTES: Final = 64 * 1024
 #: Changes in one step; the servers refuse more.
 MAX_TOGETHER: Final = 1000
 
@@ -51,7 +54,11 @@ _NO_STREAM: Final = 10059
 _LATER: Final = ("batch is incomplete", "too many inflight")
 
 #: What a subscription is given: the subject without its prefix, the sequence (0 when it is no change), what it says.
-Heard = Callable[[str, int, bytes], None]
+OnChange = Callable[[str, int, bytes], None]
+
+
+#: One message to the servers: subject, data, headers.
+Message = tuple[str, bytes, dict[str, str] | None]
 
 
 class Write(NamedTuple):
@@ -91,64 +98,6 @@ class _NoReply(Exception):
         self.sent = sent
 
 
-class _Loop:
-    """The background loop of this process. It runs while somebody uses it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._loop: asyncio.AbstractEventLoop
-        self._thread: threading.Thread
-
-    def enter(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._users == 0:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._run, args=(self._loop,), name="postroom nats", daemon=True)
-                self._thread.start()
-            self._users += 1
-            return self._loop
-
-    @staticmethod
-    def _run(loop: asyncio.AbstractEventLoop) -> None:
-        asyncio.set_event_loop(loop)
-        loop.run_forever()
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
-
-    def leave(self) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users == 0:
-                self._loop.call_soon_threadsafe(self._loop.stop)
-                self._thread.join()
-
-
-_background = _Loop()
-
-
-def forget_loop_after_fork() -> None:
-    """The loop of the process before belongs to it alone: its thread did not come along."""
-    global _background  # noqa: PLW0603  (one process, one loop)
-    _background = _Loop()
-
-
-class Access(NamedTuple):
-    """Where the servers are, and what they want to see."""
-
-    servers: tuple[str, ...]
-    creds: str | None = None
-    user: str | None = None
-    password: str | None = None
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
-
-
 class Wire:
     """A connection to the servers of one room. Its methods that are not coroutines may be called from any thread."""
 
@@ -166,7 +115,8 @@ class Wire:
         self._closed = False
         self._gate = threading.Lock()
         self._running: set[Future[Any]] = set()
-        self._background = _background
+        self._calls: set[Call] = set()
+        self._background = background()
         self._loop = self._background.enter()
         try:
             self.run(self._open())
@@ -199,6 +149,9 @@ class Wire:
 
         async def gathered() -> list[T | BaseException]:
             return await asyncio.gather(*works, return_exceptions=True)
+
+        if not works:
+            return []
 
         try:
             return self.run(gathered())
@@ -235,15 +188,15 @@ class Wire:
                 "rooms on NATS need the package nats-py; install it with: pip install 'postroom[nats]'"
             ) from None
         self._error = Error
-        self._nc = Client()
+        self._nc = hearing_at_once(Client)()
         self._trouble = ""
         self._up, self._refused = asyncio.Event(), asyncio.Event()
         self._asked = itertools.count()
-        self._replies: dict[str, asyncio.Future[bytes]] = {}
+        self._replies: dict[bytes, asyncio.Future[bytes] | Call] = {}
         self._unanswered = 0
         await self._connect()
         self._inbox = f"{self._nc.new_inbox()}."
-        await self._nc.subscribe(f"{self._inbox}*", cb=self._replied)
+        await self._hear(f"{self._inbox}*", "", self._replied)
         self._up.set()
 
     async def _connect(self) -> None:
@@ -260,7 +213,7 @@ class Wire:
                 disconnected_cb=self._disconnected,
                 reconnected_cb=self._reconnected,
                 closed_cb=self._disconnected,
-                **_options_of(self._access),
+                **options_of(self._access),
             )
         )
         refused = asyncio.ensure_future(self._refused.wait())  # nats-py would go on knocking
@@ -322,6 +275,7 @@ class Wire:
             self._closed = True
         for future in tuple(self._running):  # whoever waits in another thread is told
             future.cancel()
+        self._loop.call_soon_threadsafe(self._end_calls)
         try:
             asyncio.run_coroutine_threadsafe(_quietly(self._nc.close), self._loop).result()
         finally:
@@ -343,29 +297,89 @@ class Wire:
             raise _NoReply(sent=False)
         name = f"{next(self._asked):x}"
         reply: asyncio.Future[bytes] = self._loop.create_future()
-        self._replies[name] = reply
+        self._replies[name.encode()] = reply
         alarm = self._loop.call_later(ATTEMPT_S, self._give_up, reply)
         try:
-            await self._nc.publish(subject, data, reply=self._inbox + name, headers=headers)
+            self._send(subject, data, self._inbox + name, headers)
+            if len(data) > _LARGE_BYTES:
+                await self._nc._transport.drain()  # noqa: SLF001
             return await reply
-        except self._error:
+        except (self._error, OSError):
             raise _NoReply(sent=True) from None
         finally:
             alarm.cancel()
-            del self._replies[name]
+            del self._replies[name.encode()]
             reply.cancel()
 
-    async def _replied(self, message: Any) -> None:
-        reply = self._replies.get(message.subject.rpartition(".")[2])
+    def _send(self, subject: str, data: bytes, reply: str = "", headers: dict[str, str] | None = None) -> None:
+        """Write this to the connection now. nats-py would leave it to a task of its own, two turns of the loop later."""
+        nc = self._nc
+        if not nc.is_connected:
+            raise self._error
+        transport, waiting = nc._transport, nc._pending  # noqa: SLF001
+        if waiting:  # what nats-py has not written yet comes first
+            nc._pending, nc._pending_data_size = [], 0  # noqa: SLF001
+            transport.writelines(waiting)
+        to = f"{subject} {reply}" if reply else subject
+        if headers is None:
+            line = f"PUB {to} {len(data)}\r\n"
+        else:
+            lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            size = len(lines) + 12  # its first line and its empty last one
+            line = f"HPUB {to} {size} {size + len(data)}\r\nNATS/1.0\r\n{lines}\r\n"
+        transport.write(b"%b%b\r\n" % (line.encode(), data))
+
+    def _replied(self, subject: bytes, data: bytes, headers: bytes) -> None:
+        reply = self._replies.get(subject.rpartition(b".")[2])
         if reply is None or reply.done():
             return
-        if message.headers and message.headers.get("Status") == "503":
+        if headers.startswith(b"NATS/1.0 503"):
             _fail(reply, False)  # the server's own word that nobody was there to take it
         else:
             self._unanswered = 0
-            reply.set_result(message.data)
+            reply.set_result(data)
 
-    def _give_up(self, reply: asyncio.Future[bytes]) -> None:
+    def _call(self, messages: Sequence[Message]) -> bytes:
+        """One attempt, made in the caller's thread: the reply to the last of these. Raises _NoReply, RoomClosed.
+
+        The short way of almost every change and look: no task, and few turns of the loop. Who gets no reply takes the long one.
+        """
+        call = Call()
+        with self._gate:
+            if self._closed:
+                raise RoomClosed
+            self._calls.add(call)
+            self._loop.call_soon_threadsafe(self._post, messages, call)
+        try:
+            reply = call.wait(min(ATTEMPT_S, self.timeout_s))
+        finally:
+            self._calls.discard(call)
+        if reply is None:
+            self._loop.call_soon_threadsafe(self._give_up, call)
+            raise _NoReply(sent=True)
+        return reply
+
+    def _post(self, messages: Sequence[Message], call: Call) -> None:
+        if not self._up.is_set():
+            _fail(call, False)
+            return
+        name = f"{next(self._asked):x}"
+        self._replies[name.encode()] = call
+        self._loop.call_later(ATTEMPT_S, self._replies.pop, name.encode(), None)
+        try:
+            for subject, data, headers in messages[:-1]:
+                self._send(subject, data, "", headers)
+            subject, data, headers = messages[-1]
+            self._send(subject, data, self._inbox + name, headers)
+        except (self._error, OSError):
+            _fail(call, True)
+
+    def _end_calls(self) -> None:
+        for call in tuple(self._calls):
+            if not call.done():
+                call.set_exception(RoomClosed("the room was closed meanwhile"))
+
+    def _give_up(self, reply: asyncio.Future[bytes] | Call) -> None:
         """An attempt had its time. After some of these the connection itself is looked at: a cut cable makes no sound."""
         _fail(reply, True)
         self._unanswered += 1
@@ -424,12 +438,25 @@ class Wire:
         """What stands under a subject, as the leader knows it."""
         return await self._get(last_by_subj=self._prefix + subject)
 
+    def last_now(self, subject: str) -> Found | None:
+        """The same, from any thread, in the shortest way as long as replies come."""
+        request = msgspec.json.encode({"last_by_subj": self._prefix + subject})
+        try:
+            answer = msgspec.json.decode(self._call([(f"$JS.API.STREAM.MSG.GET.{self.stream}", request, None)]))
+        except _NoReply:
+            return self.run(self.last(subject))
+        if answer.get("error", {}).get("code") == 503:  # there is no leader now
+            return self.run(self.last(subject))
+        return self._found(answer)
+
     async def next(self, seq: int, pattern: str) -> Found | None:
         """The first entry from that sequence on whose subject fits, as the leader knows it."""
         return await self._get(seq=seq, next_by_subj=self._prefix + pattern)
 
     async def _get(self, **which: Any) -> Found | None:
-        answer = await self.api(f"STREAM.MSG.GET.{self.stream}", **which)
+        return self._found(await self.api(f"STREAM.MSG.GET.{self.stream}", **which))
+
+    def _found(self, answer: dict[str, Any]) -> Found | None:
         if "error" in answer:
             if answer["error"].get("err_code") == _NOT_FOUND:
                 return None
@@ -489,14 +516,24 @@ class Wire:
 
     # Writing
 
-    async def commit(self, writes: Sequence[Write], is_mine: Callable[[bytes], bool]) -> Committed:
+    def commit_now(self, writes: Sequence[Write], is_mine: Callable[[bytes], bool]) -> Committed:
+        """The same as `commit`, from any thread, in the shortest way as long as replies come."""
+        try:
+            return Committed(self._read_reply(self._call(self._messages(writes)), writes))
+        except _NoReply as lost:
+            return self.run(self.commit(writes, is_mine, unsure=lost.sent))
+
+    async def commit(
+        self, writes: Sequence[Write], is_mine: Callable[[bytes], bool], *, unsure: bool = False
+    ) -> Committed:
         """Write all of these in one step, durably. `is_mine` tells, of the first one's subject, whether it stands there.
 
         Raises Changed: nothing was written, an expected sequence was not there. Raises OutcomeUnknown when neither the
-        reply nor the leader's word came in time; RoomUnreachable when it surely was not written.
+        reply nor the leader's word came in time; RoomUnreachable when it surely was not written. `unsure`: an attempt was made
+        before, whose reply was lost.
         """
         until = self._loop.time() + self.timeout_s
-        unsure = late = False
+        late = False
         while True:
             try:
                 return Committed(await self._attempt(writes))
@@ -545,10 +582,19 @@ class Wire:
         return f" ({self._trouble})" if self._trouble else ""
 
     async def _attempt(self, writes: Sequence[Write]) -> list[int]:
-        if len(writes) == 1:
-            reply = await self._ask(self._prefix + writes[0].subject, writes[0].data, self._headers(writes[0]))
-        else:
-            reply = await self._attempt_together(writes)
+        *before, (subject, data, headers) = self._messages(writes)
+        for each in before:
+            if not self._up.is_set():
+                raise _NoReply(sent=False)
+            try:
+                self._send(each[0], each[1], "", each[2])
+                await self._nc._transport.drain()  # noqa: SLF001
+            except (self._error, OSError):
+                raise _NoReply(sent=False) from None
+        return self._read_reply(await self._ask(subject, data, headers), writes)
+
+    def _read_reply(self, reply: bytes, writes: Sequence[Write]) -> list[int]:
+        """The sequences that the servers gave. Raises Changed, _NoReply, and what they refuse it for."""
         answer = msgspec.json.decode(reply)
         if "error" in answer:
             error = answer["error"]
@@ -560,20 +606,23 @@ class Wire:
         last: int = answer["seq"]
         return [last - place for place in reversed(range(len(writes)))]
 
-    async def _attempt_together(self, writes: Sequence[Write]) -> bytes:
-        """An atomic batch: all but the last are told without a reply; the last commits them."""
-        name = self._nc.new_inbox()[-22:]
+    def _messages(self, writes: Sequence[Write]) -> list[Message]:
+        """What is sent for these: of several an atomic batch, which the last one commits."""
+        most = max(len(write.data) for write in writes)
+        if most > self._nc.max_payload:
+            said = f"the servers take {self._nc.max_payload} bytes at once (max_payload), and this needs {most}"
+            raise RoomError(f"{said}; nothing was changed")
+        if len(writes) == 1:
+            (write,) = writes
+            return [(self._prefix + write.subject, write.data, self._headers(write))]
+        name, last = self._nc.new_inbox()[-22:], len(writes)
+        messages: list[Message] = []
         for place, write in enumerate(writes, 1):
             headers = {**self._headers(write), "Nats-Batch-Id": name, "Nats-Batch-Sequence": str(place)}
-            if place == len(writes):
-                return await self._ask(self._prefix + write.subject, write.data, {**headers, "Nats-Batch-Commit": "1"})
-            if not self._up.is_set():
-                raise _NoReply(sent=False)
-            try:
-                await self._nc.publish(self._prefix + write.subject, write.data, headers=headers)
-            except self._error:
-                raise _NoReply(sent=False) from None
-        raise AssertionError("nothing to write")
+            if place == last:
+                headers["Nats-Batch-Commit"] = "1"
+            messages.append((self._prefix + write.subject, write.data, headers))
+        return messages
 
     def _headers(self, write: Write) -> dict[str, str]:
         headers: dict[str, str] = {}
@@ -591,26 +640,29 @@ class Wire:
 
     # Hearing
 
-    async def subscribe(self, pattern: str, heard: Heard, queue: str = "") -> Any:
+    async def subscribe(self, pattern: str, heard: OnChange, queue: str = "") -> Any:
         """Hear of every change whose subject fits, from now on; with a queue, one of those who named it does."""
         strip = len(self._hints)
 
-        async def on_message(message: Any) -> None:
-            headers = message.headers
-            seq = int(headers["Nats-Sequence"]) if headers and "Nats-Sequence" in headers else 0
-            heard(message.subject[strip:], seq, message.data)
+        def on_message(subject: bytes, data: bytes, headers: bytes) -> None:
+            heard(subject[strip:].decode(), sequence_of(headers), data)
 
         async def attempt() -> Any:
             if not self._up.is_set():
                 raise _NoReply(sent=False)
             try:
-                subscription = await self._nc.subscribe(self._hints + pattern, queue=queue, cb=on_message)
+                subscription = await self._hear(self._hints + pattern, queue, on_message)
                 await self._nc.flush(timeout=ATTEMPT_S)
             except (self._error, TimeoutError):
                 raise _NoReply(sent=False) from None
             return subscription
 
         return await self._until_answered(attempt, f"the room {self.room} cannot be listened to")
+
+    async def _hear(self, subject: str, queue: str, ear: Ear) -> Heard:
+        subscription = await self._nc.subscribe(subject, queue=queue)
+        self._nc.ears[subscription._id] = ear  # noqa: SLF001
+        return Heard(self._nc, subscription)
 
     async def nudge(self, subject: str) -> None:
         """Tell those who listen to look, without a change."""
@@ -623,30 +675,6 @@ async def _quietly(call: Callable[[], Awaitable[Any]]) -> None:
         await call()
 
 
-def _fail(reply: asyncio.Future[bytes], sent: bool) -> None:
+def _fail(reply: asyncio.Future[bytes] | Call, sent: bool) -> None:
     if not reply.done():
         reply.set_exception(_NoReply(sent))
-
-
-def _options_of(access: Access) -> dict[str, Any]:
-    """What nats-py must be told to reach the servers."""
-    options: dict[str, Any] = {"servers": list(access.servers)}
-    if access.creds is not None:
-        options["user_credentials"] = access.creds
-    if access.user is not None:
-        options |= {"user": access.user, "password": access.password}
-    if access.ca is not None:
-        options["tls"] = _tls(access)
-    return options
-
-
-def _tls(access: Access) -> Any:
-    import ssl
-
-    try:
-        context = ssl.create_default_context(cafile=access.ca)
-        if access.cert is not None:
-            context.load_cert_chain(access.cert, access.key)
-    except OSError as error:
-        raise RoomError(f"the certificates for the room's servers cannot be read: {error}") from error
-    return context
