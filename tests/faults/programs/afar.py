@@ -29,7 +29,7 @@ def _open(url: str, timeout_s: float) -> NatsStore:
 
 
 def sender(url: str, journal: str, seed: int, stop: str, timeout_s: float, pause_s: float = 0.0) -> None:
-    """Send letters, each under a key of its own; one whose outcome is not known is sent again under the same key."""
+    """Send letters, some under a key; one whose outcome is not known, or that was refused, is sent again as it was."""
     note = Journal(journal).note
     store = _open(url, timeout_s)
     number = 0
@@ -41,8 +41,7 @@ def sender(url: str, journal: str, seed: int, stop: str, timeout_s: float, pause
             note("sent", store.put([draft]), number)
         except OutcomeUnknown:
             note("unsure", "send", [seed, number])
-            if draft.idempotency_key is not None:
-                continue
+            continue
         except RoomUnreachable:
             note("refused", "send", number)
             continue
@@ -70,7 +69,7 @@ def receiver(url: str, journal: str, seed: int, stop: str, timeout_s: float, lea
 
 
 def _ack(store: NatsStore, note: Any, delivery: Delivery) -> None:
-    """Until the room has said whether it counted. An ack whose outcome was not known is not held when it is repeated."""
+    """Until the room has said whether it counted; an ack whose outcome was not known is repeated."""
     ticket, unsure = delivery.ticket, False
     while True:
         note("settling", ticket.id, ticket.token)
