@@ -30,13 +30,16 @@ import postroom
 from postroom.bench.servers import free_port, program
 from postroom.clock import SYSTEM
 from postroom.config import Config, parse_url
-from postroom.store import Want, topic_cells
+from postroom.store import Want
 from postroom.stores.nats import NatsStore
 
 PAYLOAD = {"text": "x" * 160, "n": 1}
 RAW = b'{"text":"' + b"x" * 160 + b'","n":1}'
 SPAWN = multiprocessing.get_context("spawn")
 WAKE_PAUSE_S = 0.02
+#: After this time all members of a session wait, and have said so.
+SETTLED_S = 0.4
+PARTS = ("send", "ask", "rooms", "wake", "fail")
 
 
 class Servers(NamedTuple):
@@ -224,7 +227,7 @@ def _wakes(told: Connection, count: int, send: Callable[[], Any]) -> list[float]
 @contextmanager
 def helper(work: Callable[..., None], *arguments: Any) -> Iterator[Connection]:
     """A process of its own that does some work and tells of it."""
-    here, there = SPAWN.Pipe(duplex=False)
+    here, there = SPAWN.Pipe()
     process = SPAWN.Process(target=work, args=(*arguments[:2], there, *arguments[2:]))
     process.start()
     try:
@@ -283,21 +286,19 @@ def measure_ask(address: str, copies: int, count: int, number: int) -> dict[str,
     return figures
 
 
-# Tell eight: a cell that is written reaches all who listen, as the failure of a session does
+# Fail together: the failure of a session reaches eight processes whose receives wait
 
 
-def cell_listener(address: str, room: str, out: Connection, count: int) -> None:
-    store = room_store(address, room)
-    with store.listen([topic_cells("failure")]) as waiter:
-        out.send("ready")
-        seen = -1
-        while seen < count - 1:
-            waiter.wait(30)
-            cell = store.cell_read("failure/session")
-            if cell is not None and cell.value["n"] > seen:
-                out.send(now_ns() - cell.value["at"])
-                seen = cell.value["n"]
-    store.close()
+def session_member(address: str, room: str, pipe: Connection, count: int) -> None:
+    with postroom.open(f"nats://{address}/{room}") as opened:
+        pipe.send("ready")
+        for _ in range(count):
+            with opened.session(pipe.recv(), name=f"member {os.getpid()}") as session:
+                pipe.send("joined")
+                try:
+                    session.mailbox.box.receive(60_000)
+                except postroom.SessionFailed as error:
+                    pipe.send(now_ns() - int(error.failure.message))
 
 
 def core_listener(address: str, subject: str, out: Connection, count: int) -> None:
@@ -314,31 +315,40 @@ def core_listener(address: str, subject: str, out: Connection, count: int) -> No
     asyncio.run(main())
 
 
-def measure_telling(address: str, count: int, number: int, crowd: int = 8) -> dict[str, list[float]]:
-    store = room_store(address, f"tell-{number}")
+def measure_failing(address: str, count: int, number: int, crowd: int = 8) -> dict[str, list[float]]:
     plain = asyncio.new_event_loop()
     client = plain.run_until_complete(nats.connect(urls(address)))
 
     async def publish() -> None:
-        await client.publish(f"tell-{number}", str(now_ns()).encode())
+        await client.publish(f"fail-{number}", str(now_ns()).encode())
         await client.flush()
 
-    def told_by(work: Callable[..., None], tell: Callable[[int], Any]) -> list[float]:
+    def told_by(work: Callable[..., None], tell: Callable[[list[Connection]], Any]) -> list[float]:
         with ExitStack() as helpers:
-            ears = [helpers.enter_context(helper(work, address, f"tell-{number}", count)) for _ in range(crowd)]
+            ears = [helpers.enter_context(helper(work, address, f"fail-{number}", count)) for _ in range(crowd)]
             assert [ear.recv() for ear in ears] == ["ready"] * crowd
             spans = []
-            for place in range(count):
-                SYSTEM.sleep(WAKE_PAUSE_S)
-                tell(place)
+            for _ in range(count):
+                tell(ears)
                 spans.append(max(ear.recv() for ear in ears) / 1e6)  # when the last of them knows
             return spans
 
-    samples = {
-        "tell 8": told_by(cell_listener, lambda n: store.cell_write("failure/session", {"n": n, "at": now_ns()})),
-        "core publish to 8": told_by(core_listener, lambda _: plain.run_until_complete(publish())),
-    }
-    store.close()
+    def fail(ears: list[Connection]) -> None:
+        session = room.session()
+        for ear in ears:
+            ear.send(session.id)
+        assert [ear.recv() for ear in ears] == ["joined"] * crowd
+        SYSTEM.sleep(SETTLED_S)
+        session.mark_failed(str(now_ns()))
+        session.cleanup()
+
+    def publish_later(_: list[Connection]) -> None:
+        SYSTEM.sleep(WAKE_PAUSE_S)
+        plain.run_until_complete(publish())
+
+    with postroom.open(f"nats://{address}/fail-{number}") as room:
+        samples = {"fail 8": told_by(session_member, fail)}
+    samples["core publish to 8"] = told_by(core_listener, publish_later)
     plain.run_until_complete(client.close())
     plain.close()
     return samples
@@ -382,6 +392,8 @@ def table(title: str, rows: list[tuple[str, str, str, str]]) -> None:
 
 
 def compare(title: str, unit: str, pairs: list[tuple[str, float, float]]) -> None:
+    if not pairs:
+        return
     rows = [(name, f"{ours:,.2f}", f"{theirs:,.2f}", f"{ours / theirs:.2f}") for name, ours, theirs in pairs]
     table(f"{title} ({unit})", rows)
 
@@ -392,38 +404,60 @@ def main() -> None:
     parser.add_argument("--servers", type=int, choices=(1, 3), default=1, help="how many servers keep everything")
     parser.add_argument("--count", type=int, default=400, help="messages in each measurement")
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured")
+    parser.add_argument("--only", choices=PARTS, action="append", help="measure only this (may be repeated)")
     args = parser.parse_args()
     single: dict[str, list[float]] = {}
     samples: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="postroom-bench-") as folder, servers(args.servers, folder) as there:
         for number in range(args.rounds):
-            measured = measure_send_and_cycle(there.address, args.servers, args.count, number)
-            measured |= measure_ask(there.address, args.servers, args.count // 2, number)
-            measured["one room"] = measure_rooms(there, 1, 5 * args.count, number * 2)
-            measured["50 rooms"] = measure_rooms(there, 50, 5 * args.count, number * 2 + 1)
-            for name, value in measured.items():
-                single.setdefault(name, []).append(value)
-            many = measure_wake(there.address, args.servers, args.count // 4, number)
-            many |= measure_telling(there.address, args.count // 4, number)
-            for name, values in many.items():
-                samples.setdefault(name, []).extend(values)
+            measure_round(there, args, number, single, samples)
             print(f"round {number + 1} of {args.rounds}", file=sys.stderr)
     middle = {name: statistics.median(values) for name, values in single.items()}
     cost = [
         (name, middle[name], middle[f"plain {name.partition(' ')[0]}"])
         for name in ("send", "cycle", "cycle (listen)", "ask")
+        if name in middle
     ]
     compare(f"One after the other, {args.servers} server(s)", "µs each", cost)
-    pairs = [("wake", "plain wake"), ("tell 8", "core publish to 8")]
-    late = [
+    late: list[tuple[str, float, float]] = [
         (f"{ours} {label}", quantile(samples[ours], part), quantile(samples[theirs], part))
-        for ours, theirs in pairs
+        for ours, theirs in (("wake", "plain wake"), ("fail 8", "core publish to 8"))
         for label, part in (("p50", 0.5), ("p99", 0.99))
+        if ours in samples
     ]
-    compare("From before the send to after it arrived", "ms", late)
-    few, many_rooms = middle["one room"], middle["50 rooms"]
-    print(f"\nServers' processor time per message (send, claim, ack): {few:,.0f} µs with one room,", end=" ")
-    print(f"{many_rooms:,.0f} µs with 50 rooms, {many_rooms / few:.2f} times.")
+    compare("From before it is sent to after it arrived", "ms", late)
+    if "one room" in middle:
+        few, many = middle["one room"], middle["50 rooms"]
+        print(f"\nServers' processor time per message (send, claim, ack): {few:,.0f} µs with one room,", end=" ")
+        print(f"{many:,.0f} µs with 50 rooms, {many / few:.2f} times.")
+
+
+def measure_round(
+    there: Servers,
+    args: argparse.Namespace,
+    number: int,
+    single: dict[str, list[float]],
+    samples: dict[str, list[float]],
+) -> None:
+    """One round of what was asked for, added to the figures so far."""
+    parts = args.only or PARTS
+    measured: dict[str, float] = {}
+    many: dict[str, list[float]] = {}
+    if "send" in parts:
+        measured |= measure_send_and_cycle(there.address, args.servers, args.count, number)
+    if "ask" in parts:
+        measured |= measure_ask(there.address, args.servers, args.count // 2, number)
+    if "rooms" in parts:
+        measured["one room"] = measure_rooms(there, 1, 5 * args.count, number * 2)
+        measured["50 rooms"] = measure_rooms(there, 50, 5 * args.count, number * 2 + 1)
+    if "wake" in parts:
+        many |= measure_wake(there.address, args.servers, args.count // 4, number)
+    if "fail" in parts:
+        many |= measure_failing(there.address, args.count // 4, number)
+    for name, value in measured.items():
+        single.setdefault(name, []).append(value)
+    for name, values in many.items():
+        samples.setdefault(name, []).extend(values)
 
 
 if __name__ == "__main__":
