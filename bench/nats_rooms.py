@@ -413,7 +413,7 @@ def main() -> None:
             measure_round(there, args, number, single, samples)
             print(f"round {number + 1} of {args.rounds}", file=sys.stderr)
     middle = {name: statistics.median(values) for name, values in single.items()}
-    cost = [
+    cost: list[tuple[str, float, float]] = [
         (name, middle[name], middle[f"plain {name.partition(' ')[0]}"])
         for name in ("send", "cycle", "cycle (listen)", "ask")
         if name in middle
