@@ -127,7 +127,9 @@ def check_journal(notes: Path, kept: dict[str, dict[str, Any]]) -> Counter[str]:
     assert [key for key, times in by_key.items() if times > 1] == [], "one key is two messages"
     sent = Counter((entry["payload"]["by"], entry["payload"]["n"]) for entry in kept.values())
     assert [one for one, times in sent.items() if times > 1] == [], "one send was stored twice"
-    assert {id for id, entry in kept.items() if entry["state"] == ACKED} == set(acked), "an ack that counted was not told"
+    assert {id for id, entry in kept.items() if entry["state"] == ACKED} == set(acked), (
+        "an ack that counted was not told"
+    )
     return Counter(line.event for line in lines)
 
 
