@@ -208,6 +208,7 @@ def test_a_process_that_speaks_keeps_what_it_holds(open_store: Opener) -> None:
 # Trouble on the way
 
 
+@pytest.mark.long
 def test_several_messages_wait_for_their_step_when_too_many_others_have_begun_one(open_store: Opener) -> None:
     store = open_store()
     room = store._room.wire.room
@@ -335,10 +336,10 @@ def test_an_answer_that_is_kept_back_on_the_way_is_looked_up_and_counts_once(
 
 @pytest.fixture
 def impatient(clock: ManualClock) -> Iterator[tuple[Proxy, NatsStore, NatsStore]]:
-    """The same, but who is far away waits for a second only."""
+    """The same, but who is far away does not wait for long."""
     proxy, name = Proxy(shared_server().port), room_name()
     near = NatsStore(parse_url(f"nats://{shared_server().address}/{name}"), Config(), clock)
-    far = NatsStore(parse_url(f"nats://{proxy.address}/{name}"), Config(server_timeout_s=1), clock)
+    far = NatsStore(parse_url(f"nats://{proxy.address}/{name}"), Config(server_timeout_s=0.7), clock)
     yield proxy, far, near
     far.close()
     near.close()
@@ -435,7 +436,7 @@ def test_who_cannot_say_that_it_waits_no_more_says_it_when_the_room_answers_agai
     """Whoever asked is told of its own time-out; the answer that comes later is ordinary mail."""
     proxy, name = Proxy(shared_server().port), room_name()
     near = open_room(f"nats://{shared_server().address}/{name}")
-    far = open_room(f"nats://{proxy.address}/{name}", server_timeout_s=1)
+    far = open_room(f"nats://{proxy.address}/{name}", server_timeout_s=0.7)
     bob, ada = near.agent("bob"), far.agent("ada")
     asking = in_background(lambda: ada.ask("bob", {"q": 1}, timeout_s=60))
     question = bob.receive(timeout_s=30)
@@ -457,12 +458,13 @@ def test_who_cannot_say_that_it_waits_no_more_says_it_when_the_room_answers_agai
 def test_a_question_of_which_nobody_knows_whether_it_was_asked_is_not_waited_for() -> None:
     proxy, name = Proxy(shared_server().port), room_name()
     near = open_room(f"nats://{shared_server().address}/{name}")
-    far = open_room(f"nats://{proxy.address}/{name}", server_timeout_s=1)
+    far = open_room(f"nats://{proxy.address}/{name}", server_timeout_s=0.7)
     bob, ada = near.agent("bob"), far.agent("ada")
     store = far.desk.store
     assert isinstance(store, NatsStore)
     unknown(proxy, store, "reply", lambda: ada.ask("bob", {"q": 1}, timeout_s=60))
     bob.receive(timeout_s=30).reply({"a": 1})
+    far.desk.abandon_late()
 
     assert ada.receive(timeout_s=30).payload == {"a": 1}
 

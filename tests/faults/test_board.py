@@ -181,7 +181,7 @@ def test_no_kill_loses_a_task_or_gives_it_two_owners(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [20, pytest.param(500, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [10, pytest.param(500, marks=pytest.mark.long)])
 def test_no_kill_loses_a_task_of_a_board_on_nats(
     nursery: Nursery, tmp_path: Path, figure: Callable[[str], None], kills: int
 ) -> None:

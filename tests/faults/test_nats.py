@@ -221,7 +221,7 @@ def test_those_who_are_cut_off_for_a_while_lose_nothing(
     crew: Nursery, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     with running_server() as server:
-        figure("nats: " + cut_off(crew, server, tmp_path, cut_s=4, timeout_s=1.5))
+        figure("nats: " + cut_off(crew, server, tmp_path, cut_s=3, timeout_s=1))
 
 
 @pytest.mark.long

@@ -105,6 +105,7 @@ class Wire:
         self.room = room
         self.stream = f"POSTROOM_{room}"
         self.timeout_s = timeout_s
+        self._attempt_s = min(ATTEMPT_S, timeout_s)
         #: How often hints may have been lost, and what is to be done then (on the background loop).
         self.losses = 0
         self.on_loss: Callable[[], None] = lambda: None
@@ -298,7 +299,7 @@ class Wire:
         name = f"{next(self._asked):x}"
         reply: asyncio.Future[bytes] = self._loop.create_future()
         self._replies[name.encode()] = reply
-        alarm = self._loop.call_later(ATTEMPT_S, self._give_up, reply)
+        alarm = self._loop.call_later(self._attempt_s, self._give_up, reply)
         try:
             self._send(subject, data, self._inbox + name, headers)
             if len(data) > _LARGE_BYTES:
@@ -351,11 +352,12 @@ class Wire:
             self._calls.add(call)
             self._loop.call_soon_threadsafe(self._post, messages, call)
         try:
-            reply = call.wait(min(ATTEMPT_S, self.timeout_s))
+            reply = call.wait(self._attempt_s)
         finally:
             self._calls.discard(call)
         if reply is None:
-            self._loop.call_soon_threadsafe(self._give_up, call)
+            with suppress(RuntimeError):  # the room was closed at this very moment
+                self._loop.call_soon_threadsafe(self._give_up, call)
             raise _NoReply(sent=True)
         return reply
 
@@ -365,7 +367,7 @@ class Wire:
             return
         name = f"{next(self._asked):x}"
         self._replies[name.encode()] = call
-        self._loop.call_later(ATTEMPT_S, self._replies.pop, name.encode(), None)
+        self._loop.call_later(self._attempt_s, self._replies.pop, name.encode(), None)
         try:
             for subject, data, headers in messages[:-1]:
                 self._send(subject, data, "", headers)
