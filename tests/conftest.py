@@ -24,6 +24,18 @@ def _servers_end_with_the_run() -> Iterator[None]:
     end_shared_server()
 
 
+#: Suites that run on NATS with the long tests only: what they test stands on the store's contract, which runs there always.
+LONG_ON_NATS = ("test_agent", "test_aio", "test_board_mail", "test_patterns", "test_reservations", "test_serve")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        on = getattr(item, "callspec", None)
+        if on is not None and on.params.get("url") == "nats" and item.path.name.startswith(LONG_ON_NATS):
+            item.add_marker(pytest.mark.long)
+
+
 class Background(Generic[T]):
     """A call in a thread of its own, whose result or error can be asked for."""
 

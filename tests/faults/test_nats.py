@@ -221,7 +221,7 @@ def test_those_who_are_cut_off_for_a_while_lose_nothing(
     crew: Nursery, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     with running_server() as server:
-        figure("nats: " + cut_off(crew, server, tmp_path, cut_s=3, timeout_s=1))
+        figure("nats: " + cut_off(crew, server, tmp_path, cut_s=2, timeout_s=0.7))
 
 
 @pytest.mark.long
@@ -271,7 +271,7 @@ def test_an_ack_at_the_very_end_of_its_lease_counts_or_the_message_comes_again_n
     figure: Callable[[str], None],
 ) -> None:
     with running_server() as server:
-        figure("nats: " + ack_at_the_end_of_leases(server.address, count("LATE_ACKS", 100)))
+        figure("nats: " + ack_at_the_end_of_leases(server.address, count("LATE_ACKS", 50)))
 
 
 @pytest.mark.long

@@ -25,12 +25,10 @@ from postroom.room import Room
 from postroom.states import State
 from postroom.stores import nats_lives
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.parametrize(
-        "alive_s", [2, pytest.param(nats_lives.ALIVE_S, marks=pytest.mark.long)], ids=["small", "as it is"]
-    ),
-]
+AS_IT_IS = pytest.param(nats_lives.ALIVE_S, marks=pytest.mark.long, id="as it is")
+pytestmark = pytest.mark.slow
+often = pytest.mark.parametrize("alive_s", [pytest.param(2, id="small"), AS_IT_IS])
+seldom = pytest.mark.parametrize("alive_s", [pytest.param(2, id="small", marks=pytest.mark.long), AS_IT_IS])
 PROGRAM = Path(__file__).parent / "programs" / "elsewhere.py"
 PATIENCE_S = 90.0
 #: Between the death and the moment at which everybody knows, in the times that are set; and what a busy machine adds.
@@ -101,6 +99,7 @@ def run_elsewhere(url: str, alive_s: int) -> Iterator[Callable[..., Elsewhere]]:
 Runner = Callable[..., Elsewhere]
 
 
+@often
 def test_what_a_process_elsewhere_held_is_let_go_when_it_falls_silent(room: Room, run_elsewhere: Runner) -> None:
     id = room.agent("ada").send("bob", {"text": "hi"})
     holder = run_elsewhere("hold")
@@ -122,6 +121,7 @@ def test_what_a_process_elsewhere_held_is_let_go_when_it_falls_silent(room: Room
     holder.check_in_time()
 
 
+@often
 def test_a_session_fails_when_the_machine_of_its_opener_is_gone(room: Room, run_elsewhere: Runner) -> None:
     opener = run_elsewhere("open")
     with room.session(opener.says(), name="joined") as session:
@@ -137,6 +137,7 @@ def test_a_session_fails_when_the_machine_of_its_opener_is_gone(room: Room, run_
             session.mailbox.box.send(1)
 
 
+@seldom
 def test_a_member_whose_machine_is_gone_no_longer_counts_and_who_waits_for_it_alone_is_told(
     room: Room, run_elsewhere: Runner
 ) -> None:
@@ -153,6 +154,7 @@ def test_a_member_whose_machine_is_gone_no_longer_counts_and_who_waits_for_it_al
         joined.check_in_time()
 
 
+@seldom
 def test_who_asks_somebody_whose_machine_is_gone_is_told(room: Room, run_elsewhere: Runner) -> None:
     peer = run_elsewhere("serve")
     assert peer.says() == "serves"
@@ -166,6 +168,7 @@ def test_who_asks_somebody_whose_machine_is_gone_is_told(room: Room, run_elsewhe
     peer.check_in_time()
 
 
+@seldom
 def test_a_task_whose_owner_s_machine_is_gone_goes_to_another(room: Room, run_elsewhere: Runner) -> None:
     room.board.add("T1", title="t")
     owner = run_elsewhere("task")

@@ -135,7 +135,7 @@ def test_whoever_is_killed_there_is_one_failure_and_nobody_is_left(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [4, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [3, pytest.param(100, marks=pytest.mark.long)])
 def test_whoever_is_killed_on_nats_there_is_one_failure_too(tmp_path: Path, count: int) -> None:
     check_rounds(f"nats://{shared_server().address}/{room_name()}", tmp_path, count)
 

@@ -372,7 +372,7 @@ def test_ten_thousand_random_programs_end_as_the_model_says(hasty: None, share: 
 @pytest.mark.parametrize("scheme", ["sqlite", "nats"])
 def test_random_programs_in_processes_end_as_the_model_says(scheme: str, tmp_path: Path) -> None:
     with open_room(address(scheme, tmp_path)) as room:
-        check_programs(range(20_000, 20_012 if scheme == "sqlite" else 20_003), room)
+        check_programs(range(20_000, 20_012 if scheme == "sqlite" else 20_005), room)
 
 
 @pytest.mark.long
