@@ -31,7 +31,7 @@ often = pytest.mark.parametrize("alive_s", [pytest.param(2, id="small"), AS_IT_I
 seldom = pytest.mark.parametrize("alive_s", [pytest.param(2, id="small", marks=pytest.mark.long), AS_IT_IS])
 PROGRAM = Path(__file__).parent / "programs" / "elsewhere.py"
 PATIENCE_S = 90.0
-#: Between the death and the moment at which everybody knows, in the times that are set; and what a busy machine adds.
+#: Between the death and the moment at which everybody knows; and what a busy machine adds.
 STATED_S = 40.0
 BUSY_S = 20.0
 
@@ -43,6 +43,27 @@ def can_hide() -> bool:
     ).returncode == 0  # fmt: skip
 
 
+class Stopwatch:
+    """Counts the time in which this process could run: a machine that was held up for a while is not late."""
+
+    def __init__(self) -> None:
+        self.passed_s = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        last_ns = SYSTEM.steady_ns()
+        while not self._stop.wait(0.05):
+            now_ns = SYSTEM.steady_ns()
+            self.passed_s += min((now_ns - last_ns) / 1e9, 0.5)
+            last_ns = now_ns
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
 class Elsewhere:
     """A program on another machine."""
 
@@ -52,21 +73,31 @@ class Elsewhere:
             ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *program],
             stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(Path(postroom.__file__).parents[1])},
         )  # fmt: skip
-        self.killed_ns = 0
+        self._since: Stopwatch | None = None
 
     def says(self) -> str:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
     def kill(self) -> None:
-        if not self.killed_ns:
-            self.killed_ns = SYSTEM.steady_ns()
+        if self._since is None:
+            self._since = Stopwatch()
             self._process.kill()
             self._process.communicate()
 
+    @property
+    def dead_s(self) -> float:
+        """How long ago it was killed."""
+        assert self._since is not None
+        return self._since.passed_s
+
     def check_in_time(self) -> None:
-        took_s = (SYSTEM.steady_ns() - self.killed_ns) / 1e9
-        assert nats_lives.SILENT_S <= took_s < STATED_S + BUSY_S
+        assert nats_lives.SILENT_S <= self.dead_s < STATED_S + BUSY_S
+
+    def forget(self) -> None:
+        self.kill()
+        assert self._since is not None
+        self._since.stop()
 
 
 @pytest.fixture
@@ -93,7 +124,7 @@ def run_elsewhere(url: str, alive_s: int) -> Iterator[Callable[..., Elsewhere]]:
 
     yield start
     for each in started:
-        each.kill()
+        each.forget()
 
 
 Runner = Callable[..., Elsewhere]
@@ -111,7 +142,7 @@ def test_what_a_process_elsewhere_held_is_let_go_when_it_falls_silent(room: Room
     holder.kill()
 
     while room.store.sweep().released == 0:
-        assert SYSTEM.steady_ns() - holder.killed_ns < PATIENCE_S * 1e9, "it is held for ever"
+        assert holder.dead_s < PATIENCE_S, "it is held for ever"
         SYSTEM.sleep(0.5)
 
     message = room.store.get(id)
@@ -129,7 +160,7 @@ def test_a_session_fails_when_the_machine_of_its_opener_is_gone(room: Room, run_
         timer.start()
 
         with pytest.raises(postroom.SessionFailed, match="the process that opened the session was killed"):
-            session.mailbox.box.receive(PATIENCE_S * 1000)
+            session.mailbox.box.receive(10 * PATIENCE_S * 1000)
 
         timer.join()
         opener.check_in_time()
@@ -177,7 +208,7 @@ def test_a_task_whose_owner_s_machine_is_gone_goes_to_another(room: Room, run_el
     owner.kill()
 
     while room.board.claim(agent="here") is None:
-        assert SYSTEM.steady_ns() - owner.killed_ns < PATIENCE_S * 1e9, "it is held for ever"
+        assert owner.dead_s < PATIENCE_S, "it is held for ever"
         SYSTEM.sleep(0.5)
 
     owner.check_in_time()
