@@ -216,6 +216,11 @@ class WorkerPool:
         finally:
             worker.let_go()
 
+    @property
+    def takes_work(self) -> bool:
+        """Whether it can be asked: not when it has failed, is drained or is shut down."""
+        return self.failure is None and not self._closed and not self._draining
+
     def submit(
         self, message: Mapping[str, Any], timeout_s: float | None = EVALUATE_TIMEOUT_S, *, attempts: int = 1
     ) -> Request:
@@ -248,7 +253,7 @@ class WorkerPool:
         """
         self._check_open()
         with self._lock:
-            workers = list(self._workers.values())
+            workers = [worker for worker in self._workers.values() if worker.takes_work]
             if not workers:
                 raise WorkerNotReady("this pool has no workers; start one with initialize_worker(name)")
             chosen = min(workers, key=lambda worker: (worker.load, worker.state != "ready", worker.given))
@@ -360,6 +365,10 @@ class WorkerPool:
     def recycled(self, worker: PoolWorker) -> None:
         if self._recycling is worker:
             self._recycling = None
+
+    def ended(self, worker: PoolWorker) -> None:
+        if self.takes_work and self._workers.get(worker.name) is worker:  # it was shut down alone, and leaves the pool
+            del self._workers[worker.name]
 
     def give_up(self, worker: PoolWorker, reason: str) -> None:
         said = f"worker {worker.name} is not started again: {reason}"

@@ -23,6 +23,7 @@ from .errors import (
     RoomError,
     WorkerDied,
     WorkerError,
+    WorkerNotReady,
     WorkerStopped,
     WorkerTimeout,
 )
@@ -52,6 +53,9 @@ class Minds(Protocol):
 
     failure: PoolFailed | None
     workers: Mapping[str, Any]
+
+    @property
+    def takes_work(self) -> bool: ...
 
     def evaluate(self, message: Mapping[str, Any], timeout_s: float | None) -> Evaluation: ...
 
@@ -107,8 +111,9 @@ class Answering:
         except (WorkerDied, WorkerTimeout) as error:
             message.retry(f"{type(error).__name__}: {error}", delay_s=0)
             return None
-        except (WorkerStopped, PoolFailed):
-            self._stop.set()
+        except (WorkerStopped, WorkerNotReady, PoolFailed):
+            if not (self._pool.takes_work and self._pool.workers):
+                self._stop.set()
             message.return_unseen()
             return None
         wanted = self._answer == "always" or (self._answer == "asked" and message.message.waiter is not None)

@@ -74,6 +74,9 @@ class Keeper(Protocol):
     def give_up(self, worker: PoolWorker, reason: str) -> None:
         """A worker died too often, or could not start again."""
 
+    def ended(self, worker: PoolWorker) -> None:
+        """It has no process any more, and will not get another."""
+
 
 class _PingWait:
     """One who waits for a pong."""
@@ -140,6 +143,11 @@ class PoolWorker:
         """How many requests it has: those that wait, and those in hand."""
         life = self._life
         return len(self._backlog) + self._promised + (len(life.running) if life is not None else 0)
+
+    @property
+    def takes_work(self) -> bool:
+        """Whether it can be asked: not when it is shut down, or about to be."""
+        return self._refusal is None
 
     @property
     def memory_bytes(self) -> int:
@@ -654,6 +662,7 @@ class PoolWorker:
             if self.state == "stopping":
                 self.state = "stopped"
         self._keeper.recycled(self)
+        self._keeper.ended(self)
         self._started.set()
         self._over.set()
 
