@@ -159,7 +159,11 @@ class Coordinator:
         if first.closed:  # the hop cap, or nobody to ask: no model is bothered
             return first, None
         hearing = Hearing(self, config, participants, seed)
-        self.pool.begin(message, config.deadline_s + self._late_s, hearing.hear, skip=(config.sender,))
+        try:
+            self.pool.begin(message, config.deadline_s + self._late_s, hearing.hear, skip=(config.sender,))
+        except BaseException:
+            hearing.stop()
+            raise
         return hearing.until_closed(on_change), hearing
 
     def _config_for(self, message: Mapping[str, Any]) -> Config:
@@ -173,7 +177,7 @@ class Coordinator:
             half_life_s=self.half_life_s,
             message_id=message["id"],
             sender=message.get("sender_id"),
-            hop_count=message.get("hop_count") or 0,
+            hop_count=message.get("hop_count", 0),
             message_at=now - age_s,
             began_at=now,
             spoken=spoken,
@@ -265,8 +269,12 @@ class Hearing:
                     on_change(decision)
             return decision
         finally:
-            with self._lock:
-                self._closed = True
+            self.stop()
+
+    def stop(self) -> None:
+        """Nothing that comes from now on counts."""
+        with self._lock:
+            self._closed = True
             os.close(self._told)
             os.close(self._tell)
 
@@ -334,6 +342,8 @@ def as_plain(message: Mapping[str, Any] | Message | Envelope) -> dict[str, Any]:
         raise InvalidMessage("message", f"must be a message or a dict, not {type(message).__name__}")
     if not isinstance(plain.get("id"), str) or not plain["id"]:
         raise InvalidMessage("message.id", f"must be text, not {plain.get('id')!r}")
+    if type(plain.get("hop_count", 0)) is not int:
+        raise InvalidMessage("message.hop_count", f"must be a whole number, not {plain['hop_count']!r}")
     payload = plain.get("payload")
     if "content" not in plain and isinstance(payload, Mapping):
         plain["content"] = payload.get("text", payload)
