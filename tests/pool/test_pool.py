@@ -461,3 +461,100 @@ def test_errors_of_workers_are_all_of_one_family() -> None:
     for kind in (QueueFull, RequestDropped, WorkerDied, WorkerStopped, WorkerTimeout, PoolFailed, EvaluatorFailed):
         assert issubclass(kind, WorkerError)
     assert issubclass(WorkerTimeout, TimeoutError)
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ({"prompt": object()}, "context.prompt: must be JSON, not object"),
+        ({"temperature": float("nan")}, "context.temp"),
+    ],
+)
+def test_settings_that_cannot_be_told_to_a_process_are_refused(make_pool, settings, fault) -> None:
+    pool = make_pool("act")
+    with pytest.raises(InvalidMessage, match=fault):
+        pool.initialize_worker("ada", **settings)
+
+
+@pytest.mark.parametrize(("name", "value"), [("timeout_s", -1), ("timeout_s", float("nan")), ("attempts", 0)])
+def test_a_deadline_that_cannot_be_is_refused(make_pool, name, value) -> None:
+    pool = make_pool("act", workers=["ada"])
+    with pytest.raises(InvalidMessage, match=name):
+        pool.evaluate(say("say hi"), **{name: value})
+
+    assert pool.workers["ada"].load == 0
+
+
+def test_a_pool_that_is_closed_while_it_starts_a_worker_leaves_none_behind(make_pool) -> None:
+    pool = make_pool("slow_to_start", start_timeout_s=20)
+    caught: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            pool.initialize_worker("ada")
+        except BaseException as error:
+            caught.append(error)
+
+    starting = threading.Thread(target=start)
+    starting.start()
+    time.sleep(0.1)
+    pool.shutdown()
+    starting.join(30)
+
+    assert [type(error) for error in caught] in ([WorkerStopped], [WorkerNotReady])
+
+
+FORKS = """
+import os, sys
+sys.path.insert(0, {folder!r})
+import postroom
+if __name__ == "__main__":
+    with postroom.WorkerPool("pool.minds:act", workers=["ada"]) as pool:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                pool.evaluate({{"id": "m", "content": "say hi"}})
+            except postroom.WorkerStopped as error:
+                print(error, flush=True)
+            pool.shutdown()
+            with postroom.WorkerPool("pool.minds:act", workers=["ada"]) as another:
+                print(another.evaluate({{"id": "m", "content": "say of my own"}}).reasoning, flush=True)
+            os._exit(0)
+        os.waitpid(pid, 0)
+        print(pool.evaluate({{"id": "m", "content": "say hi"}}).reasoning)
+"""
+
+
+def test_a_fork_of_the_program_has_no_part_in_the_pool(tmp_path: Path) -> None:
+    program = tmp_path / "forks.py"
+    program.write_text(FORKS.format(folder=str(Path(__file__).parents[1])), encoding="utf-8")
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout.splitlines() == [
+        "this pool was made before the process forked; fork first, or make one in each",
+        "of my own",
+        "hi",
+    ]
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+sys.path.insert(0, {folder!r})
+import postroom
+if __name__ == "__main__":
+    with postroom.WorkerPool("pool.minds:act", workers=["ada"]) as pool:
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        try:
+            pool.evaluate({{"id": "m", "content": "sleep 60"}}, timeout_s=50)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        print(pool.evaluate({{"id": "m", "content": "say on we go"}}, timeout_s=50).reasoning)
+"""
+
+
+def test_a_ctrl_c_calls_off_what_was_waited_for_and_the_pool_goes_on(tmp_path: Path) -> None:
+    program = tmp_path / "interrupted.py"
+    program.write_text(INTERRUPTED.format(folder=str(Path(__file__).parents[1])), encoding="utf-8")
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout.splitlines() == ["interrupted", "on we go"]
