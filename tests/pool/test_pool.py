@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -455,6 +456,59 @@ def test_a_hundred_hung_tasks_are_gone_within_a_second_of_their_deadline(make_po
 
     print(f"100 hung tasks: gone {max(took):.3f} s after their deadline at most")
     assert max(took) < 1
+
+
+def ask_anything(pool: Any, number: int, seed: int, end: float) -> list[str]:
+    """Ping, ask, abort and kill at random until that moment. Returns the answers that were somebody else's."""
+    chance = random.Random(seed + number)
+    wrong: list[str] = []
+    asked = 0
+
+    def evaluate(worker: Any) -> None:
+        said = worker.evaluate(say(f"say {number}/{asked}"), 10).reasoning
+        if said != f"{number}/{asked}":
+            wrong.append(f"{number}/{asked} got {said}")
+
+    def call_off(worker: Any) -> None:
+        request = worker.submit(say("sleep 0.05"), 10)
+        worker.abort(request if chance.random() < 0.5 else None)
+        if not request.wait(20):
+            wrong.append(f"{request} did not end")
+
+    def kill(worker: Any) -> None:
+        if chance.random() < 0.2 and worker.pid is not None:
+            os.kill(worker.pid, signal.SIGKILL)
+
+    acts = [
+        lambda worker: worker.ping(10),
+        evaluate,
+        evaluate,
+        lambda worker: worker.evaluate(say("sleep 0.2"), chance.random() * 0.1),
+        call_off,
+        kill,
+    ]
+    while time.monotonic() < end:
+        asked += 1
+        with suppress(WorkerError, ProcessLookupError):
+            chance.choice(acts)(pool.workers[chance.choice(NAMES)])
+    return wrong
+
+
+def test_whatever_many_threads_ask_while_workers_are_killed_every_call_ends(make_pool) -> None:
+    """Nothing hangs, and each answer is its asker's own."""
+    pool = make_pool("act", workers=NAMES, restart=EVER, grace_s=0.2, recycle_after=50)
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    end = time.monotonic() + 3
+    with ThreadPoolExecutor(8) as threads:
+        wrong = list(threads.map(lambda number: ask_anything(pool, number, seed, end), range(8)))
+
+    assert wrong == [[]] * 8
+    assert pool.failure is None
+    assert pool.drain(20)
+    stats = pool.stats()
+    assert all(worker["done"] > 0 and worker["waiting"] == 0 for worker in stats.values())
+    assert sum(worker["gaps"] + worker["reordered"] for worker in stats.values()) == 0
 
 
 def test_errors_of_workers_are_all_of_one_family() -> None:
