@@ -123,6 +123,13 @@ def message_text(message: Any) -> Any:
     return msgspec.Raw(text)
 
 
+def context_text(context: Mapping[str, Any], faults: list[Fault]) -> None:
+    """Add the faults of a worker's settings that cannot be told to its process."""
+    found: list[Fault] = []
+    payload_text(dict(context), found, MAX_FRAME_BYTES // 2)
+    faults += [Fault(fault.field.replace("payload", "context", 1), fault.problem) for fault in found]
+
+
 def evaluation_of(given: Any, message_id: str) -> Evaluation:
     """What an evaluator gave, as an evaluation of that message. Raises ValueError or TypeError when it is none."""
     if isinstance(given, Evaluation):

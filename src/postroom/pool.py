@@ -21,9 +21,10 @@ from . import pool_loop
 from .clock import SYSTEM
 from .errors import Fault, InvalidMessage, PoolFailed, WorkerError, WorkerNotReady, WorkerStopped, WorkerTimeout
 from .evaluation import Evaluation
-from .frames import message_text
+from .frames import context_text, message_text
 from .hooks import Listener
 from .message import check_name, check_span
+from .platform import current_pid
 from .pool_request import NEVER_NS, Backlog, Policy, Request
 from .pool_worker import EVALUATE_TIMEOUT_S, EVENTS, Plan, PoolWorker
 from .supervisor import Recycling, RestartPolicy
@@ -85,6 +86,7 @@ class WorkerPool:
             show=show,
         )
         self._workers: dict[str, PoolWorker] = {}
+        self._starting: list[PoolWorker] = []
         #: The workers by name. A view: it changes as workers come and go.
         self.workers: Mapping[str, PoolWorker] = MappingProxyType(self._workers)
         #: Why the pool has failed, if it has.
@@ -96,6 +98,7 @@ class WorkerPool:
         self._closed = False
         self._known: dict[str, dict[str, Request]] = {}  # evaluated before anybody asked (`follow`)
         self._services: list[Answering | Following] = []
+        self._pid = current_pid()
         self._loop = pool_loop.enter()
         try:
             self.initialize_workers(workers if isinstance(workers, Mapping) else {name: {} for name in workers})
@@ -129,6 +132,7 @@ class WorkerPool:
         for name, context in workers.items():
             faults: list[Fault] = []
             check_name("name", name, faults)
+            context_text(context, faults)
             if name in self._workers:
                 faults.append(Fault("name", f"there is a worker {name!r} in this pool already"))
             if faults:
@@ -136,15 +140,23 @@ class WorkerPool:
             made[name] = PoolWorker(name, context, self._plan, self._loop, self)
             for event, listener in self._listeners:
                 made[name].on(event, listener)
-        for worker in made.values():
-            worker.begin()
+        with self._lock:
+            self._check_open()
+            self._starting += made.values()  # whoever closes the pool meanwhile ends them too
         try:
             for worker in made.values():
+                worker.begin()
+            for worker in made.values():
                 worker.wait_ready()
+            with self._lock:
+                self._check_open()
+                self._workers.update(made)
         except BaseException:
             _end_all(made.values())
             raise
-        self._workers.update(made)
+        finally:
+            with self._lock:
+                self._starting = [worker for worker in self._starting if worker not in made.values()]
         return made
 
     def on(self, event: str, listener: Listener) -> None:
@@ -342,6 +354,9 @@ class WorkerPool:
 
         Whoever still waits gets WorkerStopped. After: no process of this pool runs. Takes under a second without drain_s.
         """
+        if current_pid() != self._pid:
+            self._closed = True  # the forked copy: everything in it belongs to the process before
+            return
         with self._lock:
             if self._closed:
                 return
@@ -350,7 +365,9 @@ class WorkerPool:
         if drain_s:
             self.drain(drain_s)
             self._closed = True
-        _end_all(self._workers.values())
+        with self._lock:
+            workers = [*self._workers.values(), *self._starting]
+        _end_all(workers)
         for service in tuple(self._services):
             service.close(0)
         pool_loop.leave()

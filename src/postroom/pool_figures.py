@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, deque
 from typing import Any, Final, NamedTuple
 
@@ -42,13 +43,19 @@ class Figures:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
         self._queue_delay: deque[float] = deque(maxlen=KEPT_SPANS)
         self._processing: deque[float] = deque(maxlen=KEPT_SPANS)
         self._round_trip: deque[float] = deque(maxlen=KEPT_SPANS)
 
+    def count(self, what: str, number: int = 1) -> None:
+        """Count something. From any thread: none is lost."""
+        with self._lock:
+            self.counts[what] += number
+
     def add(self, evaluation: Evaluation) -> None:
         """One more evaluation is done."""
-        self.counts["done"] += 1
+        self.count("done")
         self._queue_delay.append(evaluation.queue_delay_ms)
         self._processing.append(evaluation.processing_time_ms)
         self._round_trip.append(evaluation.round_trip_ms)

@@ -84,6 +84,12 @@ class Life:
         loop.watch(child.errors, lambda: self._on_output(child.errors))
 
     @property
+    def takes_work(self) -> bool:
+        """Whether it may be sent something: it is ready, nobody told it to end, and it can be talked to."""
+        talks = not (self.work.hung_up or self.side.hung_up)
+        return self.ready and talks and not self.retiring and self.asked is None
+
+    @property
     def ended(self) -> Ended | None:
         return self._child.ended
 
@@ -96,9 +102,7 @@ class Life:
         """How it ended, in words that follow a name."""
         if self.boot_error:
             return f"could not load its evaluator: {self.boot_error}"
-        if self.work.broken:
-            return f"said what is no frame ({self.work.broken})"
-        return self.killed_because or str(self.ended)
+        return self.work.broken or self.side.broken or self.killed_because or str(self.ended)
 
     # Ending
 
@@ -170,7 +174,8 @@ class Life:
         if (
             self.ended is None
         ):  # it ends, and that is told in a moment; or it closed its line, and nobody can talk to it
-            self.after(HANG_UP_S, lambda: self.kill("was killed: it hung up"))
+            broken = self.work.broken or self.side.broken
+            self.after(0 if broken else HANG_UP_S, lambda: self.kill(broken or "was killed: it hung up"))
         self._count_down()
 
     def _count_down(self) -> None:
@@ -189,8 +194,13 @@ class Life:
 
 def _start(evaluator: str, context: Mapping[str, Any]) -> tuple[Child, socket.socket]:
     """Start a process and tell it what to be. Returns it with our end of its side line."""
-    child = shared_server([MODULE]).start(TARGET)
     ours, theirs = socket.socketpair()
+    try:
+        child = shared_server([MODULE]).start(TARGET)
+    except BaseException:
+        ours.close()
+        theirs.close()
+        raise
     setup = {"evaluator": evaluator, "context": dict(context), "setting": caller_setting()}
     with theirs, suppress(BrokenPipeError, ConnectionResetError):  # it ended already: its status says how
         send_frame(child.control, json.dumps(setup).encode(), [theirs.fileno()])

@@ -54,8 +54,13 @@ class Line:
         self._hung_up = False
         self._finishing = False
         self._told_gone = False
-        #: Why the line was given up, if what came over it made no sense.
+        #: Why the line was given up, if it was; follows the worker's name.
         self.broken = ""
+
+    @property
+    def hung_up(self) -> bool:
+        """Whether nothing more will come over it."""
+        return self._hung_up
 
     @property
     def gaps(self) -> int:
@@ -145,6 +150,10 @@ class Line:
                 if not self._read(flags):
                     break
                 flags = _AT_ONCE  # the first wait was for all the time there was; what is left of it is less
+        except BaseException:
+            # Ctrl-C: what was read just now may be lost, and with it the place in the line
+            self._give_up("was killed: the reading of its line was interrupted")
+            raise
         finally:
             self._stop_leading()
 
@@ -186,13 +195,19 @@ class Line:
             try:
                 frames = self._incoming.feed(part)
             except BrokenFrame as broken:
-                self.broken = str(broken)
-            else:
-                self._take(frames)
-                return True
+                self._give_up(f"said what is no frame ({broken})")
+                return False
+            self._take(frames)
+            return True
         with self._lock:
             self._hung_up = True
         return False
+
+    def _give_up(self, why: str) -> None:
+        """Read no more: who knows where the next frame begins."""
+        with self._lock:
+            self.broken = self.broken or why
+            self._hung_up = True
 
     # In the loop's thread
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 from .clock import SYSTEM
 from .errors import InvalidMessage, WorkerError
 from .evaluation import Evaluation
+from .message import MAX_SPAN_S
 
 log = logging.getLogger("postroom")
 
@@ -34,6 +35,10 @@ class Request:
     )  # fmt: skip
 
     def __init__(self, message: Any, worker: str, timeout_s: float | None, attempts: int) -> None:
+        if timeout_s is not None and not (type(timeout_s) in (int, float) and 0 <= timeout_s <= MAX_SPAN_S):
+            raise InvalidMessage("timeout_s", f"must be 0 to {MAX_SPAN_S:.0f} seconds, or None, not {timeout_s!r}")
+        if type(attempts) is not int or attempts < 1:
+            raise InvalidMessage("attempts", f"must be a whole number of 1 or more, not {attempts!r}")
         self.id = next(_numbers)
         #: As it goes into a frame (`frames.message_text`).
         self.message = message

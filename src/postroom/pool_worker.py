@@ -31,6 +31,7 @@ from .errors import (
 from .evaluation import Evaluation
 from .frames import Error, Evaluate, Ping, Pong, Ready, Result, message_text
 from .hooks import Hooks, Listener
+from .platform import current_pid
 from .pool_figures import Figures
 from .pool_life import Life
 from .pool_loop import PoolLoop, Timer
@@ -81,11 +82,12 @@ class Keeper(Protocol):
 class _PingWait:
     """One who waits for a pong."""
 
-    __slots__ = ("done", "ended_ns", "gate")
+    __slots__ = ("busy_with", "done", "ended_ns", "gate")
 
     def __init__(self) -> None:
         self.done = False
         self.ended_ns = 0
+        self.busy_with: int | None = None
         self.gate = threading.Lock()
         self.gate.acquire()
 
@@ -107,6 +109,7 @@ class PoolWorker:
         self.figures = Figures()
         self.exits: list[Exit] = []
         self.state: State = "starting"
+        self._pid = current_pid()
         self._plan = plan
         self._loop = loop
         self._keeper = keeper
@@ -166,7 +169,8 @@ class PoolWorker:
         life = self._life
         now = {"state": self.state, "pid": self.pid, "memory_bytes": self.memory_bytes, "waiting": len(self._backlog)}
         lines = (life.work, life.side) if life is not None else ()
-        told = {"gaps": sum(line.gaps for line in lines), "reordered": sum(line.reordered for line in lines)}
+        counts = self.figures.counts
+        told = {name: counts[name] + sum(getattr(line, name) for line in lines) for name in ("gaps", "reordered")}
         return {**now, **self.figures.to_dict(), **told}
 
     def on(self, event: str, listener: Listener) -> Callable[[], None]:
@@ -192,6 +196,7 @@ class PoolWorker:
 
         Raises WorkerTimeout when no answer came in time, WorkerError when it has no process just now.
         """
+        self._check_process()
         life = self._life
         if life is None or not life.ready:
             raise self._refused() or WorkerNotReady(f"worker {self.name} is not ready: it is {self.state}", self.name)
@@ -214,10 +219,10 @@ class PoolWorker:
         if not wait.ended_ns:
             if wait.done:
                 raise WorkerDied(f"worker {self.name} ended while it was pinged", self.name)
-            self.figures.counts["pings_lost"] += 1
+            self.figures.count("pings_lost")
             raise WorkerTimeout(f"worker {self.name} did not answer a ping within {timeout_s:g} s", self.name)
         latency_ms = (wait.ended_ns - started_ns) / 1e6
-        self._tell("pong", latency_ms=latency_ms)
+        self._tell("pong", latency_ms=latency_ms, busy_with=wait.busy_with)
         return latency_ms
 
     def evaluate(
@@ -281,8 +286,15 @@ class PoolWorker:
         refusal = self._refusal
         return None if refusal is None else _again(refusal)
 
+    def _check_process(self) -> None:
+        if current_pid() != self._pid:
+            raise WorkerStopped(
+                "this pool was made before the process forked; fork first, or make one in each", self.name
+            )
+
     def _admit(self, request: Request) -> Life | None:
         """Send it, or let it wait. Returns the process whose answer is to be read. Raises when it is refused."""
+        self._check_process()
         dropped: Request | None = None
         sent_to: Life | None = None
         with self._lock:
@@ -308,21 +320,21 @@ class PoolWorker:
         if policy == "drop_oldest":
             return
         if policy == "refuse" or self._loop.is_here():
-            self.figures.counts["refused"] += 1
+            self.figures.count("refused")
             raise QueueFull(f"{len(self._backlog)} requests wait for worker {self.name} already", self.name)
         self._blocked += 1
         try:
             while self._backlog.full and self._refusal is None:
                 left_s = _left_s(request)
                 if left_s == 0:
-                    self.figures.counts["timed_out"] += 1
+                    self.figures.count("timed_out")
                     raise WorkerTimeout(f"no place in the queue of worker {self.name} came free in time", self.name)
                 self._space.wait(left_s)
         finally:
             self._blocked -= 1
 
     def _has_hand_free(self, life: Life) -> bool:
-        return life.ready and not life.retiring and life.asked is None and len(life.running) < self._plan.in_hand
+        return life.takes_work and len(life.running) < self._plan.in_hand
 
     def _send(self, life: Life, request: Request) -> None:
         """Hand a request to a process. With the lock."""
@@ -343,7 +355,7 @@ class PoolWorker:
         """End a request with an error, and count it. Hold no lock."""
         ended = request.end(error)
         if ended:
-            self.figures.counts[count] += 1
+            self.figures.count(count)
         return ended
 
     # Deadlines
@@ -466,10 +478,10 @@ class PoolWorker:
             life.work.answered()
             self._consider_recycling(life)
         if request is None:
-            self.figures.counts["unknown"] += 1
+            self.figures.count("unknown")
             return None
         if request.done or request.attempt != attempt:
-            self.figures.counts["late"] += 1
+            self.figures.count("late")
             return None
         return request
 
@@ -482,8 +494,9 @@ class PoolWorker:
                 life.side.answered()
                 wait = self._pings.pop(frame.ping, None)
                 if wait is None:
-                    self.figures.counts["late"] += 1
+                    self.figures.count("late")
                 else:
+                    wait.busy_with = frame.busy_with
                     wait.end(now_ns)
 
     def _take_ready(self, life: Life, frame: Ready) -> None:
@@ -521,13 +534,25 @@ class PoolWorker:
         self._restart_timer = None
         if self._refusal is not None:
             return
-        life = Life(self, self._plan.evaluator, self.context, self._loop, show=self._plan.show)
+        try:
+            life = Life(self, self._plan.evaluator, self.context, self._loop, show=self._plan.show)
+        except Exception as error:  # noqa: BLE001  no descriptors left, for instance: whoever waits must hear of it
+            self._cannot_start(f"could not be started: {type(error).__name__}: {error}")
+            return
         late_s = self._plan.start_timeout_s
         life.after(late_s, lambda: None if life.ready else life.kill(f"was not ready within {late_s:g} s"))
         with self._lock:
             self._life = life
         life.work.expect(1)
         life.work.leave_to_loop()
+
+    def _cannot_start(self, how: str) -> None:
+        """There is no process, and no use in trying again."""
+        self.exits = [*self.exits, Exit(SYSTEM.steady_ns() / 1e9, "boot", how)]
+        if self._started.is_set():
+            self._keeper.give_up(self, how)
+        else:
+            self._stop_with(WorkerNotReady(f"worker {self.name} {how}", self.name), "failed")
 
     def _consider_recycling(self, life: Life) -> None:
         recycling = self._plan.recycling
@@ -560,7 +585,7 @@ class PoolWorker:
         if self._refusal is not None:
             self._finished()
         elif life.asked == "recycle":
-            self.figures.counts["recycled"] += 1
+            self.figures.count("recycled")
             self._begin()
         else:
             self._supervise(life)
@@ -590,7 +615,8 @@ class PoolWorker:
     def _supervise(self, life: Life) -> None:
         """Nobody asked for this end: start another process, or give up."""
         how = life.say_how()
-        self.exits = [*self.exits, Exit(SYSTEM.steady_ns() / 1e9, _cause(life), how)][-KEPT_EXITS:]
+        self.exits = [*self.exits, Exit(SYSTEM.steady_ns() / 1e9, _cause(life), how)]
+        self.exits = self.exits[-max(KEPT_EXITS, self._plan.restart.max_restarts + 1) :]
         if not self._started.is_set():  # whoever started it is told, and decides
             words = f"worker {self.name} {how}"
             self._stop_with(WorkerNotReady(f"{words}{_quoted(life.written)}", self.name, life.written), "failed")
@@ -599,7 +625,7 @@ class PoolWorker:
         if isinstance(decision, GiveUp):
             self._keeper.give_up(self, f"{decision.reason}{_quoted(life.written)}")
             return
-        self.figures.counts["restarts"] += 1
+        self.figures.count("restarts")
         log.warning("worker %s %s; it is started again", self.name, how, extra={"action": "worker_restart"})
         with self._lock:
             self.state = "restarting"
@@ -615,8 +641,8 @@ class PoolWorker:
 
     def _figure_lines(self, life: Life) -> None:
         for line in (life.work, life.side):
-            self.figures.counts["gaps"] += line.gaps
-            self.figures.counts["reordered"] += line.reordered
+            self.figures.count("gaps", line.gaps)
+            self.figures.count("reordered", line.reordered)
 
     # The end
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from postroom.pool import WorkerPool
+from postroom.pool_worker import PoolWorker
 from postroom.processes import shared_server
 
 PATIENCE_S = 20.0
@@ -56,6 +57,14 @@ def until(true: Callable[[], Any], otherwise: str, patience_s: float = PATIENCE_
     while not true():
         assert time.monotonic() < end, otherwise
         time.sleep(0.005)
+
+
+def wait_until_begun(worker: PoolWorker) -> None:
+    """Wait until a worker says that it is at work."""
+    busy: list[int | None] = []
+    forget = worker.on("pong", lambda event, detail: busy.append(detail["busy_with"]))
+    until(lambda: worker.ping(PATIENCE_S) and busy[-1] is not None, "it does not begin")
+    forget()
 
 
 def say(content: str, id: str = "m1") -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -457,7 +458,157 @@ def test_a_hundred_hung_tasks_are_gone_within_a_second_of_their_deadline(make_po
     assert max(took) < 1
 
 
+def ask_anything(pool: Any, number: int, seed: int, end: float) -> list[str]:
+    """Ping, ask, abort and kill at random until that moment. Returns the answers that were somebody else's."""
+    chance = random.Random(seed + number)
+    wrong: list[str] = []
+    asked = 0
+
+    def evaluate(worker: Any) -> None:
+        said = worker.evaluate(say(f"say {number}/{asked}"), 10).reasoning
+        if said != f"{number}/{asked}":
+            wrong.append(f"{number}/{asked} got {said}")
+
+    def call_off(worker: Any) -> None:
+        request = worker.submit(say("sleep 0.05"), 10)
+        worker.abort(request if chance.random() < 0.5 else None)
+        if not request.wait(20):
+            wrong.append(f"{request} did not end")
+
+    def kill(worker: Any) -> None:
+        if chance.random() < 0.2 and worker.pid is not None:
+            os.kill(worker.pid, signal.SIGKILL)
+
+    acts = [
+        lambda worker: worker.ping(10),
+        evaluate,
+        evaluate,
+        lambda worker: worker.evaluate(say("sleep 0.2"), chance.random() * 0.1),
+        call_off,
+        kill,
+    ]
+    while time.monotonic() < end:
+        asked += 1
+        with suppress(WorkerError, ProcessLookupError):
+            chance.choice(acts)(pool.workers[chance.choice(NAMES)])
+    return wrong
+
+
+def test_whatever_many_threads_ask_while_workers_are_killed_every_call_ends(make_pool) -> None:
+    """Nothing hangs, and each answer is its asker's own."""
+    pool = make_pool("act", workers=NAMES, restart=EVER, grace_s=0.2, recycle_after=50)
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    end = time.monotonic() + 3
+    with ThreadPoolExecutor(8) as threads:
+        wrong = list(threads.map(lambda number: ask_anything(pool, number, seed, end), range(8)))
+
+    assert wrong == [[]] * 8
+    assert pool.failure is None
+    assert pool.drain(20)
+    stats = pool.stats()
+    assert all(worker["done"] > 0 and worker["waiting"] == 0 for worker in stats.values())
+    assert sum(worker["gaps"] + worker["reordered"] for worker in stats.values()) == 0
+
+
 def test_errors_of_workers_are_all_of_one_family() -> None:
     for kind in (QueueFull, RequestDropped, WorkerDied, WorkerStopped, WorkerTimeout, PoolFailed, EvaluatorFailed):
         assert issubclass(kind, WorkerError)
     assert issubclass(WorkerTimeout, TimeoutError)
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ({"prompt": object()}, "context.prompt: must be JSON, not object"),
+        ({"temperature": float("nan")}, "context.temp"),
+    ],
+)
+def test_settings_that_cannot_be_told_to_a_process_are_refused(make_pool, settings, fault) -> None:
+    pool = make_pool("act")
+    with pytest.raises(InvalidMessage, match=fault):
+        pool.initialize_worker("ada", **settings)
+
+
+@pytest.mark.parametrize(("name", "value"), [("timeout_s", -1), ("timeout_s", float("nan")), ("attempts", 0)])
+def test_a_deadline_that_cannot_be_is_refused(make_pool, name, value) -> None:
+    pool = make_pool("act", workers=["ada"])
+    with pytest.raises(InvalidMessage, match=name):
+        pool.evaluate(say("say hi"), **{name: value})
+
+    assert pool.workers["ada"].load == 0
+
+
+def test_a_pool_that_is_closed_while_it_starts_a_worker_leaves_none_behind(make_pool) -> None:
+    pool = make_pool("slow_to_start", start_timeout_s=20)
+    caught: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            pool.initialize_worker("ada")
+        except BaseException as error:
+            caught.append(error)
+
+    starting = threading.Thread(target=start)
+    starting.start()
+    time.sleep(0.1)
+    pool.shutdown()
+    starting.join(30)
+
+    assert [type(error) for error in caught] in ([WorkerStopped], [WorkerNotReady])
+
+
+FORKS = """
+import os, sys
+sys.path.insert(0, {folder!r})
+import postroom
+if __name__ == "__main__":
+    with postroom.WorkerPool("pool.minds:act", workers=["ada"]) as pool:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                pool.evaluate({{"id": "m", "content": "say hi"}})
+            except postroom.WorkerStopped as error:
+                print(error, flush=True)
+            pool.shutdown()
+            with postroom.WorkerPool("pool.minds:act", workers=["ada"]) as another:
+                print(another.evaluate({{"id": "m", "content": "say of my own"}}).reasoning, flush=True)
+            os._exit(0)
+        os.waitpid(pid, 0)
+        print(pool.evaluate({{"id": "m", "content": "say hi"}}).reasoning)
+"""
+
+
+def test_a_fork_of_the_program_has_no_part_in_the_pool(tmp_path: Path) -> None:
+    program = tmp_path / "forks.py"
+    program.write_text(FORKS.format(folder=str(Path(__file__).parents[1])), encoding="utf-8")
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout.splitlines() == [
+        "this pool was made before the process forked; fork first, or make one in each",
+        "of my own",
+        "hi",
+    ]
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+sys.path.insert(0, {folder!r})
+import postroom
+if __name__ == "__main__":
+    with postroom.WorkerPool("pool.minds:act", workers=["ada"]) as pool:
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        try:
+            pool.evaluate({{"id": "m", "content": "sleep 60"}}, timeout_s=50)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        print(pool.evaluate({{"id": "m", "content": "say on we go"}}, timeout_s=50).reasoning)
+"""
+
+
+def test_a_ctrl_c_calls_off_what_was_waited_for_and_the_pool_goes_on(tmp_path: Path) -> None:
+    program = tmp_path / "interrupted.py"
+    program.write_text(INTERRUPTED.format(folder=str(Path(__file__).parents[1])), encoding="utf-8")
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout.splitlines() == ["interrupted", "on we go"]
