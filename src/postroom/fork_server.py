@@ -74,6 +74,16 @@ def load_target(name: str) -> Target:
     return target
 
 
+def take_over(setting: dict[str, Any]) -> None:
+    """In a child: be as the caller is now: environment, folder, where modules are looked for."""
+    os.environ.clear()
+    os.environ.update(setting["environment"])
+    with suppress(OSError, TypeError):  # the folder is gone
+        os.chdir(setting["folder"])
+    sys.path[:] = setting["path"]
+    sys.argv[:] = setting["words"]
+
+
 def main(control: int, caller: int, preload: list[str]) -> NoReturn:
     """Serve one caller until it closes its end of the socket or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who tells us

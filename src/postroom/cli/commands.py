@@ -96,6 +96,15 @@ COMMANDS: Final[dict[str, Command]] = {
             "postroom session clean --older-than 7d",
         ),
     ),
+    "pool": Command(
+        "pool",
+        "check that a pool of workers does what it must, on this machine",
+        (
+            "postroom pool check",
+            "postroom pool check skeleton evaluation integration",
+            "postroom pool check inference --json",
+        ),
+    ),
     "as": Command(
         "run_as", "run a program as an agent", ("postroom as bob -- python worker.py --fast",), function="run_as"
     ),
@@ -153,6 +162,6 @@ GROUPS: Final = (
     ("Channels", ("publish", "subscribe", "unsubscribe")),
     ("Tasks and files", ("board", "reserve", "unreserve")),
     ("Looking, which changes nothing", ("status", "top", "agents", "mailboxes", "peek", "receipt", "dead", "sql")),
-    ("Sessions", ("session",)),
+    ("Sessions and workers", ("session", "pool")),
     ("Rooms", ("init", "doctor", "requeue", "replay", "as", "demo", "bench", "nats", "completion")),
 )
