@@ -24,7 +24,7 @@ from postroom.frames import Pong, Result
 from postroom.pool import WorkerPool
 from postroom.supervisor import RestartPolicy
 
-from .conftest import say, until, wait_until_begun
+from .conftest import say, stop, until, wait_until_begun
 
 EVER = RestartPolicy(max_restarts=10_000, backoff_s=0)
 
@@ -368,7 +368,7 @@ def test_requests_with_and_without_a_deadline_go_together(make_pool) -> None:
 
 def test_a_ping_to_a_worker_that_is_stopped_runs_out_of_time(make_pool) -> None:
     ada = make_pool("plain").initialize_worker("ada")
-    os.kill(ada.pid, signal.SIGSTOP)
+    stop(ada.pid)
     with pytest.raises(WorkerTimeout, match="worker ada did not answer a ping within 0.1 s"):
         ada.ping(timeout_s=0.1)
 
@@ -380,7 +380,7 @@ def test_a_ping_to_a_worker_that_is_stopped_runs_out_of_time(make_pool) -> None:
 @pytest.mark.slow
 def test_a_large_message_to_a_worker_that_is_stopped_blocks_nobody(make_pool) -> None:
     ada = make_pool("act", grace_s=0.1, restart=EVER).initialize_worker("ada")
-    os.kill(ada.pid, signal.SIGSTOP)
+    stop(ada.pid)
     with pytest.raises(WorkerTimeout):
         ada.evaluate(say("say " + "x" * 5_000_000), timeout_s=0.2)
 
