@@ -45,7 +45,11 @@ def make_pool(request: pytest.FixtureRequest) -> Iterator[Callable[..., WorkerPo
     if not {"room", "sqlite_room"} & set(request.fixturenames):  # a room opens descriptors as it goes
         until(lambda: descriptors() <= before, "descriptors are left open")
     ours = ("postroom pool", "postroom follow")
-    until(lambda: not [t for t in threading.enumerate() if t.name.startswith(ours)], "a thread is left")
+    until(lambda: not threads_named(ours), f"threads are left: {threads_named(ours)}")
+
+
+def threads_named(beginnings: tuple[str, ...]) -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(beginnings)]
 
 
 def descriptors() -> int:
