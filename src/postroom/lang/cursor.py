@@ -1,0 +1,152 @@
+"""A place among the tokens, and how to go on after a fault: what every part of the parser stands on."""
+
+from __future__ import annotations
+
+from typing import Final, NoReturn
+
+from .lexer import CLOSERS, KEYWORDS, OPENERS, Tokens
+from .problems import Problem
+from .source import Span
+
+#: Deeper than any program a person writes, and shallow enough for Python to compile what comes of it.
+MAX_NESTING: Final = 400
+MAX_PROBLEMS: Final = 20
+
+_NAMES: Final = {
+    "eof": "the end of the file",
+    "newline": "the end of the line",
+    '"': "a string",
+    'end"': "the end of the string",
+    "single": "a string",
+    "prompt{": "a prompt",
+    "do{": "do {",
+    "$(e": "$(",
+    "($": "($",
+    "$": "a command",
+}
+
+
+class Stop(Exception):  # noqa: N818  (a fault was found; somebody further out goes on after it)
+    """Raised where a fault is found; caught where reading can go on."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        super().__init__(problem.message)
+
+
+class Cursor:
+    """The tokens with a place among them. `kind` of the token at the place is `self.kinds[self.i]`."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self.tokens = tokens
+        self.source = tokens.source
+        self.kinds = tokens.kinds
+        self.starts = tokens.starts
+        self.ends = tokens.ends
+        self.values = tokens.values
+        self.i = 0
+        self.depth = 0
+        self.free = 0  # inside brackets, where a new line means nothing
+        self.problems: list[Problem] = list(tokens.problems)
+
+    # ---------------------------------------------------------------- places
+
+    def span(self, start: int) -> Span:
+        """From an offset to the end of the token before the place."""
+        return Span(self.source, start, self.ends[self.i - 1])
+
+    def here(self) -> Span:
+        """The token at the place."""
+        return Span(self.source, self.starts[self.i], self.ends[self.i])
+
+    # ---------------------------------------------------------------- steps
+
+    def accept(self, kind: str) -> bool:
+        """Steps over a token of this kind, if it is one."""
+        if self.kinds[self.i] == kind:
+            self.i += 1
+            return True
+        return False
+
+    def expect(self, kind: str, what: str = "") -> int:
+        """Steps over a token of this kind and gives its start; anything else is a fault."""
+        if self.kinds[self.i] != kind:
+            self.unexpected(what or kind)
+        self.i += 1
+        return self.starts[self.i - 1]
+
+    def skip_newlines(self) -> None:
+        kinds = self.kinds
+        while kinds[self.i] == "newline":
+            self.i += 1
+
+    def skip_separators(self) -> None:
+        kinds = self.kinds
+        while kinds[self.i] in {"newline", ";"}:
+            self.i += 1
+
+    def after_newlines(self) -> str:
+        """The kind of the next token that is not the end of a line; the place stays."""
+        i, kinds = self.i, self.kinds
+        while kinds[i] == "newline":
+            i += 1
+        return kinds[i]
+
+    def identifier(self, what: str) -> str:
+        """A name that somebody chose; a word of the language is a fault that says so."""
+        if self.kinds[self.i] != "name":
+            if self.kinds[self.i] in KEYWORDS:
+                self.fail("keyword", f"{self.kinds[self.i]} is a word of the language and cannot be {what}")
+            self.unexpected(what)
+        self.i += 1
+        return self.values[self.i - 1]
+
+    def key(self, what: str) -> str:
+        """The name of a field: any name, also a word of the language."""
+        if self.kinds[self.i] != "name" and self.kinds[self.i] not in KEYWORDS:
+            self.unexpected(what)
+        self.i += 1
+        return self.values[self.i - 1]
+
+    # ---------------------------------------------------------------- faults
+
+    def found(self) -> str:
+        """The token at the place, in words."""
+        kind = self.kinds[self.i]
+        if kind in _NAMES:
+            return _NAMES[kind]
+        text = self.source.text[self.starts[self.i] : self.ends[self.i]]
+        return text if len(text) <= 30 else text[:27] + "..."
+
+    def unexpected(self, what: str, hint: str = "") -> NoReturn:
+        self.fail("syntax", f"expected {what}, found {self.found()}", hint)
+
+    def fail(self, code: str, message: str, hint: str = "", span: Span | None = None) -> NoReturn:
+        raise Stop(Problem(span or self.here(), code, message, hint=hint))
+
+    def deeper(self) -> None:
+        """One level further in. The caller takes it back when it is out again."""
+        self.depth += 1
+        if self.depth > MAX_NESTING:
+            self.fail("nesting", f"nested more than {MAX_NESTING} levels deep")
+
+    def note(self, problem: Problem) -> None:
+        """Keeps a fault, unless it only follows from something that is never closed."""
+        cut_off = self.tokens.cut_off
+        if (cut_off is None or problem.span.start < cut_off) and len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(problem)
+
+    def skip_statement(self) -> None:
+        """Goes on at the next line, `;` or the `}` that ends the block; whatever is opened on the way is skipped whole."""
+        open_ones = 0
+        kinds = self.kinds
+        while (kind := kinds[self.i]) != "eof":
+            if kind in OPENERS:
+                open_ones += 1
+            elif kind in CLOSERS:
+                if open_ones == 0 and kind == "}":
+                    return
+                open_ones = max(0, open_ones - 1)
+            elif open_ones == 0 and kind in {"newline", ";"}:
+                return
+            self.i += 1

@@ -1,0 +1,682 @@
+"""The tree of a Patchwork program: what the parser makes, and what the checks, the formatter and the compiler read.
+
+Every node has a `span`: `span.file`, `span.line`, `span.column`, `span.end_line`, `span.end_column`, `span.text`.
+Nodes compare by identity; `same` compares two trees by what they say, without their places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from .source import Span
+
+tree = dataclass(slots=True, eq=False)
+
+
+@tree
+class Node:
+    """Anything that stands in a source."""
+
+    span: Span = field(repr=False)
+
+
+# ---------------------------------------------------------------- a file
+
+
+@tree
+class Comment(Node):
+    """`# text`; `own_line` when nothing but spaces stands before it on its line. Only the formatter needs them."""
+
+    text: str
+    own_line: bool
+
+
+@tree
+class Module(Node):
+    """One file. `body` is the bare block of a file that is a program without a `main` worker; its last value is the result."""
+
+    items: list[Item]
+    body: Block | None
+    comments: list[Comment] = field(repr=False)
+
+
+# ---------------------------------------------------------------- declarations
+
+
+@tree
+class ImportName(Node):
+    """One imported module. `path` ("std", "log") is bound as `name` ("log"): its last part. Relative: written with `./`."""
+
+    path: tuple[str, ...]
+    name: str
+    relative: bool
+
+
+@tree
+class Import(Node):
+    """`import ./{a, b}`, `import ./a`, `import foo.bar`, `import std.log`."""
+
+    names: list[ImportName]
+
+
+@tree
+class Param(Node):
+    """A parameter, with its type when one is written."""
+
+    name: str
+    type: TypeNode | None
+
+
+@tree
+class Annotation(Node):
+    """`@skill narrate`; without an argument the method's own name is meant (`argument` is None then)."""
+
+    name: str
+    argument: str | None
+
+
+@tree
+class Function(Node):
+    """`worker`, `skill`, `fun`, or a trait's method; `kind` says which ("method" for the last).
+
+    `doc` is the text of the comment lines right above it, without their `#`; "" when there are none.
+    """
+
+    kind: str
+    name: str
+    name_span: Span = field(repr=False)
+    params: list[Param]
+    returns: TypeNode | None
+    body: Block
+    exported: bool
+    default: bool
+    annotations: list[Annotation]
+    doc: str
+
+
+@tree
+class Trait(Node):
+    """`trait Name: Agent { methods }`: a plugin; its annotated methods are the entry points."""
+
+    name: str
+    name_span: Span = field(repr=False)
+    base: TypeNode | None
+    methods: list[Function]
+    exported: bool
+    default: bool
+    doc: str
+
+
+@tree
+class TypeDecl(Node):
+    """`type Name = Type`, at the top of a file or as a statement."""
+
+    name: str
+    name_span: Span = field(repr=False)
+    type: TypeNode
+    exported: bool
+    doc: str
+
+
+# ---------------------------------------------------------------- types
+
+
+@tree
+class TypeName(Node):
+    """A named type: `string number int float bool boolean null void any object list`, or a declared one."""
+
+    name: str
+
+
+@tree
+class TypeLiteral(Node):
+    """A single value as a type: `"ok"`, `3`, `true`."""
+
+    value: str | int | float | bool
+
+
+@tree
+class TypeList(Node):
+    """`[element]`: a list of any length."""
+
+    element: TypeNode
+
+
+@tree
+class TypeField(Node):
+    """One field of an object type; `optional` when written `name?: type`."""
+
+    name: str
+    type: TypeNode
+    optional: bool
+
+
+@tree
+class TypeObject(Node):
+    """`{ field: type, ... }`."""
+
+    fields: list[TypeField]
+
+
+@tree
+class TypeUnion(Node):
+    """`A | B`: one of them."""
+
+    options: list[TypeNode]
+
+
+# ---------------------------------------------------------------- statements
+
+
+@tree
+class Block(Node):
+    """`{ statements }`: a scope of its own."""
+
+    statements: list[Statement]
+
+
+@tree
+class If(Node):
+    """`if condition { } else ...`; `otherwise` is a block, another `If` (else-if), or None."""
+
+    condition: Expr
+    then: Block
+    otherwise: Block | If | None
+
+
+@tree
+class For(Node):
+    """`for var pattern in iterable { }`: the items of a list, the lines of a string, the keys of an object."""
+
+    target: Pattern
+    iterable: Expr
+    body: Block
+
+
+@tree
+class While(Node):
+    """`while condition { }`, with or without parentheses."""
+
+    condition: Expr
+    body: Block
+
+
+@tree
+class Var(Node):
+    """`var pattern = value`; without a value the name is null."""
+
+    target: Pattern
+    value: Expr | None
+
+
+@tree
+class Return(Node):
+    """`return value`, or `return` alone, which gives null."""
+
+    value: Expr | None
+
+
+@tree
+class Succeed(Node):
+    """`succeed`: ends the function well, with null."""
+
+
+@tree
+class Break(Node):
+    """`break`: ends the innermost loop."""
+
+
+@tree
+class Continue(Node):
+    """`continue`: goes on with the innermost loop's next turn."""
+
+
+@tree
+class Try(Node):
+    """`try { } catch name { }`; `name` is None when the error is not looked at."""
+
+    body: Block
+    name: str | None
+    name_span: Span | None = field(repr=False)
+    handler: Block
+
+
+@tree
+class RunShell(Node):
+    """`$ command`: runs it, output streams; a failing command raises."""
+
+    command: ShellNode
+
+
+@tree
+class WriteFile(Node):
+    """`value > "file"` or `value >> "file"` as a statement. Two numbers are compared instead: that is the statement's value."""
+
+    value: Expr
+    op: str
+    target: Expr
+
+
+@tree
+class ExprStatement(Node):
+    """An expression for its effect; the last one of a bare block is the program's result."""
+
+    value: Expr
+
+
+# ---------------------------------------------------------------- patterns
+
+
+@tree
+class IgnorePattern(Node):
+    """`_`: takes a value and forgets it."""
+
+
+@tree
+class NamePattern(Node):
+    """A new name, with its type when one is written."""
+
+    name: str
+    type: TypeNode | None
+
+
+@tree
+class PatternField(Node):
+    """One field of an object pattern: the field's name is the new name; what may follow is its type."""
+
+    name: str
+    type: TypeNode | None
+
+
+@tree
+class ObjectPattern(Node):
+    """`{ a, b: Type }`."""
+
+    fields: list[PatternField]
+
+
+@tree
+class ListPattern(Node):
+    """`[a, _, [b, c]]`."""
+
+    items: list[Pattern]
+
+
+# ---------------------------------------------------------------- expressions
+
+
+@tree
+class Name(Node):
+    """A variable, parameter, function, import or builtin."""
+
+    name: str
+
+
+@tree
+class Number(Node):
+    """`3` (int) or `1.5`, `2e3` (float)."""
+
+    value: int | float
+
+
+@tree
+class Bool(Node):
+    """`true` or `false`."""
+
+    value: bool
+
+
+@tree
+class Null(Node):
+    """`null`."""
+
+
+@tree
+class Self(Node):
+    """`self`: only `self.session...` and `self.delegate([...])` mean something."""
+
+
+@tree
+class ExitStatus(Node):
+    """`$?`: the exit code of the last command."""
+
+
+@tree
+class TextPart(Node):
+    """Literal text of a string or prompt: escapes are resolved and, in prompts, the common indentation is gone."""
+
+    text: str
+
+
+@tree
+class Interpolation(Node):
+    """A value inside a string or prompt: `$x`, `${expr}`, in a string `$(expr)`, in a prompt `$(command)`.
+
+    `joined` when written `$@{list}`: the items, joined with ", ".
+    """
+
+    value: Expr
+    joined: bool
+
+
+@tree
+class String(Node):
+    """`"text ${expr}"`, or `'text'` (nothing is interpolated). Parts alternate as written; no parts: the empty string."""
+
+    parts: list[TextPart | Interpolation]
+
+
+@tree
+class ListExpr(Node):
+    """`[a, b]`."""
+
+    items: list[Expr]
+
+
+@tree
+class ObjectField(Node):
+    """`key: value`, `"any key": value`, or the shorthand `x` (its value is then the `Name` x, `shorthand` is true)."""
+
+    key: str
+    value: Expr
+    shorthand: bool
+
+
+@tree
+class ObjectExpr(Node):
+    """`{ key: value, ... }`."""
+
+    fields: list[ObjectField]
+
+
+@tree
+class Paren(Node):
+    """`(expr)`: means what is inside."""
+
+    value: Expr
+
+
+@tree
+class Unary(Node):
+    """`!x` or `-x`."""
+
+    op: str
+    operand: Expr
+
+
+@tree
+class Throw(Node):
+    """`throw value`: an expression, so that `x || throw "none"` reads well."""
+
+    value: Expr
+
+
+@tree
+class Binary(Node):
+    """`left op right`; op is one of `|| && == != < > <= >= + - * / %`. `||` and `&&` give one of their sides, and stop early."""
+
+    op: str
+    left: Expr
+    right: Expr
+
+
+@tree
+class Range(Node):
+    """`first...last`, both included."""
+
+    first: Expr
+    last: Expr
+
+
+@tree
+class Pipe(Node):
+    """`value | into`: `into` is a command, which gets the value as standard input, or a function, which gets it as argument."""
+
+    value: Expr
+    into: Expr
+
+
+@tree
+class Assign(Node):
+    """`target = value`; the target is a `Name`, `Member` or `Index`. Its value is the value."""
+
+    target: Expr
+    value: Expr
+
+
+@tree
+class Increment(Node):
+    """`x++` or `x--`; its value is what x was before."""
+
+    target: Expr
+    op: str
+
+
+@tree
+class Member(Node):
+    """`object.name`; with `?.` (`optional`) a null object or a missing field gives null."""
+
+    object: Expr
+    name: str
+    name_span: Span = field(repr=False)
+    optional: bool
+
+
+@tree
+class Index(Node):
+    """`object[index]`, or `object?.[index]`."""
+
+    object: Expr
+    index: Expr
+    optional: bool
+
+
+@tree
+class Call(Node):
+    """`callee(args)`."""
+
+    callee: Expr
+    args: list[Expr]
+
+
+@tree
+class Await(Node):
+    """`value.await`."""
+
+    value: Expr
+
+
+@tree
+class DoBlock(Node):
+    """`do { code }` inside a prompt: a step that the model may run. `number` counts from 1 within its prompt."""
+
+    number: int
+    body: Block
+
+
+@tree
+class Prompt(Node):
+    """`think { }` or `ask { }`; `kind` says which. The text of the parts is ready: dedented, and without its outer blank lines."""
+
+    kind: str
+    parts: list[TextPart | Interpolation | DoBlock]
+
+
+@tree
+class ShellExpr(Node):
+    """A command as a value. `mode`: "capture" `$(cmd)`, its output; "test" `($ cmd)`, true or false;
+    "lines" `($ cmd)` right after a loop's `in`, the lines of its output."""
+
+    mode: str
+    command: ShellNode
+
+
+# ---------------------------------------------------------------- commands
+
+
+@tree
+class ShellText(Node):
+    """Literal characters of a word. Only unquoted ones (`quoted` false) are open to globs, `~`."""
+
+    text: str
+    quoted: bool
+
+
+@tree
+class ShellValue(Node):
+    """A value in a word: always literal characters, never looked at again. `spread` (`$@{list}`): each item a word of its own."""
+
+    value: Expr
+    quoted: bool
+    spread: bool
+
+
+@tree
+class ShellWord(Node):
+    """One argument: its parts are glued together, so `"${x}"..HEAD` is one word. `""` is a word with one empty quoted text."""
+
+    parts: list[ShellText | ShellValue]
+
+
+@tree
+class ShellAssignment(Node):
+    """`NAME=word` before a command: its environment alone."""
+
+    name: str
+    value: ShellWord
+
+
+@tree
+class ShellRedirect(Node):
+    """`op`: `>` `>>` `<` open the file `target` for descriptor `fd`; `<<<` gives the word itself as input;
+    `&>` `&>>` send descriptors 1 and 2 to a file; `>&` makes `fd` a copy of `to_fd` (target is None)."""
+
+    op: str
+    fd: int
+    target: ShellWord | None
+    to_fd: int | None
+
+
+@tree
+class ShellCommand(Node):
+    """One program: its environment, its words (the first is the program), its redirections in order."""
+
+    assignments: list[ShellAssignment]
+    words: list[ShellWord]
+    redirects: list[ShellRedirect]
+
+
+@tree
+class ShellPipeline(Node):
+    """`a | b | c`: at least two commands."""
+
+    commands: list[ShellCommand]
+
+
+@tree
+class ShellChain(Node):
+    """`a && b` or `a || b` (`op`), two or more; `&&` binds tighter than `||`."""
+
+    op: str
+    parts: list[ShellNode]
+
+
+# ---------------------------------------------------------------- what may stand where
+
+TypeNode = TypeName | TypeLiteral | TypeList | TypeObject | TypeUnion
+Pattern = IgnorePattern | NamePattern | ObjectPattern | ListPattern
+ShellNode = ShellCommand | ShellPipeline | ShellChain
+Item = Import | Function | Trait | TypeDecl
+Expr = (
+    Name
+    | Number
+    | Bool
+    | Null
+    | Self
+    | ExitStatus
+    | String
+    | ListExpr
+    | ObjectExpr
+    | Paren
+    | Unary
+    | Throw
+    | Binary
+    | Range
+    | Pipe
+    | Assign
+    | Increment
+    | Member
+    | Index
+    | Call
+    | Await
+    | Prompt
+    | ShellExpr
+)
+Statement = (
+    If
+    | For
+    | While
+    | Var
+    | TypeDecl
+    | Return
+    | Succeed
+    | Break
+    | Continue
+    | Try
+    | RunShell
+    | WriteFile
+    | ExprStatement
+)
+
+_FIELDS: Final[dict[type, tuple[str, ...]]] = {}
+
+
+def fields_of(node: Node) -> tuple[str, ...]:
+    """The names of a node's fields, without the places."""
+    kind = type(node)
+    if kind not in _FIELDS:
+        names = kind.__dataclass_fields__
+        _FIELDS[kind] = tuple(name for name in names if name not in {"span", "name_span", "comments"})
+    return _FIELDS[kind]
+
+
+def children(node: Node) -> Iterator[Node]:
+    """The nodes right under a node, in the order in which they are written."""
+    for name in fields_of(node):
+        value = getattr(node, name)
+        if isinstance(value, Node):
+            yield value
+        elif isinstance(value, list):
+            for item in value:
+                if isinstance(item, Node):
+                    yield item
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """A node and everything under it, in the order in which it is written."""
+    waiting = [node]
+    while waiting:
+        at = waiting.pop()
+        yield at
+        waiting.extend(reversed(list(children(at))))
+
+
+def plain(node: Node) -> Any:
+    """What a tree says, as lists and dicts without places: for comparing, and for `--json`."""
+    said: dict[str, Any] = {"node": type(node).__name__}
+    for name in fields_of(node):
+        value = getattr(node, name)
+        if isinstance(value, Node):
+            said[name] = plain(value)
+        elif isinstance(value, list):
+            said[name] = [plain(item) if isinstance(item, Node) else item for item in value]
+        else:
+            said[name] = value
+    return said
+
+
+def same(one: Node, other: Node) -> bool:
+    """Whether two trees say the same; where it stands does not matter."""
+    return bool(plain(one) == plain(other))
