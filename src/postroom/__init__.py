@@ -31,6 +31,9 @@ if TYPE_CHECKING:
         DependencyCycle,
         Fault,
         InvalidMessage,
+        ModelError,
+        ModelMissing,
+        ModelTimeout,
         NoMail,
         NotAcked,
         NotAnswered,
@@ -57,6 +60,7 @@ if TYPE_CHECKING:
         UnknownTask,
         WrongDirection,
     )
+    from .evaluation import Evaluation
     from .held_task import HeldTask
     from .limits import CircuitBreaker, CircuitState, TokenBucket
     from .mailbox import Mailbox, Mailroom
@@ -83,6 +87,8 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "Session", "Mailroom", "Mailbox", "worker", "Worker", "WorkerCall", "Failure",
     # tasks and files
     "Board", "Task", "HeldTask", "Reservation", "Reserved", "patterns",
+    # personas that judge messages
+    "Evaluation",
     # the plain broker
     "CommunicationSystem", "Message", "TokenBucket", "CircuitBreaker", "CircuitState",
     # errors; errors.py draws the tree
@@ -92,6 +98,7 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "NoMail", "ReceiveTimeout", "NotAcked",
     "AskFailed", "PeerGone", "Refused", "NotAnswered", "AskTimeout",
     "CircuitOpen",
+    "ModelError", "ModelMissing", "ModelTimeout",
     "SessionFailed", "Deadlock", "SessionEnded", "UnknownSession", "NotStartable",
     "RoomError", "RoomNotFound", "RoomClosed", "RoomBusy", "RoomUnsafe", "RoomDamaged", "RoomUnreachable",
     "OutcomeUnknown",
@@ -116,6 +123,7 @@ _HOMES: Final = {
     "held_task": ("HeldTask",),
     "tasks": ("Task",),
     "reservations": ("Reservation", "Reserved"),
+    "evaluation": ("Evaluation",),
     "communications": ("CommunicationSystem", "Message"),
     "limits": ("TokenBucket", "CircuitBreaker", "CircuitState"),
 }
