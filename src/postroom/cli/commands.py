@@ -125,6 +125,15 @@ COMMANDS: Final[dict[str, Command]] = {
         "let others have the files",
         ("postroom unreserve 'src/api/**' --as worker-1", "postroom unreserve --all"),
     ),
+    "run": Command(
+        "run",
+        "run a Patchwork program",
+        (
+            "postroom run review.pw",
+            "postroom run pipeline.pw producer n=3 --json",
+            "postroom run historian.pw branch=feature --model ollama:llama3.2:3b --record answers.jsonl",
+        ),
+    ),
     "demo": Command("demo", "watch agents talk, one of them killed half-way", ("postroom demo",)),
     "bench": Command(
         "bench",
@@ -146,5 +155,6 @@ GROUPS: Final = (
     ("Tasks and files", ("board", "reserve", "unreserve")),
     ("Looking, which changes nothing", ("status", "top", "agents", "mailboxes", "peek", "receipt", "dead", "sql")),
     ("Sessions", ("session",)),
+    ("Programs", ("run",)),
     ("Rooms", ("init", "doctor", "requeue", "replay", "as", "demo", "bench", "completion")),
 )

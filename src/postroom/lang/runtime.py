@@ -157,7 +157,9 @@ def worker(function: Callable[..., Any]) -> Worker:
         context = Context(session.name, settings_from_environment(), session, worker=True)
         return run_in(context, function, *given)
 
-    return Worker(update_wrapper(run, function))
+    made = Worker(update_wrapper(run, function))
+    made.body = function  # type: ignore[attr-defined]  # for `postroom run`, which starts it in its own process
+    return made
 
 
 def run_in(context: Context, function: Callable[..., Any], *given: Any) -> Any:
