@@ -21,9 +21,7 @@ class ExpressionParser(TextParser):
     """Reads expressions."""
 
     def expression(self) -> n.Expr:
-        self.depth += 1
-        if self.depth > 400:
-            self.deeper()
+        self.deeper()
         start = self.starts[self.i]
         left = self._binary(1)
         if self.kinds[self.i] == "=":
@@ -111,7 +109,9 @@ class ExpressionParser(TextParser):
                 return left
 
     def _member(self, start: int, left: n.Expr, optional: bool) -> n.Expr:
-        if self.kinds[self.i] == "await" and not optional:
+        if self.kinds[self.i] == "await":
+            if optional:
+                self.unexpected("a member's name after ?.", "awaiting is written .await")
             self.i += 1
             return n.Await(self.span(start), left)
         at = self.starts[self.i]
