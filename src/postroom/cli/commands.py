@@ -134,6 +134,11 @@ COMMANDS: Final[dict[str, Command]] = {
             "postroom run historian.pw branch=feature --model ollama:llama3.2:3b --record answers.jsonl",
         ),
     ),
+    "build": Command(
+        "build",
+        "make a plugin of a Patchwork program, or Python",
+        ("postroom build historian.pw -o plugins/historian", "postroom build review.pw --python"),
+    ),
     "demo": Command("demo", "watch agents talk, one of them killed half-way", ("postroom demo",)),
     "bench": Command(
         "bench",
@@ -155,6 +160,6 @@ GROUPS: Final = (
     ("Tasks and files", ("board", "reserve", "unreserve")),
     ("Looking, which changes nothing", ("status", "top", "agents", "mailboxes", "peek", "receipt", "dead", "sql")),
     ("Sessions", ("session",)),
-    ("Programs", ("run",)),
+    ("Programs", ("run", "build")),
     ("Rooms", ("init", "doctor", "requeue", "replay", "as", "demo", "bench", "completion")),
 )

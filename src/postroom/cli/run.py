@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import signal
-import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from postroom.errors import PostroomError, SessionFailed
+from postroom.errors import PostroomError
 
 from . import exits, options, show
+from .programs import read_program, report
 
 if TYPE_CHECKING:
     from .call import Call
@@ -24,7 +24,9 @@ def run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--human", metavar="NAME", help="the agent who answers ask; else whoever sits at the terminal")
     parser.add_argument("--record", metavar="FILE", help="write every prompt and its answer to a file")
     parser.add_argument("--replay", metavar="FILE", help="answer prompts from such a file; no model is needed then")
-    parser.add_argument("--command-timeout", metavar="SPAN", type=options.seconds, help="end a command that takes longer")
+    parser.add_argument(
+        "--command-timeout", metavar="SPAN", type=options.seconds, help="end a command that takes longer"
+    )
     parser.add_argument("--answer-timeout", metavar="SPAN", type=options.seconds, help="how long an answer may take")
 
 
@@ -44,13 +46,9 @@ def run(call: Call) -> int:
     )
     signal.signal(signal.SIGTERM, _on_terminate)
     try:
-        result = Run(args.file, settings, args.room).start(name, words)
+        result = Run(read_program(args.file), settings, args.room).start(name, words)
     except PostroomError as error:
-        return _report(error, as_json=call.json)
-    except FileNotFoundError as error:
-        if error.filename is not None and str(error.filename) == args.file:
-            raise exits.UsageError(f"there is no program {args.file}") from None
-        raise
+        return report(error, as_json=call.json)
     _show(result, as_json=call.json)
     return exits.DONE
 
@@ -73,19 +71,3 @@ def _show(result: Any, *, as_json: bool) -> None:
         show.document({"result": result})
     elif result is not None:
         show.write(result if isinstance(result, str) else values.pretty(result))
-
-
-def _report(error: PostroomError, *, as_json: bool) -> int:
-    """Say what went wrong, with the place in the program."""
-    from postroom.lang.entries import WrongCall
-    from postroom.lang.problems import ProgramProblems
-    from postroom.lang.report import document_of, told
-
-    sys.stdout.flush()
-    if as_json:
-        show.document({"error": document_of(error)})
-    for line in told(error).split("\n"):
-        print(show.visible(line, keep="\t"), file=sys.stderr)
-    if isinstance(error, WrongCall | ProgramProblems):
-        return exits.USAGE
-    return exits.SESSION_FAILED if isinstance(error, SessionFailed) else exits.code_of(error)

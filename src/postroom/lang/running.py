@@ -7,6 +7,7 @@ processes of their own. Its session, and the room that it lies in, are opened wh
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -17,11 +18,12 @@ from postroom.config import FOLDER
 from postroom.errors import RoomNotFound
 
 from . import nodes as n
-from .compiler import MAIN_BLOCK
 from .compile_names import mangled
+from .compiler import MAIN_BLOCK
 from .context import MAIN, VARIABLE, Context, Settings
 from .entries import Entry, arguments_of, find_entry
 from .modules import Program, load_program
+from .problems import Problem
 from .programs import load_program_module, module_name, remember
 from .runtime import run_in
 
@@ -31,6 +33,12 @@ if TYPE_CHECKING:
 
 #: What the processes of workers need of the language.
 _PRELOAD: Final = ("postroom.lang.runtime", "postroom.lang.programs")
+
+
+def checked_program(path: str | Path) -> tuple[Program, list[Problem]]:
+    """A program that can be run, and the warnings about it. Raises ProgramProblems, with every fault, when it cannot."""
+    program = load_program(path)
+    return program, []
 
 
 class Needs:
@@ -52,14 +60,14 @@ class Needs:
 class Run:
     """One run of a program. Close it in any case: nothing that it started is left then."""
 
-    def __init__(self, path: str | Path, settings: Settings, room_url: str | None = None) -> None:
-        self._path = Path(path)
+    def __init__(self, program: Program, settings: Settings, room_url: str | None = None) -> None:
+        self.program = program
+        self.needs = Needs(program)
+        self._path = program.entry.path
         self._settings = settings
         self._room_url = room_url
         self._stack = ExitStack()
         self._room: Room | None = None
-        self.program = load_program(self._path)
-        self.needs = Needs(self.program)
 
     def start(self, name: str | None, words: Sequence[str]) -> Any:
         """Start a worker, function or method by its name, with words NAME=VALUE. Returns its result.
@@ -77,20 +85,22 @@ class Run:
         try:
             return run_in(context, function, *given)
         except BaseException as error:
-            self._stack.__exit__(type(error), error, error.__traceback__)
-            self._stack = ExitStack()
+            self._end_commands()
+            stack, self._stack = self._stack, ExitStack()
+            stack.__exit__(type(error), error, error.__traceback__)  # so that the session fails with it
             raise
         finally:
             self.close()
 
     def close(self) -> None:
         """End what still runs, close the session and the room. Safe to call twice."""
-        import sys
+        self._end_commands()
+        self._stack.close()
 
+    def _end_commands(self) -> None:
         pipeline = sys.modules.get("postroom.lang.pipeline")
         if pipeline is not None:
             pipeline.end_own()
-        self._stack.close()
 
     # What it needs
 

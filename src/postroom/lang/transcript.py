@@ -71,7 +71,9 @@ def read(path: str) -> list[dict[str, Any]]:
         with open(path, encoding="utf-8") as file:
             texts = file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadTranscript(f"the transcript {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise BadTranscript(
+            f"the transcript {path} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from None
     lines = []
     for number, text in enumerate(texts, 1):
         if not text.strip():
