@@ -46,6 +46,7 @@ LAYERS = (
         (*ROOM, "communications", "aio_waiting", "worker_thread", "aio_calls", "aio_serving", "aio_board", "aio"),
     ),
     ("running", ("evaluation", "inference")),
+    ("language", ("lang",)),
     ("doors", ("testing", "bench", "cli", "__main__")),
 )
 

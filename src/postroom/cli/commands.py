@@ -125,6 +125,20 @@ COMMANDS: Final[dict[str, Command]] = {
         "let others have the files",
         ("postroom unreserve 'src/api/**' --as worker-1", "postroom unreserve --all"),
     ),
+    "run": Command(
+        "run",
+        "run a Patchwork program",
+        (
+            "postroom run review.pw",
+            "postroom run pipeline.pw producer n=3 --json",
+            "postroom run historian.pw branch=feature --model ollama:llama3.2:3b --record answers.jsonl",
+        ),
+    ),
+    "build": Command(
+        "build",
+        "make a plugin of a Patchwork program, or Python",
+        ("postroom build historian.pw -o plugins/historian", "postroom build review.pw --python"),
+    ),
     "demo": Command("demo", "watch agents talk, one of them killed half-way", ("postroom demo",)),
     "bench": Command(
         "bench",
@@ -146,5 +160,6 @@ GROUPS: Final = (
     ("Tasks and files", ("board", "reserve", "unreserve")),
     ("Looking, which changes nothing", ("status", "top", "agents", "mailboxes", "peek", "receipt", "dead", "sql")),
     ("Sessions", ("session",)),
+    ("Programs", ("run", "build")),
     ("Rooms", ("init", "doctor", "requeue", "replay", "as", "demo", "bench", "completion")),
 )

@@ -8,7 +8,7 @@ from typing import Final
 
 from . import nodes as n
 from .builtins import BUILTINS
-from .compile_names import Names, assign, at, attribute, call, constant, function, listed, literal, load, mangled, thunk
+from .compile_names import Names, at, attribute, call, constant, function, listed, literal, load, mangled, thunk
 from .schemas import Schema, is_text, schema_of
 
 _OPERATORS: Final = {
@@ -56,7 +56,7 @@ class ExpressionCompiler:
 
     def expr(self, node: n.Expr) -> ast.expr:
         """The Python of an expression, with its place."""
-        made: ast.expr = at(node, _EXPRESSIONS[type(node)](self, node))
+        made: ast.expr = at(node, getattr(self, _EXPRESSIONS[type(node)])(node))
         return made
 
     def exprs(self, found: Sequence[n.Expr]) -> list[ast.expr]:
@@ -347,29 +347,29 @@ def is_bool(node: n.Expr) -> bool:
     return isinstance(node, n.Bool) or (isinstance(node, n.Unary) and node.op == "!")
 
 
-_C = ExpressionCompiler
-_EXPRESSIONS: Final[dict[type, Callable[..., ast.expr]]] = {
-    n.Name: _C._name,
-    n.Number: _C._constant,
-    n.Bool: _C._constant,
-    n.Null: _C._null,
-    n.Self: _C._self,
-    n.ExitStatus: _C._exit_status,
-    n.String: _C._string,
-    n.ListExpr: _C._list,
-    n.ObjectExpr: _C._object,
-    n.Paren: _C._paren,
-    n.Unary: _C._unary,
-    n.Throw: _C._throw,
-    n.Binary: _C._binary,
-    n.Range: _C._range,
-    n.Pipe: _C._pipe,
-    n.Assign: _C._assign,
-    n.Increment: _C._increment,
-    n.Member: _C._member,
-    n.Index: _C._index,
-    n.Call: _C._call,
-    n.Await: _C._await,
-    n.Prompt: _C._prompt,
-    n.ShellExpr: _C._shell_expr,
+#: The method for each kind of expression.
+_EXPRESSIONS: Final[dict[type, str]] = {
+    n.Name: "_name",
+    n.Number: "_constant",
+    n.Bool: "_constant",
+    n.Null: "_null",
+    n.Self: "_self",
+    n.ExitStatus: "_exit_status",
+    n.String: "_string",
+    n.ListExpr: "_list",
+    n.ObjectExpr: "_object",
+    n.Paren: "_paren",
+    n.Unary: "_unary",
+    n.Throw: "_throw",
+    n.Binary: "_binary",
+    n.Range: "_range",
+    n.Pipe: "_pipe",
+    n.Assign: "_assign",
+    n.Increment: "_increment",
+    n.Member: "_member",
+    n.Index: "_index",
+    n.Call: "_call",
+    n.Await: "_await",
+    n.Prompt: "_prompt",
+    n.ShellExpr: "_shell_expr",
 }

@@ -31,7 +31,7 @@ class Names:
     def __init__(self, globals: set[str], outer: Names | None = None) -> None:
         self._scopes: list[dict[str, str]] = [{}]
         self._own: set[str] = set()
-        self._taken = set(globals) | (outer._taken if outer else set())
+        self.taken: set[str] = set(globals) | (outer.taken if outer else set())
         self._outer = outer
         #: Names of functions around this one that are set in it.
         self.nonlocals: set[str] = set()
@@ -48,10 +48,10 @@ class Names:
         """A new name in the innermost block; returns what it is called in Python."""
         wanted = found = mangled(name)
         number = 2
-        while found in self._taken:
+        while found in self.taken:
             found = f"{wanted}_{number}"
             number += 1
-        self._taken.add(found)
+        self.taken.add(found)
         self._own.add(found)
         self._scopes[-1][name] = found
         return found
@@ -60,10 +60,10 @@ class Names:
         """A name for the compiler's own use."""
         found = f"{RUNTIME}_{purpose}"
         number = 2
-        while found in self._taken:
+        while found in self.taken:
             found = f"{RUNTIME}_{purpose}_{number}"
             number += 1
-        self._taken.add(found)
+        self.taken.add(found)
         return found
 
     def find(self, name: str) -> str | None:
@@ -93,18 +93,22 @@ class Names:
 
 
 def load(name: str) -> ast.expr:
+    """The value of a name."""
     return ast.Name(id=name, ctx=ast.Load())
 
 
 def store(name: str) -> ast.expr:
+    """A name that is set."""
     return ast.Name(id=name, ctx=ast.Store())
 
 
 def constant(value: Any) -> ast.expr:
+    """A constant."""
     return ast.Constant(value=value)
 
 
 def attribute(value: ast.expr, name: str) -> ast.expr:
+    """`value.name`."""
     return ast.Attribute(value=value, attr=name, ctx=ast.Load())
 
 
@@ -121,10 +125,12 @@ def literal(value: Any) -> ast.expr:
 
 
 def listed(items: list[ast.expr]) -> ast.expr:
+    """A list."""
     return ast.List(elts=items, ctx=ast.Load())
 
 
 def assign(name: str, value: ast.expr) -> ast.stmt:
+    """`name = value`."""
     return ast.Assign(targets=[store(name)], value=value)
 
 
@@ -148,6 +154,7 @@ def function(name: str, params: list[str], body: list[ast.stmt], decorators: lis
 
 
 def class_(name: str, base: ast.expr, body: list[ast.stmt]) -> ast.ClassDef:
+    """A class, made from a template too."""
     found = ast.parse("class C(B): pass").body[0]
     assert isinstance(found, ast.ClassDef)
     found.name, found.bases, found.body = name, [base], body or [ast.Pass()]
@@ -174,7 +181,7 @@ def place_rest(node: ast.AST, line: int = 1, column: int = 0, end_line: int = 1,
     waiting: list[tuple[ast.AST, int, int, int, int]] = [(node, line, column, end_line, end_column)]
     while waiting:
         at_node, line, column, end_line, end_column = waiting.pop()
-        if "lineno" in at_node._attributes:
+        if "lineno" in at_node._attributes:  # noqa: SLF001  it is how Python names them
             if not hasattr(at_node, "lineno"):
                 at_node.lineno, at_node.col_offset = line, column  # type: ignore[attr-defined]
                 at_node.end_lineno, at_node.end_col_offset = end_line, end_column  # type: ignore[attr-defined]

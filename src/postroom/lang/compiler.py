@@ -6,13 +6,26 @@ What is made calls nothing but `postroom.lang.runtime`. `compiled` gives code to
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
 from typing import Final
 
 from . import nodes as n
-from .compile_names import RUNTIME, Names, assign, at, attribute, call, class_, constant, function, load, mangled, place_rest, store
+from .compile_names import (
+    RUNTIME,
+    Names,
+    assign,
+    at,
+    attribute,
+    call,
+    class_,
+    constant,
+    function,
+    load,
+    mangled,
+    place_rest,
+    store,
+)
 from .compile_shell import ShellCompiler
 from .parser import deep_recursion
 
@@ -141,7 +154,8 @@ class _Compiler(ShellCompiler):
             return [at(node, ast.Return(value=self.expr(node.value)))]
         if value and isinstance(node, n.If):
             return self._if(node, value=True)
-        return _STATEMENTS[type(node)](self, node)
+        made: list[ast.stmt] = getattr(self, _STATEMENTS[type(node)])(node)
+        return made
 
     def _if(self, node: n.If, *, value: bool = False) -> list[ast.stmt]:
         test = self.condition(node.condition)
@@ -181,10 +195,11 @@ class _Compiler(ShellCompiler):
         if isinstance(node, n.Paren):
             return self._looped(node.value)
         if isinstance(node, n.Range):
-            made: ast.expr = at(node, call("span", self.expr(node.first), self.expr(node.last)))
-            return made
-        made = at(node, call("items", self.expr(node)))
-        return made
+            made = call("span", self.expr(node.first), self.expr(node.last))
+        else:
+            made = call("items", self.expr(node))
+        placed: ast.expr = at(node, made)
+        return placed
 
     def _var(self, node: n.Var) -> list[ast.stmt]:
         if isinstance(node.target, n.NamePattern):
@@ -267,18 +282,19 @@ class _Compiler(ShellCompiler):
         return [at(node, ast.Expr(value=self.expr(node.value)))]
 
 
-_STATEMENTS: Final[dict[type, Callable[..., list[ast.stmt]]]] = {
-    n.If: _Compiler._if,
-    n.While: _Compiler._while,
-    n.For: _Compiler._for,
-    n.Var: _Compiler._var,
-    n.TypeDecl: _Compiler._type,
-    n.Return: _Compiler._return,
-    n.Succeed: _Compiler._succeed,
-    n.Break: _Compiler._break,
-    n.Continue: _Compiler._continue,
-    n.Try: _Compiler._try,
-    n.RunShell: _Compiler._run_shell,
-    n.WriteFile: _Compiler._write_file,
-    n.ExprStatement: _Compiler._expression,
+#: The method for each kind of statement.
+_STATEMENTS: Final[dict[type, str]] = {
+    n.If: "_if",
+    n.While: "_while",
+    n.For: "_for",
+    n.Var: "_var",
+    n.TypeDecl: "_type",
+    n.Return: "_return",
+    n.Succeed: "_succeed",
+    n.Break: "_break",
+    n.Continue: "_continue",
+    n.Try: "_try",
+    n.RunShell: "_run_shell",
+    n.WriteFile: "_write_file",
+    n.ExprStatement: "_expression",
 }

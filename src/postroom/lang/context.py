@@ -25,6 +25,8 @@ MAIN: Final = "main"
 class Settings(NamedTuple):
     """How a program is run."""
 
+    #: The room of the run, once it is open.
+    room: str | None = None
     #: The language model, as `postroom.inference.open_model` understands it; None for what the surroundings ask for.
     model: str | None = None
     #: The agent of the room that answers `ask`; None for whoever sits at the terminal.

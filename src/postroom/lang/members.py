@@ -26,7 +26,7 @@ def _piece(value: Any, start: Any = 0, end: Any = None) -> Any:
 def _whole(value: object) -> int:
     if not values.is_number(value) or value != int(value):  # type: ignore[call-overload]
         raise WrongValue(f"this must be a whole number, not {shown(value)}")
-    return int(value)  # type: ignore[call-overload]
+    return int(value)  # type: ignore[call-overload, no-any-return]
 
 
 def _words(name: str, *given: object) -> None:
@@ -92,7 +92,7 @@ def _padding(value: str, width: Any, fill: Any) -> str:
     missing = _whole(width) - len(value)
     if missing <= 0 or not fill:
         return ""
-    return (fill * (missing // len(fill) + 1))[:missing]
+    return str(fill * (missing // len(fill) + 1))[:missing]
 
 
 _includes = _tests("includes", lambda value, part: part in value)
@@ -242,7 +242,7 @@ def _field_name(name: object) -> str:
 
 
 OBJECT: Final[dict[str, Callable[..., Any]]] = {
-    "keys": lambda value: list(value),
+    "keys": list,
     "values": lambda value: list(value.values()),
     "entries": lambda value: [[key, item] for key, item in value.items()],
     "has": lambda value, name: _field_name(name) in value,

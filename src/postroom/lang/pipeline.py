@@ -204,11 +204,11 @@ class _Running:
             names = {number.value: number.name for number in signal.Signals}
             ending = f"signal {-code} ({names.get(-code, 'unknown')})"
             code = 128 - code
-        if self._failed and code == 0:  # a program in the middle that was not there: what came out is not what was asked for
+        if (
+            self._failed and code == 0
+        ):  # a program in the middle that was not there: what came out is not what was asked for
             code, ending = self._failed_code, f"exit code {self._failed_code}"
-        return Outcome(
-            self._command, code, bytes(self._said), bytes(self._complained), ending, timed_out, self._failed
-        )
+        return Outcome(self._command, code, bytes(self._said), bytes(self._complained), ending, timed_out, self._failed)
 
     # Ending
 
@@ -323,7 +323,7 @@ def own_mark(*, guarded: bool) -> str:
 
 def end_own() -> None:
     """End everything that this process started, and what watched over it: the program is over."""
-    global _guard
+    global _guard  # noqa: PLW0603  (one process, one guard)
     if _guard is not None and _guard[0] == os.getpid():
         kill_marked(this_process())
         _guard[1].will("commands", None)

@@ -18,6 +18,11 @@ from types import ModuleType
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
+from . import nodes as n
+
+#: Trees of files that were read already, by their absolute paths.
+_known: dict[str, n.Module] = {}
+
 PREFIX: Final = f"{__name__}."
 SUFFIX: Final = ".pw"
 #: It has modules under it, though they lie in no folder of its own.
@@ -32,6 +37,11 @@ def module_name(path: str | os.PathLike[str]) -> str:
 def load_program_module(path: str | os.PathLike[str]) -> ModuleType:
     """The program of a file, compiled and ready."""
     return importlib.import_module(module_name(path))
+
+
+def remember(path: str | os.PathLike[str], tree: n.Module) -> None:
+    """This file was read already: it need not be read again to be loaded."""
+    _known[os.path.abspath(path)] = tree
 
 
 def load_module(importer: str, path: Sequence[str]) -> ModuleType:
@@ -63,7 +73,8 @@ class _Loader(Loader):
 
         scope: dict[str, Any] = module.__dict__
         scope["__file__"] = self._path
-        exec(compiled(parse_file(Path(self._path)), self._path), scope)  # noqa: S102  it is what the compiler made
+        tree = _known.pop(self._path, None) or parse_file(Path(self._path))
+        exec(compiled(tree, self._path), scope)  # noqa: S102  it is what the compiler made
 
 
 if not any(isinstance(finder, _Finder) for finder in sys.meta_path):

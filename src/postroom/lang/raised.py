@@ -1,11 +1,11 @@
 """What goes wrong while a Patchwork program runs, and where in the program it did.
 
-    ProgramError            something went wrong in a program; `place` says where
-        Thrown              the program said `throw`; `value` is what it threw
-        WrongValue          an operation got values that it has no meaning for
-        CommandFailed       a command ended with another code than 0, or could not be started
-            CommandTimeout  it ran longer than it may
-        NoAnswer            a prompt got no answer, or none of the shape that was asked for
+ProgramError            something went wrong in a program; `place` says where
+    Thrown              the program said `throw`; `value` is what it threw
+    WrongValue          an operation got values that it has no meaning for
+    CommandFailed       a command ended with another code than 0, or could not be started
+        CommandTimeout  it ran longer than it may
+    NoAnswer            a prompt got no answer, or none of the shape that was asked for
 """
 
 from __future__ import annotations

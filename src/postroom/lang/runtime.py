@@ -21,9 +21,24 @@ from .members import field, index, maybe_index, maybe_member, member, set_index,
 from .raised import ErrorValue, Thrown, WrongValue, located
 from .shell_words import home, matches, spread, word
 from .values import (
-    add, divide, equal, items, joined, less, less_or_equal, more, more_or_equal, multiply, negate, remainder, span,
-    span_list, subtract, take, truth,
-)  # fmt: skip
+    add,
+    divide,
+    equal,
+    items,
+    joined,
+    less,
+    less_or_equal,
+    more,
+    more_or_equal,
+    multiply,
+    negate,
+    remainder,
+    span,
+    span_list,
+    subtract,
+    take,
+    truth,
+)
 
 if TYPE_CHECKING:
     from postroom.mailbox import Mailbox, Mailroom
@@ -88,7 +103,9 @@ def _calls(workers: Any) -> Sequence[WorkerCall]:
         for found in workers:
             if not isinstance(found, WorkerCall):
                 kind = f"the worker {found.name} itself" if isinstance(found, Worker) else values.shown(found)
-                raise WrongValue(f"self.delegate takes a list of called workers, such as [a(1), b()], and here is {kind}")
+                raise WrongValue(
+                    f"self.delegate takes a list of called workers, such as [a(1), b()], and here is {kind}"
+                )
         return workers
     raise WrongValue("self.delegate takes a list of called workers, such as [a(1), b()]")
 
@@ -157,7 +174,9 @@ def worker(function: Callable[..., Any]) -> Worker:
         context = Context(session.name, settings_from_environment(), session, worker=True)
         return run_in(context, function, *given)
 
-    return Worker(update_wrapper(run, function))
+    made = Worker(update_wrapper(run, function))
+    made.body = function  # type: ignore[attr-defined]  # for `postroom run`, which starts it in its own process
+    return made
 
 
 def run_in(context: Context, function: Callable[..., Any], *given: Any) -> Any:
@@ -165,7 +184,7 @@ def run_in(context: Context, function: Callable[..., Any], *given: Any) -> Any:
     before = enter(context)
     try:
         return values.plain(function(Self(context), *given))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  whatever it was, it is told with its place
         raise located(error) from error.__cause__
     finally:
         enter(before)

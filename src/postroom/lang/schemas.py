@@ -90,7 +90,7 @@ def faults(value: Any, schema: Schema, place: str = "") -> list[str]:
 
 def _is(value: object, word: str) -> bool:
     if word == "integer":
-        return kind_of(value) == "number" and value == int(value)  # type: ignore[call-overload, no-any-return]
+        return kind_of(value) == "number" and value == int(value)  # type: ignore[call-overload]
     return kind_of(value) == word
 
 

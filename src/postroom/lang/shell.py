@@ -30,7 +30,9 @@ _SHOWN_COMMAND: Final = 200
 _BUILTINS: Final = {
     "cd": "each command runs in the program's folder; `env -C DIR command` and `git -C DIR` run in another one",
     "export": "write NAME=value before the command that needs it",
-    **dict.fromkeys(("source", ".", "alias", "set", "unset", "eval", "exec", "exit"), "it is a word of shells, no program"),
+    **dict.fromkeys(
+        ("source", ".", "alias", "set", "unset", "eval", "exec", "exit"), "it is a word of shells, no program"
+    ),
 }
 
 
@@ -134,13 +136,13 @@ def lines(what: Runnable, given: object = None) -> list[str]:
     return text.split("\n") if text else []
 
 
-def test(what: Runnable, given: object = None) -> bool:
+def test(what: Runnable, given: object = None) -> bool:  # noqa: PT028  it is no test of ours
     """`($ cmd)`: whether it ended with 0."""
     outcome = _run(what, given, capture=False)
     if outcome.timed_out:
         _check(outcome)
     if outcome.not_started:
-        print(f"{outcome.not_started}{_hint(outcome)}", file=sys.stderr)
+        sys.stderr.write(f"{outcome.not_started}{_hint(outcome)}\n")
     return outcome.code == 0
 
 

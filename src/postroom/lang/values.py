@@ -190,7 +190,7 @@ def multiply(one: Any, other: Any) -> Number:
 def divide(one: Any, other: Any) -> Number:
     """`one / other`: whole when it comes out even."""
 
-    def result() -> Number:
+    def result() -> Any:
         if isinstance(one, int) and isinstance(other, int) and one % other == 0:
             return one // other
         return one / other
@@ -303,7 +303,9 @@ def items(value: object) -> Iterable[Any]:
         return value.splitlines()
     if isinstance(value, dict):
         return tuple(value)
-    raise WrongValue(f"a loop goes through a list, the lines of a string or the fields of an object, not {shown(value)}")
+    raise WrongValue(
+        f"a loop goes through a list, the lines of a string or the fields of an object, not {shown(value)}"
+    )
 
 
 # Taking apart
@@ -322,7 +324,7 @@ def key_of(index: object, length: int) -> int:
     """An index into something of that length; an error that names both when there is nothing there."""
     if not is_number(index) or index != int(index):  # type: ignore[call-overload]
         raise WrongValue(f"a place in a list is a whole number, not {shown(index)}")
-    place = int(index)  # type: ignore[call-overload]
+    place: int = int(index)  # type: ignore[call-overload]
     if not 0 <= place < length:
         known = f"the last one is {length - 1}" if length else "it is empty"
         raise WrongValue(f"there is nothing at place {place}: {known}")
