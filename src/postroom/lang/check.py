@@ -16,7 +16,7 @@ from .flow import bare, ends, unreachable
 from .kinds import ANY, NULL, TYPE_NAMES, Kind, kind_of_type
 from .modules import LoadedModule, Program, read_program
 from .parser import deep_recursion
-from .problems import ERROR, Problem, near
+from .problems import ERROR, Problem, ProgramProblems, near
 from .scopes import Scope, Symbol
 from .source import Span
 
@@ -30,6 +30,17 @@ def check_file(path: str | Path) -> list[Problem]:
     if program is not None:
         problems = [*problems, *check_program(program)]
     return in_order(problems)
+
+
+def checked_program(path: str | Path) -> tuple[Program, list[Problem]]:
+    """A program that can be run, and the warnings about it. Raises `ProgramProblems`, with every fault, when it cannot."""
+    program, problems = read_program(path)
+    if program is not None:
+        problems = [*problems, *check_program(program)]
+    errors = [problem for problem in problems if problem.severity == ERROR]
+    if errors or program is None:
+        raise ProgramProblems(errors)
+    return program, problems
 
 
 def check_program(program: Program) -> list[Problem]:

@@ -214,13 +214,16 @@ class ExpressionChecker:
             self.warn(node.span, "compare", f"this is {word} true: {left} is not {right}")
 
     def _pipe(self, node: n.Pipe) -> Kind:
-        self.kind(node.value)
+        value = self.kind(node.value)
         into = bare(node.into)
+        if isinstance(into, n.Call):  # value | f(x) is f(value, x)
+            kind = self.kind(into.callee)
+            return self._arguments(into.span, kind, [value, *map(self.kind, into.args)], into.callee.span.text)
         kind = self.kind(into)
-        if isinstance(into, n.ShellExpr) or kind.name in {"any", "union", "method"}:
+        if isinstance(into, n.ShellExpr) or kind.name in {"any", "union", "method", "builtin"}:
             return kind if isinstance(into, n.ShellExpr) else ANY
         if kind.name == "function":
-            return self._arguments(node.into.span, kind, [ANY], node.into.span.text)
+            return self._arguments(into.span, kind, [value], into.span.text)
         self.error(into.span, "pipe", "| gives a value to a command, $(cmd), or to a function")
         return ANY
 
@@ -330,10 +333,7 @@ class ExpressionChecker:
     def _await(self, node: n.Await) -> Kind:
         self._awaited = bare(node.value)
         kind = self.kind(node.value)
-        if kind.name == "job":
-            self.error(node.span, "await", "a worker runs only under delegate", "self.delegate([worker()]).await")
-            return ANY
-        return kind
+        return ANY if kind.name == "job" else kind  # a worker that is awaited runs, by itself
 
     def _call(self, node: n.Call) -> Kind:
         awaited, self._awaited = self._awaited is node, None

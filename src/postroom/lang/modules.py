@@ -127,12 +127,15 @@ class _Loader:
 
 def parse_file(path: Path) -> n.Module:
     """The tree of a file. A text that is not UTF-8 is a problem at its first wrong byte."""
-    data = path.read_bytes()
+    return parse(decoded(path.read_bytes(), str(path)), str(path))
+
+
+def decoded(data: bytes, file: str) -> str:
+    """The text of a file. Raises `SyntaxProblems` when it is not UTF-8, with the place of the first wrong byte."""
     try:
-        text = data.decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        source = Source(data.decode("utf-8", errors="replace"), str(path))
+        source = Source(data.decode("utf-8", errors="replace"), file)
         at = len(data[: error.start].decode("utf-8", errors="replace"))
         message = f"expected text in UTF-8, found the byte 0x{data[error.start]:02x}"
         raise SyntaxProblems([Problem(Span(source, at, at + 1), "encoding", message)]) from None
-    return parse(text, str(path))
