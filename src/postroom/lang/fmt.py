@@ -283,7 +283,7 @@ class _Formatter:
     def _prompt_text(self, k: int, margin: str, *, first: bool, last: bool) -> None:
         lines = self._raw(k).split("\n")
         if first:
-            while len(lines) > 1 and not lines[0].strip() and not lines[1].strip():
+            while len(lines) > 2 and not lines[0].strip() and not lines[1].strip():
                 del lines[1]
             head = lines[0].strip(" \t") if len(lines) > 1 else lines[0].lstrip(" \t")
             self.line += (" " + head) if head else ""
@@ -293,7 +293,7 @@ class _Formatter:
             self.line = self.line or (INDENT * self._level() if lines[0] else "")
             self.line += lines[0]
         if last:
-            while len(lines) > 1 and not lines[-1].strip() and not lines[-2].strip():
+            while len(lines) > 2 and not lines[-1].strip() and not lines[-2].strip():
                 del lines[-1]
         for place, line in enumerate(lines[1:], 1):
             self.lines.append(self.line.rstrip())
