@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from . import nodes as n
-from .mail_uses import ANYWHERE, MailUse, Part, delegates_of, parts_of, uses_of
+from .mail_uses import ANYWHERE, MailUse, Part, delegates_of, fields_of_message, parts_of, reads_of, uses_of
 from .modules import Program
 from .problems import WARNING, Problem, near
 from .stage import ENDED, FAULT, STUCK, THROWN, Actor, Run
@@ -27,7 +27,9 @@ def check_choreography(program: Program) -> list[Problem]:
         return []
     runs = {root[0].name: _rehearse(root) for root in _roots(program, parts)}
     aborted = {name for some in runs.values() if all(run.outcome == THROWN for run in some) for run in some for name in run.took_part}
-    problems = [] if any(use.mailbox == ANYWHERE for use in uses) else _one_sided(uses, aborted)
+    problems = []
+    if not any(use.mailbox == ANYWHERE for use in uses):
+        problems = [*_one_sided(uses, aborted), *_never_in_a_message(parts, uses)]
     one_sided = {problem.span.start for problem in problems}
     for some in runs.values():
         problems += _found_in(some, uses, one_sided)
@@ -53,6 +55,24 @@ def _one_sided(uses: list[MailUse], aborted: set[str]) -> list[Problem]:
 
 def _warning(call: n.Node, code: str, message: str, hint: str = "") -> Problem:
     return Problem(call.span, code, message, hint=hint, severity=WARNING)
+
+
+def _never_in_a_message(parts: list[Part], uses: list[MailUse]) -> list[Problem]:
+    """Fields that a receiver reads and that no message to its mailbox has, as they are written."""
+    sent: dict[str, set[str] | None] = {}
+    for use in uses:
+        if use.op == "send":
+            known = sent.get(use.mailbox, set())
+            fields = fields_of_message(use.call)
+            sent[use.mailbox] = known | fields if known is not None and fields is not None else None
+    problems = []
+    for part in parts:
+        for mailbox, read, span in reads_of(part):
+            fields = sent.get(mailbox)
+            if fields is not None and mailbox in sent and read not in fields:
+                message = f"no message to {mailbox} has a {read}"
+                problems.append(Problem(span, "message-field", message, hint=near(read, fields), severity=WARNING))
+    return problems
 
 
 # ---------------------------------------------------------------- rehearsing

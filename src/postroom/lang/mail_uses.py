@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from . import nodes as n
 from .flow import bare
+from .members import OBJECT
 from .modules import LoadedModule, Program
+from .source import Span
 
-ANYWHERE = "*"  # a mailbox whose name is worked out when the program runs
+ANYWHERE: Final = "*"  # a mailbox whose name is worked out when the program runs
+#: What every object has, so that no message need have it.
+OBJECT_MEMBERS: Final = frozenset([*OBJECT, "length"])
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,38 @@ def delegates_of(part: Part) -> list[n.Call]:
         and node.callee.name == "delegate"
         and isinstance(node.callee.object, n.Self)
     ]
+
+
+def fields_of_message(call: n.Call) -> set[str] | None:
+    """The fields of the object that is sent, when it is written there; None when it comes from elsewhere."""
+    message = bare(call.args[0]) if call.args else None
+    return {field.key for field in message.fields} if isinstance(message, n.ObjectExpr) else None
+
+
+def reads_of(part: Part) -> list[tuple[str, str, Span]]:
+    """Mailbox, field and place of every field that is read from a message, where the message has a name of its own."""
+    received = {id(use.call): use.mailbox for use in uses_of(part) if use.op == "receive"}
+    names: dict[str, str] = {}
+    found: list[tuple[str, str, Span]] = []
+    again: set[str] = set()
+    for node in n.walk(part.body):
+        if isinstance(node, n.Var) and isinstance(value := node.value, n.Await) and id(value.value) in received:
+            mailbox = received[id(value.value)]
+            if isinstance(node.target, n.NamePattern):
+                names.setdefault(node.target.name, mailbox)
+                again |= {node.target.name} if names[node.target.name] != mailbox else set()
+            elif isinstance(node.target, n.ObjectPattern):
+                found += [(mailbox, field.name, field.span) for field in node.target.fields]
+        elif isinstance(node, n.Var) and isinstance(node.target, n.NamePattern):
+            again.add(node.target.name)
+        elif isinstance(node, n.Assign | n.Increment):
+            again.update(inner.name for inner in n.walk(node.target) if isinstance(inner, n.Name))
+    for node in n.walk(part.body):
+        if isinstance(node, n.Member) and isinstance(node.object, n.Name) and not node.optional:
+            name = node.object.name
+            if name in names and name not in again and node.name not in OBJECT_MEMBERS:
+                found.append((names[name], node.name, node.name_span))
+    return found
 
 
 def _mailbox(node: n.Expr, aliases: dict[str, n.Expr], depth: int) -> str | None:

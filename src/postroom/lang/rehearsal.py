@@ -14,7 +14,7 @@ from .builtins import BUILTINS
 from .flow import bare
 from .kinds import kind_of_type
 from .modules import LoadedModule
-from .rehearsal_values import Unclear, binary, builtin, call_method, member_of, walk_through
+from .rehearsal_values import Unclear, binary, builtin, call_method, known, member_of, walk_through
 from .stand_ins import MAILROOM, SELF, SESSION, Box, Callable_, Job, Message, Method, Place, StandIn, copied, stand_in
 
 Steps = Generator["Receive | Delegate", Any, Any]
@@ -356,8 +356,8 @@ class Follower:
         key = target.name if isinstance(target, n.Member) else (yield from self.value(target.index, env))
         if isinstance(of, StandIn):
             of.fields[key if isinstance(key, str | int) else id(key)] = value
-        elif isinstance(of, dict) and isinstance(key, str):
-            of[key] = value
+        elif isinstance(of, dict) and isinstance(key, str | StandIn):
+            of[key if isinstance(key, str) else _unknown_key(key)] = value
         elif isinstance(of, list) and isinstance(key, int) and 0 <= key < len(of):
             of[key] = value
         else:
@@ -403,6 +403,8 @@ class Follower:
             if isinstance(key, StandIn):
                 key = id(key)
             return of.fields.setdefault(key, StandIn(given=of.given))
+        if isinstance(of, dict) and isinstance(key, StandIn):
+            return of.get(_unknown_key(key), None if node.optional else StandIn())
         if isinstance(of, dict) and isinstance(key, str) and (key in of or node.optional):
             return of.get(key)
         if isinstance(of, list | str) and isinstance(key, int) and 0 <= key < len(of):
@@ -494,6 +496,11 @@ class Follower:
     def _shell(self, node: n.ShellNode, env: Env) -> Steps:
         for inner in _values_in(node):
             yield from self.value(inner, env)
+
+
+def _unknown_key(key: StandIn) -> str:
+    """The name of a field whose name is not known: one that no program writes."""
+    return known(key) if isinstance(known(key), str) else f"\0{id(key)}"
 
 
 def _values_in(node: n.Node) -> list[n.Expr]:
