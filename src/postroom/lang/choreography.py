@@ -123,7 +123,8 @@ def _found_in(runs: list[Run], uses: list[MailUse], known: set[int]) -> list[Pro
     for run in sorted(runs, key=lambda run: len(run.decisions)):
         if run.outcome == FAULT and run.missing is not None:
             problem = _missing_field(run)
-            problems.setdefault(problem.span.start, problem)
+            if problem.span.start not in known:
+                problems.setdefault(problem.span.start, problem)
         elif run.outcome == STUCK:
             calls = [actor.waits.call.span.start for actor in run.waiting if actor.waits is not None]
             if not known.intersection(calls) and not set(calls) & set(problems):

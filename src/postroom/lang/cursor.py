@@ -133,7 +133,8 @@ class Cursor:
     def note(self, problem: Problem) -> None:
         """Keeps a fault, unless it only follows from something that is never closed."""
         cut_off = self.tokens.cut_off
-        if (cut_off is None or problem.span.start < cut_off) and len(self.problems) < MAX_PROBLEMS:
+        follows = cut_off is not None and (problem.code == "unclosed" or problem.span.start >= cut_off)
+        if not follows and len(self.problems) < MAX_PROBLEMS:
             self.problems.append(problem)
 
     def skip_statement(self) -> None:
