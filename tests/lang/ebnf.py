@@ -111,35 +111,55 @@ class _Reader:
 
 
 class Maker:
-    """Makes sentences, choosing first what was never chosen; `used` counts each production."""
+    """Makes sentences by chance, or through a chosen production; `used` counts how often each was taken."""
 
     def __init__(self, grammar: Grammar, seed: int) -> None:
         self.grammar, self.random = grammar, random.Random(seed)
         self.used = {(name, place): 0 for name, options in grammar.rules.items() for place in range(len(options))}
         self.cost = _costs(grammar)
 
-    def sentence(self, budget: int) -> list[str]:
+    def sentence(self, budget: int, through: tuple[str, int] | None = None) -> list[str]:
+        """A sentence of about that many tokens; `through` is a production that it must use."""
         out: list[str] = []
-        waiting = [self.grammar.start]
+        waiting = [(self.grammar.start, through is not None)]
+        steps = self._steps_to(through[0]) if through else {}
         while waiting:
-            symbol = waiting.pop()
+            symbol, steered = waiting.pop()
             if symbol not in self.grammar.rules:
                 out.append(symbol)
                 continue
             options = self.grammar.rules[symbol]
-            room = budget - len(out) - sum(self.cost.get(s, 1) for s in waiting)
-            place = self._choose(symbol, options, room)
+            if steered and through and symbol == through[0]:
+                place, goal = through[1], -1
+            elif steered:
+                place, goal = self._steer(options, steps)
+            else:
+                room = budget - len(out) - sum(self.cost.get(s, 1) for s, _ in waiting)
+                place, goal = self._choose(symbol, options, room), -1
             self.used[symbol, place] += 1
-            waiting.extend(reversed(options[place]))
+            waiting.extend((s, k == goal) for k, s in reversed(list(enumerate(options[place]))))
         return out
 
     def _choose(self, symbol: str, options: list[Production], room: int) -> int:
         costs = [sum(self.cost.get(s, 1) for s in option) for option in options]
-        cheapest = min(costs)
-        fits = [k for k, cost in enumerate(costs) if cost <= max(room, cheapest)]
-        fresh = [k for k in range(len(options)) if self.used[symbol, k] == 0]
-        short = [k for k in fits if costs[k] == cheapest]  # or the first expression eats the whole budget
-        return self.random.choice(fresh or (short if self.random.random() < 0.2 else fits))
+        share = room * self.random.random()  # or the first expression eats the whole budget
+        return self.random.choice([k for k, cost in enumerate(costs) if cost <= max(share, min(costs))])
+
+    def _steps_to(self, target: str) -> dict[str, int]:
+        """How many rules lie between each rule and the one that must be used."""
+        steps, changed = {target: 0}, True
+        while changed:
+            changed = False
+            for name, options in self.grammar.rules.items():
+                near = min((steps[s] for option in options for s in option if s in steps), default=None)
+                if near is not None and near + 1 < steps.get(name, 10**6):
+                    steps[name], changed = near + 1, True
+        return steps
+
+    def _steer(self, options: list[Production], steps: dict[str, int]) -> tuple[int, int]:
+        places = [(steps[s], k, at) for k, option in enumerate(options) for at, s in enumerate(option) if s in steps]
+        _, option, at = min(places)
+        return option, at
 
 
 def _costs(grammar: Grammar) -> dict[str, int]:

@@ -139,6 +139,20 @@ COMMANDS: Final[dict[str, Command]] = {
         "make a plugin of a Patchwork program, or Python",
         ("postroom build historian.pw -o plugins/historian", "postroom build review.pw --python"),
     ),
+    "check": Command(
+        "patchwork",
+        "find mistakes in a Patchwork program before it runs",
+        (
+            "postroom check review.pw",
+            "postroom check pipeline.pw --graph",
+            "postroom check examples/*.pw --strict --json",
+        ),
+    ),
+    "fmt": Command(
+        "patchwork",
+        "write a Patchwork program the one way",
+        ("postroom fmt review.pw", "postroom fmt --check examples/*.pw", "postroom fmt - < review.pw"),
+    ),
     "demo": Command("demo", "watch agents talk, one of them killed half-way", ("postroom demo",)),
     "bench": Command(
         "bench",
@@ -160,6 +174,6 @@ GROUPS: Final = (
     ("Tasks and files", ("board", "reserve", "unreserve")),
     ("Looking, which changes nothing", ("status", "top", "agents", "mailboxes", "peek", "receipt", "dead", "sql")),
     ("Sessions", ("session",)),
-    ("Programs", ("run", "build")),
+    ("Programs", ("run", "check", "fmt", "build")),
     ("Rooms", ("init", "doctor", "requeue", "replay", "as", "demo", "bench", "completion")),
 )

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 def read_program(file: str) -> Program:
     """The program of a file and what it imports, read and checked. Raises ProgramProblems; warnings go to the standard error."""
-    from postroom.lang.running import checked_program
+    from postroom.lang.check import checked_program
 
     try:
         program, warnings = checked_program(file)
     except OSError as error:
         raise exits.UsageError(f"the program {file} cannot be read: {error.strerror}") from None
     for warning in warnings:
-        _write(warning.text())
+        write_error(warning.text())
     return program
 
 
@@ -35,10 +35,11 @@ def report(error: PostroomError, *, as_json: bool) -> int:
     sys.stdout.flush()
     if as_json:
         show.document({"error": document_of(error)})
-    _write(told(error))
+    write_error(told(error))
     return exits.USAGE if isinstance(error, WrongCall | ProgramProblems) else exits.code_of(error)
 
 
-def _write(text: str) -> None:
+def write_error(text: str) -> None:
+    """Lines for the standard error, with what others wrote made harmless."""
     for line in text.split("\n"):
         print(show.visible(line, keep="\t"), file=sys.stderr)

@@ -44,22 +44,26 @@ class LoadedModule:
 class Program:
     """`entry`, and `modules`: every file, those that are imported before those that import them (rings: in the order met)."""
 
-    __slots__ = ("entry", "modules", "problems")
+    __slots__ = ("entry", "modules")
 
-    def __init__(self, entry: LoadedModule, modules: list[LoadedModule], problems: list[Problem]) -> None:
+    def __init__(self, entry: LoadedModule, modules: list[LoadedModule]) -> None:
         self.entry = entry
         self.modules = modules
-        self.problems = problems  # imports that lead nowhere; `load_program` raises them
 
 
 def load_program(path: str | Path) -> Program:
     """Reads a program. Raises `ProgramProblems` with every fault of every file, and `OSError` when the entry cannot be read."""
-    loader = _Loader(Path(path))
-    program = loader.load()
-    if program is None or loader.problems:
-        only_syntax = all(problem.code != "import" for problem in loader.problems)
-        raise (SyntaxProblems if only_syntax else ProgramProblems)(loader.problems)
+    program, problems = read_program(path)
+    if program is None or problems:
+        only_syntax = all(problem.code != "import" for problem in problems)
+        raise (SyntaxProblems if only_syntax else ProgramProblems)(problems)
     return program
+
+
+def read_program(path: str | Path) -> tuple[Program | None, list[Problem]]:
+    """What can be read of a program, and what cannot. None when the entry itself cannot be parsed."""
+    loader = _Loader(Path(path))
+    return loader.load(), loader.problems
 
 
 class _Loader:
@@ -74,7 +78,7 @@ class _Loader:
 
     def load(self) -> Program | None:
         entry = self._module(self.entry)
-        return Program(entry, self.order, self.problems) if entry else None
+        return Program(entry, self.order) if entry else None
 
     def _module(self, path: Path) -> LoadedModule | None:
         """The module of a file; None when it cannot be parsed, which is then among the problems."""
@@ -123,12 +127,15 @@ class _Loader:
 
 def parse_file(path: Path) -> n.Module:
     """The tree of a file. A text that is not UTF-8 is a problem at its first wrong byte."""
-    data = path.read_bytes()
+    return parse(decoded(path.read_bytes(), str(path)), str(path))
+
+
+def decoded(data: bytes, file: str) -> str:
+    """The text of a file. Raises `SyntaxProblems` when it is not UTF-8, with the place of the first wrong byte."""
     try:
-        text = data.decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        source = Source(data.decode("utf-8", errors="replace"), str(path))
+        source = Source(data.decode("utf-8", errors="replace"), file)
         at = len(data[: error.start].decode("utf-8", errors="replace"))
         message = f"expected text in UTF-8, found the byte 0x{data[error.start]:02x}"
         raise SyntaxProblems([Problem(Span(source, at, at + 1), "encoding", message)]) from None
-    return parse(text, str(path))

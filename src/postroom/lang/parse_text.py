@@ -98,15 +98,18 @@ def _without_blank_start(text: str) -> str:
 
 
 def _common_indent(parts: _Parts) -> str:
-    """The whitespace that every line after the first begins with; lines without anything on them do not count."""
+    texts = [(part.text, place + 1 < len(parts)) for place, part in enumerate(parts) if isinstance(part, n.TextPart)]
+    return margin_of(texts)
+
+
+def margin_of(texts: list[tuple[str, bool]]) -> str:
+    """The whitespace that every line but the first begins with. Each text comes with whether something follows it in its line;
+    lines with nothing on them do not count."""
     margins: list[str] = []
-    for place, part in enumerate(parts):
-        if not isinstance(part, n.TextPart):
-            continue
-        lines = part.text.split("\n")
+    for text, followed in texts:
+        lines = text.split("\n")
         for number, line in enumerate(lines[1:], 1):
-            followed = number == len(lines) - 1 and place + 1 < len(parts)
-            if line.strip() or followed:
+            if line.strip() or (followed and number == len(lines) - 1):
                 found = _INDENT.match(line)
                 margins.append(found[0] if found else "")
     if not margins:

@@ -22,8 +22,7 @@ from .compile_names import mangled
 from .compiler import MAIN_BLOCK
 from .context import MAIN, VARIABLE, Context, Settings
 from .entries import Entry, arguments_of, find_entry
-from .modules import Program, load_program
-from .problems import Problem
+from .modules import Program
 from .programs import load_program_module, module_name, remember
 from .runtime import run_in
 
@@ -33,12 +32,6 @@ if TYPE_CHECKING:
 
 #: What the processes of workers need of the language.
 _PRELOAD: Final = ("postroom.lang.runtime", "postroom.lang.programs")
-
-
-def checked_program(path: str | Path) -> tuple[Program, list[Problem]]:
-    """A program that can be run, and the warnings about it. Raises ProgramProblems, with every fault, when it cannot."""
-    program = load_program(path)
-    return program, []
 
 
 class Needs:

@@ -1,0 +1,201 @@
+"""The choreography check: mailboxes with one side only, workers that wait for each other, messages that lack what is read.
+
+First the text: who names which mailbox. Then a rehearsal: the workers of each `delegate` are followed side by side, with
+stand-ins for what only a run can know. All that it finds are warnings, since a stand-in is not the real thing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from . import nodes as n
+from .mail_uses import ANYWHERE, MailUse, Part, delegates_of, fields_of_message, parts_of, reads_of, uses_of
+from .modules import Program
+from .problems import WARNING, Problem, near
+from .stage import ENDED, FAULT, STUCK, THROWN, Actor, Run
+
+#: How many items a list that is not known has, how large a number is: two, then three.
+SIZES: Final = (2, 3)
+MAX_RUNS: Final = 40  # of one root, one size and one order
+
+
+def check_choreography(program: Program) -> list[Problem]:
+    """Warnings about mailboxes and messages of a program that has no errors."""
+    parts = list(parts_of(program))
+    uses = [use for part in parts for use in uses_of(part)]
+    if not uses and not any(delegates_of(part) for part in parts):
+        return []
+    runs = {root[0].name: _rehearse(root) for root in _roots(program, parts)}
+    aborted = {name for some in runs.values() if all(run.outcome == THROWN for run in some) for run in some for name in run.took_part}
+    problems = []
+    if not any(use.mailbox == ANYWHERE for use in uses):
+        problems = [*_one_sided(uses, aborted), *_never_in_a_message(parts, uses)]
+    one_sided = {problem.span.start for problem in problems}
+    for some in runs.values():
+        problems += _found_in(some, uses, one_sided)
+    return problems
+
+
+# ---------------------------------------------------------------- one side only
+
+
+def _one_sided(uses: list[MailUse], aborted: set[str]) -> list[Problem]:
+    sent = {use.mailbox for use in uses if use.op == "send"}
+    received = {use.mailbox for use in uses if use.op == "receive"}
+    problems = []
+    for use in uses:
+        if use.op == "receive" and use.mailbox not in sent and use.who not in aborted:
+            message = f"{use.who} receives from {use.mailbox}, and nobody sends to it"
+            problems.append(_warning(use.call, "never-sent", message, near(use.mailbox, sent)))
+        elif use.op == "send" and use.mailbox not in received:
+            message = f"{use.who} sends to {use.mailbox}, and nobody receives from it"
+            problems.append(_warning(use.call, "never-received", message, near(use.mailbox, received)))
+    return problems
+
+
+def _warning(call: n.Node, code: str, message: str, hint: str = "") -> Problem:
+    return Problem(call.span, code, message, hint=hint, severity=WARNING)
+
+
+def _never_in_a_message(parts: list[Part], uses: list[MailUse]) -> list[Problem]:
+    """Fields that a receiver reads and that no message to its mailbox has, as they are written."""
+    sent: dict[str, set[str] | None] = {}
+    for use in uses:
+        if use.op == "send":
+            known = sent.get(use.mailbox, set())
+            fields = fields_of_message(use.call)
+            sent[use.mailbox] = known | fields if known is not None and fields is not None else None
+    problems = []
+    for part in parts:
+        for mailbox, read, span in reads_of(part):
+            fields = sent.get(mailbox)
+            if fields is not None and mailbox in sent and read not in fields:
+                message = f"no message to {mailbox} has a {read}"
+                problems.append(Problem(span, "message-field", message, hint=near(read, fields), severity=WARNING))
+    return problems
+
+
+# ---------------------------------------------------------------- rehearsing
+
+
+def _roots(program: Program, parts: list[Part]) -> list[list[Part]]:
+    """What is rehearsed: each part that delegates; without one, all workers of the entry file that use mailboxes, together."""
+    leaders = [part for part in parts if delegates_of(part)]
+    if leaders:
+        return [[part] for part in leaders]
+    crew = [
+        part
+        for part in parts
+        if part.loaded is program.entry and part.function is not None and part.function.kind == "worker" and uses_of(part)
+    ]
+    return [crew] if crew else []
+
+
+def _rehearse(root: list[Part]) -> list[Run]:
+    """Every way a root can go, as far as decisions lead: both orders, both sizes, conditions both ways."""
+    runs: list[Run] = []
+    for size in SIZES:
+        for last_first in (False, True):
+            waiting: list[tuple[bool, ...]] = [()]
+            seen = 0
+            while waiting and seen < MAX_RUNS:
+                given = waiting.pop(0)
+                run = Run(size, given, last_first=last_first).play(root)
+                runs.append(run)
+                seen += 1
+                made = tuple(answer for answer, _ in run.decisions)
+                waiting += [(*made[:place], not made[place]) for place in range(len(given), min(len(made), 12))]
+    return runs
+
+
+def _found_in(runs: list[Run], uses: list[MailUse], known: set[int]) -> list[Problem]:
+    problems: dict[int, Problem] = {}
+    told = [run for run in runs if run.outcome in {ENDED, STUCK}]
+    for run in sorted(runs, key=lambda run: len(run.decisions)):
+        if run.outcome == FAULT and run.missing is not None:
+            problem = _missing_field(run)
+            problems.setdefault(problem.span.start, problem)
+        elif run.outcome == STUCK:
+            calls = [actor.waits.call.span.start for actor in run.waiting if actor.waits is not None]
+            if not known.intersection(calls) and not set(calls) & set(problems):
+                always = all(other.outcome == STUCK for other in told)
+                problem = _stuck(run, uses, always)
+                problems.setdefault(problem.span.start, problem)
+    if not problems:
+        problems |= {problem.span.start: problem for problem in _unread(told, known)}
+    return list(problems.values())
+
+
+def _missing_field(run: Run) -> Problem:
+    missing = run.missing
+    assert missing is not None
+    message, node = missing.message, missing.node
+    sent = message.sent_by.span
+    text = f"the message from {message.mailbox} has no {node.name}: it is sent in line {sent.line} with {', '.join(message) or 'no fields'}"
+    return Problem(node.name_span, "message-field", text, hint=near(node.name, message), severity=WARNING)
+
+
+def _stuck(run: Run, uses: list[MailUse], always: bool) -> Problem:
+    """All wait. Told at the first who does, with whom it waits for, round to where it began."""
+    actor = run.waiting[0]
+    cycle = _cycle(run.waiting, uses)
+    if cycle:
+        actor = cycle[0]
+    assert actor.waits is not None
+    others = ", ".join(_waits_for(other) for other in (cycle or run.waiting))
+    word = "waits for ever" if always else "may wait for ever"
+    text = f"{actor.name} {word}: {others}"
+    if cycle:
+        text += f" ({' -> '.join([*(other.name for other in cycle), cycle[0].name])})"
+    return Problem(actor.waits.call.span, "deadlock", text, hint=_when(run, always), severity=WARNING)
+
+
+def _waits_for(actor: Actor) -> str:
+    assert actor.waits is not None
+    return f"{actor.name} waits for {actor.waits.box} in line {actor.waits.call.span.line}"
+
+
+def _when(run: Run, always: bool) -> str:
+    if always or not run.decisions:
+        return ""
+    answers = [f"{_short(node)} in line {node.span.line} is {'true' if answer else 'false'}" for answer, node in run.decisions[:3]]
+    return "when " + " and ".join(answers)
+
+
+def _short(node: n.Node) -> str:
+    text = " ".join(node.span.text.split())
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _cycle(waiting: list[Actor], uses: list[MailUse]) -> list[Actor]:
+    """Those who wait for each other: each for a mailbox that the next one sends to. Empty when there is no such ring."""
+    senders: dict[str, set[str]] = {}
+    for use in uses:
+        if use.op == "send":
+            senders.setdefault(use.mailbox, set()).add(use.who.rpartition(".")[2])
+    for start in waiting:
+        path = [start]
+        while True:
+            last = path[-1]
+            box = last.waits.box if last.waits is not None else ""
+            following = next((a for a in waiting if a.name.rpartition(".")[2] in senders.get(box, set())), None)
+            if following is None:
+                break
+            if following in path:
+                return path[path.index(following) :]
+            path.append(following)
+    return []
+
+
+def _unread(told: list[Run], known: set[int]) -> list[Problem]:
+    """Messages that nobody reads, however it goes."""
+    if not told:
+        return []
+    boxes = set.intersection(*({box for box, _ in run.unread} for run in told))
+    problems = []
+    for box in sorted(boxes):
+        call = next(call for name, call in told[0].unread if name == box)
+        if call.span.start not in known:
+            message = f"a message to {box} is never read: the session ends before"
+            problems.append(_warning(call, "unread", message))
+    return problems
