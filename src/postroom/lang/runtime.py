@@ -94,7 +94,8 @@ class Self:
 
     def delegate(self, workers: Any) -> list[Any]:
         """Run workers side by side, each in a process of its own; their results in order."""
-        results: list[Any] = self._context.open_session().delegate(_calls(workers))
+        session = self._context.open_session()
+        results: list[Any] = session.delegate(_calls(workers), show=self._context.settings.show)
         return results
 
 
