@@ -291,7 +291,7 @@ def test_loops_go_through_lists_lines_fields_and_ranges(tmp_path: Path) -> None:
         """
         fun main() {
             var seen = []
-            for var n in 1...3 { if n == 2 { continue } seen.push(n) }
+            for var n in 1...3 { if n == 2 { continue }; seen.push(n) }
             for var line in "a\\nb" { seen.push(line) }
             for var field in { k: 1, l: 2 } { seen.push(field) }
             for var [a, b] in [[1, 2], [3, 4]] { seen.push(a * b) }
