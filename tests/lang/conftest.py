@@ -1,4 +1,4 @@
-"""What a program's commands were watched by ends with each test."""
+"""What a program's commands were watched by ends with the tests of a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _no_guard_is_left() -> Iterator[None]:
     yield
     pipeline = sys.modules.get("postroom.lang.pipeline")

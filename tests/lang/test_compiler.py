@@ -42,7 +42,9 @@ def test_what_is_printed_is_python_and_calls_the_runtime_alone(path: Path) -> No
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "pw"
     }
-    imported = [alias.name for node in tree.body if isinstance(node, ast.ImportFrom | ast.Import) for alias in node.names]
+    imported = [
+        alias.name for node in tree.body if isinstance(node, ast.ImportFrom | ast.Import) for alias in node.names
+    ]
     assert imported == ["runtime"]
     assert [name for name in used if not hasattr(runtime, name)] == []
 
@@ -148,7 +150,7 @@ def test_deep_programs_compile(tmp_path: Path) -> None:
 
 
 def test_a_bare_blocks_last_value_is_the_result_also_out_of_a_branch(tmp_path: Path) -> None:
-    program = write(tmp_path, "{\n  var x = 3\n  if x > 2 { \"big\" } else { \"small\" }\n}\n")
+    program = write(tmp_path, '{\n  var x = 3\n  if x > 2 { "big" } else { "small" }\n}\n')
 
     assert postroom("run", program, cwd=tmp_path).out == "big\n"
 

@@ -162,4 +162,4 @@ def test_a_story_that_leaves_something_out_is_not_told(repository: Path) -> None
 
     assert ran.code == 5
     assert "the story leaves out old.txt (" in ran.err
-    assert "historian.pw:28" in ran.err
+    assert "historian.pw:27" in ran.err

@@ -91,7 +91,9 @@ def rows() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("expression", "value"), rows())
 def test_expressions_have_the_values_that_the_page_gives_them(expression: str, value: str, tmp_path: Path) -> None:
-    assert json.dumps(value_of(tmp_path, expression), ensure_ascii=False) == json.dumps(json.loads(value), ensure_ascii=False)
+    assert json.dumps(value_of(tmp_path, expression), ensure_ascii=False) == json.dumps(
+        json.loads(value), ensure_ascii=False
+    )
 
 
 def test_the_table_of_expressions_is_read() -> None:

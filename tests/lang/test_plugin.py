@@ -36,9 +36,11 @@ def test_a_plugin_has_a_manifest_commands_skills_and_the_program(tmp_path: Path)
     manifest = json.loads((folder / ".claude-plugin" / "plugin.json").read_text())
     assert (manifest["name"], manifest["version"]) == ("historian", "0.1.0")
     skill = (folder / "skills" / "rewrite" / "SKILL.md").read_text()
-    assert skill.startswith('---\nname: rewrite\ndescription: "Tells the commits of a branch anew, as a clean story."\n---\n')
+    assert skill.startswith(
+        '---\nname: rewrite\ndescription: "Tells the commits of a branch anew, as a clean story."\n---\n'
+    )
     command = (folder / "commands" / "rewrite.md").read_text()
-    assert '"${CLAUDE_PLUGIN_ROOT}/bin/historian" rewrite branch=\'...\' base=\'...\'' in command
+    assert "\"${CLAUDE_PLUGIN_ROOT}/bin/historian\" rewrite branch='...' base='...'" in command
     assert 'argument-hint: "branch=string base=string"' in command
     assert "$ARGUMENTS" in command
     same = (folder / "program" / "historian.pw").read_text() == (EXAMPLES / "patchwork" / "historian.pw").read_text()
@@ -64,8 +66,15 @@ def test_imports_come_along_and_descriptions_come_from_comments(tmp_path: Path) 
     build_plugin(load_program(write(tmp_path, text)), folder)
 
     assert (folder / "program" / "lib" / "more.pw").exists()
-    assert json.loads((folder / ".claude-plugin" / "plugin.json").read_text())["description"] == 'Does "this: that" and more.'
-    assert (folder / "skills" / "say-it" / "SKILL.md").read_text().startswith('---\nname: say-it\ndescription: "Says ü."\n')
+    assert (
+        json.loads((folder / ".claude-plugin" / "plugin.json").read_text())["description"]
+        == 'Does "this: that" and more.'
+    )
+    assert (
+        (folder / "skills" / "say-it" / "SKILL.md")
+        .read_text()
+        .startswith('---\nname: say-it\ndescription: "Says ü."\n')
+    )
 
 
 @pytest.mark.slow
@@ -103,8 +112,14 @@ def test_the_entry_point_starts_the_program_from_anywhere(tmp_path: Path) -> Non
     [
         ("worker main() { }\n", "a plugin needs a trait"),
         ("trait A: Agent { fun f() { } }\n", "no method of A says @skill or @command"),
-        ("trait A: Agent { @skill fun f() { } }\ntrait B: Agent { @skill fun f() { } }\n", "A, B could all be the plugin"),
-        ("trait A: Agent { @skill x\nfun f() { }\n@skill x\nfun g() { } }\n", "@skill x is said of several methods: f, g"),
+        (
+            "trait A: Agent { @skill fun f() { } }\ntrait B: Agent { @skill fun f() { } }\n",
+            "A, B could all be the plugin",
+        ),
+        (
+            "trait A: Agent { @skill x\nfun f() { }\n@skill x\nfun g() { } }\n",
+            "@skill x is said of several methods: f, g",
+        ),
     ],
 )
 def test_what_is_no_plugin_is_refused_with_what_it_lacks(text: str, said: str, tmp_path: Path) -> None:
@@ -131,7 +146,8 @@ def test_only_a_folder_of_its_own_is_made_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("ReleaseNotes", "release-notes"), ("HTTPServer", "http-server"), ("a_b c", "a-b-c"), ("Ü", "")]
+    ("name", "expected"),
+    [("ReleaseNotes", "release-notes"), ("HTTPServer", "http-server"), ("a_b c", "a-b-c"), ("Ü", "")],
 )
 def test_names_are_written_as_plugins_write_them(name: str, expected: str) -> None:
     assert kebab(name) == expected

@@ -39,7 +39,9 @@ class Conversation:
 
         self._monkeypatch.setattr(prompts, "_answered", answer)
         names = ", ".join("abc"[: len(given)])
-        path = write(self._folder, f"{types}\nworker main({names}) {{\n{body}\n}}\n", f"p{len(self.asked)}-{id(body)}.pw")
+        path = write(
+            self._folder, f"{types}\nworker main({names}) {{\n{body}\n}}\n", f"p{len(self.asked)}-{id(body)}.pw"
+        )
         main: Any = load_program_module(path).main
         result = run_in(Context("main", Settings()), main.body, *given)
         assert left == []
@@ -67,9 +69,7 @@ def test_a_prompt_keeps_its_lines_and_loses_the_indentation_that_all_have(talk: 
     """
 
     assert talk.run(body, [" fine \n"], "x\ny") == "fine"
-    assert talk.prompts == [
-        "Review this:\n  - first x\ny\n  - second, with { braces } and $5\n\nThanks, x\ny."
-    ]
+    assert talk.prompts == ["Review this:\n  - first x\ny\n  - second, with { braces } and $5\n\nThanks, x\ny."]
 
 
 def test_interpolation_adds_no_spaces(talk: Conversation) -> None:
@@ -286,7 +286,11 @@ def test_people_are_asked_through_the_room(tmp_path: Path) -> None:
     postroom("receive", "--as", "ada", "--ack", cwd=tmp_path)
 
     process = subprocess.Popen(
-        command("run", str(program), "--human", "ada", "--json"), cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True
+        command("run", str(program), "--human", "ada", "--json"),
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         for number in range(3):

@@ -73,7 +73,9 @@ def test_sample_5_and_6_mailboxes_and_a_plugin(tmp_path: Path) -> None:
 
     assert (ran.code, ran.result) == (0, "drained")
     assert [line for line in ran.out.splitlines() if "job" in line] == [f"[consumer] job {n}" for n in range(3)]
-    text = (SAMPLES / "05_mailboxes.pw").read_text() + "worker main() { return self.delegate([producer(2), consumer()]).await }\n"
+    text = (
+        SAMPLES / "05_mailboxes.pw"
+    ).read_text() + "worker main() { return self.delegate([producer(2), consumer()]).await }\n"
     assert postroom("run", write(tmp_path, text), "--json", cwd=tmp_path).result == [None, "drained"]
 
 
@@ -160,7 +162,10 @@ def test_the_thrown_value_reaches_the_one_who_delegated(tmp_path: Path) -> None:
     [
         ("var x = {}\n    return x.missing", "worker boom raised WrongValue: the object has no field 'missing'"),
         ("$ sh -c 'echo no >&2; exit 3'\n    ", "worker boom raised CommandFailed: the command"),
-        ("\n    self.session.mailbox.m.receive(1).await", "raised ProgramError: ReceiveTimeout: Mailbox receive timeout"),
+        (
+            "\n    self.session.mailbox.m.receive(1).await",
+            "raised ProgramError: ReceiveTimeout: Mailbox receive timeout",
+        ),
         ("\n    boom_again()", "worker boom raised ProgramError: functions call each other too deeply"),
     ],
 )
@@ -246,7 +251,7 @@ def test_a_receive_that_timed_out_takes_nothing_later(tmp_path: Path) -> None:
 
 def test_workers_that_are_imported_run_in_processes_too(tmp_path: Path) -> None:
     write(tmp_path, "import ./{main}\nexport default worker helper(n) { return [n, main.twice(n)] }\n", "helper.pw")
-    write(tmp_path, "worker deep() { return \"deep\" }\n", "lib/more.pw")
+    write(tmp_path, 'worker deep() { return "deep" }\n', "lib/more.pw")
     program = write(
         tmp_path,
         """
@@ -308,11 +313,19 @@ def test_arguments_are_converted_where_the_parameter_has_a_type(tmp_path: Path) 
     )
     words = ["a=1", "s=2", "n=3.5", "b=true", "l=[4]", 'o={"x": 5}', "e=high"]
 
-    assert postroom("run", program, *words, "--json", cwd=tmp_path).result == ["1", "2", 3.5, True, [4], {"x": 5}, "high"]
+    assert postroom("run", program, *words, "--json", cwd=tmp_path).result == [
+        "1",
+        "2",
+        3.5,
+        True,
+        [4],
+        {"x": 5},
+        "high",
+    ]
 
 
 def test_errors_are_documents_for_programs(tmp_path: Path) -> None:
-    program = write(tmp_path, 'worker main() {\n    throw { code: 7 }\n}\n')
+    program = write(tmp_path, "worker main() {\n    throw { code: 7 }\n}\n")
 
     ran = postroom("run", program, "--json", cwd=tmp_path)
 
@@ -330,9 +343,14 @@ def test_a_program_that_is_not_there_or_not_patchwork(tmp_path: Path) -> None:
 
 
 def test_commands_of_the_program_stream_as_they_come(tmp_path: Path) -> None:
-    program = write(tmp_path, "worker main() {\n    $ echo first\n    $ cat\n    print(\"last\")\n}\n")
+    program = write(tmp_path, 'worker main() {\n    $ echo first\n    $ cat\n    print("last")\n}\n')
     process = subprocess.Popen(
-        command("run", str(program)), cwd=tmp_path, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command("run", str(program)),
+        cwd=tmp_path,
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdin is not None and process.stdout is not None
     try:
@@ -382,7 +400,9 @@ def is_gone(pid: int) -> bool:
 
 @pytest.mark.parametrize("worker", ["hang", "main"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_however_a_program_is_ended_no_command_of_it_is_left(number: int, code: int, worker: str, tmp_path: Path) -> None:
+def test_however_a_program_is_ended_no_command_of_it_is_left(
+    number: int, code: int, worker: str, tmp_path: Path
+) -> None:
     """`hang` runs the command in the program's own process, `main` in a worker's."""
     program = write(tmp_path, HANG)
     words = command("run", str(program), worker)

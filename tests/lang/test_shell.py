@@ -21,8 +21,44 @@ SHOW = """\
 [ -z "${A+set}" ] || printf '%s\\0' "$A"
 """
 META = ["$(touch CANARY)", "`touch CANARY`", "; touch CANARY", "| touch CANARY", "&& touch CANARY", "\n touch CANARY\n"]
-META += ["> CANARY", "'; touch CANARY; '", '"; touch CANARY; "', "${CANARY}", "$@", "$*", "~", "*", "?", "[a-z]", "{a,b}"]
-META += ["\\", "\\\\", "\t", "\r", "\n", " ", "  ", "-rf", "--", "", "#", "!", "%s", "%", "=", "A=b", "é", "漢", "🎈", "\x7f", "\x01", "'", '"']
+META += [
+    "> CANARY",
+    "'; touch CANARY; '",
+    '"; touch CANARY; "',
+    "${CANARY}",
+    "$@",
+    "$*",
+    "~",
+    "*",
+    "?",
+    "[a-z]",
+    "{a,b}",
+]
+META += [
+    "\\",
+    "\\\\",
+    "\t",
+    "\r",
+    "\n",
+    " ",
+    "  ",
+    "-rf",
+    "--",
+    "",
+    "#",
+    "!",
+    "%s",
+    "%",
+    "=",
+    "A=b",
+    "é",
+    "漢",
+    "🎈",
+    "\x7f",
+    "\x01",
+    "'",
+    '"',
+]
 
 
 @pytest.fixture
@@ -102,9 +138,9 @@ PLACES = {
     "a word of a pipeline": "return $(show ${a} | cat)",
     "a word after &&": "return $(true && show ${a})",
     "a word after ||": "return $(false || show ${a})",
-    "a statement": "$ show ${a} > out\nreturn read(\"out\")",
+    "a statement": '$ show ${a} > out\nreturn read("out")',
     "a test": 'if ($ show ${a} > out) { }\nreturn read("out")',
-    "a loop": "var all = []\nfor var line in ($ show ${a}) { all.push(line) }\nreturn all.join(\"\\n\")",
+    "a loop": 'var all = []\nfor var line in ($ show ${a}) { all.push(line) }\nreturn all.join("\\n")',
 }
 PIECES = {"a part of a word": ("pre", "post"), "a flag": ("--flag=", "")}
 
@@ -214,7 +250,7 @@ def test_text_that_no_command_can_get_is_refused(program: Make) -> None:
         ("return $(sh -c 'echo out; echo err >&2' 2>&1 > /dev/null)", "err"),
         ("$ sh -c 'echo out; echo err >&2' &> both\nreturn read(\"both\")", "out\nerr\n"),
         ("$ echo a > f\n$ echo b >> f\nreturn $(cat < f | tr a-z A-Z)", "A\nB"),
-        ("$ echo a > f 2> g\nreturn read(\"f\") + read(\"g\")", "a\n"),
+        ('$ echo a > f 2> g\nreturn read("f") + read("g")', "a\n"),
         ("return $(yes | head -2)", "y\ny"),
         ('return "piped\\n" | $(tr a-z A-Z)', "PIPED"),
         ('return "x" | ($ grep -q x)', True),

@@ -27,7 +27,14 @@ def test_everything_else_is_true_even_an_empty_object(value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [(1, 1.0), ("ä", "ä"), ([1, [2]], [1.0, [2]]), ({"a": [1], "b": None}, {"b": None, "a": [1]}), (None, None), ({}, {})],
+    [
+        (1, 1.0),
+        ("ä", "ä"),
+        ([1, [2]], [1.0, [2]]),
+        ({"a": [1], "b": None}, {"b": None, "a": [1]}),
+        (None, None),
+        ({}, {}),
+    ],
 )
 def test_values_are_equal_by_content(one: Any, other: Any) -> None:
     assert values.equal(one, other)
@@ -133,11 +140,13 @@ def test_what_has_no_meaning_is_an_error_that_names_it(expression: str, said: st
         ("{ a: { b: 2 } }?.a?.b", 2),
         ("[1]?.[4]", None),
         ("null?.[4]", None),
-        ("{ a: 1 }?.[\"b\"]", None),
+        ('{ a: 1 }?.["b"]', None),
         ("null?.trim()", None),
     ],
 )
-def test_asking_with_a_question_mark_gives_null_for_what_is_missing(expression: str, expected: Any, tmp_path: Path) -> None:
+def test_asking_with_a_question_mark_gives_null_for_what_is_missing(
+    expression: str, expected: Any, tmp_path: Path
+) -> None:
     assert value_of(tmp_path, expression) == expected
 
 
@@ -168,7 +177,7 @@ def test_asking_with_a_question_mark_gives_null_for_what_is_missing(expression: 
         ("[1, 2, 3].first + [1, 2, 3].last", 4),
         ("[1, [2], 3].flat()", [1, 2, 3]),
         ("[1, 2].concat([3], 4)", [1, 2, 3, 4]),
-        ("[1, 2, 3].join(\"-\")", "1-2-3"),
+        ('[1, 2, 3].join("-")', "1-2-3"),
         ("[1, 2, 3].join()", "1, 2, 3"),
         ("[[1], { a: 1 }].includes({ a: 1 })", True),
         ("[1, 2, 3].indexOf(2)", 1),
@@ -189,10 +198,13 @@ def test_asking_with_a_question_mark_gives_null_for_what_is_missing(expression: 
         ("(-2.5).round()", -3),
         ("(2.345).round(2)", 2.35),
         ("(2.9).floor() + (2.1).ceil() + (-2).abs()", 7),
-        ('typeof(null) + typeof(true) + typeof(1) + typeof("") + typeof([]) + typeof({})', "nullbooleannumberstringarrayobject"),
+        (
+            'typeof(null) + typeof(true) + typeof(1) + typeof("") + typeof([]) + typeof({})',
+            "nullbooleannumberstringarrayobject",
+        ),
         ('cat({ a: [1, "ü"] })', '{\n  "a": [\n    1,\n    "ü"\n  ]\n}'),
         ('json("{\\"a\\": [1, 2.0]}")', {"a": [1, 2]}),
-        ('keys({ b: 1, a: 2 }) + values({ b: 1, a: 2 })', ["b", "a", 1, 2]),
+        ("keys({ b: 1, a: 2 }) + values({ b: 1, a: 2 })", ["b", "a", 1, 2]),
     ],
 )
 def test_members_and_functions_do_what_people_expect(expression: str, expected: Any, tmp_path: Path) -> None:
@@ -307,7 +319,9 @@ def test_loops_go_through_lists_lines_fields_and_ranges(tmp_path: Path) -> None:
     assert main() == [1, 3, "a", "b", "k", "l", 2, 12, "x", "once", 1, 2]
 
 
-@pytest.mark.parametrize("name", ["class", "def", "lambda", "None", "pw", "pw_x", "print_", "error", "default_", "__name__"])
+@pytest.mark.parametrize(
+    "name", ["class", "def", "lambda", "None", "pw", "pw_x", "print_", "error", "default_", "__name__"]
+)
 def test_a_name_of_python_is_a_name_like_any_other(name: str, tmp_path: Path) -> None:
     text = f"fun main({name}) {{ var {name}_ = {name} + 1; {name} = {name}_ + 1; return [{name}, {name}_] }}\n"
 
@@ -315,7 +329,7 @@ def test_a_name_of_python_is_a_name_like_any_other(name: str, tmp_path: Path) ->
 
 
 def test_text_is_unicode_throughout(tmp_path: Path) -> None:
-    main = function_of(tmp_path, 'fun main(a) { return "«${a}» 漢字 🎈" + \'ü$a\' }\n')
+    main = function_of(tmp_path, "fun main(a) { return \"«${a}» 漢字 🎈\" + 'ü$a' }\n")
 
     assert main("é\u200d👩‍👩‍👧") == "«é\u200d👩‍👩‍👧» 漢字 🎈ü$a"
 
