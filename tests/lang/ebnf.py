@@ -9,6 +9,7 @@ import random
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _TOKEN = re.compile(
     r'\s+|\(\*.*?\*\)|(?P<lit>"(?:[^"\\]|\\.)+")|(?P<name>\w+)(?P<form><\w+>)?|(?P<mark>[=;|()\[\]{}])', re.DOTALL
@@ -208,16 +209,16 @@ class Recogniser:
                 changed = changed or len(first[name]) != before
         return first
 
-    def accepts(self, tokens: list[str]) -> bool:
+    def accepts(self, tokens: list[str]) -> bool:  # noqa: C901  Earley's three steps, which read best together
         rules, nullable, first = self.grammar.rules, self.nullable, self.first
         start = ("^", (self.grammar.start,), 0, 0)
-        columns: list[dict] = [{start: None}]
-        waits: list[dict[str, list]] = []
+        columns: list[dict[Any, None]] = [{start: None}]
+        waits: list[dict[str, list[Any]]] = []
         for at in range(len(tokens) + 1):
             token = tokens[at] if at < len(tokens) else None
             column, queue = columns[at], list(columns[at])
-            following: dict = {}
-            waiting: dict[str, list] = {}
+            following: dict[Any, None] = {}
+            waiting: dict[str, list[Any]] = {}
             waits.append(waiting)
 
             def add(item, column=column, queue=queue) -> None:

@@ -75,7 +75,9 @@ def _without_mail(text: str, block: n.Block) -> list[tuple[str, str]]:
             found.append((f"remove the send of line {statement.span.line}", _cut(text, statement)))
         elif isinstance(statement, n.Var) and _has_mail(statement, "receive"):
             name = statement.target.span.text
-            found.append((f"remove the receive of line {statement.span.line}", _cut(text, statement, f"var {name} = {{}}")))
+            found.append(
+                (f"remove the receive of line {statement.span.line}", _cut(text, statement, f"var {name} = {{}}"))
+            )
     return found
 
 

@@ -125,13 +125,25 @@ def written(terminals: list[str], chance: random.Random) -> str:
     for terminal in terminals:
         text = chance.choice(WORDS[terminal]) if terminal in WORDS else terminal[1:-1]
         in_string = bool(quotes) and quotes[-1] == '"'
-        tight = terminal in NO_SPACE_BEFORE or before in {"GLUE"} or in_string
+        tight = terminal in NO_SPACE_BEFORE or before == "GLUE" or in_string
         out.append(text if tight else " " + text)
         if terminal == "QUOTE":
             quotes.append('"')
         elif terminal == "END_QUOTE":
             quotes.pop()
-        elif terminal in {'"${"', '"$@{"', "EXPR_PAREN", "PROMPT", "DO", "CAPTURE", "TEST", "TIGHT_TEST", '"{"', '"("', '"["'}:
+        elif terminal in {
+            '"${"',
+            '"$@{"',
+            "EXPR_PAREN",
+            "PROMPT",
+            "DO",
+            "CAPTURE",
+            "TEST",
+            "TIGHT_TEST",
+            '"{"',
+            '"("',
+            '"["',
+        }:
             quotes.append("{")
         elif terminal in {'"}"', '")"', '"]"'} and quotes:
             quotes.pop()

@@ -70,7 +70,9 @@ def _reading(file: str, read: Any) -> Any:
 
 
 def fmt_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", metavar="FILE.pw", nargs="+", help="programs, written anew in place; - for standard input")
+    parser.add_argument(
+        "files", metavar="FILE.pw", nargs="+", help="programs, written anew in place; - for standard input"
+    )
     parser.add_argument("--check", action="store_true", help="change nothing; fail when something would change")
 
 

@@ -131,7 +131,12 @@ class ModuleChecker(ExpressionChecker):
     def _trait(self, trait: n.Trait) -> None:
         base = trait.base
         if isinstance(base, n.TypeName) and base.name not in _TRAITS:
-            self.error(base.span, "trait", f"there is no trait {base.name} to build on", near(base.name, _TRAITS) or "Agent is known")
+            self.error(
+                base.span,
+                "trait",
+                f"there is no trait {base.name} to build on",
+                near(base.name, _TRAITS) or "Agent is known",
+            )
         names: set[str] = set()
         entries: Counter[tuple[str, str]] = Counter()
         for method in trait.methods:

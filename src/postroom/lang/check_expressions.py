@@ -10,14 +10,30 @@ from .builtins import ANY_NUMBER, BUILTINS, Signature
 from .check_members import SELF, SESSION, kind_of_member, members_of
 from .flow import bare
 from .kinds import (
-    ANY, BOOLEAN, INT, JOB, LIST, NULL, NUMBER, STRING, UNKNOWN, Kind, common, fits, literal_kind, misfits, plain_kind,
+    ANY,
+    BOOLEAN,
+    INT,
+    JOB,
+    LIST,
+    NULL,
+    NUMBER,
+    STRING,
+    UNKNOWN,
+    Kind,
+    common,
+    fits,
+    literal_kind,
+    misfits,
+    plain_kind,
 )  # fmt: skip
 from .problems import ERROR, WARNING, Problem, near
 from .scopes import Scope, Symbol
 from .source import Span
 
 _NUMBERS: Final = frozenset(["int", "number"])
-_NOT_CALLED: Final = frozenset(["string", "int", "number", "boolean", "null", "list", "job", "mailbox", "mailroom", "session"])
+_NOT_CALLED: Final = frozenset(
+    ["string", "int", "number", "boolean", "null", "list", "job", "mailbox", "mailroom", "session"]
+)
 
 
 class ExpressionChecker:
@@ -287,7 +303,9 @@ class ExpressionChecker:
     def _self_member(self, node: n.Member) -> Kind:
         if self.function is not None and self.function.kind == "fun":
             hint = "give it what it needs as a parameter, or make it a skill"
-            self.error(node.object.span, "self", "self belongs to workers, skills and methods: a fun has no session", hint)
+            self.error(
+                node.object.span, "self", "self belongs to workers, skills and methods: a fun has no session", hint
+            )
         if node.name in SELF:
             return SELF[node.name]
         if node.name in SESSION:
@@ -313,14 +331,18 @@ class ExpressionChecker:
             return ANY
         if isinstance(item, n.Function):
             return Kind("function", declared=item)
-        self.error(node.name_span, "export", f"{symbol.name}.{node.name} is a {type(item).__name__.lower()}, not a value")
+        self.error(
+            node.name_span, "export", f"{symbol.name}.{node.name} is a {type(item).__name__.lower()}, not a value"
+        )
         return ANY
 
     def _index(self, node: n.Index) -> Kind:
         kind, index = self.kind(node.object), self.kind(node.index)
         if kind.name == "mailroom":
             return Kind("mailbox")
-        if kind.name in {*_NUMBERS, "boolean", "null", "function", "job"} and not (node.optional and kind.name == "null"):
+        if kind.name in {*_NUMBERS, "boolean", "null", "function", "job"} and not (
+            node.optional and kind.name == "null"
+        ):
             self.error(node.object.span, "type", f"[ ] is for lists, strings and objects, not {kind}")
         elif kind.name in {"list", "string"}:
             self.wants(node.index.span, index, NUMBER, "the place of an item")
@@ -380,8 +402,8 @@ class ExpressionChecker:
                 span = items.items[place].span if isinstance(items, n.ListExpr) else node.args[0].span
                 hint = f"call it: {span.text}()" if kind.name == "function" else ""
                 self.error(span, "delegate", f"delegate takes called workers, not {kind}", hint)
-        items = args[0].items
-        return Kind("list", element=ANY, items=tuple(ANY for _ in items)) if items is not None else LIST
+        crew = args[0].items
+        return Kind("list", element=ANY, items=tuple(ANY for _ in crew)) if crew is not None else LIST
 
     def _arguments(self, span: Span, kind: Kind, args: list[Kind], name: str, node: n.Call | None = None) -> Kind:
         declared = kind.declared
@@ -424,7 +446,9 @@ class ExpressionChecker:
     def _word(self, word: n.ShellWord) -> None:
         first = word.parts[0] if word.parts else None
         if isinstance(first, n.ShellText) and not first.quoted and first.text.startswith("#"):
-            self.warn(word.span, "comment", "# is an ordinary character in a command", "put the comment on a line of its own")
+            self.warn(
+                word.span, "comment", "# is an ordinary character in a command", "put the comment on a line of its own"
+            )
         for part in word.parts:
             if isinstance(part, n.ShellValue):
                 kind = self.kind(part.value)

@@ -17,11 +17,11 @@ _GIVES: Final = {
         **dict.fromkeys(("upper", "lower", "toUpperCase", "toLowerCase", "trim", "trimStart", "trimEnd"), STRING),
         **dict.fromkeys(("replace", "slice", "repeat", "padStart", "padEnd"), STRING),
         **dict.fromkeys(("startsWith", "endsWith", "includes", "contains"), BOOLEAN),
-        **{"split": _TEXTS, "lines": _TEXTS, "indexOf": INT, "number": NUMBER},
+        "split": _TEXTS, "lines": _TEXTS, "indexOf": INT, "number": NUMBER,
     },
     "list": {
         **dict.fromkeys(("slice", "concat", "reverse", "sort", "map", "filter", "flat"), LIST),
-        **{"push": INT, "insert": NULL, "join": STRING, "includes": BOOLEAN, "contains": BOOLEAN, "indexOf": INT, "sum": NUMBER},
+        "push": INT, "insert": NULL, "join": STRING, "includes": BOOLEAN, "contains": BOOLEAN, "indexOf": INT, "sum": NUMBER,
     },
     "object": {"keys": _TEXTS, "values": LIST, "entries": LIST, "has": BOOLEAN},
     "number": {"round": NUMBER, "floor": INT, "ceil": INT, "abs": NUMBER},

@@ -26,7 +26,13 @@ def check_choreography(program: Program) -> list[Problem]:
     if not uses and not any(delegates_of(part) for part in parts):
         return []
     runs = {root[0].name: _rehearse(root) for root in _roots(program, parts)}
-    aborted = {name for some in runs.values() if all(run.outcome == THROWN for run in some) for run in some for name in run.took_part}
+    aborted = {
+        name
+        for some in runs.values()
+        if all(run.outcome == THROWN for run in some)
+        for run in some
+        for name in run.took_part
+    }
     problems = []
     if not any(use.mailbox == ANYWHERE for use in uses):
         problems = [*_one_sided(uses, aborted), *_never_in_a_message(parts, uses)]
@@ -86,7 +92,10 @@ def _roots(program: Program, parts: list[Part]) -> list[list[Part]]:
     crew = [
         part
         for part in parts
-        if part.loaded is program.entry and part.function is not None and part.function.kind == "worker" and uses_of(part)
+        if part.loaded is program.entry
+        and part.function is not None
+        and part.function.kind == "worker"
+        and uses_of(part)
     ]
     return [crew] if crew else []
 
@@ -158,7 +167,10 @@ def _waits_for(actor: Actor) -> str:
 def _when(run: Run, always: bool) -> str:
     if always or not run.decisions:
         return ""
-    answers = [f"{_short(node)} in line {node.span.line} is {'true' if answer else 'false'}" for answer, node in run.decisions[:3]]
+    answers = [
+        f"{_short(node)} in line {node.span.line} is {'true' if answer else 'false'}"
+        for answer, node in run.decisions[:3]
+    ]
     return "when " + " and ".join(answers)
 
 

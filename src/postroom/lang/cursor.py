@@ -26,7 +26,7 @@ _NAMES: Final = {
 }
 
 
-class Stop(Exception):  # noqa: N818  (a fault was found; somebody further out goes on after it)
+class Stop(Exception):
     """Raised where a fault is found; caught where reading can go on."""
 
     def __init__(self, problem: Problem) -> None:

@@ -33,6 +33,7 @@ def always_throws(block: n.Block) -> bool:
 
 
 def is_true(condition: n.Expr) -> bool:
+    """Whether a condition is the word true."""
     inner = bare(condition)
     return isinstance(inner, n.Bool) and inner.value
 

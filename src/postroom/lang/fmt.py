@@ -16,8 +16,12 @@ from .source import Source
 
 INDENT: Final = "    "
 
-_BINARY: Final = frozenset("| || && == != < > <= >= + - * / % = -> >>".split())
-_VALUE_ENDS: Final = frozenset(["name", "number", "single", 'end"', ")", "]", "}", "self", "true", "false", "null", "$?", "++", "--", "_"])
+_BINARY: Final = frozenset(
+    ["|", "||", "&&", "==", "!=", "<", ">", "<=", ">=", "+", "-", "*", "/", "%", "=", "->", ">>"]
+)
+_VALUE_ENDS: Final = frozenset(
+    ["name", "number", "single", 'end"', ")", "]", "}", "self", "true", "false", "null", "$?", "++", "--", "_"]
+)
 _NO_SPACE_BEFORE: Final = frozenset([")", "]", ",", ";", ".", "?.", ":", "++", "--", "...", "?"])
 _NO_SPACE_AFTER: Final = frozenset(["(", "[", ".", "?.", "@", "...", "!"])
 _GOES_ON: Final = _BINARY | {"..."}
@@ -182,7 +186,7 @@ class _Formatter:
         before = self.previous
         if self.importing:
             return before in {"import", ","}
-        if kind == "?." or kind == ".":
+        if kind in {"?.", "."}:
             return False
         if kind == ":" and before == ")":
             return True
@@ -217,7 +221,7 @@ class _Formatter:
         first, i = True, i + 1
         while True:
             kind = self.kinds[i]
-            if kind == "eof" or kind == ")" or (statement and kind in {"newline", ";", "}"}):
+            if kind in {"eof", ")"} or (statement and kind in {"newline", ";", "}"}):
                 break
             if kind == "newline":
                 i += 1
@@ -304,7 +308,11 @@ class _Formatter:
     def _close_prompt(self, i: int, end: int) -> None:
         if self.open:
             self.open.pop()
-        multi = "\n" in self._raw(end - 1) and self.kinds[end - 1] == "text" and not self._raw(end - 1).rpartition("\n")[2].strip()
+        multi = (
+            "\n" in self._raw(end - 1)
+            and self.kinds[end - 1] == "text"
+            and not self._raw(end - 1).rpartition("\n")[2].strip()
+        )
         self.line = self.line.rstrip()
         if multi and not self.line:
             self.line = INDENT * self._level() + "}"

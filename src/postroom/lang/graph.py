@@ -34,7 +34,9 @@ def _started_by(part: Part, known: dict[str, str]) -> list[str]:
     """The workers that a part calls: what it delegates to, also by way of a list."""
     if not delegates_of(part):
         return []
-    names = [node.callee.name for node in n.walk(part.body) if isinstance(node, n.Call) and isinstance(node.callee, n.Name)]
+    names = [
+        node.callee.name for node in n.walk(part.body) if isinstance(node, n.Call) and isinstance(node.callee, n.Name)
+    ]
     names += [
         node.callee.name
         for node in n.walk(part.body)

@@ -28,7 +28,8 @@ TYPE_NAMES: Final = {
 @dataclass(frozen=True, eq=False)
 class Kind:
     """One kind of value. `name` is one of: any null boolean int number string list object function job module
-    self session mailroom mailbox union."""
+    self session mailroom mailbox union.
+    """
 
     name: str
     element: Kind | None = None  # of a list, when all items are of one kind

@@ -15,8 +15,37 @@ from .problems import Problem
 from .source import Source, Span
 
 KEYWORDS: Final = frozenset(
-    "think ask import export var if else for while await worker trait skill fun default type return succeed throw break"
-    " continue try catch self in true false null _".split()
+    [
+        "think",
+        "ask",
+        "import",
+        "export",
+        "var",
+        "if",
+        "else",
+        "for",
+        "while",
+        "await",
+        "worker",
+        "trait",
+        "skill",
+        "fun",
+        "default",
+        "type",
+        "return",
+        "succeed",
+        "throw",
+        "break",
+        "continue",
+        "try",
+        "catch",
+        "self",
+        "in",
+        "true",
+        "false",
+        "null",
+        "_",
+    ]
 )
 
 #: Kinds of tokens that open something, and those that close it: for skipping over what cannot be read.
@@ -30,9 +59,8 @@ _CODE: Final = re.compile(
       | (?P<word>[^\W\d]\w*)
       | (?P<newline>\r?\n)
       | (?P<shellparen>\(\s*\$(?=[ \t]))
-      | (?P<op>\.\.\.|->|==|!=|<=|>=|&&|\|\||\+\+|--|\?\.|>>|[<>+\-*/%!?=|&.()\[\];,:@])
+      | (?P<op>\.\.\.|->|==|!=|<=|>=|&&|\|\||\+\+|--|\?\.|>>|[<>+\-*/%!?=|&.()\[\]{};,:@])
       | (?P<number>[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)
-      | (?P<brace>[{}])
       | (?P<string>")
       | (?P<single>')
       | (?P<comment>\#[^\n]*)
@@ -41,12 +69,15 @@ _CODE: Final = re.compile(
       | (?P<shell>\$(?=[ \t\r\n]|\Z)[ \t]*)""",
     re.VERBOSE,
 )
+#: The brackets that are counted inside a value, by what closes it.
+_BRACKETS: Final = {")": "()", "}": "{}"}
 _STRING: Final = re.compile(r'["\\$]')
 _SINGLE: Final = re.compile(r"(?:[^'\\]|\\.)*", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _VALUE: Final = re.compile(r"\$(?:(?P<name>[^\W\d]\w*)|(?P<open>@?\{|\())")
 _PROMPT: Final = re.compile(
-    r"(?P<brace>[{}])|\$'(?P<escape>.)'|\$(?P<name>[^\W\d]\w*)|(?P<open>\$@?\{|\$\()|(?<![\w$])(?P<do>do\s*\{)", re.DOTALL
+    r"(?P<brace>[{}])|\$'(?P<escape>.)'|\$(?P<name>[^\W\d]\w*)|(?P<open>\$@?\{|\$\()|(?<![\w$])(?P<do>do\s*\{)",
+    re.DOTALL,
 )
 _PROMPT_OPENS: Final = re.compile(r"\s*\{")
 _SHELL: Final = re.compile(
@@ -152,20 +183,20 @@ class Lexer:
         self.out.cut_off = frame.start
 
     def _word_end(self, end: int) -> int:
-        """Where a name really ends: `\\w` leaves out marks that many scripts write inside a word."""
+        """Where a name really ends: a pattern's word leaves out marks that many scripts write inside one."""
         text = self.text
         while end < len(text) and text[end] > "\x7f" and ("a" + text[end]).isidentifier():
             end += 1
         return end
 
-    def _value(self, start: int, end: int, opened: str | None, shell: bool) -> None:
+    def _value(self, start: int, end: int, opened: str | None, command: bool) -> None:
         """`$name` or what opens a value: `${`, `$@{`, `$(`."""
         if opened is None:
             end = self._word_end(end)
             self._emit("$name", start, end, normalize("NFC", self.text[start + 1 : end]))
         elif opened == "$(":
-            self._emit("$(" if shell else "$(e", start, end)
-            self._push("shell" if shell else "code", ")", start)
+            self._emit("$(" if command else "$(e", start, end)
+            self._push("shell" if command else "code", ")", start)
         else:
             self._emit(opened, start, end)
             self._push("code", "}", start)
@@ -175,12 +206,7 @@ class Lexer:
 
     def _code(self, frame: _Frame) -> None:
         match, text, emit = _CODE.match, self.text, self._emit
-        while True:
-            found = match(text, self.at)
-            if found is None:
-                if self.at < len(text):
-                    self._unreadable()
-                return
+        while found := match(text, self.at):
             kind, start, end = found.lastgroup, self.at, found.end()
             self.at = end
             if kind == "space":
@@ -191,20 +217,16 @@ class Lexer:
             elif kind == "op":
                 op = found.group()
                 emit(op, start, end)
-                if frame.closer == ")" and op in "()" and self._bracket(frame, op == "("):
+                if frame.closer and op in _BRACKETS[frame.closer] and self._bracket(frame, opens=op != frame.closer):
                     return
-            elif kind == "newline":
-                emit("newline", start, end)
-            elif kind == "number":
-                emit("number", start, end, text[start:end])
-            elif kind == "brace":
-                emit(text[start], start, end)
-                if frame.closer == "}" and self._bracket(frame, text[start] == "{"):
-                    return
+            elif kind in {"newline", "number"}:
+                emit(str(kind), start, end, text[start:end])
             elif self._code_opens(str(kind), start, end):
                 return
+        if self.at < len(text):
+            self._unreadable()
 
-    def _bracket(self, frame: _Frame, opens: bool) -> bool:
+    def _bracket(self, frame: _Frame, *, opens: bool) -> bool:
         """Counts the brackets inside a value; true when this one closes it."""
         if opens:
             frame.depth += 1
@@ -317,7 +339,7 @@ class Lexer:
                 self.at = stop + 2
             else:
                 opened_by = value["open"] and "$" + value["open"]
-                self._value(stop, value.end(), opened_by, shell=False)
+                self._value(stop, value.end(), opened_by, command=False)
             return
         self.at = len(text)
 
@@ -359,7 +381,7 @@ class Lexer:
             self._push("code", "}", stop)
             self.at = end
         else:
-            self._value(stop, end, opened, shell=True)
+            self._value(stop, end, opened, command=True)
 
     # ---------------------------------------------------------------- commands
 
@@ -378,16 +400,20 @@ class Lexer:
                 self._shell_word(start, end)
             elif kind in {"single", "escape"}:
                 self._emit("lit", start, end, found[str(kind)])
-            elif kind == "brace":
-                if self._shell_brace(frame, start):
-                    return
-            elif kind == "redirect":
-                self._emit("redirect", start, end, text[start:end])
-            elif kind in {"newline", "op"}:
-                if self._shell_ends(frame, text[start:end] if kind == "op" else "newline", start, end):
-                    return
-            elif self._shell_opens(str(kind), start, end, found["open"]):
+            elif self._shell_leaves(frame, str(kind), start, end) or self._shell_opens(
+                str(kind), start, end, found["open"]
+            ):
                 return
+
+    def _shell_leaves(self, frame: _Frame, kind: str, start: int, end: int) -> bool:
+        """Braces, redirections, operators and line ends; true when the command is over."""
+        if kind == "brace":
+            return self._shell_brace(frame, start)
+        if kind == "redirect":
+            self._emit("redirect", start, end, self.text[start:end])
+        elif kind in {"newline", "op"}:
+            return self._shell_ends(frame, self.text[start:end] if kind == "op" else "newline", start, end)
+        return False
 
     def _shell_word(self, start: int, end: int) -> None:
         """Literal characters; a number right before `<` or `>` is the descriptor that is redirected."""
@@ -431,20 +457,22 @@ class Lexer:
 
     def _shell_opens(self, kind: str, start: int, end: int, opened: str | None) -> bool:
         """Strings and values inside a command; true when another mode was opened."""
+        if kind in {"brace", "redirect", "newline", "op"}:
+            return False
         if kind == "string":
             self._emit('"', start, end)
             self._push("string", '"', start)
         elif kind == "status":
             self._emit("$?", start, end)
         elif kind == "quote":
-            hint = 'an apostrophe in a command is written \\\' or "\'"'
+            hint = "an apostrophe in a command is written \\' or \"'\""
             self._problem(start, end, "unclosed", "this quote is never closed: expected '", hint)
             self.out.cut_off = start
             self.at = len(self.text)
         elif kind == "dollar":
             self._emit("word", start, end, self.text[start:end])
         else:
-            self._value(start, end, opened, shell=True)
+            self._value(start, end, opened, command=True)
         return kind not in {"status", "dollar", "name"}
 
 

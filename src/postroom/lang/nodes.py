@@ -12,10 +12,8 @@ from typing import Any, Final
 
 from .source import Span
 
-tree = dataclass(slots=True, eq=False)
 
-
-@tree
+@dataclass(slots=True, eq=False)
 class Node:
     """Anything that stands in a source."""
 
@@ -25,7 +23,7 @@ class Node:
 # ---------------------------------------------------------------- a file
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Comment(Node):
     """`# text`; `own_line` when nothing but spaces stands before it on its line. Only the formatter needs them."""
 
@@ -33,7 +31,7 @@ class Comment(Node):
     own_line: bool
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Module(Node):
     """One file. `body` is the bare block of a file that is a program without a `main` worker; its last value is the result."""
 
@@ -45,7 +43,7 @@ class Module(Node):
 # ---------------------------------------------------------------- declarations
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class ImportName(Node):
     """One imported module. `path` ("std", "log") is bound as `name` ("log"): its last part. Relative: written with `./`."""
 
@@ -54,14 +52,14 @@ class ImportName(Node):
     relative: bool
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Import(Node):
     """`import ./{a, b}`, `import ./a`, `import foo.bar`, `import std.log`."""
 
     names: list[ImportName]
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Param(Node):
     """A parameter, with its type when one is written."""
 
@@ -69,7 +67,7 @@ class Param(Node):
     type: TypeNode | None
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Annotation(Node):
     """`@skill narrate`; without an argument the method's own name is meant (`argument` is None then)."""
 
@@ -77,7 +75,7 @@ class Annotation(Node):
     argument: str | None
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Function(Node):
     """`worker`, `skill`, `fun`, or a trait's method; `kind` says which ("method" for the last).
 
@@ -96,7 +94,7 @@ class Function(Node):
     doc: str
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Trait(Node):
     """`trait Name: Agent { methods }`: a plugin; its annotated methods are the entry points."""
 
@@ -109,7 +107,7 @@ class Trait(Node):
     doc: str
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class TypeDecl(Node):
     """`type Name = Type`, at the top of a file or as a statement."""
 
@@ -123,28 +121,28 @@ class TypeDecl(Node):
 # ---------------------------------------------------------------- types
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class TypeName(Node):
     """A named type: `string number int float bool boolean null void any object list`, or a declared one."""
 
     name: str
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class TypeLiteral(Node):
     """A single value as a type: `"ok"`, `3`, `true`."""
 
     value: str | int | float | bool
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class TypeList(Node):
     """`[element]`: a list of any length."""
 
     element: TypeNode
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class TypeField(Node):
     """One field of an object type; `optional` when written `name?: type`."""
 
@@ -153,14 +151,14 @@ class TypeField(Node):
     optional: bool
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class TypeObject(Node):
     """`{ field: type, ... }`."""
 
     fields: list[TypeField]
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class TypeUnion(Node):
     """`A | B`: one of them."""
 
@@ -170,14 +168,14 @@ class TypeUnion(Node):
 # ---------------------------------------------------------------- statements
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Block(Node):
     """`{ statements }`: a scope of its own."""
 
     statements: list[Statement]
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class If(Node):
     """`if condition { } else ...`; `otherwise` is a block, another `If` (else-if), or None."""
 
@@ -186,7 +184,7 @@ class If(Node):
     otherwise: Block | If | None
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class For(Node):
     """`for var pattern in iterable { }`: the items of a list, the lines of a string, the keys of an object."""
 
@@ -195,7 +193,7 @@ class For(Node):
     body: Block
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class While(Node):
     """`while condition { }`, with or without parentheses."""
 
@@ -203,7 +201,7 @@ class While(Node):
     body: Block
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Var(Node):
     """`var pattern = value`; without a value the name is null."""
 
@@ -211,29 +209,29 @@ class Var(Node):
     value: Expr | None
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Return(Node):
     """`return value`, or `return` alone, which gives null."""
 
     value: Expr | None
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Succeed(Node):
     """`succeed`: ends the function well, with null."""
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Break(Node):
     """`break`: ends the innermost loop."""
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Continue(Node):
     """`continue`: goes on with the innermost loop's next turn."""
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Try(Node):
     """`try { } catch name { }`; `name` is None when the error is not looked at."""
 
@@ -243,14 +241,14 @@ class Try(Node):
     handler: Block
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class RunShell(Node):
     """`$ command`: runs it, output streams; a failing command raises."""
 
     command: ShellNode
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class WriteFile(Node):
     """`value > "file"` or `value >> "file"` as a statement. Two numbers are compared instead: that is the statement's value."""
 
@@ -259,7 +257,7 @@ class WriteFile(Node):
     target: Expr
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class ExprStatement(Node):
     """An expression for its effect; the last one of a bare block is the program's result."""
 
@@ -269,12 +267,12 @@ class ExprStatement(Node):
 # ---------------------------------------------------------------- patterns
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class IgnorePattern(Node):
     """`_`: takes a value and forgets it."""
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class NamePattern(Node):
     """A new name, with its type when one is written."""
 
@@ -282,7 +280,7 @@ class NamePattern(Node):
     type: TypeNode | None
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class PatternField(Node):
     """One field of an object pattern: the field's name is the new name; what may follow is its type."""
 
@@ -290,14 +288,14 @@ class PatternField(Node):
     type: TypeNode | None
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class ObjectPattern(Node):
     """`{ a, b: Type }`."""
 
     fields: list[PatternField]
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class ListPattern(Node):
     """`[a, _, [b, c]]`."""
 
@@ -307,50 +305,50 @@ class ListPattern(Node):
 # ---------------------------------------------------------------- expressions
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Name(Node):
     """A variable, parameter, function, import or builtin."""
 
     name: str
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Number(Node):
     """`3` (int) or `1.5`, `2e3` (float)."""
 
     value: int | float
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Bool(Node):
     """`true` or `false`."""
 
     value: bool
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Null(Node):
     """`null`."""
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Self(Node):
     """`self`: only `self.session...` and `self.delegate([...])` mean something."""
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class ExitStatus(Node):
     """`$?`: the exit code of the last command."""
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class TextPart(Node):
     """Literal text of a string or prompt: escapes are resolved and, in prompts, the common indentation is gone."""
 
     text: str
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Interpolation(Node):
     """A value inside a string or prompt: `$x`, `${expr}`, in a string `$(expr)`, in a prompt `$(command)`.
 
@@ -361,21 +359,21 @@ class Interpolation(Node):
     joined: bool
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class String(Node):
     """`"text ${expr}"`, or `'text'` (nothing is interpolated). Parts alternate as written; no parts: the empty string."""
 
     parts: list[TextPart | Interpolation]
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class ListExpr(Node):
     """`[a, b]`."""
 
     items: list[Expr]
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class ObjectField(Node):
     """`key: value`, `"any key": value`, or the shorthand `x` (its value is then the `Name` x, `shorthand` is true)."""
 
@@ -384,21 +382,21 @@ class ObjectField(Node):
     shorthand: bool
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class ObjectExpr(Node):
     """`{ key: value, ... }`."""
 
     fields: list[ObjectField]
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Paren(Node):
     """`(expr)`: means what is inside."""
 
     value: Expr
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Unary(Node):
     """`!x` or `-x`."""
 
@@ -406,14 +404,14 @@ class Unary(Node):
     operand: Expr
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Throw(Node):
     """`throw value`: an expression, so that `x || throw "none"` reads well."""
 
     value: Expr
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Binary(Node):
     """`left op right`; op is one of `|| && == != < > <= >= + - * / %`. `||` and `&&` give one of their sides, and stop early."""
 
@@ -422,7 +420,7 @@ class Binary(Node):
     right: Expr
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Range(Node):
     """`first...last`, both included."""
 
@@ -430,7 +428,7 @@ class Range(Node):
     last: Expr
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Pipe(Node):
     """`value | into`: `into` is a command, which gets the value as standard input, or a function, which gets it as argument."""
 
@@ -438,7 +436,7 @@ class Pipe(Node):
     into: Expr
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Assign(Node):
     """`target = value`; the target is a `Name`, `Member` or `Index`. Its value is the value."""
 
@@ -446,7 +444,7 @@ class Assign(Node):
     value: Expr
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Increment(Node):
     """`x++` or `x--`; its value is what x was before."""
 
@@ -454,7 +452,7 @@ class Increment(Node):
     op: str
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Member(Node):
     """`object.name`; with `?.` (`optional`) a null object or a missing field gives null."""
 
@@ -464,7 +462,7 @@ class Member(Node):
     optional: bool
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Index(Node):
     """`object[index]`, or `object?.[index]`."""
 
@@ -473,7 +471,7 @@ class Index(Node):
     optional: bool
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Call(Node):
     """`callee(args)`."""
 
@@ -481,14 +479,14 @@ class Call(Node):
     args: list[Expr]
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Await(Node):
     """`value.await`."""
 
     value: Expr
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class DoBlock(Node):
     """`do { code }` inside a prompt: a step that the model may run. `number` counts from 1 within its prompt."""
 
@@ -496,7 +494,7 @@ class DoBlock(Node):
     body: Block
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class Prompt(Node):
     """`think { }` or `ask { }`; `kind` says which. The text of the parts is ready: dedented, and without its outer blank lines."""
 
@@ -504,10 +502,11 @@ class Prompt(Node):
     parts: list[TextPart | Interpolation | DoBlock]
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class ShellExpr(Node):
     """A command as a value. `mode`: "capture" `$(cmd)`, its output; "test" `($ cmd)`, true or false;
-    "lines" `($ cmd)` right after a loop's `in`, the lines of its output."""
+    "lines" `($ cmd)` right after a loop's `in`, the lines of its output.
+    """
 
     mode: str
     command: ShellNode
@@ -516,7 +515,7 @@ class ShellExpr(Node):
 # ---------------------------------------------------------------- commands
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class ShellText(Node):
     """Literal characters of a word. Only unquoted ones (`quoted` false) are open to globs, `~`."""
 
@@ -524,7 +523,7 @@ class ShellText(Node):
     quoted: bool
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class ShellValue(Node):
     """A value in a word: always literal characters, never looked at again. `spread` (`$@{list}`): each item a word of its own."""
 
@@ -533,14 +532,14 @@ class ShellValue(Node):
     spread: bool
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class ShellWord(Node):
     """One argument: its parts are glued together, so `"${x}"..HEAD` is one word. `""` is a word with one empty quoted text."""
 
     parts: list[ShellText | ShellValue]
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class ShellAssignment(Node):
     """`NAME=word` before a command: its environment alone."""
 
@@ -548,10 +547,11 @@ class ShellAssignment(Node):
     value: ShellWord
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class ShellRedirect(Node):
     """`op`: `>` `>>` `<` open the file `target` for descriptor `fd`; `<<<` gives the word itself as input;
-    `&>` `&>>` send descriptors 1 and 2 to a file; `>&` makes `fd` a copy of `to_fd` (target is None)."""
+    `&>` `&>>` send descriptors 1 and 2 to a file; `>&` makes `fd` a copy of `to_fd` (target is None).
+    """
 
     op: str
     fd: int
@@ -559,7 +559,7 @@ class ShellRedirect(Node):
     to_fd: int | None
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class ShellCommand(Node):
     """One program: its environment, its words (the first is the program), its redirections in order."""
 
@@ -568,14 +568,14 @@ class ShellCommand(Node):
     redirects: list[ShellRedirect]
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class ShellPipeline(Node):
     """`a | b | c`: at least two commands."""
 
     commands: list[ShellCommand]
 
 
-@tree
+@dataclass(slots=True, eq=False)
 class ShellChain(Node):
     """`a && b` or `a || b` (`op`), two or more; `&&` binds tighter than `||`."""
 
@@ -615,19 +615,7 @@ Expr = (
     | ShellExpr
 )
 Statement = (
-    If
-    | For
-    | While
-    | Var
-    | TypeDecl
-    | Return
-    | Succeed
-    | Break
-    | Continue
-    | Try
-    | RunShell
-    | WriteFile
-    | ExprStatement
+    If | For | While | Var | TypeDecl | Return | Succeed | Break | Continue | Try | RunShell | WriteFile | ExprStatement
 )
 
 _FIELDS: Final[dict[type, tuple[str, ...]]] = {}

@@ -10,9 +10,16 @@ from .parse_text import TextParser
 
 #: How tightly an operator binds; all of them take their left side first.
 BINDING: Final = {
-    **{"|": 1, "||": 2, "&&": 3},
+    "|": 1,
+    "||": 2,
+    "&&": 3,
     **dict.fromkeys(["==", "!=", "<", ">", "<=", ">="], 4),
-    **{"...": 5, "+": 6, "-": 6, "*": 7, "/": 7, "%": 7},
+    "...": 5,
+    "+": 6,
+    "-": 6,
+    "*": 7,
+    "/": 7,
+    "%": 7,
 }
 _COMPARISON: Final = 4
 
@@ -26,7 +33,9 @@ class ExpressionParser(TextParser):
         left = self._binary(1)
         if self.kinds[self.i] == "=":
             if not isinstance(left, n.Name | n.Member | n.Index):
-                self.fail("assignment", "this cannot be assigned to: expected a name, a field or an item", span=left.span)
+                self.fail(
+                    "assignment", "this cannot be assigned to: expected a name, a field or an item", span=left.span
+                )
             self.i += 1
             self.skip_newlines()
             value = self.expression()
@@ -90,7 +99,7 @@ class ExpressionParser(TextParser):
             elif kind == "[":
                 self.i += 1
                 left = self._index(start, left, False)
-            elif kind == "++" or kind == "--":
+            elif kind in {"++", "--"}:
                 if not isinstance(left, n.Name | n.Member | n.Index):
                     self.fail("assignment", f"{kind} needs a name, a field or an item before it", span=left.span)
                 self.i += 1
@@ -207,10 +216,7 @@ class ExpressionParser(TextParser):
 
     def _object_field(self) -> n.ObjectField:
         at, kind = self.starts[self.i], self.kinds[self.i]
-        if kind in {'"', "single"}:
-            key = self._text_key()
-        else:
-            key = self.key("a field's name or }")
+        key = self._text_key() if kind in {'"', "single"} else self.key("a field's name or }")
         key_span = self.span(at)
         if self.accept(":"):
             self.skip_newlines()

@@ -8,6 +8,7 @@ from typing import Final
 
 from . import nodes as n
 from .parse_types import TypeParser
+from .source import Span
 
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 _WORD_KINDS: Final = frozenset(["word", "lit", '"', "$name", "${", "$@{", "$(", "$?"])
@@ -104,7 +105,7 @@ class ShellParser(TypeParser):
         self.i += 1
         first: list[n.ShellText | n.ShellValue] = []
         if rest:
-            span = n.Span(self.source, start + found.end(), self.ends[self.i - 1])
+            span = Span(self.source, start + found.end(), self.ends[self.i - 1])
             first.append(n.ShellText(span, rest, False))
         glued = self.kinds[self.i] in _WORD_KINDS and self.starts[self.i] == self.ends[self.i - 1]
         word = self._word(first) if glued else n.ShellWord(self.span(start + found.end()), first)
@@ -158,7 +159,7 @@ class ShellParser(TypeParser):
     def value_after(self, kind: str, start: int) -> n.Expr:
         """The value that an opening token (already stepped over) begins: `$name`, `$?`, `${ }`, `$@{ }`, `$( )` of a string."""
         if kind == "$name":
-            return n.Name(n.Span(self.source, start + 1, self.ends[self.i - 1]), self.values[self.i - 1])
+            return n.Name(Span(self.source, start + 1, self.ends[self.i - 1]), self.values[self.i - 1])
         if kind == "$?":
             return n.ExitStatus(self.span(start))
         self.free += 1
@@ -176,11 +177,15 @@ class ShellParser(TypeParser):
         found = _REDIRECT.fullmatch(text)
         op = found[2] if found else ""
         if found is None or op in {"<<", "<&"}:
-            self.fail("redirect", f"{text} is not a redirection that is known here", "text for a command is <<< and a string")
+            self.fail(
+                "redirect", f"{text} is not a redirection that is known here", "text for a command is <<< and a string"
+            )
         fd = int(found[1]) if found[1] else 0 if op.startswith("<") else 1
         if op == ">&":
             if not found[3]:
-                self.fail("redirect", "expected the number of a descriptor after >&", "&> file sends both outputs to a file")
+                self.fail(
+                    "redirect", "expected the number of a descriptor after >&", "&> file sends both outputs to a file"
+                )
             self.i += 1
             return n.ShellRedirect(self.span(start), ">&", fd, None, int(found[3]))
         self.i += 1

@@ -79,7 +79,10 @@ def dedented(parts: _Parts) -> _Parts:
     for place, part in enumerate(parts):
         if isinstance(part, n.TextPart):
             lines = part.text.split("\n")
-            part.text = "\n".join(lines[:1] + [line[len(margin) :] if line.startswith(margin) else line.lstrip(" \t") for line in lines[1:]])
+            part.text = "\n".join(
+                lines[:1]
+                + [line[len(margin) :] if line.startswith(margin) else line.lstrip(" \t") for line in lines[1:]]
+            )
             if place == 0:
                 part.text = part.text.lstrip() if not part.text.strip() else _without_blank_start(part.text)
             if place == len(parts) - 1:
@@ -104,7 +107,8 @@ def _common_indent(parts: _Parts) -> str:
 
 def margin_of(texts: list[tuple[str, bool]]) -> str:
     """The whitespace that every line but the first begins with. Each text comes with whether something follows it in its line;
-    lines with nothing on them do not count."""
+    lines with nothing on them do not count.
+    """
     margins: list[str] = []
     for text, followed in texts:
         lines = text.split("\n")

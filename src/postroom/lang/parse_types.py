@@ -30,7 +30,7 @@ class TypeParser(Cursor):
 
     def _one_type(self) -> n.TypeNode:
         kind, start = self.kinds[self.i], self.starts[self.i]
-        if kind == "name" or kind == "null":
+        if kind in {"name", "null"}:
             self.i += 1
             return n.TypeName(self.span(start), self.values[self.i - 1])
         if kind in {'"', "single"}:
@@ -51,7 +51,7 @@ class TypeParser(Cursor):
             return n.TypeList(self.span(start), element)
         if kind == "{":
             return self._object_type(start)
-        self.unexpected("a type", 'a type is a name, a "literal", [Type] or { field: Type }')
+        return self.unexpected("a type", 'a type is a name, a "literal", [Type] or { field: Type }')
 
     def _type_of_text(self, start: int) -> n.TypeLiteral:
         if self.accept("single"):

@@ -14,9 +14,22 @@ from .cursor import Stop
 from .lexer import tokens_of
 from .parse_expressions import ExpressionParser
 from .problems import SyntaxProblems
-from .source import Source
+from .source import Source, Span
 
 _ITEM_WORDS: Final = frozenset(["import", "export", "default", "worker", "skill", "fun", "trait", "type"])
+_STATEMENTS: Final = {
+    "if": "_if",
+    "for": "_for",
+    "while": "_while",
+    "var": "_var",
+    "return": "_return",
+    "succeed": "_word_alone",
+    "break": "_word_alone",
+    "continue": "_word_alone",
+    "try": "_try",
+    "type": "_local_type",
+    "$": "_run_shell",
+}
 _RECURSION: Final = 20_000
 _ONLY_A_LINE_END: Final = re.compile(r"[ \t\r]*\n[ \t]*")
 
@@ -53,7 +66,7 @@ class Parser(ExpressionParser):
                 self._skip_item()
             self.skip_separators()
         end = len(self.source.text)
-        return n.Module(n.Span(self.source, 0, end), items, body, self.tokens.comments)
+        return n.Module(Span(self.source, 0, end), items, body, self.tokens.comments)
 
     def _skip_item(self) -> None:
         """Goes on at the next line that begins like a declaration, outside all brackets."""
@@ -86,7 +99,10 @@ class Parser(ExpressionParser):
         if kind == "type" and not default:
             return self._type_declaration(start, exported, doc)
         hint = "statements stand inside a worker, a fun, or one bare { } block" if not exported else ""
-        self.unexpected("worker, fun, skill, trait" + ("" if default else ", type") + ("" if exported or default else " or import"), hint)
+        return self.unexpected(
+            "worker, fun, skill, trait" + ("" if default else ", type") + ("" if exported or default else " or import"),
+            hint,
+        )
 
     def doc_above(self, start: int) -> str:
         """The comment lines right above a place, without their `#`."""
@@ -138,7 +154,9 @@ class Parser(ExpressionParser):
             self.i += 1
             returns = self.type_()
         body = self.block()
-        return n.Function(self.span(start), kind, name, name_span, params, returns, body, exported, default, annotations, doc)
+        return n.Function(
+            self.span(start), kind, name, name_span, params, returns, body, exported, default, annotations, doc
+        )
 
     def _params(self) -> list[n.Param]:
         self.expect("(", "( and the parameters")
@@ -189,7 +207,7 @@ class Parser(ExpressionParser):
             annotations.append(n.Annotation(self.span(at), name, argument))
             self.skip_newlines()
         if self.kinds[self.i] == "eof":
-            self.fail("unclosed", "this { is never closed: expected }", span=n.Span(self.source, opened, opened + 1))
+            self.fail("unclosed", "this { is never closed: expected }", span=Span(self.source, opened, opened + 1))
         self.expect("fun", "fun, @ or }: a trait holds methods")
         return self._function(start, "method", False, False, annotations, doc)
 
@@ -217,7 +235,7 @@ class Parser(ExpressionParser):
         self.skip_separators()
         while kinds[self.i] != "}":
             if kinds[self.i] == "eof":
-                self.fail("unclosed", "this { is never closed: expected }", span=n.Span(self.source, start, start + 1))
+                self.fail("unclosed", "this { is never closed: expected }", span=Span(self.source, start, start + 1))
             try:
                 statements.append(self.statement())
                 if kinds[self.i] not in {"newline", ";", "}"}:
@@ -245,11 +263,9 @@ class Parser(ExpressionParser):
         self.unexpected("a new line or ; after the statement", hints.get(kind, ""))
 
     def statement(self) -> n.Statement:
-        kind = self.kinds[self.i]
-        reader = _STATEMENTS.get(kind)
-        if reader is not None:
-            return reader(self)
-        return self._expression_statement()
+        reader = _STATEMENTS.get(self.kinds[self.i], "_expression_statement")
+        statement: n.Statement = getattr(self, reader)()
+        return statement
 
     def _expression_statement(self) -> n.Statement:
         start = self.starts[self.i]
@@ -347,21 +363,6 @@ class Parser(ExpressionParser):
         if self.kinds[self.i] in {"&", "(", ")", "|&"}:
             self._command_goes_wrong("the end of the command")
         return n.RunShell(self.span(start), command)
-
-
-_STATEMENTS: Final = {
-    "if": Parser._if,
-    "for": Parser._for,
-    "while": Parser._while,
-    "var": Parser._var,
-    "return": Parser._return,
-    "succeed": Parser._word_alone,
-    "break": Parser._word_alone,
-    "continue": Parser._word_alone,
-    "try": Parser._try,
-    "type": Parser._local_type,
-    "$": Parser._run_shell,
-}
 
 
 def parse(text: str, file: str) -> n.Module:

@@ -6,7 +6,7 @@ and prompts are not touched; their results are stand-ins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any, Final, Protocol
 
 from . import nodes as n
@@ -15,10 +15,53 @@ from .flow import bare
 from .kinds import kind_of_type
 from .modules import LoadedModule
 from .rehearsal_values import Unclear, binary, builtin, call_method, known, member_of, walk_through
-from .stand_ins import MAILROOM, SELF, SESSION, Box, Callable_, Job, Message, Method, Place, StandIn, copied, stand_in
+from .stand_ins import MAILROOM, SELF, SESSION, Box, Code, Job, Message, Method, Place, StandIn, copied, stand_in
 
 Steps = Generator["Receive | Delegate", Any, Any]
 MAX_CALLS: Final = 40
+
+
+#: Which method follows which node.
+_STATEMENTS: Final[dict[type, str]] = {
+    n.If: "_if",
+    n.For: "_for",
+    n.While: "_while",
+    n.Var: "_var",
+    n.Return: "_return",
+    n.Succeed: "_succeed",
+    n.Break: "_break",
+    n.Continue: "_continue",
+    n.Try: "_try",
+    n.RunShell: "_run_shell",
+    n.WriteFile: "_write_file",
+    n.ExprStatement: "_expression",
+    n.TypeDecl: "_nothing",
+}
+_EXPRESSIONS: Final[dict[type, str]] = {
+    n.Name: "_name",
+    n.Number: "_literal",
+    n.Bool: "_literal",
+    n.Null: "_null",
+    n.Self: "_self",
+    n.ExitStatus: "_unknown",
+    n.String: "_string",
+    n.ListExpr: "_list",
+    n.ObjectExpr: "_object",
+    n.Paren: "_inner",
+    n.Unary: "_unary",
+    n.Throw: "_throw",
+    n.Binary: "_binary",
+    n.Range: "_range",
+    n.Pipe: "_pipe",
+    n.Assign: "_assign",
+    n.Increment: "_increment",
+    n.Member: "_member",
+    n.Index: "_index",
+    n.Call: "_call",
+    n.Await: "_await",
+    n.Prompt: "_prompt",
+    n.ShellExpr: "_shell_expr",
+}
 
 
 class Receive:
@@ -42,7 +85,7 @@ class Delegate:
         self.call = call
 
 
-class Raised(Exception):  # noqa: N818
+class Raised(Exception):
     """The program threw something itself."""
 
 
@@ -55,15 +98,15 @@ class MissingField(Raised):
         super().__init__(node.name)
 
 
-class _Break(Exception):  # noqa: N818
+class _Break(Exception):
     pass
 
 
-class _Continue(Exception):  # noqa: N818
+class _Continue(Exception):
     pass
 
 
-class _Return(Exception):  # noqa: N818
+class _Return(Exception):
     def __init__(self, value: Any) -> None:
         self.value = value
         super().__init__()
@@ -138,7 +181,7 @@ class Follower:
     def block(self, block: n.Block, env: Env) -> Steps:
         for statement in block.statements:
             self.stage.step()
-            yield from _STATEMENTS[type(statement)](self, statement, env)
+            yield from getattr(self, _STATEMENTS[type(statement)])(statement, env)
 
     def _if(self, node: n.If, env: Env) -> Steps:
         if self.stage.truth((yield from self.value(node.condition, env)), node.condition):
@@ -241,7 +284,7 @@ class Follower:
 
     def value(self, node: n.Expr, env: Env) -> Steps:
         self.stage.step()
-        return (yield from _EXPRESSIONS[type(node)](self, node, env))
+        return (yield from getattr(self, _EXPRESSIONS[type(node)])(node, env))
 
     def _literal(self, node: n.Number | n.Bool, _env: Env) -> Steps:
         yield from ()
@@ -264,7 +307,7 @@ class Follower:
         if holder is not None:
             return holder.names[node.name]
         if node.name in self.top:
-            return Callable_(self.top[node.name], self.loaded)
+            return Code(self.top[node.name], self.loaded)
         if node.name in self.loaded.imports:
             return Place("module", self.loaded.imports[node.name])
         if node.name in BUILTINS:
@@ -384,7 +427,7 @@ class Follower:
         if isinstance(of, Place) and of.loaded is not None:
             item = of.loaded.exports().get(node.name)
             if isinstance(item, n.Function):
-                return Callable_(item, of.loaded)
+                return Code(item, of.loaded)
         if isinstance(of, Message) and node.name not in of and not node.optional:
             found = member_of(of, node.name, node.optional, self.stage)
             if found is None:
@@ -435,7 +478,7 @@ class Follower:
     def _apply(self, callee: Any, args: list[Any], node: n.Node) -> Steps:
         if isinstance(callee, Method) and callee.of is SELF and callee.name == "delegate":
             return (yield from self._delegate(args[0] if args else None, node))
-        if isinstance(callee, Callable_):
+        if isinstance(callee, Code):
             if callee.function.kind == "worker":
                 return Job(callee, args)
             return (yield from self._call_function(callee, args))
@@ -452,7 +495,7 @@ class Follower:
             raise Unclear
         return (yield Delegate(list(jobs), node))
 
-    def _call_function(self, callee: Callable_, args: list[Any]) -> Steps:
+    def _call_function(self, callee: Code, args: list[Any]) -> Steps:
         self.calls += 1
         if self.calls > MAX_CALLS:
             raise Unclear
@@ -512,47 +555,3 @@ def _values_in(node: n.Node) -> list[n.Expr]:
         else:
             found += _values_in(child)
     return found
-
-
-_Follow = Callable[[Follower, Any, Env], Steps]
-
-_STATEMENTS: Final[dict[type, _Follow]] = {
-    n.If: Follower._if,
-    n.For: Follower._for,
-    n.While: Follower._while,
-    n.Var: Follower._var,
-    n.Return: Follower._return,
-    n.Succeed: Follower._succeed,
-    n.Break: Follower._break,
-    n.Continue: Follower._continue,
-    n.Try: Follower._try,
-    n.RunShell: Follower._run_shell,
-    n.WriteFile: Follower._write_file,
-    n.ExprStatement: Follower._expression,
-    n.TypeDecl: Follower._nothing,
-}
-_EXPRESSIONS: Final[dict[type, _Follow]] = {
-    n.Name: Follower._name,
-    n.Number: Follower._literal,
-    n.Bool: Follower._literal,
-    n.Null: Follower._null,
-    n.Self: Follower._self,
-    n.ExitStatus: Follower._unknown,
-    n.String: Follower._string,
-    n.ListExpr: Follower._list,
-    n.ObjectExpr: Follower._object,
-    n.Paren: Follower._inner,
-    n.Unary: Follower._unary,
-    n.Throw: Follower._throw,
-    n.Binary: Follower._binary,
-    n.Range: Follower._range,
-    n.Pipe: Follower._pipe,
-    n.Assign: Follower._assign,
-    n.Increment: Follower._increment,
-    n.Member: Follower._member,
-    n.Index: Follower._index,
-    n.Call: Follower._call,
-    n.Await: Follower._await,
-    n.Prompt: Follower._prompt,
-    n.ShellExpr: Follower._shell_expr,
-}

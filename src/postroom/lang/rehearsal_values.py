@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from . import members, nodes as n, values
+from . import members, values
+from . import nodes as n
 from .raised import WrongValue
 from .stand_ins import Box, Message, Method, Place, StandIn, has_stand_in
 
@@ -25,7 +26,7 @@ _OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 _MAX_ITEMS: Final = 200
 
 
-class Unclear(Exception):  # noqa: N818
+class Unclear(Exception):
     """The rehearsal does not know how to go on; nothing follows from it."""
 
 
@@ -118,19 +119,22 @@ def member_of(of: Any, name: str, optional: bool, judge: Judge) -> Any:
         return of.fields.setdefault(name, StandIn(given=of.given))
     if isinstance(of, dict) and name in of:
         return of[name]
+    found = _own_member(of, name)
+    if found is not None:
+        return found
+    if isinstance(of, Message) or (optional and (of is None or isinstance(of, dict))):
+        return None
+    raise Unclear
+
+
+def _own_member(of: Any, name: str) -> Any:
+    """A member that values of this kind have; None when they have none of that name."""
     kind = values.kind_of(of)
     if name in members.METHODS.get(kind, {}):
         return Method(of, name)
-    if name in members.PROPERTIES.get(kind, ()) and isinstance(of, str | list | dict):
-        if name == "length":
-            return len(of)
-        if isinstance(of, list) and of:
-            return of[0 if name == "first" else -1]
-    if optional and (of is None or isinstance(of, dict)):
-        return None
-    if isinstance(of, Message):
-        return None
-    raise Unclear
+    if name == "length" and isinstance(of, str | list | dict):
+        return len(of)
+    return of[0 if name == "first" else -1] if name in {"first", "last"} and isinstance(of, list) and of else None
 
 
 def call_method(method: Method, args: list[Any]) -> Any:

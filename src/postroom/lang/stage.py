@@ -14,7 +14,7 @@ from . import nodes as n
 from .mail_uses import Part
 from .rehearsal import Delegate, Follower, MissingField, Raised, Receive, Steps
 from .rehearsal_values import Unclear, known
-from .stand_ins import Callable_, Job, Message, StandIn
+from .stand_ins import Code, Job, Message, StandIn
 
 MAX_STEPS: Final = 6_000  # of one run: more is a loop that only real values end
 MAX_ACTORS: Final = 64
@@ -178,7 +178,7 @@ class Run:
         if not jobs:
             self._ready.append((actor, []))
 
-    def _worker(self, callee: Callable_, args: list[Any], parent: Actor) -> Actor:
+    def _worker(self, callee: Code, args: list[Any], parent: Actor) -> Actor:
         actor = Actor(callee.function.name, parent, [0])
         follower = Follower(self, callee.loaded, actor.tries)
         actor.steps = follower.run(callee.function, args)

@@ -44,7 +44,7 @@ class Message(dict[str, Any]):
 
 
 @dataclass(frozen=True, eq=False)
-class Callable_:
+class Code:
     """A function, worker or skill of the program, as a value."""
 
     function: n.Function
@@ -55,7 +55,7 @@ class Callable_:
 class Job:
     """A called worker."""
 
-    callee: Callable_
+    callee: Code
     args: list[Any]
 
 
@@ -121,4 +121,4 @@ def has_stand_in(value: Any) -> bool:
         return any(map(has_stand_in, value))
     if isinstance(value, dict):
         return any(map(has_stand_in, value.values()))
-    return isinstance(value, StandIn | Job | Callable_ | Box | Place | Method)
+    return isinstance(value, StandIn | Job | Code | Box | Place | Method)
