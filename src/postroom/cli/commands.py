@@ -153,7 +153,7 @@ COMMANDS: Final[dict[str, Command]] = {
         "write a Patchwork program the one way",
         ("postroom fmt review.pw", "postroom fmt --check examples/*.pw", "postroom fmt - < review.pw"),
     ),
-    "demo": Command("demo", "watch agents talk, one of them killed half-way", ("postroom demo",)),
+    "demo": Command("demo", "watch a program run and agents talk, one of them killed half-way", ("postroom demo",)),
     "bench": Command(
         "bench",
         "measure this machine, next to other queues",

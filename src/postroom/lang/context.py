@@ -39,6 +39,8 @@ class Settings(NamedTuple):
     #: How long one command, and one answer, may take.
     command_timeout_s: float | None = None
     answer_timeout_s: float | None = None
+    #: Whether what workers write is shown.
+    show: bool = True
 
     def to_environment(self) -> None:
         """Let processes that are started from here on know these settings."""

@@ -7,11 +7,12 @@ from typing import Any
 
 from . import values
 from .raised import WrongValue
+from .value_kinds import shown
 
 
 def _path(name: str, path: object) -> str:
     if not isinstance(path, str) or not path or "\0" in path:
-        raise WrongValue(f"{name} needs the name of a file, not {values.shown(path)}")
+        raise WrongValue(f"{name} needs the name of a file, not {shown(path)}")
     return path
 
 

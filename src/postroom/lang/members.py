@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from . import values
 from .raised import WrongValue
-from .values import kind_of, shown, text
+from .value_kinds import kind_of, shown
+from .values import text
 
 # Strings
 

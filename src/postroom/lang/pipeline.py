@@ -21,7 +21,7 @@ from postroom.clock import SYSTEM
 from postroom.platform import process_descriptor, this_process
 
 if TYPE_CHECKING:
-    from .shell import Command, Redirect
+    from .commands import Command, Redirect
 
 MARK: Final = "POSTROOM_COMMAND"
 #: After SIGTERM a command has this long to put its things in order before it is killed.

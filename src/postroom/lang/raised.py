@@ -17,6 +17,8 @@ from typing import Any, Final, NamedTuple
 
 from postroom.errors import PostroomError, RoomClosed, SessionEnded, SessionFailed
 
+from .value_kinds import kind_of
+
 #: Programs are known by how their files end.
 SUFFIX: Final = ".pw"
 #: A thrown value goes with the traceback, so that it is not lost between processes: on a line that begins so.
@@ -129,8 +131,6 @@ def type_name(error: BaseException) -> str:
 
 def _value_of(error: Exception, failure: Any) -> tuple[Any, str]:
     """The thrown value that an error tells of, and what kind of value it is; also one thrown in another process."""
-    from .values import kind_of
-
     if isinstance(error, Thrown):
         return error.value, error.type
     if failure is not None and failure.kind == Thrown.__name__:

@@ -9,6 +9,7 @@ from . import members, values
 from . import nodes as n
 from .raised import WrongValue
 from .stand_ins import Box, Message, Method, Place, StandIn, has_stand_in
+from .value_kinds import kind_of
 
 #: Members of lists that do not look into the items: they work with stand-ins too.
 _BLIND: Final = frozenset(["push", "pop", "insert", "remove", "at", "slice", "concat", "reverse", "flat"])
@@ -129,7 +130,7 @@ def member_of(of: Any, name: str, optional: bool, judge: Judge) -> Any:
 
 def _own_member(of: Any, name: str) -> Any:
     """A member that values of this kind have; None when they have none of that name."""
-    kind = values.kind_of(of)
+    kind = kind_of(of)
     if name in members.METHODS.get(kind, {}):
         return Method(of, name)
     if name == "length" and isinstance(of, str | list | dict):
@@ -142,7 +143,7 @@ def call_method(method: Method, args: list[Any]) -> Any:
     of = known(method.of)
     if isinstance(of, StandIn | Place):
         return StandIn()
-    function = members.METHODS.get(values.kind_of(of), {}).get(method.name)
+    function = members.METHODS.get(kind_of(of), {}).get(method.name)
     if function is None:
         raise Unclear
     blind = isinstance(of, list) and method.name in _BLIND

@@ -20,6 +20,7 @@ from .files import exists, read, write, write_file
 from .members import field, index, maybe_index, maybe_member, member, set_index, set_member
 from .raised import ErrorValue, Thrown, WrongValue, located
 from .shell_words import home, matches, spread, word
+from .value_kinds import kind_of, shown
 from .values import (
     add,
     divide,
@@ -94,7 +95,8 @@ class Self:
 
     def delegate(self, workers: Any) -> list[Any]:
         """Run workers side by side, each in a process of its own; their results in order."""
-        results: list[Any] = self._context.open_session().delegate(_calls(workers))
+        session = self._context.open_session()
+        results: list[Any] = session.delegate(_calls(workers), show=self._context.settings.show)
         return results
 
 
@@ -102,7 +104,7 @@ def _calls(workers: Any) -> Sequence[WorkerCall]:
     if isinstance(workers, list):
         for found in workers:
             if not isinstance(found, WorkerCall):
-                kind = f"the worker {found.name} itself" if isinstance(found, Worker) else values.shown(found)
+                kind = f"the worker {found.name} itself" if isinstance(found, Worker) else shown(found)
                 raise WrongValue(
                     f"self.delegate takes a list of called workers, such as [a(1), b()], and here is {kind}"
                 )
@@ -209,7 +211,7 @@ def thrown(value: Any) -> Exception:
     """The error for `throw value`; one that was caught is thrown again as what it was."""
     if isinstance(value, ErrorValue):
         return value.error
-    return Thrown(values.plain(value), values.kind_of(value))
+    return Thrown(values.plain(value), kind_of(value))
 
 
 def throw(value: Any) -> NoReturn:
@@ -238,7 +240,7 @@ def join(*parts: Any) -> str:
 def step(value: Any, by: int) -> Any:
     """`value++` and `value--`: the new value."""
     if not values.is_number(value):
-        raise WrongValue(f"{'++' if by > 0 else '--'} is for numbers, and this is {values.shown(value)}")
+        raise WrongValue(f"{'++' if by > 0 else '--'} is for numbers, and this is {shown(value)}")
     return values.add(value, by)
 
 
@@ -259,7 +261,7 @@ def step_index(value: Any, place: Any, by: int) -> Any:
 def call(function: Any, *given: Any) -> Any:
     """Call what may or may not be a function."""
     if not callable(function):
-        raise WrongValue(f"only a function can be called, and this is {values.shown(function)}")
+        raise WrongValue(f"only a function can be called, and this is {shown(function)}")
     return function(*given)
 
 
@@ -267,7 +269,7 @@ def method(value: Any, name: str, *given: Any) -> Any:
     """`value.name(given)`."""
     found = member(value, name)
     if not callable(found):
-        raise WrongValue(f"the field {name!r} is no function: it is {values.shown(found)}")
+        raise WrongValue(f"the field {name!r} is no function: it is {shown(found)}")
     return found(*given)
 
 
@@ -307,7 +309,7 @@ def len_(value: Any) -> int:
     """How many characters, items or fields a value has."""
     if isinstance(value, str | list | range | dict):
         return len(value)
-    raise WrongValue(f"len() is for strings, lists and objects, and this is {values.shown(value)}")
+    raise WrongValue(f"len() is for strings, lists and objects, and this is {shown(value)}")
 
 
 def keys(value: Any) -> list[str]:
@@ -322,10 +324,10 @@ def values_(value: Any) -> list[Any]:
 
 def _object(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise WrongValue(f"{name}() is for objects, and this is {values.shown(value)}")
+        raise WrongValue(f"{name}() is for objects, and this is {shown(value)}")
     return value
 
 
 def typeof(value: Any) -> str:
     """null, boolean, number, string, array, object or function."""
-    return values.kind_of(value)
+    return kind_of(value)

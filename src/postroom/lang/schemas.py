@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from . import nodes as n
-from .values import equal, kind_of, parsed, shown
+from .value_kinds import kind_of, shown
+from .values import equal, parsed
 
 Schema = dict[str, Any]
 Types = Mapping[str, n.TypeNode]

@@ -8,6 +8,7 @@ from typing import Final
 
 from . import values
 from .raised import WrongValue
+from .value_kinds import shown
 
 _OPEN: Final = re.compile(r"[*?\[]")
 
@@ -32,7 +33,7 @@ def word(*parts: object) -> str:
 def spread(before: object, value: object, after: object) -> list[str]:
     """`$@{list}`: each item a word of its own, with what stands before and after it."""
     if not isinstance(value, list | range):
-        raise WrongValue(f"$@{{...}} gives each item of a list as a word, and this is {values.shown(value)}")
+        raise WrongValue(f"$@{{...}} gives each item of a list as a word, and this is {shown(value)}")
     return [word(before, item, after) for item in value]
 
 

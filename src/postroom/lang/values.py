@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from .raised import ErrorValue, WrongValue
+from .value_kinds import kind_of, shown
 
 #: A range that is asked for as a list has at most so many numbers; a loop has no such limit.
 MAX_LIST: Final = 10_000_000
@@ -33,32 +34,6 @@ MAX_LIST: Final = 10_000_000
 _EXACT: Final = 2**53
 
 Number = int | float
-
-
-def kind_of(value: object) -> str:
-    """What `typeof` says: null boolean number string array object function."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int | float):
-        return "number"
-    if isinstance(value, str):
-        return "string"
-    if isinstance(value, list | range):
-        return "array"
-    if isinstance(value, dict):
-        return "object"
-    return "function" if callable(value) else "thing"
-
-
-def shown(value: object) -> str:
-    """A value in an error's sentence: its kind, and the value itself when it is short."""
-    kind = kind_of(value)
-    if kind in ("null", "function", "thing"):
-        return kind if kind != "thing" else f"a {type(value).__name__}"
-    said = json.dumps(value, ensure_ascii=False, default=str)
-    return f"the {kind} {said if len(said) <= 40 else said[:37] + '...'}"
 
 
 # Text
