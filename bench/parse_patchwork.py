@@ -25,7 +25,8 @@ MODULES = sorted((Path(__file__).parents[1] / "src" / "postroom" / "lang").glob(
 
 def lines_of(texts: list[str]) -> str:
     """Whole programs, again and again, until there are that many lines."""
-    found, count = [], 0
+    found: list[str] = []
+    count = 0
     while count < LINES:
         text = texts[len(found) % len(texts)]
         found.append(text)
