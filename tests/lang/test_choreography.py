@@ -95,7 +95,9 @@ def test_a_message_that_is_never_read_is_told(tmp_path: Path) -> None:
     one = SEND.format("a", '"stop"') + "\n" + SEND.format("a", '"job"')
     other = "while true {\n" + TAKE.format("", "a") + '\nif m == "stop" { return null }\n}'
 
-    assert said(crew(one, other), tmp_path) == ["unread:3 a message to a is never read: the session ends before"]
+    assert said(crew(one, other), tmp_path) == [
+        "unread:3 what is sent to a here is never read: the session ends before"
+    ]
 
 
 def test_a_wait_that_depends_on_a_condition_is_told_with_the_condition(tmp_path: Path) -> None:
@@ -124,6 +126,13 @@ def test_a_wait_that_depends_on_a_condition_is_told_with_the_condition(tmp_path:
         (
             "var l = $(ls).lines()\nself.session.mailbox.n.send(l.length)\nfor x in l { self.session.mailbox.a.send(x) }",
             TAKE.format("", "n") + "\nfor i in 1...m { " + TAKE.format("2", "a") + "\nprint(m2) }",
+        ),
+        # whoever is first wins, the others are not read
+        ("for n in 1...3 { self.session.mailbox.a.send(n) }", TAKE.format("", "a")),
+        # the same question about the same thing has the same answer
+        (
+            'var x = think { yes or no }\nself.session.mailbox.a.send(x)\nif x.trim() == "yes" { self.session.mailbox.b.send(1) }',
+            TAKE.format("", "a") + '\nif m.trim() == "yes" { ' + TAKE.format("2", "b") + " }",
         ),
         # a mailbox by another name
         (
@@ -157,6 +166,28 @@ def test_who_delegates_may_send_before_and_receive_after(tmp_path: Path) -> None
         "self.delegate([w()]).await\nself.session.mailbox.in_.send(1)",
     )
     assert said(late, tmp_path)[0].startswith("deadlock:1 w waits for ever")
+
+
+def test_a_leader_that_is_led_is_rehearsed_where_it_is_started(tmp_path: Path) -> None:
+    text = (
+        "worker small() { self.session.mailbox.done.send(1) }\n"
+        "worker lead() {\nvar go = self.session.mailbox.go.receive().await\nself.delegate([small()]).await\nreturn go\n}\n"
+        "worker main() {\nself.session.mailbox.go.send(1)\nself.delegate([lead()]).await\n"
+        "return self.session.mailbox.done.receive().await\n}\n"
+    )
+
+    assert said(text, tmp_path) == []
+
+
+def test_what_a_library_keeps_for_others_is_not_judged(tmp_path: Path) -> None:
+    library = "export worker giver() { self.session.mailbox.things.send({ a: 1 }) }\n"
+    (tmp_path / "library.pw").write_text(library, encoding="utf-8")
+    user = "import ./{library}\nworker taker() { print(self.session.mailbox.things.receive().await.%s) }\n"
+    main = "worker main() { self.delegate([library.giver(), taker()]).await }\n"
+
+    assert said(library, tmp_path) == []
+    assert said(user % "a" + main, tmp_path) == []
+    assert said(user % "b" + main, tmp_path)[0].startswith("message-field:2 the message from things has no b")
 
 
 def test_a_program_that_never_ends_is_not_rehearsed_for_ever(tmp_path: Path) -> None:

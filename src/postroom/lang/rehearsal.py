@@ -14,7 +14,7 @@ from .builtins import BUILTINS
 from .flow import bare
 from .kinds import kind_of_type
 from .modules import LoadedModule
-from .rehearsal_values import Unclear, binary, builtin, call_method, known, member_of, walk_through
+from .rehearsal_values import Unclear, binary, builtin, call_method, key_of, known, member_of, walk_through
 from .stand_ins import MAILROOM, SELF, SESSION, Box, Code, Job, Message, Method, Place, StandIn, copied, stand_in
 
 Steps = Generator["Receive | Delegate", Any, Any]
@@ -119,6 +119,7 @@ class Stage(Protocol):
 
     def step(self) -> None: ...
     def decide(self, key: object, node: n.Node) -> bool: ...
+    def derived(self, key: object) -> StandIn: ...
     def truth(self, value: Any, node: n.Node) -> bool: ...
     def send(self, box: str, value: Any, call: n.Call) -> None: ...
 
@@ -322,9 +323,10 @@ class Follower:
                 texts.append(part.text)
             else:
                 value = yield from self.value(part.value, env)
-                exact = exact and isinstance(value, str | int) and not isinstance(value, bool) and not part.joined
-                texts.append(str(value) if exact else "")
-        return "".join(texts) if exact else StandIn()
+                plain = isinstance(value, str | int) and not isinstance(value, bool) and not part.joined
+                exact = exact and plain
+                texts.append(str(value) if plain else key_of(value))
+        return "".join(texts) if exact else self.stage.derived(tuple(texts))
 
     def _list(self, node: n.ListExpr, env: Env) -> Steps:
         found = []
@@ -398,7 +400,7 @@ class Follower:
         of = yield from self.value(target.object, env)
         key = target.name if isinstance(target, n.Member) else (yield from self.value(target.index, env))
         if isinstance(of, StandIn):
-            of.fields[key if isinstance(key, str | int) else id(key)] = value
+            of.fields[key if isinstance(key, str | int) else key_of(key)] = value
         elif isinstance(of, dict) and isinstance(key, str | StandIn):
             of[key if isinstance(key, str) else _unknown_key(key)] = value
         elif isinstance(of, list) and isinstance(key, int) and 0 <= key < len(of):
@@ -443,9 +445,8 @@ class Follower:
                 raise Unclear
             return Box(key)
         if isinstance(of, StandIn):
-            if isinstance(key, StandIn):
-                key = id(key)
-            return of.fields.setdefault(key, StandIn(given=of.given))
+            name = key if isinstance(key, str | int) else key_of(key)
+            return of.fields.setdefault(name, StandIn(given=of.given))
         if isinstance(of, dict) and isinstance(key, StandIn):
             return of.get(_unknown_key(key), None if node.optional else StandIn())
         if isinstance(of, dict) and isinstance(key, str) and (key in of or node.optional):
@@ -487,7 +488,7 @@ class Follower:
         if isinstance(callee, Method):
             return (yield from self._method(callee, args, node))
         if isinstance(callee, StandIn):
-            return StandIn()
+            return self.stage.derived(("()", key_of(callee), *map(key_of, args)))
         raise Unclear
 
     def _delegate(self, jobs: Any, node: n.Node) -> Steps:
@@ -516,7 +517,7 @@ class Follower:
                 elif self.stage.truth(made, node):
                     found.append(item)
             return found
-        return call_method(method, args)
+        return call_method(method, args, self.stage)
 
     def _await(self, node: n.Await, env: Env) -> Steps:
         value = yield from self.value(node.value, env)
@@ -543,7 +544,7 @@ class Follower:
 
 def _unknown_key(key: StandIn) -> str:
     """The name of a field whose name is not known: one that no program writes."""
-    return known(key) if isinstance(known(key), str) else f"\0{id(key)}"
+    return known(key) if isinstance(known(key), str) else f"\0{key.number}"
 
 
 def _values_in(node: n.Node) -> list[n.Expr]:
