@@ -134,6 +134,8 @@ def test_a_wait_that_depends_on_a_condition_is_told_with_the_condition(tmp_path:
             'var x = think { yes or no }\nself.session.mailbox.a.send(x)\nif x.trim() == "yes" { self.session.mailbox.b.send(1) }',
             TAKE.format("", "a") + '\nif m.trim() == "yes" { ' + TAKE.format("2", "b") + " }",
         ),
+        # what a model may do in a step, it may do
+        ("think { go do { self.session.mailbox.a.send(1) } }", TAKE.format("", "a")),
         # a mailbox by another name
         (
             "var box = self.session.mailbox.a\nbox.send(1)",

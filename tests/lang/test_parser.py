@@ -290,7 +290,7 @@ def test_prompt_escapes_braces_commands_and_lists() -> None:
 
 
 def test_code_stands_in_a_prompt_and_prompts_in_code_to_any_depth() -> None:
-    depth = 60
+    depth = 240
     code = "x"
     for _ in range(depth):
         code = 'think { a ${ f("${ ' + code + ' }") } do { $ echo "$(' + "1" + ')" } }'

@@ -12,6 +12,7 @@ from . import nodes as n
 from .mail_uses import ANYWHERE, MailUse, Part, delegates_of, fields_of_message, parts_of, reads_of, uses_of
 from .modules import Program
 from .problems import WARNING, Problem, near
+from .source import Span
 from .stage import ENDED, FAULT, STUCK, THROWN, UNCLEAR, Actor, Run
 
 #: How many items a list that is not known has, how large a number is: two, then three.
@@ -38,10 +39,15 @@ def check_choreography(program: Program) -> list[Problem]:
     problems = []
     if not any(use.mailbox == ANYWHERE for use in uses):
         problems = [*_one_sided(uses, aborted, here), *_never_in_a_message(here, uses)]
-    one_sided = {problem.span.start for problem in problems}
+    told = {place(problem.span) for problem in problems}
     for some in runs.values():
-        problems += _found_in(some, uses, one_sided)
+        problems += _found_in(some, uses, told)
     return problems
+
+
+def place(span: Span) -> tuple[str, int]:
+    """Where something stands, in all the files of a program."""
+    return span.file, span.start
 
 
 # ---------------------------------------------------------------- one side only
@@ -145,22 +151,22 @@ def _rehearse(root: list[Part]) -> list[Run]:
     return runs
 
 
-def _found_in(runs: list[Run], uses: list[MailUse], known: set[int]) -> list[Problem]:
-    problems: dict[int, Problem] = {}
+def _found_in(runs: list[Run], uses: list[MailUse], known: set[tuple[str, int]]) -> list[Problem]:
+    problems: dict[tuple[str, int], Problem] = {}
     told = [run for run in runs if run.outcome in {ENDED, STUCK}]
     for run in sorted(runs, key=lambda run: len(run.decisions)):
         if run.outcome == FAULT and run.missing is not None:
             problem = _missing_field(run)
-            if problem.span.start not in known:
-                problems.setdefault(problem.span.start, problem)
+            if place(problem.span) not in known:
+                problems.setdefault(place(problem.span), problem)
         elif run.outcome == STUCK:
-            calls = [actor.waits.call.span.start for actor in run.waiting if actor.waits is not None]
+            calls = [place(actor.waits.call.span) for actor in run.waiting if actor.waits is not None]
             if not known.intersection(calls) and not set(calls) & set(problems):
                 always = all(other.outcome == STUCK for other in told)
                 problem = _stuck(run, uses, always)
-                problems.setdefault(problem.span.start, problem)
+                problems.setdefault(place(problem.span), problem)
     if not problems and not any(run.outcome == UNCLEAR for run in runs):
-        problems |= {problem.span.start: problem for problem in _unread(runs, known)}
+        problems |= {place(problem.span): problem for problem in _unread(runs, known)}
     return list(problems.values())
 
 
@@ -228,13 +234,13 @@ def _cycle(waiting: list[Actor], uses: list[MailUse]) -> list[Actor]:
     return []
 
 
-def _unread(runs: list[Run], known: set[int]) -> list[Problem]:
+def _unread(runs: list[Run], known: set[tuple[str, int]]) -> list[Problem]:
     """What is sent, and by nobody read, however it goes. Of several that send the same, one that is read is enough."""
     sent = {key: found for run in runs if run.outcome == ENDED for key, found in run.sent.items()}
     read = {key for run in runs for key in run.read}
     problems = []
     for key, (box, call) in sent.items():
-        if key not in read and call.span.start not in known:
+        if key not in read and place(call.span) not in known:
             problems.append(
                 _warning(call, "unread", f"what is sent to {box} here is never read: the session ends before")
             )

@@ -9,7 +9,7 @@ from .problems import Problem
 from .source import Span
 
 #: Deeper than any program a person writes, and shallow enough for Python to compile what comes of it.
-MAX_NESTING: Final = 400
+MAX_NESTING: Final = 1000
 MAX_PROBLEMS: Final = 20
 
 _NAMES: Final = {

@@ -11,7 +11,7 @@ from typing import Final
 from . import nodes as n
 from .lexer import CLOSERS, KEYWORDS, OPENERS, Tokens, tokens_of
 from .parse_text import margin_of
-from .parser import parse
+from .parser import deep_recursion, parse
 from .source import Source
 
 INDENT: Final = "    "
@@ -31,7 +31,8 @@ _GOES_ON: Final = _BINARY | {"..."}
 def formatted(text: str, file: str) -> str:
     """The text in its one form. Raises `SyntaxProblems` when it is not Patchwork; never changes what a program means."""
     before = parse(text, file)
-    made = _Formatter(tokens_of(Source(text, file))).run()
+    with deep_recursion():
+        made = _Formatter(tokens_of(Source(text, file))).run()
     return made if n.same(before, parse(made, file)) else text
 
 

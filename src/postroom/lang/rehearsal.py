@@ -19,6 +19,7 @@ from .stand_ins import MAILROOM, SELF, SESSION, Box, Code, Job, Message, Method,
 
 Steps = Generator["Receive | Delegate", Any, Any]
 MAX_CALLS: Final = 40
+MAX_DEPTH: Final = 100
 
 
 #: Which method follows which node.
@@ -150,6 +151,7 @@ class Follower:
         self.loaded = loaded
         self.tries = tries  # how many `try` blocks are open, in one item that all functions of the part share
         self.calls = 0
+        self.depth = 0  # where a loop or a `try` goes on after something was thrown past it, it sets this back
         self.top = {item.name: item for item in loaded.module.items if isinstance(item, n.Function)}
         self.types = {item.name: item for item in loaded.module.items if isinstance(item, n.TypeDecl)}
 
@@ -180,9 +182,11 @@ class Follower:
     # ---------------------------------------------------------------- statements
 
     def block(self, block: n.Block, env: Env) -> Steps:
+        self._go_deeper()
         for statement in block.statements:
             self.stage.step()
             yield from getattr(self, _STATEMENTS[type(statement)])(statement, env)
+        self.depth -= 1
 
     def _if(self, node: n.If, env: Env) -> Steps:
         if self.stage.truth((yield from self.value(node.condition, env)), node.condition):
@@ -194,7 +198,9 @@ class Follower:
 
     def _for(self, node: n.For, env: Env) -> Steps:
         items = walk_through((yield from self.value(node.iterable, env)), self.stage)
+        depth = self.depth
         for item in items:
+            self.depth = depth
             inner = Env(env)
             self._bind(node.target, item, inner)
             try:
@@ -205,8 +211,10 @@ class Follower:
                 continue
 
     def _while(self, node: n.While, env: Env) -> Steps:
+        depth = self.depth
         while self.stage.truth((yield from self.value(node.condition, env)), node.condition):
             self.stage.step()
+            self.depth = depth
             try:
                 yield from self.block(node.body, Env(env))
             except _Break:
@@ -253,10 +261,12 @@ class Follower:
         raise _Continue
 
     def _try(self, node: n.Try, env: Env) -> Steps:
+        depth = self.depth
         self.tries[0] += 1
         try:
             yield from self.block(node.body, Env(env))
         except Raised:
+            self.depth = depth
             inner = Env(env)
             if node.name is not None:
                 inner.names[node.name] = StandIn()
@@ -285,7 +295,16 @@ class Follower:
 
     def value(self, node: n.Expr, env: Env) -> Steps:
         self.stage.step()
-        return (yield from getattr(self, _EXPRESSIONS[type(node)])(node, env))
+        self._go_deeper()
+        value = yield from getattr(self, _EXPRESSIONS[type(node)])(node, env)
+        self.depth -= 1
+        return value
+
+    def _go_deeper(self) -> None:
+        """Generators inside generators take room of the machine's own stack: what is nested too deeply is left alone."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise Unclear
 
     def _literal(self, node: n.Number | n.Bool, _env: Env) -> Steps:
         yield from ()
@@ -531,6 +550,8 @@ class Follower:
         for part in node.parts:
             if isinstance(part, n.Interpolation):
                 yield from self.value(part.value, env)
+            elif isinstance(part, n.DoBlock) and _changes_something(part):
+                raise Unclear  # whether the model takes the step is its own affair
         return StandIn()
 
     def _shell_expr(self, node: n.ShellExpr, env: Env) -> Steps:
@@ -540,6 +561,11 @@ class Follower:
     def _shell(self, node: n.ShellNode, env: Env) -> Steps:
         for inner in _values_in(node):
             yield from self.value(inner, env)
+
+
+def _changes_something(step: n.DoBlock) -> bool:
+    """Whether a step of a prompt does something that its worker, or another one, can see."""
+    return any(isinstance(node, n.Self | n.Assign | n.Increment) for node in n.walk(step))
 
 
 def _unknown_key(key: StandIn) -> str:
