@@ -17,8 +17,8 @@ from postroom.lang.problems import SyntaxProblems
 from .test_grammar import EXAMPLES, SAMPLES
 
 SEED = 20261115
-#: Hundreds of times what the slowest takes on an idle machine: only a hang is longer.
-MAX_CPU_S = 20.0
+#: Dozens of times what the slowest hundred takes: only a hang is longer.
+MAX_CPU_S = 60.0
 PIECES = [
     *(
         "{ } ( ) [ ] \" ' $ ${ $( ($ $@{ $? $' do think ask \\ ; | || && > >> 2>&1 <<< = == . ... ?. # @ - ! , : ++".split()
@@ -86,16 +86,17 @@ def fuzz(count: int, seed: int, whole_each: int = 1) -> None:
     print("seed", seed)
     texts = [path.read_text(encoding="utf-8") for path in [*SAMPLES, *EXAMPLES]]
     chance = random.Random(seed)
-    accepted = 0
+    accepted, before = 0, 0.0
     for number in range(count):
         text = broken(texts, chance)
-        before = time.process_time()
+        before = time.process_time() if number % 100 == 0 else before
         try:
             accepted += survives(text, whole=accepted % whole_each == 0)
         except BaseException:
             print(f"number {number}:\n{text!r}")
             raise
-        assert time.process_time() - before < MAX_CPU_S, repr(text)
+        if number % 100 == 99:
+            assert time.process_time() - before < MAX_CPU_S, f"somewhere in the hundred before {number}"
     assert count * 0.05 < accepted < count * 0.9
 
 

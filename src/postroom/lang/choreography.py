@@ -18,7 +18,7 @@ from .stage import ENDED, FAULT, STUCK, THROWN, UNCLEAR, Actor, Run
 #: How many items a list that is not known has, how large a number is: two, then three.
 SIZES: Final = (2, 3)
 MAX_RUNS: Final = 40  # of one root, one size and one order
-MAX_STEPS: Final = 40_000  # of one root: a tenth of a second or two
+MAX_STEPS: Final = 20_000  # of one root: half a tenth of a second
 
 
 def check_choreography(program: Program) -> list[Problem]:

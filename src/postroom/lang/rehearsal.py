@@ -527,9 +527,9 @@ class Follower:
 
     def _method(self, method: Method, args: list[Any], node: n.Node) -> Steps:
         """A member of a value; those that take a function call it here, since it may wait."""
-        if method.name in {"map", "filter"} and isinstance(method.of, list) and args:
+        if method.name in {"map", "filter"} and isinstance(method.of, list | StandIn) and args:
             found = []
-            for item in list(method.of):
+            for item in walk_through(method.of, self.stage):
                 made = yield from self._apply(args[0], [item], node)
                 if method.name == "map":
                     found.append(made)

@@ -126,6 +126,8 @@ def member_of(of: Any, name: str, optional: bool, judge: Judge) -> Any:
     if isinstance(of, StandIn):
         if name == "length":
             return len(walk_through(of, judge))
+        if name in {"map", "filter"}:
+            return Method(of, name)
         return of.fields.setdefault(name, StandIn(given=of.given))
     if isinstance(of, dict) and name in of:
         return of[name]
