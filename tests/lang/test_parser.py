@@ -459,7 +459,7 @@ def test_several_errors_are_told_in_one_go() -> None:
     text = "worker a() {\n    var = 1\n    f(\n    if { }\n    ok()\n}\nfun b( { }\nfun c() { return 1 }\nworker d() { $ | x }\n"
 
     lines = [problem.partition(":")[0] for problem in problems_of(text)]
-    assert lines == ["2", "3", "7", "9"]
+    assert lines == ["2", "3", "4", "7", "9"]
 
 
 def test_a_fault_on_each_line_is_told_for_each_line() -> None:
