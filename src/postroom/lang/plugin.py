@@ -190,7 +190,8 @@ def _manifest(plugin: Plugin) -> dict[str, Any]:
 
 
 def _description(door: Door) -> str:
-    return one_line(door.entry.doc) or f"Runs {door.entry.name}"
+    trait = one_line(door.entry.trait.doc) if door.entry.trait else ""
+    return one_line(door.entry.doc) or trait or f"Runs {door.entry.name}"
 
 
 def _command(plugin: Plugin, door: Door) -> str:
