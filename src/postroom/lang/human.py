@@ -32,7 +32,6 @@ class Terminal:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._rest = b""
-        self._told, self._tell = -1, -1
 
     def ask(self, question: str, who: str) -> str:
         """Show a question and return the line that was answered. NoAnswer when the input is at its end."""
@@ -71,7 +70,6 @@ class TerminalDesk:
 
     def __init__(self, room: Room, name: str) -> None:
         self._agent = room.agent(name)
-        self._stop = threading.Event()
         # its name says that it acts for no member of a session: it answers, and never begins anything
         self._thread = threading.Thread(target=self._run, name="postroom terminal", daemon=True)
         self._thread.start()
