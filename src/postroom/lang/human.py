@@ -37,7 +37,7 @@ class Terminal:
         """Show a question and return the line that was answered. NoAnswer when the input is at its end."""
         with self._lock:
             sys.stdout.flush()
-            sys.stderr.write(f"{question}\n[{who}] > ")
+            sys.stderr.write(f"{_harmless(question)}\n[{_harmless(who)}] > ")
             sys.stderr.flush()
             line = self._line()
         if line is None:
@@ -60,6 +60,13 @@ class Terminal:
             self._rest += more
         line, _, self._rest = self._rest.partition(b"\n")
         return line
+
+
+def _harmless(text: str) -> str:
+    """The text without what a terminal would obey: a question may carry somebody else's words."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t\u200d\u00a0" else repr(c)[1:-1] for c in text)
 
 
 TERMINAL: Final = Terminal()

@@ -330,8 +330,7 @@ def end_own() -> None:
     global _guard  # noqa: PLW0603  (one process, one guard)
     if _guard is not None and _guard[0] == os.getpid():
         kill_marked(this_process())
-        _guard[1].will("commands", None)
-        _guard[1].close()
+        _guard[1].kill()  # a program that is over before its guard is up does not wait for it
         _guard = None
 
 
