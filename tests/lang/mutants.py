@@ -83,9 +83,9 @@ def _without_mail(text: str, block: n.Block) -> list[tuple[str, str]]:
 
 def _turned_round(text: str, block: n.Block) -> list[tuple[str, str]]:
     found = []
-    for one, other in zip(block.statements, block.statements[1:], strict=False):
-        pair = (one, other)
-        if all(_has_mail(node, "send", "receive") for node in pair):
+    mail = [statement for statement in block.statements if _has_mail(statement, "send", "receive")]
+    for place, one in enumerate(mail):
+        for other in mail[place + 1 :]:
             middle = text[one.span.end : other.span.start]
             made = text[: one.span.start] + other.span.text + middle + one.span.text + text[other.span.end :]
             found.append((f"turn round lines {one.span.line} and {other.span.line}", made))
@@ -93,7 +93,7 @@ def _turned_round(text: str, block: n.Block) -> list[tuple[str, str]]:
 
 
 def _misspelt(name: str) -> list[str]:
-    return [name + "x", name[:-1], name[1] + name[0] + name[2:]]
+    return [name + "x", name[:-1], name[1] + name[0] + name[2:], name[0] + name]
 
 
 def _renamed(text: str, node: n.Member, name: str) -> str:

@@ -39,6 +39,7 @@ CALLS: dict[str, tuple[str | None, list[str]]] = {
     "pipeline": (None, ["count=3"]),
     "map_reduce": (None, ["folder=texts"]),
     "review": (None, ["topic=mail"]),
+    "06_plugin": ("run", ["count=2"]),
     "historian": ("rewrite", ["branch=feature", "base=main"]),
 }
 

@@ -12,11 +12,13 @@ from . import nodes as n
 from .mail_uses import ANYWHERE, MailUse, Part, delegates_of, fields_of_message, parts_of, reads_of, uses_of
 from .modules import Program
 from .problems import WARNING, Problem, near
-from .stage import ENDED, FAULT, STUCK, THROWN, Actor, Run
+from .source import Span
+from .stage import ENDED, FAULT, STUCK, THROWN, UNCLEAR, Actor, Run
 
 #: How many items a list that is not known has, how large a number is: two, then three.
 SIZES: Final = (2, 3)
 MAX_RUNS: Final = 40  # of one root, one size and one order
+MAX_STEPS: Final = 20_000  # of one root: half a tenth of a second
 
 
 def check_choreography(program: Program) -> list[Problem]:
@@ -33,23 +35,32 @@ def check_choreography(program: Program) -> list[Problem]:
         for run in some
         for name in run.took_part
     }
+    here = _concerned(program, parts, runs)
     problems = []
     if not any(use.mailbox == ANYWHERE for use in uses):
-        problems = [*_one_sided(uses, aborted), *_never_in_a_message(parts, uses)]
-    one_sided = {problem.span.start for problem in problems}
+        problems = [*_one_sided(uses, aborted, here), *_never_in_a_message(here, uses)]
+    told = {place(problem.span) for problem in problems}
     for some in runs.values():
-        problems += _found_in(some, uses, one_sided)
+        problems += _found_in(some, uses, told)
     return problems
+
+
+def place(span: Span) -> tuple[str, int]:
+    """Where something stands, in all the files of a program."""
+    return span.file, span.start
 
 
 # ---------------------------------------------------------------- one side only
 
 
-def _one_sided(uses: list[MailUse], aborted: set[str]) -> list[Problem]:
+def _one_sided(uses: list[MailUse], aborted: set[str], here: list[Part]) -> list[Problem]:
     sent = {use.mailbox for use in uses if use.op == "send"}
     received = {use.mailbox for use in uses if use.op == "receive"}
     problems = []
+    names = {part.name for part in here}
     for use in uses:
+        if use.who not in names:
+            continue
         if use.op == "receive" and use.mailbox not in sent and use.who not in aborted:
             message = f"{use.who} receives from {use.mailbox}, and nobody sends to it"
             problems.append(_warning(use.call, "never-sent", message, near(use.mailbox, sent)))
@@ -88,50 +99,74 @@ def _roots(program: Program, parts: list[Part]) -> list[list[Part]]:
     """What is rehearsed: each part that delegates; without one, all workers of the entry file that use mailboxes, together."""
     leaders = [part for part in parts if delegates_of(part)]
     if leaders:
-        return [[part] for part in leaders]
-    crew = [
+        return [[part] for part in _not_led(leaders)]
+    own = [part for part in parts if part.loaded is program.entry and not _for_others(part)]
+    crew = [part for part in own if part.function is not None and part.function.kind == "worker" and uses_of(part)]
+    return [crew] if crew else []
+
+
+def _not_led(leaders: list[Part]) -> list[Part]:
+    """Those whom no other leader starts: the others are rehearsed where they are started, with what they are given there."""
+    called = {
+        (leader.name, node.callee.name)
+        for leader in leaders
+        for node in n.walk(leader.body)
+        if isinstance(node, n.Call) and isinstance(node.callee, n.Name | n.Member)
+    }
+    first = [part for part in leaders if not any(by != part.name and part.name == name for by, name in called)]
+    return first or leaders
+
+
+def _concerned(program: Program, parts: list[Part], runs: dict[str, list[Run]]) -> list[Part]:
+    """The parts that the program itself uses: of imported files, only those that took part; of a library, what it keeps to itself."""
+    took_part = {name for some in runs.values() for run in some for name in run.took_part}
+    led = any(delegates_of(part) for part in parts)
+    return [
         part
         for part in parts
-        if part.loaded is program.entry
-        and part.function is not None
-        and part.function.kind == "worker"
-        and uses_of(part)
+        if part.name in took_part or (part.loaded is program.entry and (led or not _for_others(part)))
     ]
-    return [crew] if crew else []
+
+
+def _for_others(part: Part) -> bool:
+    return part.function is not None and part.function.exported
 
 
 def _rehearse(root: list[Part]) -> list[Run]:
     """Every way a root can go, as far as decisions lead: both orders, both sizes, conditions both ways."""
     runs: list[Run] = []
+    steps = 0
     for size in SIZES:
         for last_first in (False, True):
             waiting: list[tuple[bool, ...]] = [()]
             seen = 0
-            while waiting and seen < MAX_RUNS:
+            while waiting and seen < MAX_RUNS and steps < MAX_STEPS:
                 given = waiting.pop(0)
                 run = Run(size, given, last_first=last_first).play(root)
                 runs.append(run)
                 seen += 1
+                steps += run.steps
                 made = tuple(answer for answer, _ in run.decisions)
                 waiting += [(*made[:place], not made[place]) for place in range(len(given), min(len(made), 12))]
     return runs
 
 
-def _found_in(runs: list[Run], uses: list[MailUse], known: set[int]) -> list[Problem]:
-    problems: dict[int, Problem] = {}
+def _found_in(runs: list[Run], uses: list[MailUse], known: set[tuple[str, int]]) -> list[Problem]:
+    problems: dict[tuple[str, int], Problem] = {}
     told = [run for run in runs if run.outcome in {ENDED, STUCK}]
     for run in sorted(runs, key=lambda run: len(run.decisions)):
         if run.outcome == FAULT and run.missing is not None:
             problem = _missing_field(run)
-            problems.setdefault(problem.span.start, problem)
+            if place(problem.span) not in known:
+                problems.setdefault(place(problem.span), problem)
         elif run.outcome == STUCK:
-            calls = [actor.waits.call.span.start for actor in run.waiting if actor.waits is not None]
+            calls = [place(actor.waits.call.span) for actor in run.waiting if actor.waits is not None]
             if not known.intersection(calls) and not set(calls) & set(problems):
                 always = all(other.outcome == STUCK for other in told)
                 problem = _stuck(run, uses, always)
-                problems.setdefault(problem.span.start, problem)
-    if not problems:
-        problems |= {problem.span.start: problem for problem in _unread(told, known)}
+                problems.setdefault(place(problem.span), problem)
+    if not problems and not any(run.outcome == UNCLEAR for run in runs):
+        problems |= {place(problem.span): problem for problem in _unread(runs, known)}
     return list(problems.values())
 
 
@@ -199,15 +234,14 @@ def _cycle(waiting: list[Actor], uses: list[MailUse]) -> list[Actor]:
     return []
 
 
-def _unread(told: list[Run], known: set[int]) -> list[Problem]:
-    """Messages that nobody reads, however it goes."""
-    if not told:
-        return []
-    boxes = set.intersection(*({box for box, _ in run.unread} for run in told))
+def _unread(runs: list[Run], known: set[tuple[str, int]]) -> list[Problem]:
+    """What is sent, and by nobody read, however it goes. Of several that send the same, one that is read is enough."""
+    sent = {key: found for run in runs if run.outcome == ENDED for key, found in run.sent.items()}
+    read = {key for run in runs for key in run.read}
     problems = []
-    for box in sorted(boxes):
-        call = next(call for name, call in told[0].unread if name == box)
-        if call.span.start not in known:
-            message = f"a message to {box} is never read: the session ends before"
-            problems.append(_warning(call, "unread", message))
+    for key, (box, call) in sent.items():
+        if key not in read and place(call.span) not in known:
+            problems.append(
+                _warning(call, "unread", f"what is sent to {box} here is never read: the session ends before")
+            )
     return problems

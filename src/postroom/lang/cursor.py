@@ -9,7 +9,7 @@ from .problems import Problem
 from .source import Span
 
 #: Deeper than any program a person writes, and shallow enough for Python to compile what comes of it.
-MAX_NESTING: Final = 400
+MAX_NESTING: Final = 1000
 MAX_PROBLEMS: Final = 20
 
 _NAMES: Final = {
@@ -133,7 +133,8 @@ class Cursor:
     def note(self, problem: Problem) -> None:
         """Keeps a fault, unless it only follows from something that is never closed."""
         cut_off = self.tokens.cut_off
-        if (cut_off is None or problem.span.start < cut_off) and len(self.problems) < MAX_PROBLEMS:
+        follows = cut_off is not None and (problem.code == "unclosed" or problem.span.start >= cut_off)
+        if not follows and len(self.problems) < MAX_PROBLEMS:
             self.problems.append(problem)
 
     def skip_statement(self) -> None:

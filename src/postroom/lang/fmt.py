@@ -11,7 +11,7 @@ from typing import Final
 from . import nodes as n
 from .lexer import CLOSERS, KEYWORDS, OPENERS, Tokens, tokens_of
 from .parse_text import margin_of
-from .parser import parse
+from .parser import deep_recursion, parse
 from .source import Source
 
 INDENT: Final = "    "
@@ -24,13 +24,15 @@ _VALUE_ENDS: Final = frozenset(
 )
 _NO_SPACE_BEFORE: Final = frozenset([")", "]", ",", ";", ".", "?.", ":", "++", "--", "...", "?"])
 _NO_SPACE_AFTER: Final = frozenset(["(", "[", ".", "?.", "@", "...", "!"])
+_NEEDS_NO_SEMICOLON: Final = frozenset(["newline", "}", "eof", "comment", ";"])
 _GOES_ON: Final = _BINARY | {"..."}
 
 
 def formatted(text: str, file: str) -> str:
     """The text in its one form. Raises `SyntaxProblems` when it is not Patchwork; never changes what a program means."""
     before = parse(text, file)
-    made = _Formatter(tokens_of(Source(text, file))).run()
+    with deep_recursion():
+        made = _Formatter(tokens_of(Source(text, file))).run()
     return made if n.same(before, parse(made, file)) else text
 
 
@@ -120,8 +122,6 @@ class _Formatter:
             self._end_line()
         self.goes_on = (goes_on and not after_comment) or self.kinds[i] in {".", "?."}
         self.blank_wanted = self.blank_wanted or count > 1
-        if self.kinds[i] in CLOSERS:
-            self.blank_wanted = False
         return i
 
     def _token(self, i: int, kind: str) -> int:
@@ -130,7 +130,7 @@ class _Formatter:
             self.line = self.line if self.line.lstrip().startswith("#") else self._with_gap(i)
             self.previous = "comment"
             return i + 1
-        if kind == ";" and self._next_kind(i) in {"newline", "}", "eof", "comment"}:
+        if kind == ";" and (self.previous in {"newline", "{"} or self.kinds[i + 1] in _NEEDS_NO_SEMICOLON):
             return i + 1
         if kind in {'"', "single"}:
             end = self._match(i) if kind == '"' else i
@@ -148,8 +148,8 @@ class _Formatter:
             self._close(kind)
             return i + 1
         else:
-            self.importing = self.importing or (kind == "import" and not self.line)
             self._put(self._spelling(i, kind), space=self._spaced(kind, i))
+            self.importing = (self.importing or kind == "import") and kind != ";"
         self._after(kind)
         return i + 1
 
@@ -172,14 +172,11 @@ class _Formatter:
     def _close(self, kind: str) -> None:
         if self.open:
             self.open.pop()
-        self.goes_on = False
+        self.goes_on = self.blank_wanted = False
         space = kind == "}" and self.previous not in {"{", "newline"} and not self.importing
         self._put(kind, space=space)
         self.previous = kind
         self.unary = False
-
-    def _next_kind(self, i: int) -> str:
-        return self.kinds[i + 1]
 
     def _spaced(self, kind: str, i: int) -> bool:
         """Whether a space stands before a token that is not the first of its line."""
@@ -188,6 +185,8 @@ class _Formatter:
             return before in {"import", ","}
         if kind in {"?.", "."}:
             return False
+        if before == "-" and kind == "-":
+            return True  # -- counts down
         if kind == ":" and before == ")":
             return True
         if before in _NO_SPACE_AFTER or kind in _NO_SPACE_BEFORE or self.unary:
@@ -289,7 +288,7 @@ class _Formatter:
         if first:
             while len(lines) > 2 and not lines[0].strip() and not lines[1].strip():
                 del lines[1]
-            head = lines[0].strip(" \t") if len(lines) > 1 else lines[0].lstrip(" \t")
+            head = lines[0].lstrip(" \t")
             self.line += (" " + head) if head else ""
             if len(lines) == 1 and last:
                 self.line = self.line.rstrip()
@@ -300,7 +299,7 @@ class _Formatter:
             while len(lines) > 2 and not lines[-1].strip() and not lines[-2].strip():
                 del lines[-1]
         for place, line in enumerate(lines[1:], 1):
-            self.lines.append(self.line.rstrip())
+            self.lines.append(self.line if self.line.strip() else "")  # a prompt's spaces are its own
             rest = line.removeprefix(margin) if line.startswith(margin) else line.lstrip(" \t")
             final = place == len(lines) - 1
             self.line = INDENT * self._level() + rest if rest.strip() or (final and not last) else ""

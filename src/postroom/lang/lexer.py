@@ -185,7 +185,7 @@ class Lexer:
     def _word_end(self, end: int) -> int:
         """Where a name really ends: a pattern's word leaves out marks that many scripts write inside one."""
         text = self.text
-        while end < len(text) and text[end] > "\x7f" and ("a" + text[end]).isidentifier():
+        while end < len(text) and ("a" + text[end]).isidentifier():
             end += 1
         return end
 

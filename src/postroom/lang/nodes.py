@@ -651,20 +651,19 @@ def walk(node: Node) -> Iterator[Node]:
         waiting.extend(reversed(list(children(at))))
 
 
-def plain(node: Node) -> Any:
-    """What a tree says, as lists and dicts without places: for comparing, and for `--json`."""
-    said: dict[str, Any] = {"node": type(node).__name__}
-    for name in fields_of(node):
-        value = getattr(node, name)
-        if isinstance(value, Node):
-            said[name] = plain(value)
-        elif isinstance(value, list):
-            said[name] = [plain(item) if isinstance(item, Node) else item for item in value]
-        else:
-            said[name] = value
-    return said
-
-
 def same(one: Node, other: Node) -> bool:
     """Whether two trees say the same; where it stands does not matter."""
-    return bool(plain(one) == plain(other))
+    waiting: list[tuple[Any, Any]] = [(one, other)]
+    while waiting:
+        left, right = waiting.pop()
+        if type(left) is not type(right):
+            return False
+        if isinstance(left, Node):
+            waiting += [(getattr(left, name), getattr(right, name)) for name in fields_of(left)]
+        elif isinstance(left, list):
+            if len(left) != len(right):
+                return False
+            waiting += zip(left, right, strict=True)
+        elif left != right:
+            return False
+    return True

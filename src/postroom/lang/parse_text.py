@@ -60,7 +60,8 @@ class TextParser(ShellParser):
                 command = self.shell_in_parens()
                 parts.append(n.Interpolation(self.span(at), n.ShellExpr(self.span(at), "capture", command), False))
             else:
-                parts.append(n.Interpolation(self.span(at), self.value_after(kind, at), kind == "$@{"))
+                value = self.value_after(kind, at)
+                parts.append(n.Interpolation(self.span(at), value, kind == "$@{"))
         self.i += 1
         self.depth -= 1
         return n.Prompt(self.span(start), which, dedented(parts))
@@ -75,29 +76,39 @@ def dedented(parts: _Parts) -> _Parts:
     Only what the program says counts: the lines of a value are never touched, and never taken as a measure.
     Guarded by tests/lang/test_prompts_parse.py.
     """
+    for part in parts:
+        if isinstance(part, n.TextPart):
+            part.text = part.text.replace("\r\n", "\n")
     margin = _common_indent(parts)
     for place, part in enumerate(parts):
         if isinstance(part, n.TextPart):
-            lines = part.text.split("\n")
-            part.text = "\n".join(
-                lines[:1]
-                + [line[len(margin) :] if line.startswith(margin) else line.lstrip(" \t") for line in lines[1:]]
-            )
+            part.text = _without_margin(part.text, margin, followed=place + 1 < len(parts))
             if place == 0:
-                part.text = part.text.lstrip() if not part.text.strip() else _without_blank_start(part.text)
+                part.text = _without_blank_start(part.text)
             if place == len(parts) - 1:
                 part.text = part.text.rstrip()
     return [part for part in parts if not (isinstance(part, n.TextPart) and not part.text)]
 
 
+def _without_margin(text: str, margin: str, *, followed: bool) -> str:
+    """Every line but the first without the margin; a line of spaces alone is empty, unless a value stands at its end."""
+    first, *lines = text.split("\n")
+    for number, line in enumerate(lines):
+        blank = not line.strip() and not (followed and number == len(lines) - 1)
+        lines[number] = "" if blank else line.removeprefix(margin)
+    return "\n".join([first, *lines])
+
+
 def _without_blank_start(text: str) -> str:
-    """Without the lines before the first one that says something; text right after the brace loses its one space."""
+    """Without the lines before the first one that says something; text right after the brace loses its spaces."""
+    if not text.strip():
+        return ""
     first, newline, rest = text.partition("\n")
-    while newline and not first.strip():
+    while not first.strip():
         first, newline, rest = rest.partition("\n")
-        if first.strip() or not newline:
+        if first.strip():
             return first + newline + rest
-    return text.lstrip(" \t") if newline == "" or first.strip() else text
+    return first.lstrip(" \t") + newline + rest
 
 
 def _common_indent(parts: _Parts) -> str:

@@ -70,8 +70,8 @@ class TypeParser(Cursor):
             name = self.key("a field's name or }")
             optional = self.accept("?")
             self.expect(":", ": and the field's type")
-            fields.append(n.TypeField(self.span(at), name, self.type_(), optional))
-            fields[-1].span = self.span(at)
+            type_ = self.type_()
+            fields.append(n.TypeField(self.span(at), name, type_, optional))
             self.comma_or("}")
         self.i += 1
         return n.TypeObject(self.span(start), fields)

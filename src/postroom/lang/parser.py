@@ -127,7 +127,8 @@ class Parser(ExpressionParser):
         self.i += 1
         self.expect("/", "/ after .")
         if not self.accept("{"):
-            return n.Import(self.span(start), [self._relative_name()])
+            name = self._relative_name()
+            return n.Import(self.span(start), [name])
         self.skip_newlines()
         while self.kinds[self.i] != "}" or not names:
             names.append(self._relative_name())

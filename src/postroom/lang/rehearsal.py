@@ -14,11 +14,12 @@ from .builtins import BUILTINS
 from .flow import bare
 from .kinds import kind_of_type
 from .modules import LoadedModule
-from .rehearsal_values import Unclear, binary, builtin, call_method, known, member_of, walk_through
+from .rehearsal_values import Unclear, binary, builtin, call_method, key_of, known, member_of, walk_through
 from .stand_ins import MAILROOM, SELF, SESSION, Box, Code, Job, Message, Method, Place, StandIn, copied, stand_in
 
 Steps = Generator["Receive | Delegate", Any, Any]
 MAX_CALLS: Final = 40
+MAX_DEPTH: Final = 100
 
 
 #: Which method follows which node.
@@ -119,6 +120,7 @@ class Stage(Protocol):
 
     def step(self) -> None: ...
     def decide(self, key: object, node: n.Node) -> bool: ...
+    def derived(self, key: object) -> StandIn: ...
     def truth(self, value: Any, node: n.Node) -> bool: ...
     def send(self, box: str, value: Any, call: n.Call) -> None: ...
 
@@ -149,6 +151,7 @@ class Follower:
         self.loaded = loaded
         self.tries = tries  # how many `try` blocks are open, in one item that all functions of the part share
         self.calls = 0
+        self.depth = 0  # where a loop or a `try` goes on after something was thrown past it, it sets this back
         self.top = {item.name: item for item in loaded.module.items if isinstance(item, n.Function)}
         self.types = {item.name: item for item in loaded.module.items if isinstance(item, n.TypeDecl)}
 
@@ -179,9 +182,11 @@ class Follower:
     # ---------------------------------------------------------------- statements
 
     def block(self, block: n.Block, env: Env) -> Steps:
+        self._go_deeper()
         for statement in block.statements:
             self.stage.step()
             yield from getattr(self, _STATEMENTS[type(statement)])(statement, env)
+        self.depth -= 1
 
     def _if(self, node: n.If, env: Env) -> Steps:
         if self.stage.truth((yield from self.value(node.condition, env)), node.condition):
@@ -193,7 +198,9 @@ class Follower:
 
     def _for(self, node: n.For, env: Env) -> Steps:
         items = walk_through((yield from self.value(node.iterable, env)), self.stage)
+        depth = self.depth
         for item in items:
+            self.depth = depth
             inner = Env(env)
             self._bind(node.target, item, inner)
             try:
@@ -204,8 +211,10 @@ class Follower:
                 continue
 
     def _while(self, node: n.While, env: Env) -> Steps:
+        depth = self.depth
         while self.stage.truth((yield from self.value(node.condition, env)), node.condition):
             self.stage.step()
+            self.depth = depth
             try:
                 yield from self.block(node.body, Env(env))
             except _Break:
@@ -252,10 +261,12 @@ class Follower:
         raise _Continue
 
     def _try(self, node: n.Try, env: Env) -> Steps:
+        depth = self.depth
         self.tries[0] += 1
         try:
             yield from self.block(node.body, Env(env))
         except Raised:
+            self.depth = depth
             inner = Env(env)
             if node.name is not None:
                 inner.names[node.name] = StandIn()
@@ -284,7 +295,16 @@ class Follower:
 
     def value(self, node: n.Expr, env: Env) -> Steps:
         self.stage.step()
-        return (yield from getattr(self, _EXPRESSIONS[type(node)])(node, env))
+        self._go_deeper()
+        value = yield from getattr(self, _EXPRESSIONS[type(node)])(node, env)
+        self.depth -= 1
+        return value
+
+    def _go_deeper(self) -> None:
+        """Generators inside generators take room of the machine's own stack: what is nested too deeply is left alone."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise Unclear
 
     def _literal(self, node: n.Number | n.Bool, _env: Env) -> Steps:
         yield from ()
@@ -322,9 +342,10 @@ class Follower:
                 texts.append(part.text)
             else:
                 value = yield from self.value(part.value, env)
-                exact = exact and isinstance(value, str | int) and not isinstance(value, bool) and not part.joined
-                texts.append(str(value) if exact else "")
-        return "".join(texts) if exact else StandIn()
+                plain = isinstance(value, str | int) and not isinstance(value, bool) and not part.joined
+                exact = exact and plain
+                texts.append(str(value) if plain else key_of(value))
+        return "".join(texts) if exact else self.stage.derived(tuple(texts))
 
     def _list(self, node: n.ListExpr, env: Env) -> Steps:
         found = []
@@ -398,7 +419,7 @@ class Follower:
         of = yield from self.value(target.object, env)
         key = target.name if isinstance(target, n.Member) else (yield from self.value(target.index, env))
         if isinstance(of, StandIn):
-            of.fields[key if isinstance(key, str | int) else id(key)] = value
+            of.fields[key if isinstance(key, str | int) else key_of(key)] = value
         elif isinstance(of, dict) and isinstance(key, str | StandIn):
             of[key if isinstance(key, str) else _unknown_key(key)] = value
         elif isinstance(of, list) and isinstance(key, int) and 0 <= key < len(of):
@@ -443,9 +464,8 @@ class Follower:
                 raise Unclear
             return Box(key)
         if isinstance(of, StandIn):
-            if isinstance(key, StandIn):
-                key = id(key)
-            return of.fields.setdefault(key, StandIn(given=of.given))
+            name = key if isinstance(key, str | int) else key_of(key)
+            return of.fields.setdefault(name, StandIn(given=of.given))
         if isinstance(of, dict) and isinstance(key, StandIn):
             return of.get(_unknown_key(key), None if node.optional else StandIn())
         if isinstance(of, dict) and isinstance(key, str) and (key in of or node.optional):
@@ -487,7 +507,7 @@ class Follower:
         if isinstance(callee, Method):
             return (yield from self._method(callee, args, node))
         if isinstance(callee, StandIn):
-            return StandIn()
+            return self.stage.derived(("()", key_of(callee), *map(key_of, args)))
         raise Unclear
 
     def _delegate(self, jobs: Any, node: n.Node) -> Steps:
@@ -507,16 +527,16 @@ class Follower:
 
     def _method(self, method: Method, args: list[Any], node: n.Node) -> Steps:
         """A member of a value; those that take a function call it here, since it may wait."""
-        if method.name in {"map", "filter"} and isinstance(method.of, list) and args:
+        if method.name in {"map", "filter"} and isinstance(method.of, list | StandIn) and args:
             found = []
-            for item in list(method.of):
+            for item in walk_through(method.of, self.stage):
                 made = yield from self._apply(args[0], [item], node)
                 if method.name == "map":
                     found.append(made)
                 elif self.stage.truth(made, node):
                     found.append(item)
             return found
-        return call_method(method, args)
+        return call_method(method, args, self.stage)
 
     def _await(self, node: n.Await, env: Env) -> Steps:
         value = yield from self.value(node.value, env)
@@ -530,6 +550,8 @@ class Follower:
         for part in node.parts:
             if isinstance(part, n.Interpolation):
                 yield from self.value(part.value, env)
+            elif isinstance(part, n.DoBlock) and _changes_something(part):
+                raise Unclear  # whether the model takes the step is its own affair
         return StandIn()
 
     def _shell_expr(self, node: n.ShellExpr, env: Env) -> Steps:
@@ -541,9 +563,14 @@ class Follower:
             yield from self.value(inner, env)
 
 
+def _changes_something(step: n.DoBlock) -> bool:
+    """Whether a step of a prompt does something that its worker, or another one, can see."""
+    return any(isinstance(node, n.Self | n.Assign | n.Increment) for node in n.walk(step))
+
+
 def _unknown_key(key: StandIn) -> str:
     """The name of a field whose name is not known: one that no program writes."""
-    return known(key) if isinstance(known(key), str) else f"\0{id(key)}"
+    return known(key) if isinstance(known(key), str) else f"\0{key.number}"
 
 
 def _values_in(node: n.Node) -> list[n.Expr]:

@@ -37,6 +37,7 @@ class Judge(Protocol):
     size: int
 
     def decide(self, key: object, node: n.Node) -> bool: ...
+    def derived(self, key: object) -> StandIn: ...
 
 
 def known(value: Any) -> Any:
@@ -51,12 +52,12 @@ def binary(op: str, left: Any, right: Any, node: n.Node, judge: Judge) -> Any:
     left, right = _as_number(left, right, judge), _as_number(right, left, judge)
     if isinstance(left, StandIn) or isinstance(right, StandIn):
         if op in {"<", ">", "<=", ">="}:
-            return judge.decide((op, _key(left), _key(right)), node)
-        return StandIn()
+            return judge.decide((op, key_of(left), key_of(right)), node)
+        return judge.derived((op, key_of(left), key_of(right)))
     if op == "+" and isinstance(left, list) and isinstance(right, list):
         return [*left, *right]
     if has_stand_in(left) or has_stand_in(right):
-        return StandIn()
+        return judge.derived((op, key_of(left), key_of(right)))
     try:
         return _OPERATORS[op](left, right)
     except WrongValue:
@@ -72,8 +73,16 @@ def _as_number(value: Any, other: Any, judge: Judge) -> Any:
     return value
 
 
-def _key(value: Any) -> object:
-    return id(value) if isinstance(value, StandIn) else repr(value)
+def key_of(value: Any) -> str:
+    """What a value is known by: the same value has the same key for the whole rehearsal."""
+    value = known(value)
+    if isinstance(value, StandIn):
+        return f"#{value.number}"
+    if isinstance(value, list):
+        return f"[{','.join(map(key_of, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{name!r}:{key_of(item)}' for name, item in value.items())}}}"
+    return repr(value)
 
 
 def equal(left: Any, right: Any, node: n.Node, judge: Judge) -> bool:
@@ -84,12 +93,12 @@ def equal(left: Any, right: Any, node: n.Node, judge: Judge) -> bool:
     if isinstance(right, StandIn):
         left, right = right, left
     if isinstance(left, StandIn):
-        same = judge.decide(("==", *sorted([str(_key(left)), str(_key(right))])), node)
+        same = judge.decide(("==", *sorted([key_of(left), key_of(right)])), node)
         if same and not has_stand_in(right):
             left.become(right)
         return same
     if has_stand_in(left) or has_stand_in(right):
-        return judge.decide(("==", id(left), id(right)), node)
+        return judge.decide(("==", *sorted([key_of(left), key_of(right)])), node)
     return values.equal(left, right)
 
 
@@ -117,6 +126,8 @@ def member_of(of: Any, name: str, optional: bool, judge: Judge) -> Any:
     if isinstance(of, StandIn):
         if name == "length":
             return len(walk_through(of, judge))
+        if name in {"map", "filter"}:
+            return Method(of, name)
         return of.fields.setdefault(name, StandIn(given=of.given))
     if isinstance(of, dict) and name in of:
         return of[name]
@@ -138,17 +149,18 @@ def _own_member(of: Any, name: str) -> Any:
     return of[0 if name == "first" else -1] if name in {"first", "last"} and isinstance(of, list) and of else None
 
 
-def call_method(method: Method, args: list[Any]) -> Any:
+def call_method(method: Method, args: list[Any], judge: Judge) -> Any:
     """A member of a string, list, object or number."""
     of = known(method.of)
+    unknown = (method.name, key_of(of), *map(key_of, args))
     if isinstance(of, StandIn | Place):
-        return StandIn()
+        return judge.derived(unknown)
     function = members.METHODS.get(kind_of(of), {}).get(method.name)
     if function is None:
         raise Unclear
     blind = isinstance(of, list) and method.name in _BLIND
     if not blind and (has_stand_in(of) or any(map(has_stand_in, args))):
-        return StandIn()
+        return judge.derived(unknown)
     try:
         return function(of, *map(known, args))
     except (WrongValue, TypeError, ValueError, IndexError):
@@ -166,4 +178,4 @@ def builtin(name: str, args: list[Any], judge: Judge) -> Any:
         return len(value)
     if name in {"keys", "values"} and isinstance(value, dict):
         return list(value) if name == "keys" else list(value.values())
-    return StandIn()
+    return judge.derived((name, *map(key_of, args)))

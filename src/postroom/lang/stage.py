@@ -58,20 +58,21 @@ class Run:
         self.waiting: list[Actor] = []
         self.missing: MissingField | None = None
         self.took_part: set[str] = set()
-        self.mail: dict[str, deque[Any]] = {}
-        self.unread: list[tuple[str, n.Call]] = []
+        self.mail: dict[str, deque[tuple[Any, n.Call]]] = {}
+        self.sent: dict[int, tuple[str, n.Call]] = {}  # by the place of the call in its file: what was sent
+        self.read: set[int] = set()  # and what of it was read
         self._memo: dict[object, bool] = {}
+        self._derived: dict[object, StandIn] = {}
         self._visits: Counter[int] = Counter()
-        self._steps = 0
+        self.steps = 0
         self._actors: list[Actor] = []
         self._ready: deque[tuple[Actor, Any]] = deque()
-        self._sent_by: dict[str, deque[n.Call]] = {}
 
     # ---------------------------------------------------------------- what parts ask for
 
     def step(self) -> None:
-        self._steps += 1
-        if self._steps > MAX_STEPS:
+        self.steps += 1
+        if self.steps > MAX_STEPS:
             raise Unclear
 
     def decide(self, key: object, node: n.Node) -> bool:
@@ -85,10 +86,14 @@ class Run:
         self._memo[key] = answer
         return answer
 
+    def derived(self, key: object) -> StandIn:
+        """What comes of something that is not known: the same each time that it is worked out anew."""
+        return self._derived.setdefault(key, StandIn())
+
     def truth(self, value: Any, node: n.Node) -> bool:
         value = known(value)
         if isinstance(value, StandIn):
-            return self.decide(("true", id(value)), node)
+            return self.decide(("true", value.number), node)
         if isinstance(value, dict):
             return True
         return bool(value)
@@ -96,13 +101,14 @@ class Run:
     def send(self, box: str, value: Any, call: n.Call) -> None:
         if isinstance(value, dict):
             value = Message(value, box, call)
+        self.sent[id(call)] = (box, call)
         for actor in self._actors:
             if actor.waits is not None and actor.waits.box == box:
                 actor.waits = None
+                self.read.add(id(call))
                 self._ready.append((actor, value))
                 return
-        self.mail.setdefault(box, deque()).append(value)
-        self._sent_by.setdefault(box, deque()).append(call)
+        self.mail.setdefault(box, deque()).append((value, call))
 
     # ---------------------------------------------------------------- playing
 
@@ -118,7 +124,6 @@ class Run:
         finally:
             for actor in self._actors:
                 actor.steps.close()
-        self.unread = [(box, call) for box, calls in self._sent_by.items() for call in calls]
         return self
 
     def _go_on(self) -> bool:
@@ -157,8 +162,9 @@ class Run:
         try:
             asked = move()
             while isinstance(asked, Receive) and self.mail.get(asked.box):
-                self._sent_by[asked.box].popleft()
-                asked = actor.steps.send(self.mail[asked.box].popleft())
+                value, call = self.mail[asked.box].popleft()
+                self.read.add(id(call))
+                asked = actor.steps.send(value)
         except StopIteration as stop:
             self._end(actor, stop.value)
         except MissingField as missing:

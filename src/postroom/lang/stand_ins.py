@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Final
 
 from . import nodes as n
 from .kinds import ANY, Kind
 from .modules import LoadedModule
 
+_numbers = count()
+
 
 class StandIn:
     """A value that is not known. `given` when it came in as a parameter: then it is a small number when one is needed."""
 
-    __slots__ = ("fields", "given", "items", "known", "value")
+    __slots__ = ("fields", "given", "items", "known", "number", "value")
 
     def __init__(self, *, given: bool = False) -> None:
+        self.number = next(_numbers)  # not id(): that of one that is gone is given out again
         self.given = given
         self.known = False
         self.value: Any = None  # what it turned out to be, once something was assumed
