@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import random
+import re
 import traceback
 from pathlib import Path
 
@@ -10,10 +12,12 @@ import pytest
 
 from postroom.lang import runtime
 from postroom.lang.builtins import BUILTINS
+from postroom.lang.check import checked_program
 from postroom.lang.compile_expressions import call_name
 from postroom.lang.compiler import compiled, python_source, tree_of
 from postroom.lang.modules import parse_file
 from postroom.lang.parser import parse
+from postroom.lang.problems import ProgramProblems
 from postroom.lang.raised import Thrown, WrongValue
 
 from .programs import EXAMPLES, SAMPLES, function_of, postroom, write
@@ -147,6 +151,52 @@ def test_deep_programs_compile(tmp_path: Path) -> None:
 
     assert function_of(tmp_path, text)() == depth + 1
     assert function_of(tmp_path, nested)(True) == 1
+
+
+def test_what_python_cannot_nest_is_a_problem_with_its_line(tmp_path: Path) -> None:
+    text = "fun main() {\n" + "while true {\n" * 30 + "}" * 30 + "\n}\n"
+
+    with pytest.raises(ProgramProblems, match="too many statically nested blocks") as caught:
+        compiled(parse(text, "deep.pw"), "deep.pw")
+
+    assert caught.value.problems[0].span.line > 15
+
+
+@pytest.mark.slow
+def test_whatever_is_checked_without_an_error_compiles(tmp_path: Path) -> None:
+    """Programs with lines and words left out, doubled and exchanged."""
+    seed = 20261115
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    fine = 0
+    for _ in range(600):
+        text = mutated(chance.choice(PROGRAMS).read_text(encoding="utf-8"), chance)
+        path = write(tmp_path, "", "mutant.pw")
+        path.write_text(text, encoding="utf-8")
+        try:
+            program, _ = checked_program(path)
+        except ProgramProblems:
+            continue
+        compiled(program.entry.module, str(path))
+        ast.parse(python_source(program.entry.module))
+        fine += 1
+    assert fine > 60
+
+
+def mutated(text: str, chance: random.Random) -> str:
+    """The text with one to three lines or words moved, doubled or dropped."""
+    for _ in range(chance.randrange(1, 4)):
+        parts = text.splitlines(keepends=True) if chance.random() < 0.6 else re.split(r"(\W)", text)
+        place, other = chance.randrange(len(parts)), chance.randrange(len(parts))
+        how = chance.randrange(3)
+        if how == 0:
+            parts[place] = ""
+        elif how == 1:
+            parts.insert(other, parts[place])
+        else:
+            parts[place], parts[other] = parts[other], parts[place]
+        text = "".join(parts)
+    return text
 
 
 def test_a_bare_blocks_last_value_is_the_result_also_out_of_a_branch(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from postroom.lang import prompts
+from postroom.lang import human, prompts
 from postroom.lang.context import Context, Settings, enter
 from postroom.lang.programs import load_program_module
 from postroom.lang.raised import NoAnswer
@@ -234,6 +234,25 @@ def test_a_run_is_recorded_and_replayed_without_a_model(tmp_path: Path) -> None:
         ("thinker-1", "think"),
         ("thinker-2", "think"),
     ]
+
+
+@pytest.mark.slow
+def test_a_new_record_begins_anew_and_one_that_cannot_be_written_stops_the_run(tmp_path: Path) -> None:
+    program = write(tmp_path, 'worker main() { print("ran"); return think { x } }\n')
+    for _ in range(2):
+        assert postroom("run", program, "--model", "mock", "--record", "t.jsonl", cwd=tmp_path).code == 0
+
+    ran = postroom("run", program, "--model", "mock", "--record", "no/folder/t.jsonl", cwd=tmp_path)
+
+    assert (tmp_path / "t.jsonl").read_text().count("\n") == 1
+    assert (ran.code, ran.out, "cannot be written" in ran.err) == (1, "", True)
+
+
+def test_a_question_cannot_move_the_cursor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(human.Terminal, "_line", lambda self: b"yes\r\n")
+
+    assert human.TERMINAL.ask("a\x1b[2Jb\nü 🎈", "main") == "yes"
+    assert capsys.readouterr().err == "a\\x1b[2Jb\nü 🎈\n[main] > "
 
 
 @pytest.mark.slow

@@ -406,11 +406,15 @@ def test_however_a_program_is_ended_no_command_of_it_is_left(
     """`hang` runs the command in the program's own process, `main` in a worker's."""
     program = write(tmp_path, HANG)
     words = command("run", str(program), worker)
-    process = subprocess.Popen(words, cwd=tmp_path, env=environment(TMPDIR=str(tmp_path)), start_new_session=True)
+    with open(tmp_path / "said", "wb") as said:
+        process = subprocess.Popen(
+            words, cwd=tmp_path, env=environment(TMPDIR=str(tmp_path)), stdout=said, stderr=said, start_new_session=True
+        )
     try:
         pids = pids_in(tmp_path)
         os.kill(process.pid, number)
         assert process.wait(PATIENCE_S) == code
+        assert "Traceback" not in (tmp_path / "said").read_text()
         assert [pid for pid in pids if not is_gone(pid)] == []
     finally:
         process.kill()

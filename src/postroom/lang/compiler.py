@@ -28,6 +28,8 @@ from .compile_names import (
 )
 from .compile_shell import ShellCompiler
 from .parser import deep_recursion
+from .problems import Problem, ProgramProblems
+from .source import Span
 
 #: The function that a bare block becomes.
 MAIN_BLOCK: Final = "main_block"
@@ -35,9 +37,14 @@ _MODULE: Final = "postroom.lang"
 
 
 def compiled(module: n.Module, path: str) -> CodeType:
-    """The code of a file, to be run as a module."""
-    with deep_recursion():
-        return compile(tree_of(module), path, "exec", dont_inherit=True)
+    """The code of a file, to be run as a module. Raises ProgramProblems for what Python cannot nest as deep as we can."""
+    try:
+        with deep_recursion():
+            return compile(tree_of(module), path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        source = module.span.source
+        start = source.line_starts[(error.lineno or 1) - 1]
+        raise ProgramProblems([Problem(Span(source, start, start + 1), "compile", error.msg)]) from None
 
 
 def python_source(module: n.Module) -> str:

@@ -66,8 +66,6 @@ class Context:
         self.worker = worker
         #: What `$?` says.
         self.last_code = 0
-        #: How many prompts of each kind there were.
-        self.prompts = {"think": 0, "ask": 0}
         self._kept: dict[str, Any] = {}
 
     def open_session(self) -> Session:

@@ -32,13 +32,12 @@ class Terminal:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._rest = b""
-        self._told, self._tell = -1, -1
 
     def ask(self, question: str, who: str) -> str:
         """Show a question and return the line that was answered. NoAnswer when the input is at its end."""
         with self._lock:
             sys.stdout.flush()
-            sys.stderr.write(f"{question}\n[{who}] > ")
+            sys.stderr.write(f"{_harmless(question)}\n[{_harmless(who)}] > ")
             sys.stderr.flush()
             line = self._line()
         if line is None:
@@ -63,6 +62,13 @@ class Terminal:
         return line
 
 
+def _harmless(text: str) -> str:
+    """The text without what a terminal would obey: a question may carry somebody else's words."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t\u200d\u00a0" else repr(c)[1:-1] for c in text)
+
+
 TERMINAL: Final = Terminal()
 
 
@@ -71,7 +77,6 @@ class TerminalDesk:
 
     def __init__(self, room: Room, name: str) -> None:
         self._agent = room.agent(name)
-        self._stop = threading.Event()
         # its name says that it acts for no member of a session: it answers, and never begins anything
         self._thread = threading.Thread(target=self._run, name="postroom terminal", daemon=True)
         self._thread.start()

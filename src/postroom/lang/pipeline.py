@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from postroom.clock import SYSTEM
 from postroom.platform import process_descriptor, this_process
 
+from .context import VARIABLE as SETTINGS
+
 if TYPE_CHECKING:
     from .commands import Command, Redirect
 
@@ -135,7 +137,9 @@ class _Running:
 
     def _environment(self, command: Command) -> dict[bytes, bytes]:
         added = {_raw(name): _raw(value) for name, value in command.environment.items()}
-        return {**os.environb, MARK.encode(): self._mark.encode(), **added}
+        ours = {**os.environb, MARK.encode(): self._mark.encode(), **added}
+        ours.pop(SETTINGS.encode(), None)  # how this program is run is no business of its commands
+        return ours
 
     def _note_failure(self, command: Command, error: OSError, *, last: bool) -> None:
         name = command.words[0]
@@ -326,8 +330,7 @@ def end_own() -> None:
     global _guard  # noqa: PLW0603  (one process, one guard)
     if _guard is not None and _guard[0] == os.getpid():
         kill_marked(this_process())
-        _guard[1].will("commands", None)
-        _guard[1].close()
+        _guard[1].kill()  # a program that is over before its guard is up does not wait for it
         _guard = None
 
 

@@ -190,12 +190,14 @@ def _manifest(plugin: Plugin) -> dict[str, Any]:
 
 
 def _description(door: Door) -> str:
-    return one_line(door.entry.doc) or f"Runs {door.entry.name}"
+    trait = one_line(door.entry.trait.doc) if door.entry.trait else ""
+    return one_line(door.entry.doc) or trait or f"Runs {door.entry.name}"
 
 
 def _command(plugin: Plugin, door: Door) -> str:
     hint = " ".join(f"{param.name}={_type(param)}" for param in door.entry.params)
-    head = {"description": _description(door), "allowed-tools": f"Bash(${{CLAUDE_PLUGIN_ROOT}}/bin/{plugin.name}:*)"}
+    allowed = f"Bash(${{CLAUDE_PLUGIN_ROOT}}/bin/{plugin.name}:*), Bash({plugin.name}:*)"  # bin/ is on the tool's PATH
+    head = {"description": _description(door), "allowed-tools": allowed}
     if hint:
         head["argument-hint"] = hint
     given = "\nWhat the user gave: $ARGUMENTS\n" if door.entry.params else ""

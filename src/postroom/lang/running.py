@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from postroom.config import FOLDER
 from postroom.errors import RoomNotFound
 
 from . import nodes as n
@@ -99,6 +97,10 @@ class Run:
 
     def _see_to_needs(self) -> None:
         settings = self._settings
+        if settings.record:
+            from .transcript import begin
+
+            settings = settings._replace(record=begin(settings.record))
         if settings.replay:
             from .transcript import read
 
@@ -161,6 +163,7 @@ class Run:
     def _open_room(self) -> Room:
         """The room that was named or is found; when there is none, one that is gone after the run."""
         if self._room is None:
+            from postroom.config import FOLDER
             from postroom.opening import open_room
 
             try:
@@ -168,6 +171,8 @@ class Run:
             except RoomNotFound:
                 if self._room_url is not None:
                     raise
+                import tempfile
+
                 folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="postroom-run-"))
                 self._room = open_room(f"sqlite:{Path(folder) / FOLDER}")
             self._stack.callback(self._room.close)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 from postroom.worker_calls import Worker, WorkerCall
 
@@ -293,16 +293,22 @@ def json_(text: Any) -> Any:
 
 def print_(*given: Any) -> None:
     """Write values with a space between them, and end the line if they do not end with a new line themselves."""
-    said = " ".join(map(values.text, given))
-    sys.stdout.write(said if said.endswith("\n") else said + "\n")
-    sys.stdout.flush()
+    _write(sys.stdout, given)
 
 
 def log(*given: Any) -> None:
     """Write a line for people: to the standard error, so that it is never taken for a result."""
+    _write(sys.stderr, given)
+
+
+def _write(stream: TextIO, given: tuple[Any, ...]) -> None:
     said = " ".join(map(values.text, given))
-    sys.stderr.write(said if said.endswith("\n") else said + "\n")
-    sys.stderr.flush()
+    said = said if said.endswith("\n") else said + "\n"
+    try:
+        stream.write(said)
+    except UnicodeEncodeError:  # bytes that are no text, or a terminal that lacks a letter
+        stream.write(said.encode(stream.encoding or "ascii", "backslashreplace").decode(stream.encoding or "ascii"))
+    stream.flush()
 
 
 def len_(value: Any) -> int:

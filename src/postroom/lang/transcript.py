@@ -20,6 +20,15 @@ class BadTranscript(PostroomError):
     """A file of prompts and answers cannot be read."""
 
 
+def begin(path: str) -> str:
+    """Start a new transcript in that file, which is empty after. Returns its absolute path; BadTranscript when it cannot be."""
+    try:
+        with open(path, "w", encoding="utf-8"):
+            return os.path.abspath(path)
+    except OSError as error:
+        raise BadTranscript(f"the transcript {path} cannot be written: {error.strerror}") from None
+
+
 def record(path: str, worker: str, kind: str, prompt: str, answer: str) -> None:
     """Add one answer. The line is written in one piece, so that workers side by side do not mix theirs."""
     line = {"worker": worker, "kind": kind, "prompt": prompt, "answer": answer}
