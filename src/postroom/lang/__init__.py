@@ -1,12 +1,13 @@
 """Patchwork (`.pw`): write down who does what and who tells whom; the rooms, sessions and mailboxes are below.
 
-patchwork.ebnf   the grammar, and the reference
-source           a text, and places in it
-nodes            the tree of a program
-lexer            text to tokens, in four nested modes
-cursor, parse_*, parser    tokens to a tree
-problems         what is wrong, and where
-modules          a program: the files that it imports
+patchwork.ebnf                         the grammar, and the reference
+reading    source lexer cursor parse_* parser nodes problems modules         text to tokens to a tree; files that import
+checking   builtins kinds scopes flow check_* check                          each function for itself
+           mail_uses graph stand_ins rehearsal* stage choreography           all workers together
+writing    fmt                                                               the one way
+running    compile_* compiler programs values members runtime                a tree to Python, and what that calls
+           commands shell_words pipeline shell prompts human transcript      commands, models, people
+           entries context running report plugin                             starting, telling, packing
 """
 
 from __future__ import annotations
