@@ -219,7 +219,7 @@ def test_the_functions_that_the_checks_know_are_those_of_the_runtime() -> None:
     from postroom.lang.builtins import ANY_NUMBER, BUILTINS
 
     for name, signature in BUILTINS.items():
-        function = getattr(runtime, name, None) or getattr(runtime, f"{name}_")
+        function = getattr(runtime, f"{name}_", None) or getattr(runtime, name)
         params = list(inspect.signature(function).parameters.values())
         many = any(param.kind is param.VAR_POSITIONAL for param in params)
         least = sum(param.default is param.empty for param in params if param.kind is not param.VAR_POSITIONAL)
