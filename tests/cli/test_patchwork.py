@@ -137,5 +137,5 @@ def test_check_loads_no_room_and_no_runtime(folder: Path) -> None:
 @pytest.mark.slow
 def test_checking_an_example_takes_less_than_300_ms(folder: Path) -> None:
     for path in sorted(EXAMPLES.glob("*.pw")):
-        took_ms = [cpu_ms_of(command("check", str(path)), folder) for _ in range(5)]
+        took_ms = [cpu_ms_of(command("check", str(path)), folder) for _ in range(3)]
         assert min(took_ms) < 300, (path.name, took_ms)
