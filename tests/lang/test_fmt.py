@@ -105,6 +105,22 @@ def test_any_sentence_of_the_grammar_is_formatted() -> None:
         holds(text)
 
 
+def test_comments_may_stand_at_the_end_of_any_line() -> None:
+    chance = random.Random(3)
+    for text in sentences(read_grammar(GRAMMAR), 300)[0]:
+        tokens = tokens_of(Source(text, "a"))
+        noted, at = [], 0
+        for kind, start in zip(tokens.kinds, tokens.starts, strict=True):
+            if kind == "newline" and chance.random() < 0.5:
+                noted += [text[at:start], chance.choice([" # c", ' # d { ( "', "\n# own\n\n# two"])]
+                at = start
+        messy = "".join([*noted, text[at:]])
+        if accepted(messy):  # not where a command ends: there # is a character
+            once = formatted(messy, "a")
+            assert comments(once) == comments(messy)
+            assert formatted(once, "a") == once
+
+
 def test_any_spacing_leads_to_the_same_text() -> None:
     chance = random.Random(7)
     for path in EXAMPLES:
