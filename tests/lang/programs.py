@@ -34,7 +34,7 @@ class Ran(NamedTuple):
     @property
     def result(self) -> Any:
         """The result, of a run with --json."""
-        return json.loads(self.out.splitlines()[-1])["result"]
+        return json.loads(self.out.rstrip("\n").split("\n")[-1])["result"]
 
 
 def command(*words: str) -> list[str]:
