@@ -169,7 +169,7 @@ def test_whatever_is_checked_without_an_error_compiles(tmp_path: Path) -> None:
     print(f"seed {seed}")
     chance = random.Random(seed)
     fine = 0
-    for _ in range(600):
+    for _ in range(300):
         text = mutated(chance.choice(PROGRAMS).read_text(encoding="utf-8"), chance)
         path = write(tmp_path, "", "mutant.pw")
         path.write_text(text, encoding="utf-8")
@@ -180,7 +180,7 @@ def test_whatever_is_checked_without_an_error_compiles(tmp_path: Path) -> None:
         compiled(program.entry.module, str(path))
         ast.parse(python_source(program.entry.module))
         fine += 1
-    assert fine > 60
+    assert fine > 30
 
 
 def mutated(text: str, chance: random.Random) -> str:

@@ -100,6 +100,15 @@ def fuzz(count: int, seed: int, whole_each: int = 1) -> None:
     assert count * 0.05 < accepted < count * 0.9
 
 
+def test_every_character_can_stand_everywhere() -> None:
+    """A character that no pattern of a mode knew once made the lexer stand still."""
+    odd = [chr(code) for code in [*range(0x100), 0x1680, 0x2000, 0x2028, 0x2029, 0x202F, 0x3000, 0xD800, 0xFEFF, 0x10FFFF]]
+    for char in odd:
+        for place in ("%s", '"%s"', "'%s'", "$ a%sb", "$ a %s", "$(a %s b)", "think { a%sb }", '$ "%s"', "${%s}", '"${a%sb}"'):
+            survives("worker w() { " + place % char + " }", whole=True)
+            survives("worker w() {\n" + place % char, whole=True)
+
+
 @pytest.mark.slow
 def test_20000_broken_programs_crash_nothing() -> None:
     fuzz(20_000, SEED, whole_each=20)

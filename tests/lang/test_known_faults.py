@@ -1,6 +1,6 @@
 """Faults that the first implementation of this language had when programs ran, each held here under its name.
 
-Faults of reading and checking programs are in test_known_faults_of_reading.py, those of sessions in tests/sessions.
+Faults of reading and checking programs are in test_reading_faults.py, those of sessions in tests/sessions.
 """
 
 from __future__ import annotations

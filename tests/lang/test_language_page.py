@@ -14,7 +14,7 @@ from postroom.lang.check import check_file
 from postroom.lang.context import Settings
 from postroom.lang.fmt import formatted
 
-from .programs import command, environment, value_of
+from .programs import PATIENCE_S, command, environment, value_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "language.md").read_text(encoding="utf-8")
 FILE = re.compile(r"^```(?:patchwork|jsonl) (\S+)\n(.*?)^```$", re.M | re.S)
@@ -66,7 +66,7 @@ def test_the_page_shows_what_is_printed(shown: Shown, folder: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
 

@@ -220,14 +220,14 @@ def test_a_run_is_recorded_and_replayed_without_a_model(tmp_path: Path) -> None:
         """,
     )
     recorded = postroom(
-        "run", program, "--model", "mock:7", "--record", "t.jsonl", "--json", cwd=tmp_path, given="yes\n"
+        "run", program, "--model", "mock:7", "--record", "t.jsonl", "--json", cwd=tmp_path, given="yes\u2028ü\n"
     )
     replayed = postroom("run", program, "--replay", "t.jsonl", "--json", cwd=tmp_path)
 
     assert (recorded.code, replayed.code) == (0, 0)
     assert replayed.result == recorded.result
-    assert recorded.result[3] == "yes"
-    lines = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
+    assert recorded.result[3] == "yes\u2028ü"
+    lines = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().split("\n") if line]
     assert sorted((line["worker"], line["kind"]) for line in lines) == [
         ("main", "ask"),
         ("main", "think"),

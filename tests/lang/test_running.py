@@ -214,6 +214,23 @@ def test_names_of_mailboxes_are_free(tmp_path: Path) -> None:
     assert postroom("run", program, "--json", cwd=tmp_path).result == list(range(len(names)))
 
 
+def test_a_mailbox_may_be_named_when_the_program_runs(tmp_path: Path) -> None:
+    program = write(
+        tmp_path,
+        """
+        worker main() {
+            var boxes = self.session.mailbox
+            for var n in 1...2 { boxes["box ${n}/ü"].send(n) }
+            boxes.plain.send(3)
+            var box = self.session.mailbox.plain
+            return [boxes["box 2/ü"].receive(1000).await, box.receive(1000).await]
+        }
+        """,
+    )
+
+    assert postroom("run", program, "--json", cwd=tmp_path).result == [2, 3]
+
+
 def test_what_is_sent_is_a_copy_and_many_sends_keep_their_order(tmp_path: Path) -> None:
     program = write(
         tmp_path,

@@ -172,7 +172,7 @@ def test_no_string_means_anything_to_a_command(place: str, program: Make, here: 
 
 @pytest.mark.slow
 def test_hundreds_of_strings_arrive_byte_for_byte(program: Make, here: Path) -> None:
-    storm(program, here, 300, seed=20261115)
+    storm(program, here, 150, seed=20261115)
 
 
 @pytest.mark.long

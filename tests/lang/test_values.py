@@ -334,6 +334,13 @@ def test_text_is_unicode_throughout(tmp_path: Path) -> None:
     assert main("é\u200d👩‍👩‍👧") == "«é\u200d👩‍👩‍👧» 漢字 🎈ü$a"
 
 
+def test_only_a_new_line_ends_a_line(tmp_path: Path) -> None:
+    text = "a\u2028b\x85c\x0cd\r\ne\n\nf"
+
+    assert value_of(tmp_path, "a.lines()", text) == ["a\u2028b\x85c\x0cd", "e", "", "f"]
+    assert value_of(tmp_path, '["".lines(), "\\n".lines()]') == [[], [""]]
+
+
 def test_numbers_beyond_a_fractions_reach_stay_exact(tmp_path: Path) -> None:
     big = 2**200 + 1
 

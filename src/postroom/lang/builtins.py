@@ -21,7 +21,7 @@ class Signature(NamedTuple):
 BUILTINS: Final = {
     "cat": Signature(1, 1, "string"),  # a value as JSON, indented by two
     "json": Signature(1, 1),  # a text of JSON as a value
-    "print": Signature(0, ANY_NUMBER, "null"),  # values with a space between, no new line added
+    "print": Signature(0, ANY_NUMBER, "null"),  # values with a space between; ends the line if they do not
     "log": Signature(0, ANY_NUMBER, "null"),  # a line for people; needs import std.log
     "len": Signature(1, 1, "number"),
     "keys": Signature(1, 1, "array"),

@@ -100,7 +100,9 @@ def ask_in_room(url: str | None, whom: str, who: str, question: str, timeout_s: 
     payload: dict[str, Any] = {"text": question, "worker": who}
     with open_room(url, create=False) as room:
         try:
-            answer = room.agent(f"{who}-{os.getpid()}").ask(whom, payload, type=TYPE, timeout_s=timeout_s)
+            answer = room.agent(f"{who}-{os.getpid()}", transient=True).ask(
+                whom, payload, type=TYPE, timeout_s=timeout_s
+            )
         except AskFailed as error:
             raise NoAnswer(f"{whom} did not answer: {getattr(error, 'reason', None) or error}") from None
         return _text_of(answer.payload)

@@ -53,7 +53,7 @@ _PROMPT: Final = re.compile(
 )
 _PROMPT_OPENS: Final = re.compile(r"\s*\{")
 _SHELL: Final = re.compile(
-    r"""(?P<space>[ \t\f]+|\\\r?\n|\r(?!\n))
+    r"""(?P<space>[^\S\r\n]+|\\\r?\n|\r(?!\n))
       | (?P<word>[^\s$"'()<>|&;\\{}]+)
       | (?P<brace>[{}])
       | (?P<newline>\r?\n)

@@ -107,7 +107,7 @@ STRING: Final[dict[str, Callable[..., Any]]] = {
     "trimStart": lambda value: value.lstrip(),
     "trimEnd": lambda value: value.rstrip(),
     "split": _split,
-    "lines": lambda value: value.splitlines(),
+    "lines": values.lines_of,
     "replace": _replace,
     "startsWith": _tests("startsWith", str.startswith),
     "endsWith": _tests("endsWith", str.endswith),
@@ -286,6 +286,8 @@ def member(value: Any, name: str) -> Any:
     method = METHODS.get(kind, {}).get(name)
     if method is not None:
         return partial(_called, kind, name, method, list(value) if isinstance(value, range) else value)
+    if kind == "thing" and hasattr(value, "named"):
+        return value.named(name)
     if kind == "thing" and not name.startswith("_") and hasattr(value, name):
         return getattr(value, name)
     raise WrongValue(_missing(value, kind, name))
@@ -346,6 +348,8 @@ def index(value: Any, place: Any) -> Any:
         return value[name]
     if isinstance(value, list | str | range):
         return value[values.key_of(place, len(value))]
+    if hasattr(value, "named"):
+        return value.named(_field_name(place))
     raise WrongValue(f"[...] is for lists, strings and objects, and this is {shown(value)}")
 
 

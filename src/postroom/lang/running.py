@@ -69,12 +69,11 @@ class Run:
         module = self.program.entry.module
         entry = find_entry(module, name)
         given = arguments_of(entry, words, module)
-        self._see_to_needs()
-        context = Context(MAIN, self._settings)
-        context.opener = lambda: self._open_session(context)
-        function = self._function(entry)
         try:
-            return run_in(context, function, *given)
+            self._see_to_needs()
+            context = Context(MAIN, self._settings)
+            context.opener = lambda: self._open_session(context)
+            return run_in(context, self._function(entry), *given)
         except BaseException as error:
             self._end_commands()
             stack, self._stack = self._stack, ExitStack()

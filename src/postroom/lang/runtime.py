@@ -139,6 +139,9 @@ class MailroomFace:
     def __getitem__(self, name: str) -> MailboxFace:
         return MailboxFace(self._mailroom[name])
 
+    #: For names that are only known when the program runs.
+    named = __getitem__
+
 
 class MailboxFace:
     """`self.session.mailbox.name`."""

@@ -78,7 +78,7 @@ def read(path: str) -> list[dict[str, Any]]:
     """The lines of a transcript; BadTranscript, which names the line, for one that is none."""
     try:
         with open(path, encoding="utf-8") as file:
-            texts = file.read().splitlines()
+            texts = file.read().split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise BadTranscript(
             f"the transcript {path} cannot be read: {getattr(error, 'strerror', None) or error}"

@@ -275,12 +275,18 @@ def items(value: object) -> Iterable[Any]:
     if isinstance(value, range):
         return value
     if isinstance(value, str):
-        return value.splitlines()
+        return lines_of(value)
     if isinstance(value, dict):
         return tuple(value)
     raise WrongValue(
         f"a loop goes through a list, the lines of a string or the fields of an object, not {shown(value)}"
     )
+
+
+def lines_of(value: str) -> list[str]:
+    """The lines of a text, without their ends. Only a new line ends one: not the rarer marks that Python knows too."""
+    lines = value.replace("\r\n", "\n").split("\n")
+    return lines if lines[-1] else lines[:-1]
 
 
 # Taking apart
