@@ -19,8 +19,8 @@ from postroom.lang.problems import SyntaxProblems
 from .test_grammar import EXAMPLES, SAMPLES
 
 SEED = 20261115
-#: Many times what the slowest takes: only what stands still takes longer.
-MAX_CPU_S = 10.0
+#: Many times what the slowest hundred takes: only what stands still takes longer.
+MAX_CPU_S = 15.0
 PIECES = [
     *(
         "{ } ( ) [ ] \" ' $ ${ $( ($ $@{ $? $' do think ask \\ ; | || && > >> 2>&1 <<< = == . ... ?. # @ - ! , : ++".split()
@@ -105,45 +105,28 @@ def fuzz(count: int, seed: int, whole_each: int = 1) -> None:
     texts = [path.read_text(encoding="utf-8") for path in [*SAMPLES, *EXAMPLES]]
     chance = random.Random(seed)
     accepted = 0
-    for number in range(count):
-        text = broken(texts, chance)
+    for start in range(0, count, 100):
+        text = ""
         try:
             with not_standing_still():
-                accepted += survives(text, whole=accepted % whole_each == 0)
+                for _ in range(100):
+                    text = broken(texts, chance)
+                    accepted += survives(text, whole=accepted % whole_each == 0)
         except BaseException:
-            print(f"number {number}:\n{text!r}")
+            print(f"in the hundred from {start}:\n{text!r}")
             raise
     assert count * 0.05 < accepted < count * 0.9
 
 
+ODD = [*range(0x30), *range(0x3A, 0x41), *range(0x5B, 0x61), *range(0x7B, 0xA1), 0x1680, 0x2028, 0x3000, 0xD800, 0xFEFF]
+PLACES = ["%s", '"%s"', "'%s'", "$ a%sb", "$ a %s", "$(a %s b)", "think { a%sb }", '$ "%s"', "${%s}", '"${a%sb}"']
+
+
 def test_every_character_can_stand_everywhere() -> None:
     """A character that no pattern of a mode knew once made the lexer stand still."""
-    codes = [
-        *range(0x30),
-        *range(0x3A, 0x41),
-        *range(0x5B, 0x61),
-        *range(0x7B, 0xA1),
-        0x1680,
-        0x2028,
-        0x3000,
-        0xD800,
-        0xFEFF,
-    ]
-    odd = [chr(code) for code in codes]
-    for char in odd:
-        for place in (
-            "%s",
-            '"%s"',
-            "'%s'",
-            "$ a%sb",
-            "$ a %s",
-            "$(a %s b)",
-            "think { a%sb }",
-            '$ "%s"',
-            "${%s}",
-            '"${a%sb}"',
-        ):
-            with not_standing_still():
+    for place in PLACES:
+        with not_standing_still():
+            for char in map(chr, ODD):
                 survives("worker w() { " + place % char + " }", whole=False)
                 survives("worker w() {\n" + place % char, whole=False)
 
