@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from .support import Cli
+from .support import Cli, command
+from .test_start import cpu_ms_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "patchwork"
 
@@ -131,3 +132,10 @@ def test_check_loads_no_room_and_no_runtime(folder: Path) -> None:
 
     loaded = set(run.stdout.splitlines()[-1].split())
     assert not loaded & {"postroom.room", "postroom.session", "apsw", "asyncio", "postroom.lang.runtime", "rich"}
+
+
+@pytest.mark.slow
+def test_checking_an_example_takes_less_than_300_ms(folder: Path) -> None:
+    for path in sorted(EXAMPLES.glob("*.pw")):
+        took_ms = [cpu_ms_of(command("check", str(path)), folder) for _ in range(3)]
+        assert min(took_ms) < 300, (path.name, took_ms)

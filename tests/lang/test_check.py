@@ -210,3 +210,25 @@ def test_a_program_with_errors_is_not_given_out_and_one_with_warnings_is(tmp_pat
     path.write_text("worker main() { print(x) }\n")
     with pytest.raises(ProgramProblems, match="x is not defined"):
         checked_program(path)
+
+
+def test_the_functions_that_the_checks_know_are_those_of_the_runtime() -> None:
+    import inspect
+
+    from postroom.lang import runtime
+    from postroom.lang.builtins import ANY_NUMBER, BUILTINS
+
+    for name, signature in BUILTINS.items():
+        function = getattr(runtime, f"{name}_", None) or getattr(runtime, name)
+        params = list(inspect.signature(function).parameters.values())
+        many = any(param.kind is param.VAR_POSITIONAL for param in params)
+        least = sum(param.default is param.empty for param in params if param.kind is not param.VAR_POSITIONAL)
+        assert (signature.least, signature.most == ANY_NUMBER) == (least, many), name
+
+
+def test_the_members_that_the_checks_know_are_those_of_the_runtime() -> None:
+    from postroom.lang.check_members import _GIVES
+    from postroom.lang.members import METHODS
+
+    for kind, gives in _GIVES.items():
+        assert set(gives) <= set(METHODS["array" if kind == "list" else kind]), kind

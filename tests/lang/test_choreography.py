@@ -12,7 +12,7 @@ from postroom.lang.modules import load_program
 from postroom.lang.problems import Problem
 
 from .mutants import Mutant, chosen
-from .real_runs import CALLS, result_of
+from .real_runs import CALLS, SHORT_MS, result_of
 from .test_grammar import EXAMPLES, SAMPLES
 
 SEED = 20261115
@@ -233,7 +233,7 @@ def judged(mutants: list[Mutant], folder: Path) -> tuple[list[Mutant], list[Muta
     assert not any(str(result).startswith("!") for result in right.values()), right
     wrong, missed = [], []
     for number, mutant in enumerate(mutants):
-        if result_of(mutant.program, mutant.text, folder / f"run-{number}") != right[mutant.program]:
+        if result_of(mutant.program, mutant.text, folder / f"run-{number}", SHORT_MS) != right[mutant.program]:
             wrong.append(mutant)
             path = folder / f"mutant-{number}.pw"
             path.write_text(mutant.text, encoding="utf-8")

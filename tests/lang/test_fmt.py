@@ -105,25 +105,42 @@ def test_any_sentence_of_the_grammar_is_formatted() -> None:
         holds(text)
 
 
+def test_comments_may_stand_at_the_end_of_any_line() -> None:
+    chance = random.Random(3)
+    for text in sentences(read_grammar(GRAMMAR), 300)[0]:
+        tokens = tokens_of(Source(text, "a"))
+        noted, at = [], 0
+        for kind, start in zip(tokens.kinds, tokens.starts, strict=True):
+            if kind == "newline" and chance.random() < 0.5:
+                noted += [text[at:start], chance.choice([" # c", ' # d { ( "', "\n# own\n\n# two"])]
+                at = start
+        messy = "".join([*noted, text[at:]])
+        if accepted(messy):  # not where a command ends: there # is a character
+            once = formatted(messy, "a")
+            assert comments(once) == comments(messy)
+            assert formatted(once, "a") == once
+
+
 def test_any_spacing_leads_to_the_same_text() -> None:
     chance = random.Random(7)
+    changed = 0
     for path in EXAMPLES:
         text = path.read_text(encoding="utf-8")
-        tokens = tokens_of(Source(text, "a"))
-        depth = 0
-        changed, at = [], 0
-        for kind, start, end in zip(tokens.kinds, tokens.starts, tokens.ends, strict=True):
-            gap = text[at:start]
-            plain = depth == 0 and gap and not gap.strip(" ") and "\n" not in gap
-            changed.append(" " * chance.randint(1, 5) if plain else gap)
-            changed.append(text[start:end])
-            depth += kind in {'"', "prompt{", "$(", "($", "$"}
-            depth = 0 if kind == "newline" and depth < 2 else depth
-            depth -= depth > 0 and kind in {'end"', ")", "}"}
-            at = end
-        messy = "".join(changed)
-        if accepted(messy) and n.same(parse(text, "a"), parse(messy, "a")):
-            assert made(messy) == text or re.sub(r"\s+", "", made(messy)) == re.sub(r"\s+", "", text)
+        for _ in range(20):
+            messy = "\n".join(_messy(line, chance) for line in text.split("\n"))
+            if accepted(messy) and n.same(parse(text, "a"), parse(messy, "a")):
+                changed += messy != text
+                assert made(messy) == text
+    assert changed > 50
+
+
+def _messy(line: str, chance: random.Random) -> str:
+    """A line with other spaces between words and signs, and another indentation; comments stay as they are."""
+    if line.lstrip().startswith("#"):
+        return line
+    between = r"(?<=[\w)\]}]) (?=[=+*(\[{}])|(?<=[=+*,({]) (?=[\w(\[{\"])"
+    line = re.sub(between, lambda _: " " * chance.randint(1, 4), line)
+    return re.sub(r"^ +(?=var|if|for|while|return|self)", lambda _: " " * chance.randint(0, 9), line)
 
 
 def test_a_text_that_is_not_a_program_is_refused() -> None:

@@ -451,15 +451,33 @@ def test_an_error_shows_file_line_column_caret_and_what_was_expected() -> None:
         parse("worker w() {\n    var x = (1 + 2\n}\n", "some/file.pw")
 
     assert str(caught.value) == (
-        "some/file.pw:2:19: error: expected ), found the end of the line\n      var x = (1 + 2\n                    ^"
-    ) or str(caught.value).startswith("some/file.pw:")
+        "some/file.pw:2:13: error: this ( is never closed: expected )\n      var x = (1 + 2\n              ^"
+    )
 
 
 def test_several_errors_are_told_in_one_go() -> None:
     text = "worker a() {\n    var = 1\n    f(\n    if { }\n    ok()\n}\nfun b( { }\nfun c() { return 1 }\nworker d() { $ | x }\n"
 
     lines = [problem.partition(":")[0] for problem in problems_of(text)]
-    assert lines == ["2", "4", "7", "9"]
+    assert lines == ["2", "3", "4", "7", "9"]
+
+
+def test_a_fault_on_each_line_is_told_for_each_line() -> None:
+    faults = [
+        "x += 1",
+        "let y = 2",
+        "// no",
+        "var o = {a: 1 b: 2}",
+        "foo bar",
+        "return x ? 1 : 2",
+        "elif x { }",
+        "f(g(1)",
+        "$ a | | b",
+    ]
+    text = "worker w() {\n" + "\n".join(faults) + "\nok()\n}\nworker v() { ok() }\n"
+
+    lines = [int(problem.partition(":")[0]) for problem in problems_of(text)]
+    assert lines == list(range(2, 2 + len(faults)))
 
 
 @pytest.mark.parametrize(
@@ -480,6 +498,11 @@ def test_several_errors_are_told_in_one_go() -> None:
         ("1e999", "too large"),
         ("x ? y : z", "?."),
         ("a & b", "&& is and"),
+        ("x += 1", "write x = x + ..."),
+        ("const x = 1", "a variable is declared with var"),
+        ("def f() { }", "fun"),
+        ("// comment", "a comment begins with #"),
+        ("f(1,\nvar x = 2", "this ( is never closed"),
         ('var s = "abc', "this string is never closed"),
         ("think { {{ abc", "this prompt is never closed"),
     ],

@@ -120,10 +120,11 @@ def _decoded(data: bytes, file: str) -> str:
 
 def _replace(path: Path, text: str) -> None:
     """Writes a file anew, whole or not at all; whoever may read it stays the same."""
+    path = path.resolve()  # a link stays a link
     new = path.with_name(f".{path.name}.new")
     try:
         new.write_bytes(text.encode())
         new.chmod(path.stat().st_mode)
-        new.replace(path.resolve())
+        new.replace(path)
     finally:
         new.unlink(missing_ok=True)

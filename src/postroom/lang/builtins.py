@@ -1,4 +1,4 @@
-"""The functions that every program knows, and what can stand after the dot of a value: names and how many values they take.
+"""The functions that every program knows: their names, and how many values they take.
 
 The checks read this table; the runtime has the functions themselves, and a test holds the two together.
 """

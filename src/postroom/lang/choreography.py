@@ -6,6 +6,7 @@ stand-ins for what only a run can know. All that it finds are warnings, since a 
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 from . import nodes as n
@@ -17,8 +18,10 @@ from .stage import ENDED, FAULT, STUCK, THROWN, UNCLEAR, Actor, Run
 
 #: How many items a list that is not known has, how large a number is: two, then three.
 SIZES: Final = (2, 3)
-MAX_RUNS: Final = 40  # of one root, one size and one order
+MAX_RUNS: Final = 160  # of one root
+MAX_TURNS: Final = 12  # decisions of one run that are also taken the other way
 MAX_STEPS: Final = 20_000  # of one root: half a tenth of a second
+ALL_STEPS: Final = 60_000  # of all roots of a program; each is gone through at least once
 
 
 def check_choreography(program: Program) -> list[Problem]:
@@ -27,7 +30,8 @@ def check_choreography(program: Program) -> list[Problem]:
     uses = [use for part in parts for use in uses_of(part)]
     if not uses and not any(delegates_of(part) for part in parts):
         return []
-    runs = {root[0].name: _rehearse(root) for root in _roots(program, parts)}
+    roots = _roots(program, parts)
+    runs = {root[0].name: _rehearse(root, ALL_STEPS // len(roots)) for root in roots}
     aborted = {
         name
         for some in runs.values()
@@ -132,22 +136,21 @@ def _for_others(part: Part) -> bool:
     return part.function is not None and part.function.exported
 
 
-def _rehearse(root: list[Part]) -> list[Run]:
-    """Every way a root can go, as far as decisions lead: both orders, both sizes, conditions both ways."""
+def _rehearse(root: list[Part], max_steps: int) -> list[Run]:
+    """Every way a root can go, as far as decisions and steps lead: both sizes, both orders, conditions both ways."""
     runs: list[Run] = []
     steps = 0
-    for size in SIZES:
-        for last_first in (False, True):
-            waiting: list[tuple[bool, ...]] = [()]
-            seen = 0
-            while waiting and seen < MAX_RUNS and steps < MAX_STEPS:
-                given = waiting.pop(0)
-                run = Run(size, given, last_first=last_first).play(root)
-                runs.append(run)
-                seen += 1
-                steps += run.steps
-                made = tuple(answer for answer, _ in run.decisions)
-                waiting += [(*made[:place], not made[place]) for place in range(len(given), min(len(made), 12))]
+    waiting: deque[tuple[int, bool, tuple[bool, ...]]] = deque(
+        (size, order, ()) for size in SIZES for order in (False, True)
+    )
+    while waiting and len(runs) < MAX_RUNS and steps < min(MAX_STEPS, max_steps):
+        size, order, given = waiting.popleft()
+        run = Run(size, given, last_first=order).play(root)
+        runs.append(run)
+        steps += run.steps
+        made = tuple(answer for answer, _ in run.decisions)
+        turns = range(len(given), min(len(made), MAX_TURNS))
+        waiting += [(size, order, (*made[:turn], not made[turn])) for turn in turns]
     return runs
 
 

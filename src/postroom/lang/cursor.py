@@ -12,6 +12,12 @@ from .source import Span
 MAX_NESTING: Final = 1000
 MAX_PROBLEMS: Final = 20
 
+_ROUND: Final = frozenset(["(", "[", "$(", "$(e", "($"])
+#: What stands at the beginning of a statement or declaration, or after the last one: a bracket does not go on there.
+_BEGIN_ANEW: Final = frozenset([
+    "}", "eof", "$", "var", "if", "for", "while", "return", "try", "break", "continue", "worker", "fun",
+    "trait", "type", "import", "export",
+])  # fmt: skip
 _NAMES: Final = {
     "eof": "the end of the file",
     "newline": "the end of the line",
@@ -137,17 +143,47 @@ class Cursor:
         if not follows and len(self.problems) < MAX_PROBLEMS:
             self.problems.append(problem)
 
-    def skip_statement(self) -> None:
-        """Goes on at the next line, `;` or the `}` that ends the block; whatever is opened on the way is skipped whole."""
-        open_ones = 0
+    def unclosed(self, start: int) -> NoReturn:
+        """The bracket at an offset is never closed."""
+        opened = self.source.text[start]
+        closer = {"(": ")", "[": "]"}.get(opened, "}")
+        message = f"this {opened} is never closed: expected {closer}"
+        self.fail("unclosed", message, span=Span(self.source, start, start + 1))
+
+    def still_open(self, start: int) -> None:
+        """Where a line begins with a new statement instead of going on, the open bracket at an offset is the fault."""
+        if self.kinds[self.i] in _BEGIN_ANEW and self.kinds[self.i - 1] == "newline":
+            self.i -= 1  # the new statement is to be read too
+            self.unclosed(start)
+
+    def close(self, closer: str, start: int) -> None:
+        """Steps over what closes the bracket at an offset."""
+        if self.kinds[self.i] != closer:
+            self.still_open(start)
+            self.unexpected(closer)
+        self.i += 1
+
+    def skip_statement(self, start: int) -> None:
+        """Goes on after a fault in the statement whose first token is at `start`: at the end of a line outside its braces, or at
+        the `}` of the block around it. A round or square bracket that is still open there is probably the fault itself.
+        """
+        fault, self.i = self.i, start
+        open_ones: list[bool] = []  # for each bracket that is open, whether it is a brace or a quote
+        braces = 0
         kinds = self.kinds
         while (kind := kinds[self.i]) != "eof":
             if kind in OPENERS:
-                open_ones += 1
-            elif kind in CLOSERS:
-                if open_ones == 0 and kind == "}":
+                open_ones.append(kind not in _ROUND)
+                braces += open_ones[-1]
+            elif kind in {"}", 'end"'}:
+                if not braces and kind == "}" and self.i >= fault:
                     return
-                open_ones = max(0, open_ones - 1)
-            elif open_ones == 0 and kind in {"newline", ";"}:
+                while open_ones and not open_ones.pop():
+                    pass
+                braces = max(0, braces - 1)
+            elif kind in CLOSERS:
+                if open_ones and not open_ones[-1]:
+                    open_ones.pop()
+            elif not braces and self.i >= fault and kind in {"newline", ";"}:
                 return
             self.i += 1

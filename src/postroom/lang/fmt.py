@@ -53,7 +53,8 @@ class _Formatter:
         self.line = ""
         self.open: list[int] = []  # for each open bracket, the line in which it was opened
         self.blank_wanted = False
-        self.previous = "newline"  # the kind of the token before, as it matters for spaces
+        self.previous = "newline"  # the kind of what stands before, as it matters for spaces
+        self.last = ""  # the kind of the token before, whatever line it is in
         self.unary = False  # whether the token before is a sign or !
         self.goes_on = False  # whether this line goes on with the statement of the line before
         self.importing = False
@@ -115,12 +116,8 @@ class _Formatter:
             i += 1
         if self.kinds[i] in {"else", "catch"} and self.previous == "}":
             return i
-        in_brackets = bool(self.open) and self.previous != "newline" and not self.line
-        goes_on = self.previous in _GOES_ON and not in_brackets
-        after_comment = self.previous == "comment"
-        if self.line or count:
-            self._end_line()
-        self.goes_on = (goes_on and not after_comment) or self.kinds[i] in {".", "?."}
+        self._end_line()
+        self.goes_on = self.last in _GOES_ON or self.kinds[i] in {".", "?."}
         self.blank_wanted = self.blank_wanted or count > 1
         return i
 
@@ -166,7 +163,7 @@ class _Formatter:
     def _after(self, kind: str) -> None:
         self.unary = kind == "!" or (kind == "-" and self.previous not in _VALUE_ENDS)
         member = self.previous in {".", "?."}
-        self.previous = "name" if member and kind in KEYWORDS else kind
+        self.previous = self.last = "name" if member and kind in KEYWORDS else kind
         self.goes_on = False
 
     def _close(self, kind: str) -> None:
@@ -175,7 +172,7 @@ class _Formatter:
         self.goes_on = self.blank_wanted = False
         space = kind == "}" and self.previous not in {"{", "newline"} and not self.importing
         self._put(kind, space=space)
-        self.previous = kind
+        self.previous = self.last = kind
         self.unary = False
 
     def _spaced(self, kind: str, i: int) -> bool:
@@ -317,5 +314,5 @@ class _Formatter:
             self.line = INDENT * self._level() + "}"
         else:
             self.line += " }" if end > i + 1 and self.kinds[end - 1] == "text" else "}"
-        self.previous = "}"
+        self.previous = self.last = "}"
         self.unary = self.goes_on = False

@@ -14,39 +14,11 @@ from .nodes import Comment
 from .problems import Problem
 from .source import Source, Span
 
-KEYWORDS: Final = frozenset(
-    [
-        "think",
-        "ask",
-        "import",
-        "export",
-        "var",
-        "if",
-        "else",
-        "for",
-        "while",
-        "await",
-        "worker",
-        "trait",
-        "skill",
-        "fun",
-        "default",
-        "type",
-        "return",
-        "succeed",
-        "throw",
-        "break",
-        "continue",
-        "try",
-        "catch",
-        "self",
-        "in",
-        "true",
-        "false",
-        "null",
-        "_",
-    ]
-)
+KEYWORDS: Final = frozenset([
+    "think", "ask", "import", "export", "var", "if", "else", "for", "while", "await", "worker", "trait",
+    "skill", "fun", "default", "type", "return", "succeed", "throw", "break", "continue", "try", "catch",
+    "self", "in", "true", "false", "null", "_",
+])  # fmt: skip
 
 #: Kinds of tokens that open something, and those that close it: for skipping over what cannot be read.
 OPENERS: Final = frozenset(["(", "[", "{", "${", "$@{", "$(", "$(e", "($", "prompt{", "do{", '"'])

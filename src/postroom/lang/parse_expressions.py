@@ -128,24 +128,27 @@ class ExpressionParser(TextParser):
         return n.Member(self.span(start), left, name, self.span(at), optional)
 
     def _index(self, start: int, left: n.Expr, optional: bool) -> n.Expr:
+        opened = self.starts[self.i - 1]
         self.free += 1
         self.skip_newlines()
         index = self.expression()
         self.skip_newlines()
-        self.expect("]")
+        self.close("]", opened)
         self.free -= 1
         return n.Index(self.span(start), left, index, optional)
 
     def items(self, closer: str, what: str) -> list[n.Expr]:
         """Expressions between commas, up to what closes them; a comma may stand after the last."""
+        opened = self.starts[self.i - 1]
         self.free += 1
         self.skip_newlines()
         found: list[n.Expr] = []
         while self.kinds[self.i] != closer:
             if self.kinds[self.i] == ",":
                 self.unexpected(f"{what} or {closer}")
+            self.still_open(opened)
             found.append(self.expression())
-            self.comma_or(closer)
+            self.comma_or(closer, opened)
         self.i += 1
         self.free -= 1
         return found
@@ -199,7 +202,7 @@ class ExpressionParser(TextParser):
         self.skip_newlines()
         value = self.expression()
         self.skip_newlines()
-        self.expect(")")
+        self.close(")", start)
         self.free -= 1
         return n.Paren(self.span(start), value)
 
@@ -209,7 +212,7 @@ class ExpressionParser(TextParser):
         fields: list[n.ObjectField] = []
         while self.kinds[self.i] != "}":
             fields.append(self._object_field())
-            self.comma_or("}")
+            self.comma_or("}", start)
         self.i += 1
         self.free -= 1
         return n.ObjectExpr(self.span(start), fields)
@@ -241,6 +244,10 @@ class ExpressionParser(TextParser):
             hint = "a command as a value is $(cmd), its output, or ($ cmd), whether it succeeded"
         elif kind == "await":
             hint = "await comes after what is awaited: mailbox.receive(5000).await"
+        elif kind == "/" and self.kinds[self.i + 1] == "/":
+            hint = "a comment begins with #"
+        elif kind == "=" and self.kinds[self.i - 1] in {"+", "-", "*", "/", "%"}:
+            hint = f"write x = x {self.kinds[self.i - 1]} ..."
         elif kind in KEYWORDS:
             hint = f"{kind} is a word of the language"
         self.unexpected("a value", hint)

@@ -76,13 +76,15 @@ class TypeParser(Cursor):
         self.i += 1
         return n.TypeObject(self.span(start), fields)
 
-    def comma_or(self, closer: str) -> None:
+    def comma_or(self, closer: str, opened: int | None = None) -> None:
         """After an item of a list: a comma (and anything up to the next item), or what closes the list."""
         self.skip_newlines()
         if self.kinds[self.i] == ",":
             self.i += 1
             self.skip_newlines()
         elif self.kinds[self.i] != closer:
+            if opened is not None:
+                self.still_open(opened)
             self.unexpected(f", or {closer}")
 
     def type_after_colon(self) -> n.TypeNode | None:

@@ -30,6 +30,15 @@ _STATEMENTS: Final = {
     "type": "_local_type",
     "$": "_run_shell",
 }
+#: Words that other languages begin a statement with.
+_FOREIGN: Final = {
+    **dict.fromkeys(("let", "const", "mut", "auto"), "a variable is declared with var"),
+    **dict.fromkeys(("def", "function", "fn", "func"), "a function is declared with fun, at the top of a file"),
+    **dict.fromkeys(("elif", "elsif"), "write else if, after the }"),
+    **dict.fromkeys(("raise", "fail"), "an error is thrown with throw"),
+    "async": "every worker runs by itself; nothing is declared async",
+    "task": "a worker is declared with worker",
+}
 _RECURSION: Final = 20_000
 _ONLY_A_LINE_END: Final = re.compile(r"[ \t\r]*\n[ \t]*")
 
@@ -53,6 +62,7 @@ class Parser(ExpressionParser):
         body: n.Block | None = None
         self.skip_separators()
         while self.kinds[self.i] != "eof":
+            first = self.i
             try:
                 if self.kinds[self.i] == "{" and body is None:
                     self.i += 1
@@ -63,23 +73,25 @@ class Parser(ExpressionParser):
                     self.unexpected("a new line after the declaration")
             except Stop as stop:
                 self.note(stop.problem)
-                self._skip_item()
+                self._skip_item(first)
             self.skip_separators()
         end = len(self.source.text)
         return n.Module(Span(self.source, 0, end), items, body, self.tokens.comments)
 
-    def _skip_item(self) -> None:
+    def _skip_item(self, first: int) -> None:
         """Goes on at the next line that begins like a declaration, outside all brackets."""
         self.depth = self.free = 0
         while self.kinds[self.i] != "eof":
             before = self.i
-            self.skip_statement()
+            self.skip_statement(first)
             if self.kinds[self.i] == "}" or self.i == before:
                 self.i += 1
+                first = self.i
                 continue
             self.skip_separators()
             if self.kinds[self.i] in _ITEM_WORDS or self.kinds[self.i] == "{":
                 return
+            first = self.i
 
     # ---------------------------------------------------------------- declarations
 
@@ -182,6 +194,7 @@ class Parser(ExpressionParser):
         methods: list[n.Function] = []
         self.skip_newlines()
         while self.kinds[self.i] != "}":
+            first = self.i
             try:
                 methods.append(self._method(opened))
                 if self.kinds[self.i] not in {"newline", "}"}:
@@ -190,7 +203,7 @@ class Parser(ExpressionParser):
                 if self.kinds[self.i] == "eof":
                     raise
                 self.note(stop.problem)
-                self.skip_statement()
+                self.skip_statement(first)
                 self.accept(";")
             self.skip_newlines()
         self.i += 1
@@ -208,7 +221,7 @@ class Parser(ExpressionParser):
             annotations.append(n.Annotation(self.span(at), name, argument))
             self.skip_newlines()
         if self.kinds[self.i] == "eof":
-            self.fail("unclosed", "this { is never closed: expected }", span=Span(self.source, opened, opened + 1))
+            self.unclosed(opened)
         self.expect("fun", "fun, @ or }: a trait holds methods")
         return self._function(start, "method", False, False, annotations, doc)
 
@@ -236,7 +249,8 @@ class Parser(ExpressionParser):
         self.skip_separators()
         while kinds[self.i] != "}":
             if kinds[self.i] == "eof":
-                self.fail("unclosed", "this { is never closed: expected }", span=Span(self.source, start, start + 1))
+                self.unclosed(start)
+            first = self.i
             try:
                 statements.append(self.statement())
                 if kinds[self.i] not in {"newline", ";", "}"}:
@@ -246,7 +260,7 @@ class Parser(ExpressionParser):
                     raise
                 self.note(stop.problem)
                 self.depth, self.free = depth, 0
-                self.skip_statement()
+                self.skip_statement(first)
             self.skip_separators()
         self.i += 1
         self.depth, self.free = depth - 1, free
@@ -255,6 +269,9 @@ class Parser(ExpressionParser):
     def _statement_goes_on(self) -> None:
         """Something stands after a statement that is complete."""
         kind = self.kinds[self.i]
+        before = self.values[self.i - 1] if self.kinds[self.i - 1] == "name" else ""
+        if before in _FOREIGN:
+            self.unexpected("a new line or ; after the statement", _FOREIGN[before])
         hints = {
             "=": "== compares, = assigns to a name, a field or an item",
             "?": "?. asks a value that may be null for a field",

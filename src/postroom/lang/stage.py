@@ -59,7 +59,7 @@ class Run:
         self.missing: MissingField | None = None
         self.took_part: set[str] = set()
         self.mail: dict[str, deque[tuple[Any, n.Call]]] = {}
-        self.sent: dict[int, tuple[str, n.Call]] = {}  # by the place of the call in its file: what was sent
+        self.sent: dict[int, tuple[str, n.Call]] = {}  # by the id of the call: what was sent
         self.read: set[int] = set()  # and what of it was read
         self._memo: dict[object, bool] = {}
         self._derived: dict[object, StandIn] = {}
