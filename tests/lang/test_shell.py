@@ -14,6 +14,8 @@ from postroom.lang.raised import CommandFailed, WrongValue
 
 from .programs import function_of
 
+pytestmark = pytest.mark.slow  # hundreds of real commands
+
 #: Writes its words, and the variable A if there is one, each with a NUL behind it.
 SHOW = """\
 #!/bin/sh
@@ -164,13 +166,11 @@ def check_strings(program: Make, here: Path, place: str, strings: list[str]) -> 
     assert [path.name for path in here.iterdir() if path.name != "out"] == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_no_string_means_anything_to_a_command(place: str, program: Make, here: Path) -> None:
     check_strings(program, here, place, metacharacter_strings(len(META), seed=1))
 
 
-@pytest.mark.slow
 def test_hundreds_of_strings_arrive_byte_for_byte(program: Make, here: Path) -> None:
     storm(program, here, 150, seed=20261115)
 
