@@ -1,4 +1,4 @@
-# make demo        make the environment and watch agents talk, one of them killed half-way
+# make demo        make the environment, watch a program run and agents talk, one of them killed half-way
 # make check       the quick look: lint, types, fast tests (at most 90 s)
 # make test        the whole suite
 # make test-long   the storms (minutes; POSTROOM_LONG_SHARE=1/7 runs one seventh of them)

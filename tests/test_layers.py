@@ -58,6 +58,7 @@ LAYERS = (
         (*ROOM, "communications", "aio_waiting", "worker_thread", "aio_calls", "aio_serving", "aio_board", "aio"),
     ),
     ("running", ("evaluation", *POOL, "inference", *COORDINATOR)),
+    ("language", ("lang",)),
     ("doors", ("testing", "bench", "cli", "__main__")),
 )
 
