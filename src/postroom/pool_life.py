@@ -108,7 +108,9 @@ class Life:
 
     def after(self, seconds: float, call: Callable[[], None]) -> None:
         """Call in the loop after that time, unless the process is over by then."""
-        self._timers.append(self._loop.call_at(SYSTEM.steady_ns() + int(seconds * 1e9), call))
+        now_ns = SYSTEM.steady_ns()
+        self._timers = [timer for timer in self._timers if timer.due_ns > now_ns]  # the others have gone off
+        self._timers.append(self._loop.call_at(now_ns + int(seconds * 1e9), call))
 
     def kill(self, because: str) -> None:
         """End it with all that it started. `because` follows its name: "was killed: …"."""

@@ -46,6 +46,7 @@ EXIT_BOOT: Final = 78
 #: A read of more than the allocator keeps at hand costs twenty microseconds for nothing.
 _CHUNK: Final = 32 * 1024
 _MAX_TRACE: Final = 20_000
+_MAX_CALLED_OFF: Final = 1000
 
 Evaluator = Callable[[dict[str, Any]], Any]
 
@@ -221,6 +222,8 @@ class Station:
                         self._side.sendall(pack(Pong(number, frame.number, self._current or None, memory_bytes)))
                         memory_bytes = self._gauge.bytes()  # for the next one: nobody waits for this look
                     elif isinstance(frame, Abort):
+                        if len(self._called_off) >= _MAX_CALLED_OFF:
+                            self._called_off.clear()  # what is left there came after its request had ended
                         self._called_off.add(frame.request)  # before the look at what runs: one of us will see it
                         if self._current == frame.request:
                             signal.pthread_kill(self._main, ABORT_SIGNAL)

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from postroom.errors import (
     WorkerStopped,
     WorkerTimeout,
 )
+from postroom.evaluation import Evaluation
 from postroom.frames import Pong, Result
 from postroom.pool import WorkerPool
 from postroom.supervisor import RestartPolicy
@@ -147,24 +149,17 @@ def test_results_of_no_request_and_of_an_earlier_attempt_are_counted_and_dropped
     ada = make_pool("act").initialize_worker("ada")
     request = ada.submit(say("sleep 0.3"))
     until(lambda: ada._life.running, "it was not sent")
-    made_up = ada.evaluate.__self__  # the worker itself: frames are handed to it as if its process had said them
-    result = Result(99, request.id, 7, False, _evaluation(), 1)
-    made_up.take_work(ada._life, [result])
+    # frames are handed to it as if its process had said them; so many answers more are then expected
+    made_up = Evaluation("other", 0.1)
     ada._life.work.expect(1)
-    made_up.take_work(ada._life, [Result(99, 10**9, 1, True, _evaluation(), 1)])
-    made_up.take_side(ada._life, [Pong(99, 10**9, None, 1)])
     ada._life.side.expect(1)
+    ada.take_work(ada._life, [Result(99, request.id, 7, False, made_up, 1), Result(99, 10**9, 1, True, made_up, 1)])
+    ada.take_side(ada._life, [Pong(99, 10**9, None, 1)])
 
     assert ada.figures.counts["late"] == 2
     assert ada.figures.counts["unknown"] == 1
     assert request.result().reasoning == "slept"
     assert len(request.evaluations) == 1
-
-
-def _evaluation() -> Any:
-    from postroom.evaluation import Evaluation
-
-    return Evaluation("other", 0.1)
 
 
 # Two looks
@@ -366,9 +361,15 @@ def test_requests_with_and_without_a_deadline_go_together(make_pool) -> None:
     assert ada.evaluate(say("say hi"), timeout_s=None).reasoning == "hi"
 
 
+def stop(pid: int) -> None:
+    """Stop a process, and wait until it stands."""
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "it does not stop")
+
+
 def test_a_ping_to_a_worker_that_is_stopped_runs_out_of_time(make_pool) -> None:
     ada = make_pool("plain").initialize_worker("ada")
-    os.kill(ada.pid, signal.SIGSTOP)
+    stop(ada.pid)
     with pytest.raises(WorkerTimeout, match="worker ada did not answer a ping within 0.1 s"):
         ada.ping(timeout_s=0.1)
 
@@ -380,7 +381,7 @@ def test_a_ping_to_a_worker_that_is_stopped_runs_out_of_time(make_pool) -> None:
 @pytest.mark.slow
 def test_a_large_message_to_a_worker_that_is_stopped_blocks_nobody(make_pool) -> None:
     ada = make_pool("act", grace_s=0.1, restart=EVER).initialize_worker("ada")
-    os.kill(ada.pid, signal.SIGSTOP)
+    stop(ada.pid)
     with pytest.raises(WorkerTimeout):
         ada.evaluate(say("say " + "x" * 5_000_000), timeout_s=0.2)
 
