@@ -52,7 +52,7 @@ def server() -> Iterator[RealServer]:
 
 
 def settings(server: RealServer, persona: str) -> dict[str, Any]:
-    return {"model": NAME, "url": server.ollama, "prompt": persona, "max_tokens": 120, "timeout_s": 120}
+    return {"model": NAME, "url": server.ollama, "prompt": persona, "max_tokens": 120, "timeout_s": 600}
 
 
 @pytest.mark.model
