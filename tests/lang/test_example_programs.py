@@ -68,6 +68,16 @@ def test_the_pipeline(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("url", ["sqlite:mail", "files:mail"])
+def test_a_program_runs_in_whatever_room_it_is_given(url: str, tmp_path: Path) -> None:
+    missing = run("pipeline.pw", "count=4", "--room", url, cwd=tmp_path)
+    assert postroom("init", "--room", url, cwd=tmp_path).code == 0
+
+    assert (missing.code, "there is no room in" in missing.err) == (4, True)
+    assert run("pipeline.pw", "count=4", "--room", url, cwd=tmp_path).result == 30
+
+
+@pytest.mark.slow
 def test_map_and_reduce_over_files(tmp_path: Path) -> None:
     texts = tmp_path / "texts ü"
     texts.mkdir()

@@ -110,6 +110,8 @@ class Run:
             spec = settings.model or default_spec()
             open_model(spec).close()
             settings = settings._replace(model=spec)
+        if self._room_url is not None:
+            self._open_room()  # one that is not there is told of now, not in the middle
         if settings.human and self.needs.human:
             from .human import check_known
 
@@ -162,14 +164,14 @@ class Run:
     def _open_room(self) -> Room:
         """The room that was named or is found; when there is none, one that is gone after the run."""
         if self._room is None:
-            from postroom.config import FOLDER
+            from postroom.config import FOLDER, URL_VARIABLE
             from postroom.opening import open_room
 
             try:
                 self._room = open_room(self._room_url, create=False)
             except RoomNotFound:
-                if self._room_url is not None:
-                    raise
+                if self._room_url is not None or os.environ.get(URL_VARIABLE):
+                    raise  # it was named
                 import tempfile
 
                 folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="postroom-run-"))
