@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 import time
@@ -70,12 +69,6 @@ def wait_until_begun(worker: PoolWorker) -> None:
     forget = worker.on("pong", lambda event, detail: busy.append(detail["busy_with"]))
     until(lambda: worker.ping(PATIENCE_S) and busy[-1] is not None, "it does not begin")
     forget()
-
-
-def stop(pid: int) -> None:
-    """Stop a process with SIGSTOP. On another processor it goes on for a moment after the signal was sent."""
-    os.kill(pid, signal.SIGSTOP)
-    until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "it did not stop")
 
 
 def say(content: str, id: str = "m1") -> dict[str, Any]:

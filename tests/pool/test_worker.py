@@ -26,7 +26,7 @@ from postroom.frames import Pong, Result
 from postroom.pool import WorkerPool
 from postroom.supervisor import RestartPolicy
 
-from .conftest import say, stop, until, wait_until_begun
+from .conftest import say, until, wait_until_begun
 
 EVER = RestartPolicy(max_restarts=10_000, backoff_s=0)
 
