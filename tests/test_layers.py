@@ -31,6 +31,10 @@ FILES = tuple(
     f"stores.files{part}"
     for part in ("_names", "_tree", "_log", "_message", "_room", "_board", "_intake", "_waiter", "_readme", "")
 )
+WEB = (
+    *("web.guard", "web.lines", "web.hour", "web.follower", "web.reading", "web.views", "web.by_hand", "web.metrics"),
+    *("web.hub", "web.streams", "web.app", "web.server", "web"),
+)
 ROOM = (
     *("desk", "inbox", "received", "ahead", "receipts", "artifacts", "presence", *BOARD),
     *("asking", "serving", "upkeep", "agent", *SESSION, "room", "patterns", "opening", "worker_process"),
@@ -45,7 +49,7 @@ LAYERS = (
         "objects",
         (*ROOM, "communications", "aio_waiting", "worker_thread", "aio_calls", "aio_serving", "aio_board", "aio"),
     ),
-    ("doors", ("testing", "bench", "cli", "__main__")),
+    ("doors", ("testing", "bench", *WEB, "cli", "__main__")),
 )
 
 #: The modules of each store. They never import another store's, whatever their order.
@@ -55,8 +59,10 @@ STORE_OF = {module: store[-1] for store in STORES for module in store}
 #: Where each package that others wrote may appear. The standard library may appear everywhere.
 THIRD_PARTY = {
     "apsw": ("stores.sqlite_file", "bench.peers.bare_apsw"),
-    "msgspec": ("message", "config", "store", "stores", "testing", "bench", "cli"),
+    "msgspec": ("message", "config", "store", "stores", "testing", "bench", "web", "cli"),
     "rich": ("cli",),
+    "starlette": ("web.app",),
+    "uvicorn": ("web.server",),
     "hypothesis": ("testing",),
     "pytest": ("testing",),
     "redis": ("bench.peers.redis_streams",),
