@@ -16,7 +16,7 @@ from postroom.web import server
 from postroom.web.app import Rates
 from postroom.web.guard import new_token
 
-PATIENCE_MS = 15_000
+PATIENCE_MS = 30_000
 
 
 class Site(NamedTuple):
@@ -39,10 +39,10 @@ UNLIMITED = Rates(1e9, 1e9, 1e9)
 
 
 @contextmanager
-def serving(room: Room, rates: Rates | None = UNLIMITED) -> Iterator[Site]:
-    """Serve a room in a thread; when the block ends, so does the thread, and no other is left."""
-    sock = server.listening("127.0.0.1", 0)
-    token = new_token()
+def serving(room: Room, rates: Rates | None = UNLIMITED, at: Site | None = None) -> Iterator[Site]:
+    """Serve a room in a thread (where another was served before); when the block ends, so does the thread."""
+    sock = server.listening("127.0.0.1", 0 if at is None else at.port)
+    token = new_token() if at is None else at.token
     site = Site(sock.getsockname()[1], token)
     ends: list[Any] = []
     began = threading.Event()
@@ -60,7 +60,7 @@ def serving(room: Room, rates: Rates | None = UNLIMITED) -> Iterator[Site]:
         yield site
     finally:
         ends[0]()
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive(), "the server did not end"
 
 

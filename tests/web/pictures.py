@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,26 @@ OTHERS = ("agents", "mailboxes", "board", "sessions", "dead")
 SETTLE_MS = 1200
 
 
+@contextmanager
+def shop() -> Iterator[Path]:
+    """A folder whose name may stand in a picture; when somebody has it already, another."""
+    folder = Path(tempfile.gettempdir()) / "shop"
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        with tempfile.TemporaryDirectory() as another:
+            yield Path(another)
+        return
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
 def take(folder: Path) -> None:
     """Make them all."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as place, an_hour(Path(place)) as room, serving(room) as site:
+    with shop() as place, an_hour(place) as room, serving(room) as site:
         with browsing() as page:
             conversation(page, site, folder)
         with browsing(theme="dark") as page:
@@ -25,8 +44,8 @@ def take(folder: Path) -> None:
         with browsing(width=390, height=780) as page:
             shot(page, site, "conversation", folder / "phone.png")
     with (
-        tempfile.TemporaryDirectory() as place,
-        everything(Path(place)) as room,
+        shop() as place,
+        everything(place) as room,
         serving(room) as site,
         browsing() as page,
     ):

@@ -15,6 +15,8 @@ from postroom.message import check_name
 from . import exits, options, show
 
 if TYPE_CHECKING:
+    from postroom.room import Room
+
     from .call import Call
 
 #: Whose name a person has on the page, unless --as says another.
@@ -71,6 +73,33 @@ def web(call: Call) -> int:
 
         ended_by = server.serve(room, sock, token, name=name, names=call.args.names, began=began)
     return exits.DONE if ended_by == 0 else 128 + ended_by
+
+
+@contextmanager
+def while_served(room: Room) -> Iterator[str]:
+    """Serve a room in a thread of its own as long as the block lasts; gives its address."""
+    import threading
+
+    from postroom.web import guard, server
+
+    sock = server.listening(LOOPBACK, None)
+    token = guard.new_token()
+    ends: list[Callable[[], None]] = []
+    serving = threading.Event()
+
+    def began(end: Callable[[], None]) -> None:
+        ends.append(end)
+        serving.set()
+
+    thread = threading.Thread(target=server.serve, args=(room, sock, token), kwargs={"began": began})
+    thread.start()
+    try:
+        serving.wait()
+        yield server.address_of(sock, token)
+    finally:
+        for end in ends:
+            end()
+        thread.join()
 
 
 @contextmanager

@@ -292,9 +292,12 @@ class Pages:
         return _json({"events": found, "cursor": found[-1]["cursor"] if found else str(after)})
 
     async def _live(self, request: Request) -> Response:
+        given = "after" in request.query_params or "last-event-id" in request.headers
         after = _cursor(request)
         view = request.query_params.get("view", "")
-        steps = streams.live(self._hub, after, view if view in VIEWS else "", request.query_params.get("pick", ""))
+        steps = streams.live(
+            self._hub, after if given else None, view if view in VIEWS else "", request.query_params.get("pick", "")
+        )
         return await self._streaming(steps, after)
 
     async def _stream(self, request: Request) -> Response:

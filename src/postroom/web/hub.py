@@ -74,16 +74,18 @@ class Hub:
         """A new page: from now on it gets every frame. Returns it and a function that ends it."""
         subscriber = Subscriber()
         self._subscribers.add(subscriber)
-        try:
-            end_watch = await self.ask(self._follower.watch)
-        except BaseException:
-            self._subscribers.discard(subscriber)
-            raise
+        watching = asyncio.ensure_future(self.ask(self._follower.watch))
 
         def end() -> None:
             self._subscribers.discard(subscriber)
-            end_watch()
+            # who left while it began to watch is taken out as soon as it did
+            watching.add_done_callback(lambda done: None if done.cancelled() or done.exception() else done.result()())
 
+        try:
+            await asyncio.shield(watching)
+        except BaseException:
+            end()
+            raise
         return subscriber, end
 
     @property

@@ -62,8 +62,8 @@ class _Looks:
         self.dirty = False
 
 
-async def live(hub: Hub, after: int, view: str, pick: str) -> AsyncIterator[bytes]:
-    """What an open page follows: frames from a number on, the figures at its top once a second, and one of the views."""
+async def live(hub: Hub, after: int | None, view: str, pick: str) -> AsyncIterator[bytes]:
+    """What an open page follows: frames from a number (or from now) on, the figures at its top once a second, and one of the views."""
     loop = asyncio.get_running_loop()
     subscriber, end = await hub.subscribe()
     try:
@@ -97,9 +97,11 @@ async def live(hub: Hub, after: int, view: str, pick: str) -> AsyncIterator[byte
         end()
 
 
-def _caught_up(hub: Hub, after: int) -> bytes:
+def _caught_up(hub: Hub, after: int | None) -> bytes:
     """What happened between a number and now, as one frame."""
-    changes = hub.room.events(after, MAX_CHANGES) if after else []
+    if after is None:
+        return frame_event(hub.room.cursor(), b"[]", 0, jumped=False)
+    changes = hub.room.events(after, MAX_CHANGES)
     if len(changes) >= MAX_CHANGES:
         return frame_event(hub.room.cursor(), b"[]", len(changes), jumped=True)
     number = changes[-1].number if changes else after

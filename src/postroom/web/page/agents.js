@@ -126,7 +126,7 @@ function edge(from, to, wait) {
   const kind = wait.cycle ? " cycle" : "";
   const [dx, dy] = [to.x - from.x, to.y - from.y];
   const long = Math.hypot(dx, dy) || 1;
-  const [nx, ny] = [-dy / long, dx / long];
+  const [nx, ny] = [dy / long, -dx / long]; // outwards, on the circle
   const bend = 22; // two who wait for each other have two arrows, one on each side
   const [mx, my] = [(from.x + to.x) / 2 + nx * bend, (from.y + to.y) / 2 + ny * bend];
   const end = rim(to, mx, my);

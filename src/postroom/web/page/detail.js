@@ -54,7 +54,7 @@ export class Detail {
     const scrolled = this.drawer.scrollTop;
     this.drawer.dataset.id = envelope.id;
     this.drawer.hidden = false;
-    this.drawer.replaceChildren(
+    const parts = [
       el("header", null, lookChip(line.look), el("h2", { said: envelope.type }), el("button.quiet", { title: "Close (Esc)", "aria-label": "Close", onclick: () => this.close() }, icon("close"))),
       this.way(data),
       this.payload(data),
@@ -65,7 +65,8 @@ export class Detail {
       el("h3", null, "Envelope"),
       this.envelope(data),
       this.acts(data),
-    );
+    ];
+    this.drawer.replaceChildren(...parts.filter((part) => part !== null));
     this.drawer.scrollTop = other ? 0 : scrolled;
   }
 

@@ -248,7 +248,7 @@ export class Diagram {
     const passed = line.to_agent == null && holder != null ? this.x(this.lane(holder, "agent", false)) : null;
     slot.hop.hidden = passed === null || passed === to;
     if (!slot.hop.hidden) {
-      slot.hop.className = `hop ${passed > to ? "right" : "left"}`;
+      slot.hop.className = `hop ${passed > to ? "right" : "left"}${passed > to === from > to ? " back" : ""}`;
       slot.hop.style.left = `${Math.min(passed, to)}px`;
       slot.hop.style.width = `${Math.abs(passed - to)}px`;
     }

@@ -119,11 +119,13 @@ class Page {
   }
 
   frame({ lines, jumped }, cursor) {
-    if (cursor && cursor !== "0") this.cursor = cursor;
     if (jumped) {
-      this.conversation.begin().catch(() => {});
+      // join anew: what comes while the latest are fetched would otherwise be put beside them, and be lost
+      this.cursor = null;
+      this.join();
       return;
     }
+    this.cursor = cursor;
     if (lines.length) {
       this.conversation.take(lines);
       this.detail.changed(lines);

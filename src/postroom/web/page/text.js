@@ -13,8 +13,7 @@ function nameOf(mark) {
 /** Put somebody's text into an element, as text. On one line, unless `lines`. */
 export function say(element, text, lines = false) {
   text = lines ? text : text.replace(BREAKS, " ");
-  HIDDEN.lastIndex = 0;
-  if (!HIDDEN.test(text)) {
+  if (text.search(HIDDEN) < 0) { // not `test`, which would begin the next search where this one ended
     element.textContent = text;
     return element;
   }
