@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import postroom
+from postroom.clock import ManualClock
 from postroom.room import Room
 
 from .browser import Site, serving
@@ -89,9 +90,14 @@ def client(room: Room) -> Iterator[Client]:
 
 
 @pytest.fixture
-def no_threads_left() -> Iterator[Callable[[], None]]:
-    import threading
+def room_with(real_url: str) -> Iterator[Callable[[ManualClock], Room]]:
+    """A room on each store, in a time of the test's own."""
+    opened: list[Room] = []
 
-    before = set(threading.enumerate())
-    yield lambda: None
-    assert [thread for thread in threading.enumerate() if thread not in before] == []
+    def open_one(clock: ManualClock) -> Room:
+        opened.append(postroom.open(real_url, clock=clock))
+        return opened[-1]
+
+    yield open_one
+    for room in opened:
+        room.close()
