@@ -59,7 +59,7 @@ class Client:
         return answer.json
 
 
-@pytest.fixture(params=["memory", "sqlite", pytest.param("files", marks=pytest.mark.slow)])
+@pytest.fixture(params=[pytest.param(store, marks=pytest.mark.slow) for store in ("memory", "sqlite", "files")])
 def real_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"memory:web-{tmp_path.name}" if request.param == "memory" else f"{request.param}:{tmp_path}/room"
 
@@ -84,18 +84,31 @@ def site(sqlite_room: Room) -> Iterator[Site]:
 
 
 @pytest.fixture
+def on_sqlite(site: Site) -> Client:
+    return Client(site)
+
+
+@pytest.fixture(scope="module")
+def any_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A server for many tests, of a room in which nothing matters."""
+    with postroom.open(f"sqlite:{tmp_path_factory.mktemp('any')}/room") as room, serving(room) as site:
+        yield site
+
+
+@pytest.fixture
 def client(room: Room) -> Iterator[Client]:
     with serving(room) as site:
         yield Client(site)
 
 
-@pytest.fixture
-def room_with(real_url: str) -> Iterator[Callable[[ManualClock], Room]]:
+@pytest.fixture(params=["memory", "sqlite"])
+def room_with(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[ManualClock], Room]]:
     """A room on each store, in a time of the test's own."""
     opened: list[Room] = []
+    url = "memory:" if request.param == "memory" else f"sqlite:{tmp_path}/room"
 
     def open_one(clock: ManualClock) -> Room:
-        opened.append(postroom.open(real_url, clock=clock))
+        opened.append(postroom.open(url, clock=clock))
         return opened[-1]
 
     yield open_one

@@ -144,8 +144,10 @@ def test_the_policy_allows_nothing_inline_and_nothing_from_elsewhere() -> None:
 # The same over real sockets: what the server does with a header is what counts
 
 
-def status(site: Site, path: str, hosts: list[str], origins: list[str], method: str = "GET", token: bool = True) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=20)
+def status(
+    any_site: Site, path: str, hosts: list[str], origins: list[str], method: str = "GET", token: bool = True
+) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", any_site.port, timeout=20)
     try:
         connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
         for host in hosts:
@@ -153,7 +155,7 @@ def status(site: Site, path: str, hosts: list[str], origins: list[str], method: 
         for origin in origins:
             connection.putheader("Origin", origin)
         if token:
-            connection.putheader("Cookie", f"postroom_{site.port}={site.token}")
+            connection.putheader("Cookie", f"postroom_{any_site.port}={any_site.token}")
         connection.endheaders()
         return connection.getresponse().status
     finally:
@@ -164,14 +166,16 @@ def moved(text: str, site: Site) -> str:
     return text.replace(str(PORT), str(site.port))
 
 
-def test_over_the_wire_none_is_accepted_that_should_not_be(site: Site) -> None:
+def test_over_the_wire_none_is_accepted_that_should_not_be(any_site: Site) -> None:
     """Every Host with every Origin: more than forty combinations for each of three paths."""
     accepted = []
     count = 0
     for host in (*GOOD_HOSTS, *BAD_HOSTS):
         for origin in (None, GOOD_ORIGINS[0], "null", "http://evil.example"):
             good = host in GOOD_HOSTS and origin in (None, GOOD_ORIGINS[0])
-            got = status(site, "/api/recent", [moved(host, site)], [] if origin is None else [moved(origin, site)])
+            got = status(
+                any_site, "/api/recent", [moved(host, any_site)], [] if origin is None else [moved(origin, any_site)]
+            )
             count += 1
             # h11 strips the spaces around a value, as the standard says: then it is the right name
             if host.strip() != host:
@@ -187,23 +191,23 @@ def test_over_the_wire_none_is_accepted_that_should_not_be(site: Site) -> None:
     "path",
     ["/", "/api/about", "/api/recent", "/api/events", "/api/stream", "/api/live", "/metrics", "/nothing", "/api/send"],
 )
-def test_without_the_token_nothing_is_told(site: Site, path: str) -> None:
-    assert status(site, path, [f"127.0.0.1:{site.port}"], [], token=False) == 401
-    assert status(site, path, [f"127.0.0.1:{site.port}"], [], method="POST", token=False) == 401
+def test_without_the_token_nothing_is_told(any_site: Site, path: str) -> None:
+    assert status(any_site, path, [f"127.0.0.1:{any_site.port}"], [], token=False) == 401
+    assert status(any_site, path, [f"127.0.0.1:{any_site.port}"], [], method="POST", token=False) == 401
 
 
-def test_the_cookie_alone_changes_nothing(site: Site) -> None:
-    host = [f"127.0.0.1:{site.port}"]
+def test_the_cookie_alone_changes_nothing(any_site: Site) -> None:
+    host = [f"127.0.0.1:{any_site.port}"]
 
-    assert status(site, "/api/requeue", host, [], method="POST") == 403
-    assert status(site, "/api/requeue", host, ["http://evil.example"], method="POST") == 403
+    assert status(any_site, "/api/requeue", host, [], method="POST") == 403
+    assert status(any_site, "/api/requeue", host, ["http://evil.example"], method="POST") == 403
     assert (
-        status(site, "/api/requeue", host, [f"http://127.0.0.1:{site.port}"], method="POST") == 415
+        status(any_site, "/api/requeue", host, [f"http://127.0.0.1:{any_site.port}"], method="POST") == 415
     )  # let in; no body
 
 
-def test_two_hosts_are_none(site: Site) -> None:
-    host = f"127.0.0.1:{site.port}"
+def test_two_hosts_are_none(any_site: Site) -> None:
+    host = f"127.0.0.1:{any_site.port}"
 
-    assert status(site, "/api/recent", [host, host], []) >= 400
-    assert status(site, "/api/recent", [], []) >= 400
+    assert status(any_site, "/api/recent", [host, host], []) >= 400
+    assert status(any_site, "/api/recent", [], []) >= 400

@@ -84,8 +84,8 @@ def test_looking_changes_nothing(room: Room, client: Client) -> None:
     assert everything_kept(room) == before
 
 
-def test_one_message_is_told_whole(room: Room, client: Client) -> None:
-    ada, bob = room.agent("ada"), room.agent("bob")
+def test_one_message_is_told_whole(sqlite_room: Room, on_sqlite: Client) -> None:
+    ada, bob = sqlite_room.agent("ada"), sqlite_room.agent("bob")
     asked: list[Any] = []
     asking = threading.Thread(target=lambda: asked.append(ada.ask("bob", {"text": "why?"}, timeout_s=10)))
     asking.start()
@@ -93,46 +93,48 @@ def test_one_message_is_told_whole(room: Room, client: Client) -> None:
     question.reply({"text": "because"})
     asking.join()
 
-    told = client.get(f"/api/messages/{question.id}")
-    answer = client.get(f"/api/messages/{asked[0].id}")
+    told = on_sqlite.get(f"/api/messages/{question.id}")
+    answer = on_sqlite.get(f"/api/messages/{asked[0].id}")
 
     assert told["envelope"]["state"] == "answered"
     assert [entry["event"] for entry in told["ledger"]] == ["stored", "claimed", "answered"]
     assert told["payload"] == "why?"
     assert [line["id"] for line in told["answers"]] == [asked[0].id]
     assert answer["question"]["id"] == question.id
-    assert client(f"/api/messages/{'0' * 36}").status == 404
+    assert on_sqlite(f"/api/messages/{'0' * 36}").status == 404
 
 
-def test_large_payloads_come_in_pieces_and_big_numbers_are_not_rounded(room: Room, client: Client) -> None:
-    id = room.agent("ada").send("bob", {"n": 2**63 + 1, "text": "x" * 200_000})
+def test_large_payloads_come_in_pieces_and_big_numbers_are_not_rounded(sqlite_room: Room, on_sqlite: Client) -> None:
+    id = sqlite_room.agent("ada").send("bob", {"n": 2**63 + 1, "text": "x" * 200_000})
 
-    told = client.get(f"/api/messages/{id}")
+    told = on_sqlite.get(f"/api/messages/{id}")
     pieces = [told["payload"]]
     while sum(map(len, pieces)) < told["payload_size"]:
-        pieces.append(client.get(f"/api/messages/{id}/payload?start={sum(map(len, pieces))}")["payload"])
+        pieces.append(on_sqlite.get(f"/api/messages/{id}/payload?start={sum(map(len, pieces))}")["payload"])
 
     assert str(2**63 + 1) in pieces[0]
     assert len(pieces) == 4
     assert "".join(pieces).count("x") == 200_000 + "text".count("x")
 
 
-def test_older_messages_follow_without_a_gap_and_a_search_finds_what_is_asked_for(room: Room, client: Client) -> None:
-    ada = room.agent("ada")
+def test_older_messages_follow_without_a_gap_and_a_search_finds_what_is_asked_for(
+    sqlite_room: Room, on_sqlite: Client
+) -> None:
+    ada = sqlite_room.agent("ada")
     ids = [ada.send("bob", {"text": f"number {n}"}, type="even" if n % 2 == 0 else "odd") for n in range(50)]
 
-    page = client.get("/api/recent?limit=20")
+    page = on_sqlite.get("/api/recent?limit=20")
     found = [line["id"] for line in page["lines"]]
     while page["older"]:
-        page = client.get(f"/api/older?limit=20&before={page['older']}")
+        page = on_sqlite.get(f"/api/older?limit=20&before={page['older']}")
         found = [line["id"] for line in page["lines"]] + found
-    even = client.get("/api/recent?type=even")["lines"]
+    even = on_sqlite.get("/api/recent?type=even")["lines"]
 
     assert found == ids
     assert [line["id"] for line in even] == ids[::2]
-    assert [line["text"] for line in client.get("/api/recent?text=NUMBER%2041")["lines"]] == ["number 41"]
-    assert client.get("/api/recent?agent=eve")["lines"] == []
-    assert len(client.get("/api/recent?agent=bob&channel=general")["lines"]) == 50
+    assert [line["text"] for line in on_sqlite.get("/api/recent?text=NUMBER%2041")["lines"]] == ["number 41"]
+    assert on_sqlite.get("/api/recent?agent=eve")["lines"] == []
+    assert len(on_sqlite.get("/api/recent?agent=bob&channel=general")["lines"]) == 50
 
 
 def test_the_past_tells_what_was(room: Room, client: Client) -> None:
@@ -202,8 +204,8 @@ def test_a_cursor_that_nobody_gave_is_ahead(room: Room, client: Client) -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "-1", "1e3", "٣", "1" * 40, "%00", "9223372036854775808"])
-def test_a_cursor_that_is_no_number_is_named(site: Site, text: str) -> None:
-    answer = Client(site)(f"/api/events?after={text}" if text.isascii() else "/api/events?after=%D9%A3")
+def test_a_cursor_that_is_no_number_is_named(any_site: Site, text: str) -> None:
+    answer = Client(any_site)(f"/api/events?after={text}" if text.isascii() else "/api/events?after=%D9%A3")
 
     assert answer.status == 400
     assert "after" in answer.json["error"]["message"]
@@ -212,25 +214,25 @@ def test_a_cursor_that_is_no_number_is_named(site: Site, text: str) -> None:
 # Acting
 
 
-def test_a_person_writes_in_its_own_lane_and_leaves_a_trace(room: Room, client: Client) -> None:
-    room.agent("bob")
+def test_a_person_writes_in_its_own_lane_and_leaves_a_trace(sqlite_room: Room, on_sqlite: Client) -> None:
+    sqlite_room.agent("bob")
 
-    sent = client.post("/api/send", {"to": "bob", "payload": {"text": "hello"}})
-    message = room.agent("bob").receive(timeout_s=5)
+    sent = on_sqlite.post("/api/send", {"to": "bob", "payload": {"text": "hello"}})
+    message = sqlite_room.agent("bob").receive(timeout_s=5)
 
     assert message.id == sent["id"]
     assert (message.lane, message.from_agent) == ("human", "mia")
-    assert client.get("/api/deeds")["deeds"][0]["ids"] == [sent["id"]]
+    assert on_sqlite.get("/api/deeds")["deeds"][0]["ids"] == [sent["id"]]
 
 
-def test_a_recipient_that_was_never_here_is_refused_with_near_names(room: Room, client: Client) -> None:
-    room.agent("reviewer")
+def test_a_recipient_that_was_never_here_is_refused_with_near_names(sqlite_room: Room, on_sqlite: Client) -> None:
+    sqlite_room.agent("reviewer")
 
-    refused = client("/api/send", {"to": "reviewr", "payload": {"text": "hello"}})
+    refused = on_sqlite("/api/send", {"to": "reviewr", "payload": {"text": "hello"}})
 
     assert refused.status == 400
     assert "did you mean reviewer?" in refused.json["error"]["message"]
-    assert client("/api/send", {"to": "reviewr", "payload": {"text": "hello"}, "new": True}).status == 200
+    assert on_sqlite("/api/send", {"to": "reviewr", "payload": {"text": "hello"}, "new": True}).status == 200
 
 
 def test_dead_letters_are_put_back_one_or_many(room: Room, client: Client) -> None:
@@ -278,25 +280,25 @@ def test_a_claim_that_is_released_goes_to_another_and_the_late_ack_changes_nothi
     assert client("/api/release", {"id": id}).status == 400
 
 
-def test_a_tasks_claim_is_released(room: Room, client: Client) -> None:
-    room.board.add("T1")
-    assert room.board.claim("bob", "T1", transient=True)
+def test_a_tasks_claim_is_released(sqlite_room: Room, on_sqlite: Client) -> None:
+    sqlite_room.board.add("T1")
+    assert sqlite_room.board.claim("bob", "T1", transient=True)
 
-    assert client.post("/api/release-task", {"id": "T1"}) == {"released": True}
+    assert on_sqlite.post("/api/release-task", {"id": "T1"}) == {"released": True}
 
-    assert room.board.get("T1").state == "ready"
-    assert client("/api/release-task", {"id": "T1"}).status == 400
-    assert client("/api/release-task", {"id": "T9"}).status == 404
+    assert sqlite_room.board.get("T1").state == "ready"
+    assert on_sqlite("/api/release-task", {"id": "T1"}).status == 400
+    assert on_sqlite("/api/release-task", {"id": "T9"}).status == 404
 
 
-def test_a_session_is_stopped(room: Room, client: Client) -> None:
-    with pytest.raises(postroom.SessionFailed), room.session() as session:
-        assert client.get("/api/views/sessions")["chosen"]["id"] == session.id
-        assert client.post("/api/stop-session", {"id": session.id}) == {"workers_gone": True}
+def test_a_session_is_stopped(sqlite_room: Room, on_sqlite: Client) -> None:
+    with pytest.raises(postroom.SessionFailed), sqlite_room.session() as session:
+        assert on_sqlite.get("/api/views/sessions")["chosen"]["id"] == session.id
+        assert on_sqlite.post("/api/stop-session", {"id": session.id}) == {"workers_gone": True}
         session.check_failed()
 
-    assert client.get("/api/views/sessions")["sessions"][0]["state"] == "failed"
-    assert client("/api/stop-session", {"id": "no-such"}).status == 404
+    assert on_sqlite.get("/api/views/sessions")["sessions"][0]["state"] == "failed"
+    assert on_sqlite("/api/stop-session", {"id": "no-such"}).status == 404
 
 
 @pytest.mark.parametrize(
@@ -314,8 +316,8 @@ def test_a_session_is_stopped(room: Room, client: Client) -> None:
         (b'{"payload": {}, "from_agent": "root", "to": null}', "from_agent"),
     ],
 )
-def test_what_is_wrong_with_a_wish_is_said(site: Site, body: bytes, names: str) -> None:
-    answer = Client(site)("/api/send", body)
+def test_what_is_wrong_with_a_wish_is_said(any_site: Site, body: bytes, names: str) -> None:
+    answer = Client(any_site)("/api/send", body)
 
     assert answer.status == 400
     assert names in answer.json["error"]["message"]
@@ -324,8 +326,8 @@ def test_what_is_wrong_with_a_wish_is_said(site: Site, body: bytes, names: str) 
 # Limits
 
 
-def test_a_body_that_is_too_large_or_no_json_is_refused(site: Site) -> None:
-    client = Client(site)
+def test_a_body_that_is_too_large_or_no_json_is_refused(any_site: Site) -> None:
+    client = Client(any_site)
 
     assert client("/api/requeue", b'{"ids": ["' + b"x" * MAX_BODY_BYTES + b'"]}').status == 413
     assert client("/api/requeue", b"{}", **{"Content-Type": "text/plain"}).status == 415
@@ -359,8 +361,8 @@ def test_who_asks_too_often_is_told_to_wait_and_strangers_do_not_keep_others_out
 # The page's parts, headers, figures
 
 
-def test_every_answer_carries_the_headers_that_protect_it(site: Site) -> None:
-    client = Client(site)
+def test_every_answer_carries_the_headers_that_protect_it(any_site: Site) -> None:
+    client = Client(any_site)
     for path in ("/", "/page/main.js", "/page/nothing.js", "/api/about", "/nowhere", "/metrics"):
         headers = {name.lower(): value for name, value in client(path).headers.items()}
         assert headers["content-security-policy"].startswith("default-src 'none'"), path
@@ -369,20 +371,22 @@ def test_every_answer_carries_the_headers_that_protect_it(site: Site) -> None:
         assert "server" not in headers
 
 
-def test_the_token_in_the_address_becomes_a_cookie_that_scripts_cannot_read(site: Site) -> None:
-    client = Client(site)
-    opened = client(f"/?token={site.token}", Authorization="")
+def test_the_token_in_the_address_becomes_a_cookie_that_scripts_cannot_read(any_site: Site) -> None:
+    client = Client(any_site)
+    opened = client(f"/?token={any_site.token}", Authorization="")
     wrong = client("/?token=wrong", Authorization="")
 
     assert opened.status == 200
-    assert opened.headers["set-cookie"] == f"postroom_{site.port}={site.token}; Path=/; HttpOnly; SameSite=Strict"
+    assert (
+        opened.headers["set-cookie"] == f"postroom_{any_site.port}={any_site.token}; Path=/; HttpOnly; SameSite=Strict"
+    )
     assert wrong.status == 401
     assert "set-cookie" not in wrong.headers
     cookie = opened.headers["set-cookie"].partition(";")[0]
     assert client("/api/recent", Authorization="", Cookie=cookie).status == 200
 
 
-def test_the_page_needs_nothing_from_elsewhere_and_has_nothing_inline(site: Site) -> None:
+def test_the_page_needs_nothing_from_elsewhere_and_has_nothing_inline(any_site: Site) -> None:
     page = Path(__file__).parents[2] / "src" / "postroom" / "web" / "page"
     texts = {path.name: path.read_text(encoding="utf-8") for path in page.iterdir()}
 
@@ -399,11 +403,11 @@ def test_the_page_needs_nothing_from_elsewhere_and_has_nothing_inline(site: Site
             for imported in re.findall(r'from "\./([\w.]+)"', text):
                 assert imported in texts, f"{name} imports {imported}"
     for part in re.findall(r'(?:href|src)="/page/([\w.]+)"', texts["index.html"]):
-        assert Client(site)(f"/page/{part}").status == 200
+        assert Client(any_site)(f"/page/{part}").status == 200
 
 
-def test_parts_outside_of_the_page_are_not_served(site: Site) -> None:
-    client = Client(site)
+def test_parts_outside_of_the_page_are_not_served(any_site: Site) -> None:
+    client = Client(any_site)
 
     for path in (
         "/page/../app.py",
@@ -416,11 +420,11 @@ def test_parts_outside_of_the_page_are_not_served(site: Site) -> None:
         assert client(path).status in (404, 405), path
 
 
-def test_figures_are_in_prometheus_format(room: Room, client: Client) -> None:
-    fill(room)
-    room.agent("ada").send("eve", {"n": 1}, channel='odd "name"\\')
+def test_figures_are_in_prometheus_format(sqlite_room: Room, on_sqlite: Client) -> None:
+    fill(sqlite_room)
+    sqlite_room.agent("ada").send("eve", {"n": 1}, channel='odd "name"\\')
 
-    answer = client("/metrics")
+    answer = on_sqlite("/metrics")
 
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     lines = answer.body.decode().splitlines()

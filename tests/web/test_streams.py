@@ -18,6 +18,7 @@ from .browser import Site, serving
 from .conftest import Client
 
 PATIENCE_S = 20
+pytestmark = pytest.mark.slow
 
 
 class Stream:
@@ -167,7 +168,6 @@ def test_streams_end_with_the_server(sqlite_room: Room) -> None:
     connection.close()
 
 
-@pytest.mark.slow
 def test_many_changes_come_in_few_frames_and_none_is_missed(sqlite_room: Room) -> None:
     frames: list[Frame] = []
     done = threading.Event()

@@ -7,7 +7,7 @@ import contextlib
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 
@@ -57,11 +57,25 @@ def address_of(sock: socket.socket, token: str) -> str:
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to us: the room is to be closed in order, whatever ended the server."""
+    """Leaves signals to us, for the room is to be closed in order, whatever ended the server; and sleeps until it is told to
+    stop, where uvicorn's own would look ten times a second.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._told = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def main_loop(self) -> None:
+        await self._told.wait()
+
+    def stop(self) -> None:
+        """Let it end."""
+        self.should_exit = True
+        self._told.set()
 
 
 async def _serve(
@@ -80,17 +94,18 @@ async def _serve(
     app = application(hub, Guard(port, token, (*own, *names)), name, rates)
     config = uvicorn.Config(
         app, http="h11", ws="none", lifespan="off", loop="asyncio", log_config=None, log_level="critical", access_log=False,
-        server_header=False, proxy_headers=False, limit_concurrency=MAX_CONNECTIONS, timeout_graceful_shutdown=2,
+        server_header=False, date_header=False, proxy_headers=False, limit_concurrency=MAX_CONNECTIONS, timeout_graceful_shutdown=2,
     )  # fmt: skip
     server = _Server(config)
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_note_fault)
     ended_by = 0
 
     def stop(number: int = 0) -> None:
         nonlocal ended_by
         ended_by = ended_by or number
         hub.stop()
-        server.should_exit = True
+        server.stop()
 
     for number in SIGNALS:
         with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread: somebody else ends it
@@ -105,6 +120,14 @@ async def _serve(
                 loop.remove_signal_handler(number)
         await loop.run_in_executor(None, hub.close)
     return ended_by
+
+
+def _note_fault(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What a stranger's nonsense breaks in a connection ends that connection; it need not fill the terminal too."""
+    import logging
+
+    log = logging.getLogger("postroom")
+    log.debug("a connection failed: %s", context.get("message"), exc_info=context.get("exception"))
 
 
 def _later(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
