@@ -79,7 +79,9 @@ def list_sessions(desk: Desk, *, blame: bool = True) -> list[SessionInfo]:
     False nothing is changed.
     """
     found = all_records(desk)
-    return [_info(id, _judged(desk, id, record) if blame else record, members_of(desk, id)) for id, record in found]
+    return [
+        _info(desk, id, _judged(desk, id, record) if blame else record, members_of(desk, id)) for id, record in found
+    ]
 
 
 def _judged(desk: Desk, id: str, record: Record) -> Record:
@@ -93,12 +95,12 @@ def report(desk: Desk, id: str, *, blame: bool = True) -> SessionReport:
     record = _judged(desk, id, record) if blame else record
     members = members_of(desk, id)
     ended = _journal(Path(record.value["folder"]))
-    workers = sorted([*ended, *(_worker(member) for member in members)], key=lambda worker: worker.number)
-    return SessionReport(_info(id, record, members), workers, _boxes(desk, id))
+    workers = sorted([*ended, *(_worker(desk, member) for member in members)], key=lambda worker: worker.number)
+    return SessionReport(_info(desk, id, record, members), workers, _boxes(desk, id))
 
 
-def _info(id: str, record: Record, members: list[Standing]) -> SessionInfo:
-    living = [member for member in members if process_alive(member.process) is not False]
+def _info(desk: Desk, id: str, record: Record, members: list[Standing]) -> SessionInfo:
+    living = [member for member in members if desk.store.process_alive(member.process) is not False]
     if record.failure is not None:
         state = FAILED
     elif record.ended_ms is not None:
@@ -109,9 +111,9 @@ def _info(id: str, record: Record, members: list[Standing]) -> SessionInfo:
     return SessionInfo(id, state, opened, len(living), record.value["folder"], record.failure)
 
 
-def _worker(member: Standing) -> WorkerInfo:
+def _worker(desk: Desk, member: Standing) -> WorkerInfo:
     pid = int(member.process.split(":")[1])
-    if process_alive(member.process) is False:
+    if desk.store.process_alive(member.process) is False:
         return WorkerInfo(member.name, member.number, member.role, "gone", [], pid)
     timed = {True: ", with a time-out", False: ""}
     waits = [wait_words(wait) + timed[bool(wait["timed"])] for wait in member.waits]

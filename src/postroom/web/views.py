@@ -15,7 +15,6 @@ from postroom.clock import from_iso
 from postroom.deadlock import wait_words
 from postroom.errors import UnknownSession
 from postroom.members import Standing, members_of
-from postroom.platform import process_alive
 from postroom.receipts import attempts_of
 from postroom.room import Room
 from postroom.session_report import WorkerInfo
@@ -130,7 +129,7 @@ class Views:
                         "kind": wait["on"],
                     }
                     for wait in member.waits
-                    if process_alive(member.process) is not False
+                    if self._room.store.process_alive(member.process) is not False
                 ]
         return found
 
