@@ -153,7 +153,18 @@ def test_the_past_tells_what_was(room: Room, client: Client) -> None:
     until = [event for event, time_ms, _ in lines[0]["ledger"] if time_ms <= between_ms]
     assert until == ["stored", "claimed", "retried"]
     assert lines[1]["sent_ms"] > between_ms
-    assert [line["id"] for line in client.get(f"/api/past?after={first}")["lines"]] == [second]
+
+
+def test_the_past_is_played_on_without_a_gap_also_where_many_were_sent_at_once(room: Room, client: Client) -> None:
+    ids = room.agent("ada").send_many([{"to": "bob", "payload": {"n": n}} for n in range(120)])
+
+    page = client.get("/api/past?at_ms=5&limit=40")
+    found = [line["id"] for line in page["lines"]]
+    while page["ahead"]:
+        page = client.get(f"/api/past?ahead={page['ahead']}&limit=40")
+        found += [line["id"] for line in page["lines"]]
+
+    assert found == ids
 
 
 # Cursors

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from postroom.errors import RoomUnreachable
 from postroom.room import Room
 from postroom.web.follower import MAX_CHANGES, Follower, Frame
 
@@ -156,6 +157,28 @@ def test_while_nobody_looks_no_thread_follows_and_none_is_left_at_the_end(room: 
             deadline.wait(0.1)
         assert following() == []
     assert [thread for thread in threading.enumerate() if thread not in before] == []
+
+
+def test_a_room_that_was_away_is_followed_again(sqlite_room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = threading.Event()
+    events = sqlite_room.events
+    failed: list[int] = []
+
+    def away_once(*args: Any) -> Any:
+        if not failed:
+            failed.append(1)
+            raise RoomUnreachable("its servers are away")
+        return events(*args)
+
+    monkeypatch.setattr(sqlite_room, "events", away_once)
+    follower = Follower(sqlite_room, began=lambda _: None, seen=lambda _: None, told=lambda _: told.set())
+    end = follower.watch()
+    sqlite_room.agent("ada").send("bob", {"n": 1})
+
+    assert told.wait(PATIENCE_S)
+    assert failed
+    end()
+    follower.close()
 
 
 def test_streams_end_with_the_server(sqlite_room: Room) -> None:

@@ -256,9 +256,9 @@ class Pages:
 
     async def _past(self, request: Request) -> Response:
         limit = _number(request, "limit", 300, 1, MAX_LINES)
-        after = request.query_params.get("after")
-        if after:
-            return _json(await self._hub.ask(self._hub.reading.past_after, after, limit))
+        ahead = _number(request, "ahead", 0, 0, _MAX_CURSOR)
+        if ahead:
+            return _json(await self._hub.ask(self._hub.reading.further, ahead, limit))
         at_ms = _number(request, "at_ms", self._hub.room.clock.wall_ms(), 0, 2**47)
         return _json(await self._hub.ask(self._hub.reading.past, at_ms, limit))
 

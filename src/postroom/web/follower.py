@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from postroom.desk import Latch
-from postroom.errors import RoomBusy, RoomClosed
+from postroom.errors import RoomClosed, RoomError
 from postroom.room import Room
 from postroom.store import FEED, Change, Waiter, topic_cells
 
@@ -26,6 +26,8 @@ FRAME_S: Final = 0.04
 #: Changes that one frame may tell of. When more happened, the page is told to look anew.
 MAX_CHANGES: Final = 2000
 PAGE: Final = 500
+#: A room that cannot be read is asked again after this time, in seconds.
+AGAIN_S: Final = 0.5
 #: What wakes it: every change of a message, and of what the views show besides.
 TOPICS: Final = (FEED, topic_cells("agent/"), topic_cells("board/"), topic_cells("reservations"))
 
@@ -98,14 +100,19 @@ class Follower:
         with waiter, suppress(RoomClosed):
             while not stop.is_set():
                 hinted = self._room.desk.wait(waiter, None, stop)
-                with suppress(RoomBusy):  # the next look will do
+                try:
                     frame = self._read(number)
-                    if frame is None and hinted:  # no message changed, but something else did
-                        frame = Frame(number, b"[]", 0, jumped=False)
-                    if frame is not None:
-                        number = frame.number
-                        self._told(frame)
-                        stop.wait(FRAME_S)
+                except RoomClosed:
+                    raise
+                except RoomError:  # busy, or its servers are away: the pages are told when it is back
+                    stop.wait(AGAIN_S)
+                    continue
+                if frame is None and hinted:  # no message changed, but something else did
+                    frame = Frame(number, b"[]", 0, jumped=False)
+                if frame is not None:
+                    number = frame.number
+                    self._told(frame)
+                    stop.wait(FRAME_S)
 
     def _read(self, number: int) -> Frame | None:
         """What happened after a number; None when nothing did."""

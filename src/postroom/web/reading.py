@@ -68,7 +68,7 @@ class Reading:
             cursor = page.cursor
             if cursor is None or len(found) >= limit or searched >= MAX_SEARCHED:
                 break
-        return {"lines": self._lines(found)[::-1], "older": None if cursor is None else str(cursor)}
+        return {"lines": self._lines(found)[::-1], "older": _text(cursor)}
 
     def _lines(self, messages: list[Message]) -> list[Line]:
         lines = []
@@ -90,19 +90,21 @@ class Reading:
         return {"oldest_ms": first[0].timestamp_ms if first else None, "now_ms": self._room.clock.wall_ms()}
 
     def past(self, at_ms: int, limit: int) -> Data:
-        """The messages around a moment, each with its whole ledger: half of them sent before it, half after."""
+        """The messages around a moment, each with its whole ledger: half of them sent before it, half after.
+
+        `ahead` is the place to go on from; None at the end.
+        """
         store = self._room.store
         half = max(1, limit // 2)
         before = store.find(Query(sent_before_ms=at_ms + 1, order="newest", limit=half)).messages[::-1]
-        after = store.find(Query(sent_after_ms=at_ms + 1, order="oldest", limit=half)).messages
-        return {"lines": self._with_ledgers([*before, *after]), "at_ms": at_ms, **self.span()}
+        after = store.find(Query(sent_after_ms=at_ms + 1, order="oldest", limit=half))
+        lines = self._with_ledgers([*before, *after.messages])
+        return {"lines": lines, "ahead": _text(after.cursor), "at_ms": at_ms, **self.span()}
 
-    def past_after(self, id: str, limit: int) -> Data:
-        """The messages that were stored after one, each with its whole ledger."""
-        message = self._room.get(id)
-        query = Query(sent_after_ms=message.timestamp_ms, order="oldest", limit=limit + 50)
-        found = [each for each in self._room.store.find(query).messages if each.id > id]
-        return {"lines": self._with_ledgers(found[:limit])}
+    def further(self, cursor: int, limit: int) -> Data:
+        """The messages that were stored after a place, each with its whole ledger. `ahead` is the next place."""
+        page = self._room.store.find(Query(order="oldest", limit=limit), cursor)
+        return {"lines": self._with_ledgers(page.messages), "ahead": _text(page.cursor)}
 
     def _with_ledgers(self, messages: list[Message]) -> list[Line]:
         whole = (self._room.store.get(message.id) for message in messages)
@@ -163,6 +165,10 @@ class Reading:
         """What happened after a number, oldest first, with whole envelopes. Raises CursorError."""
         self.check_cursor(after)
         return [event_data(change) for change in self._room.events(after, limit)]
+
+
+def _text(cursor: int | None) -> str | None:
+    return None if cursor is None else str(cursor)
 
 
 def event_data(change: Change) -> Data:

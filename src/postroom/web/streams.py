@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from postroom.errors import RoomBusy
+from postroom.errors import RoomClosed, RoomError
 
 from .follower import MAX_CHANGES
 from .hub import Hub
@@ -111,14 +111,18 @@ def _caught_up(hub: Hub, after: int | None) -> bytes:
 async def _pulse(hub: Hub) -> bytes:
     try:
         return event("pulse", _encode(await hub.ask(hub.views.pulse)))
-    except RoomBusy:  # the next one will do
-        return b": busy\n\n"
+    except RoomClosed:
+        raise
+    except RoomError:  # busy, or its servers are away: the next one will do
+        return b": later\n\n"
 
 
 async def _look(hub: Hub, view: str, pick: str) -> bytes:
     try:
         return _encode({"view": view, "pick": pick, **await hub.ask(hub.views.look, view, pick)})
-    except RoomBusy:
+    except RoomClosed:
+        raise
+    except RoomError:
         return b""
 
 

@@ -194,12 +194,12 @@ export class Conversation {
   /** Show what was at a moment. */
   async goTo(ms) {
     const asked = (this.askedPast = {});
-    const { lines, oldest_ms } = await get("/api/past", { at_ms: ms, limit: 2 * PAGE });
+    const { lines, oldest_ms, ahead } = await get("/api/past", { at_ms: ms, limit: 2 * PAGE });
     if (asked !== this.askedPast) return; // the slider has moved on
     this.about.oldest_ms = oldest_ms;
     this.past = new Model();
     this.past.wanted = this.wanted ?? {};
-    this.past.end = lines.length < 2 ? null : lines.at(-1).id;
+    this.past.ahead = ahead; // where later messages go on
     for (const line of lines) this.past.put(line);
     this.at(ms);
     this.diagram.toEnd();
@@ -259,17 +259,17 @@ export class Conversation {
   skipGap(ms, speed) {
     const next = this.past.shown[this.past.sentBy(ms)];
     if (next) return next.sent_ms - ms > 3000 * speed ? next.sent_ms - 500 * speed : ms;
-    return this.past.end === null && !this.loadingAhead ? this.now : ms;
+    return this.past.ahead === null && !this.loadingAhead ? this.now : ms;
   }
 
   async loadAhead() {
     const model = this.past;
-    if (this.loadingAhead || model.end === null || model.shown.length - model.sentBy(this.moment) > PAGE / 2) return;
+    if (this.loadingAhead || model.ahead === null || model.shown.length - model.sentBy(this.moment) > PAGE / 2) return;
     this.loadingAhead = true;
     try {
-      const { lines } = await get("/api/past", { after: model.end, limit: PAGE });
+      const { lines, ahead } = await get("/api/past", { ahead: model.ahead, limit: PAGE });
       for (const line of lines) model.put(line);
-      model.end = lines.length ? lines.at(-1).id : null;
+      model.ahead = ahead;
     } finally {
       this.loadingAhead = false;
     }
