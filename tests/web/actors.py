@@ -59,6 +59,13 @@ def listener(session: Any) -> Any:
     return session.mailbox.results.receive()
 
 
+def session(url: str) -> None:
+    """Open a session and stay in it."""
+    with postroom.open(url) as room, room.session() as session:
+        print(session.id, flush=True)
+        sys.stdin.read()
+
+
 def sessions(url: str) -> None:
     """One session that ends well, and one in which a worker fails."""
     with postroom.open(url) as room:
@@ -69,5 +76,5 @@ def sessions(url: str) -> None:
 
 
 if __name__ == "__main__":
-    roles: dict[str, Any] = {"hold": hold, "ask": ask, "sessions": sessions}
+    roles: dict[str, Any] = {"hold": hold, "ask": ask, "session": session, "sessions": sessions}
     roles[sys.argv[1]](*sys.argv[2:])

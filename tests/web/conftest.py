@@ -83,7 +83,7 @@ def site(sqlite_room: Room) -> Iterator[Site]:
         yield site
 
 
-@pytest.fixture
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.slow)])
 def on_sqlite(site: Site) -> Client:
     return Client(site)
 

@@ -16,6 +16,7 @@ from postroom.web.app import MAX_BODY_BYTES, Rates
 
 from .browser import Site, serving
 from .conftest import Client
+from .story import actor
 
 
 def everything_kept(room: Room) -> Any:
@@ -82,6 +83,22 @@ def test_looking_changes_nothing(room: Room, client: Client) -> None:
 
     assert set(statuses.values()) == {200}, statuses
     assert everything_kept(room) == before
+
+
+@pytest.mark.slow
+def test_looking_at_a_session_whose_opener_was_killed_blames_nobody(sqlite_room: Room, on_sqlite: Client) -> None:
+    with actor("session", str(sqlite_room.url)) as opener:
+        assert on_sqlite.get("/api/views/sessions")["sessions"][0]["state"] == "open"
+        opener.kill()
+        opener.wait()
+        before = everything_kept(sqlite_room)
+
+        told = on_sqlite.get("/api/views/sessions")
+        on_sqlite.get("/api/views/agents")
+
+    assert [session["state"] for session in told["sessions"]] == ["gone"]
+    assert told["chosen"]["state"] == "gone"
+    assert everything_kept(sqlite_room) == before
 
 
 def test_one_message_is_told_whole(sqlite_room: Room, on_sqlite: Client) -> None:

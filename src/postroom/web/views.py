@@ -17,6 +17,7 @@ from postroom.errors import UnknownSession
 from postroom.members import Standing, members_of
 from postroom.receipts import attempts_of
 from postroom.room import Room
+from postroom.session_record import SessionRecord
 from postroom.session_report import WorkerInfo
 from postroom.states import State
 from postroom.store import Query
@@ -37,6 +38,8 @@ MAX_WORKERS: Final = 64
 MAX_DEAD: Final = 200
 MAX_OUTPUT_BYTES: Final = 16 * 1024
 
+#: A session whose opener died before it could say so.
+GONE: Final = "gone"
 #: Every view but the first, which is made of frames.
 VIEWS: Final = ("agents", "mailboxes", "board", "sessions", "dead")
 
@@ -192,15 +195,23 @@ class Views:
             "pools": pools(self._room),
         }
 
-    @staticmethod
-    def _session_line(info: session_report.SessionInfo) -> Data:
+    def _session_line(self, info: session_report.SessionInfo) -> Data:
         return {
             "id": info.id,
-            "state": info.state,
+            "state": GONE if self._is_left_alone(info) else info.state,
             "opened_ms": from_iso(info.opened),
             "members": info.members,
             "failure": None if info.failure is None else info.failure.message[:200],
         }
+
+    def _is_left_alone(self, info: session_report.SessionInfo) -> bool:
+        """Whether the process that opened it is gone, which nobody has recorded yet. Recording it is for those who act."""
+        if info.state not in (session_report.OPEN_STATE, session_report.STUCK):
+            return False
+        with suppress(UnknownSession):
+            opener = SessionRecord(self._room.desk, info.id).read().value["opener"]
+            return self._room.store.process_alive(opener) is False
+        return False
 
     def _session(self, id: str) -> Data | None:
         try:
