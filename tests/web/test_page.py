@@ -330,6 +330,9 @@ def test_the_board_and_its_leases_are_shown_and_a_claim_is_released(sqlite_room:
 
 def test_a_failed_session_shows_its_traceback_and_output(sqlite_room: Room, open_page: Open, tmp_path: Path) -> None:
     run_sessions(tmp_path, str(sqlite_room.url))
+    outcomes = {"ada": {"granted": True}, "bob": {"granted": False, "reason": "outranked"}}
+    decision = {"trigger": "quorum", "granted": ["ada"], "outcomes": outcomes}
+    sqlite_room.store.cell_write("decision/m1", {"owner": "x", "until_ms": 5, "decision": decision})
     page = open_page("sessions")
     page.locator('[data-worker="parser"]').wait_for()
 
@@ -337,6 +340,9 @@ def test_a_failed_session_shows_its_traceback_and_output(sqlite_room: Room, open
     assert page.locator('[data-worker="parser"] .chip').inner_text() == "failed"
     page.locator('[data-worker="parser"] summary').click()
     assert "parsing seventeen" in page.locator('[data-worker="parser"] pre').inner_text()
+    decided = page.locator("table", has_text="may answer").inner_text()
+    assert "quorum" in decided
+    assert "bob: outranked" in decided
     page.locator(".pick button").nth(1).click()
     page.locator('[data-worker="reader"]').wait_for()
 

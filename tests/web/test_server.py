@@ -101,6 +101,25 @@ def test_looking_at_a_session_whose_opener_was_killed_blames_nobody(sqlite_room:
     assert everything_kept(sqlite_room) == before
 
 
+def test_decisions_are_shown_and_cells_that_are_none_are_left_out(sqlite_room: Room, on_sqlite: Client) -> None:
+    outcomes = {"ada": {"granted": True, "confidence": 0.9}, "bob": {"granted": False, "reason": "outranked"}}
+    decision = {"trigger": "quorum", "granted": ["ada"], "after_s": 0.4, "outcomes": outcomes}
+    write = sqlite_room.store.cell_write
+    write("decision/m1", {"owner": "x", "until_ms": 5, "decision": decision})
+    write("decision/m2", {"owner": "x", "until_ms": 9, "decision": decision})
+    write("decision/open", {"owner": "x", "until_ms": 9, "decision": None})
+    for number, nonsense in enumerate(
+        ({}, [], {"until_ms": "late", "decision": decision}, {"until_ms": 1, "decision": {}})
+    ):
+        write(f"decision/{number}", nonsense)
+
+    told = on_sqlite.get("/api/views/sessions")["decisions"]
+
+    assert [each["message_id"] for each in told] == ["m2", "m1"]
+    assert told[0]["granted"] == ["ada"]
+    assert told[0]["outcomes"][1] == {"name": "bob", "granted": False, "reason": "outranked", "confidence": None}
+
+
 def test_one_message_is_told_whole(sqlite_room: Room, on_sqlite: Client) -> None:
     ada, bob = sqlite_room.agent("ada"), sqlite_room.agent("bob")
     asked: list[Any] = []

@@ -36,8 +36,11 @@ MAX_TASKS: Final = 200
 MAX_SESSIONS: Final = 50
 MAX_WORKERS: Final = 64
 MAX_DEAD: Final = 200
+MAX_DECISIONS: Final = 30
 MAX_OUTPUT_BYTES: Final = 16 * 1024
 
+#: Cells in which coordinators keep what they decided begin so.
+DECISIONS: Final = "decision/"
 #: A session whose opener died before it could say so.
 GONE: Final = "gone"
 #: Every view but the first, which is made of frames.
@@ -193,6 +196,7 @@ class Views:
             "more": len(infos) - len(shown),
             "chosen": None if chosen is None else self._session(chosen.id),
             "pools": pools(self._room),
+            "decisions": decisions(self._room),
         }
 
     def _session_line(self, info: session_report.SessionInfo) -> Data:
@@ -259,12 +263,32 @@ class Views:
 
 
 def pools(_room: Room) -> list[Data]:
-    """Pools of workers, with their restarts and decisions: what the room's own data tells of them.
+    """Pools of workers, as far as the room's own data tells of them: nothing writes such data yet.
 
-    Each is {"name", "workers": [{"name", "state", "pid", "restarts", "last_error"}], "decisions": [{"time_ms", "message_id",
-    "granted": [...], "reasons": {name: why}}]}; the page draws whatever is given. Nothing writes such data yet.
+    Each is {"name", "workers": [{"name", "state", "pid", "restarts", "last_error"}]}; the page draws whatever is given.
     """
     return []
+
+
+def decisions(room: Room) -> list[Data]:
+    """Who was chosen to answer which message, the latest first: from the cells in which coordinators keep their decisions.
+
+    A cell that is not understood is left out; one without a decision is being considered.
+    """
+    found: list[Data] = []
+    for cell in room.store.cell_scan(DECISIONS):
+        match cell.value:
+            case {"until_ms": int(until_ms), "decision": {"outcomes": dict(outcomes), **decision}}:
+                shown = [
+                    {"name": name, **{field: outcome.get(field) for field in ("granted", "reason", "confidence")}}
+                    for name, outcome in outcomes.items()
+                    if isinstance(outcome, dict)
+                ]
+                kept = {field: decision.get(field) for field in ("trigger", "granted", "after_s")}
+                found.append(
+                    {"message_id": cell.name.removeprefix(DECISIONS), "time_ms": until_ms, **kept, "outcomes": shown}
+                )
+    return sorted(found, key=lambda each: -each["time_ms"])[:MAX_DECISIONS]
 
 
 def in_cycles(waits: Sequence[tuple[str, str | None]]) -> list[bool]:

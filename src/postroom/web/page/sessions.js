@@ -2,7 +2,7 @@
 import { el, keyed, nothing, set, setSaid } from "./dom.js";
 import { post } from "./api.js";
 import { confirm, toast } from "./dialogs.js";
-import { now, plain, span } from "./text.js";
+import { clock, now, plain, span } from "./text.js";
 
 export class Sessions {
   constructor(section, { onPick }) {
@@ -11,17 +11,18 @@ export class Sessions {
     this.list = el("div.pick");
     this.chosen = el("div");
     this.pools = el("div.section");
+    this.decisions = el("div.section");
     this.head = el("p", null, "");
     this.none = nothing("sessions", "No sessions", "A session appears when a program opens one: with room.session() as session.");
     this.body = el("div.sessions", null, this.list, this.chosen);
-    section.append(el("div.head", null, el("h1", null, "Sessions"), this.head), this.body, this.pools, this.none);
+    section.append(el("div.head", null, el("h1", null, "Sessions"), this.head), this.body, this.pools, this.decisions, this.none);
   }
 
-  show({ sessions, chosen, pools, more }) {
+  show({ sessions, chosen, pools, decisions, more }) {
     const open = sessions.filter((session) => session.state === "open" || session.state === "stuck").length;
     set(this.head, sessions.length ? `${open} open${more ? ` · the latest of ${sessions.length + more}` : ""}` : "");
     this.body.hidden = sessions.length === 0;
-    this.none.hidden = sessions.length > 0 || pools.length > 0;
+    this.none.hidden = sessions.length > 0 || pools.length > 0 || decisions.length > 0;
     const moment = now();
     keyed(this.list, sessions, (session) => session.id, (session) => this.line(session), (line, session) => {
       line.setAttribute("aria-current", String(session.id === chosen?.id));
@@ -32,6 +33,7 @@ export class Sessions {
     });
     this.showChosen(chosen);
     this.showPools(pools);
+    this.showDecisions(decisions);
   }
 
   line(session) {
@@ -66,6 +68,22 @@ export class Sessions {
     for (const each of this.chosen.querySelectorAll("details")) each.open = wasOpen.has(each.dataset.key) || each.dataset.key === "stack";
   }
 
+  /** Who was chosen to answer, and why the others were not. */
+  showDecisions(decisions) {
+    this.decisions.hidden = decisions.length === 0;
+    const shape = JSON.stringify(decisions);
+    if (shape === this.decided) return;
+    this.decided = shape;
+    const others = (d) => d.outcomes.filter((o) => !o.granted).map((o) => `${o.name}: ${o.reason ?? "not granted"}`).join(", ");
+    this.decisions.replaceChildren(
+      el("h2", null, "Decisions"),
+      el("div.card", null, el("table.plain", null,
+        el("thead", null, el("tr", null, ...["decided", "message", "by", "may answer", "the others"].map((name) => el("th", null, name)))),
+        el("tbody", null, ...decisions.map((d) => el("tr", null, el("td.num", null, clock(d.time_ms)), el("td.mono", { said: d.message_id }), el("td", { said: String(d.trigger ?? "") }), el("td", { said: (d.granted ?? []).join(", ") || "nobody" }), el("td.soft", { said: others(d) }))))),
+      ),
+    );
+  }
+
   /** Pools of workers: whatever the room tells of them. */
   showPools(pools) {
     this.pools.hidden = pools.length === 0;
@@ -74,7 +92,6 @@ export class Sessions {
       el("div.card", null, el("table.plain", null,
         el("thead", null, el("tr", null, ...["worker", "state", "pid", "restarts", "last error"].map((name) => el("th", null, name)))),
         el("tbody", null, ...(pool.workers ?? []).map((w) => el("tr", null, el("td", { said: w.name }), el("td", null, String(w.state ?? "")), el("td.num", null, String(w.pid ?? "")), el("td.num", null, String(w.restarts ?? 0)), el("td", { said: w.last_error ?? "" })))))),
-      ...(pool.decisions ?? []).map((d) => el("p.soft", { said: `${d.message_id ?? ""}: ${(d.granted ?? []).join(", ") || "nobody"} may answer` })),
     ]));
   }
 }
