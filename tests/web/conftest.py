@@ -15,6 +15,8 @@ import postroom
 from postroom.clock import ManualClock
 from postroom.room import Room
 
+from tests.nats_servers import room_name, shared_server
+
 from .browser import Site, serving
 
 
@@ -59,8 +61,10 @@ class Client:
         return answer.json
 
 
-@pytest.fixture(params=[pytest.param(store, marks=pytest.mark.slow) for store in ("memory", "sqlite", "files")])
+@pytest.fixture(params=[pytest.param(store, marks=pytest.mark.slow) for store in ("memory", "sqlite", "files", "nats")])
 def real_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "nats":
+        return f"nats://{shared_server().address}/{room_name()}"
     return f"memory:web-{tmp_path.name}" if request.param == "memory" else f"{request.param}:{tmp_path}/room"
 
 
