@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.nats_servers import room_name, shared_server
 
 import postroom
 from postroom.clock import ManualClock
 from postroom.room import Room
-
-from tests.nats_servers import room_name, shared_server
 
 from .browser import Site, serving
 
