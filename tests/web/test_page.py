@@ -286,6 +286,7 @@ def test_the_keyboard_is_enough(sqlite_room: Room, open_page: Open) -> None:
     page.keyboard.press("?")
     page.locator("dialog[open] dt").first.wait_for()
     page.keyboard.press("Escape")
+    page.locator("dialog[open]").wait_for(state="detached")
     page.keyboard.press("w")
     page.locator('dialog[open] input[name="to"]').fill("bob")
     page.locator("dialog[open] textarea").fill("a word from a human")

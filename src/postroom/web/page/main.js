@@ -164,7 +164,9 @@ class Page {
   }
 
   key(event) {
-    const typing = event.target.closest?.("input, textarea, select, dialog");
+    const field = event.target.closest?.("input, textarea, select, dialog");
+    // the focus may stay in a dialog for a moment after it was closed
+    const typing = field && (!field.closest("dialog") || byId("dialog").open);
     if (event.key === "Escape" && !byId("dialog").open) {
       if (typing) event.target.blur();
       else this.detail.close();
