@@ -45,16 +45,24 @@ ROOM = (
     *("desk", "inbox", "received", "ahead", "receipts", "artifacts", "presence", *BOARD),
     *("asking", "serving", "upkeep", "agent", *SESSION, "room", "patterns", "opening", "worker_process"),
 )
+POOL = (
+    *("frames", "supervisor", "pool_loop", "pool_line", "pool_request", "pool_figures", "pool_process"),
+    *("pool_life", "pool_worker", "pool_serving", "pool"),
+)
+
+COORDINATOR = ("coordinate", "decisions", "coordinator")
 
 #: The table of the design. Stores stand on one line, yet never import each other (see STORES).
 LAYERS = (
     ("facts", ("errors", "states", "clock", "message", "config", "platform")),
-    ("contracts", ("store", "hooks", "retry", "limits", "fork_server", "processes")),
+    ("contracts", ("store", "hooks", "retry", "limits", "fence", "fork_server", "processes")),
     ("stores", ("bells", *TABLES, *MEMORY, *FILES, *SQLITE, *NATS, "stores")),
     (
         "objects",
         (*ROOM, "communications", "aio_waiting", "worker_thread", "aio_calls", "aio_serving", "aio_board", "aio"),
     ),
+    ("running", ("evaluation", *POOL, "inference", *COORDINATOR)),
+    ("language", ("lang",)),
     ("doors", ("testing", "bench", *WEB, "cli", "__main__")),
 )
 
@@ -65,10 +73,15 @@ STORE_OF = {module: store[-1] for store in STORES for module in store}
 #: Where each package that others wrote may appear. The standard library may appear everywhere.
 THIRD_PARTY = {
     "apsw": ("stores.sqlite_file", "bench.peers.bare_apsw"),
-    "msgspec": ("message", "config", "store", "stores", "testing", "bench", "web", "cli"),
+    "msgspec": (
+        *("message", "config", "store", "stores", "evaluation", "frames", "inference"),
+        *(*COORDINATOR, "testing", "bench", "web", "cli"),
+    ),
     "rich": ("cli",),
     "starlette": ("web.app",),
     "uvicorn": ("web.server",),
+    "ollama": ("inference.ollama_model",),
+    "httpx": ("inference.ollama_model",),
     "hypothesis": ("testing",),
     "pytest": ("testing",),
     "redis": ("bench.peers.redis_streams",),

@@ -17,30 +17,40 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from . import aio, patterns
+    from . import aio, coordinate, patterns
     from .agent import Agent
     from .board import Board
     from .clock import ManualClock
     from .communications import CommunicationSystem, Message
     from .config import Config
+    from .coordinate import Decision
+    from .coordinator import Coordinator
     from .errors import (
         AskFailed,
         AskTimeout,
         CircuitOpen,
         Deadlock,
         DependencyCycle,
+        EvaluationAborted,
+        EvaluatorFailed,
         Fault,
         InvalidMessage,
+        ModelError,
+        ModelMissing,
+        ModelTimeout,
         NoMail,
         NotAcked,
         NotAnswered,
         NotStartable,
         OutcomeUnknown,
         PeerGone,
+        PoolFailed,
         PostroomError,
+        QueueFull,
         RateLimited,
         ReceiveTimeout,
         Refused,
+        RequestDropped,
         ReservationConflict,
         RoomBusy,
         RoomClosed,
@@ -55,12 +65,20 @@ if TYPE_CHECKING:
         UnknownMessage,
         UnknownSession,
         UnknownTask,
+        WorkerDied,
+        WorkerError,
+        WorkerNotReady,
+        WorkerStopped,
+        WorkerTimeout,
         WrongDirection,
     )
+    from .evaluation import Evaluation
     from .held_task import HeldTask
     from .limits import CircuitBreaker, CircuitState, TokenBucket
     from .mailbox import Mailbox, Mailroom
     from .opening import open_room as open  # noqa: A004  `postroom.open` is the name people read
+    from .pool import WorkerPool
+    from .pool_worker import PoolWorker
     from .presence import AgentInfo
     from .receipts import Attempt, DeadLetter, Event, Receipt, Wait
     from .received import Received
@@ -69,6 +87,7 @@ if TYPE_CHECKING:
     from .session import Session
     from .session_record import Failure
     from .states import State
+    from .supervisor import RestartPolicy
     from .tasks import Task
     from .worker_calls import Worker, WorkerCall, worker
 
@@ -83,6 +102,9 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "Session", "Mailroom", "Mailbox", "worker", "Worker", "WorkerCall", "Failure",
     # tasks and files
     "Board", "Task", "HeldTask", "Reservation", "Reserved", "patterns",
+    # personas that judge messages
+    "Evaluation", "WorkerPool", "PoolWorker", "RestartPolicy",
+    "Coordinator", "Decision", "coordinate",
     # the plain broker
     "CommunicationSystem", "Message", "TokenBucket", "CircuitBreaker", "CircuitState",
     # errors; errors.py draws the tree
@@ -92,6 +114,9 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "NoMail", "ReceiveTimeout", "NotAcked",
     "AskFailed", "PeerGone", "Refused", "NotAnswered", "AskTimeout",
     "CircuitOpen",
+    "ModelError", "ModelMissing", "ModelTimeout",
+    "WorkerError", "WorkerNotReady", "WorkerTimeout", "WorkerDied", "EvaluatorFailed", "EvaluationAborted",
+    "RequestDropped", "QueueFull", "WorkerStopped", "PoolFailed",
     "SessionFailed", "Deadlock", "SessionEnded", "UnknownSession", "NotStartable",
     "RoomError", "RoomNotFound", "RoomClosed", "RoomBusy", "RoomUnsafe", "RoomDamaged", "RoomUnreachable",
     "OutcomeUnknown",
@@ -116,6 +141,12 @@ _HOMES: Final = {
     "held_task": ("HeldTask",),
     "tasks": ("Task",),
     "reservations": ("Reservation", "Reserved"),
+    "evaluation": ("Evaluation",),
+    "coordinate": ("Decision",),
+    "coordinator": ("Coordinator",),
+    "supervisor": ("RestartPolicy",),
+    "pool": ("WorkerPool",),
+    "pool_worker": ("PoolWorker",),
     "communications": ("CommunicationSystem", "Message"),
     "limits": ("TokenBucket", "CircuitBreaker", "CircuitState"),
 }
@@ -125,7 +156,7 @@ _MODULE_OF: Final = {name: module for module, names in _HOMES.items() for name i
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in ("aio", "patterns"):  # modules that are used by their own names
+    if name in ("aio", "coordinate", "patterns"):  # modules that are used by their own names
         return importlib.import_module(f".{name}", __name__)
     module = importlib.import_module(f".{_MODULE_OF.get(name, 'errors')}", __name__)
     value = getattr(module, "open_room" if name == "open" else name)
