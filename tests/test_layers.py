@@ -31,6 +31,10 @@ FILES = tuple(
     f"stores.files{part}"
     for part in ("_names", "_tree", "_log", "_message", "_room", "_board", "_intake", "_waiter", "_readme", "")
 )
+WEB = (
+    *("web.guard", "web.lines", "web.hour", "web.follower", "web.reading", "web.views", "web.by_hand", "web.metrics"),
+    *("web.hub", "web.streams", "web.app", "web.server", "web"),
+)
 NATS = (
     *("stores.nats_link", "stores.nats_wire", "stores.nats_entries", "stores.nats_tables", "stores.nats_following"),
     *("stores.nats_lives", "stores.nats_unsure", "stores.nats_room"),
@@ -59,7 +63,7 @@ LAYERS = (
     ),
     ("running", ("evaluation", *POOL, "inference", *COORDINATOR)),
     ("language", ("lang",)),
-    ("doors", ("testing", "bench", "cli", "__main__")),
+    ("doors", ("testing", "bench", *WEB, "cli", "__main__")),
 )
 
 #: The modules of each store. They never import another store's, whatever their order.
@@ -71,9 +75,11 @@ THIRD_PARTY = {
     "apsw": ("stores.sqlite_file", "bench.peers.bare_apsw"),
     "msgspec": (
         *("message", "config", "store", "stores", "evaluation", "frames", "inference"),
-        *(*COORDINATOR, "testing", "bench", "cli"),
+        *(*COORDINATOR, "testing", "bench", "web", "cli"),
     ),
     "rich": ("cli",),
+    "starlette": ("web.app",),
+    "uvicorn": ("web.server",),
     "ollama": ("inference.ollama_model",),
     "httpx": ("inference.ollama_model",),
     "hypothesis": ("testing",),

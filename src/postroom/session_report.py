@@ -72,12 +72,16 @@ class SessionReport(NamedTuple):
     mailboxes: list[BoxInfo]
 
 
-def list_sessions(desk: Desk) -> list[SessionInfo]:
+def list_sessions(desk: Desk, *, blame: bool = True) -> list[SessionInfo]:
     """Every session of the room, the oldest first.
 
-    A session whose opener was killed, with nobody left to record it, is recorded as failed by this look.
+    A session whose opener was killed, with nobody left to record it, is recorded as failed by this look; with `blame`
+    False nothing is changed.
     """
-    return [_info(desk, id, _judged(desk, id, record), members_of(desk, id)) for id, record in all_records(desk)]
+    found = all_records(desk)
+    return [
+        _info(desk, id, _judged(desk, id, record) if blame else record, members_of(desk, id)) for id, record in found
+    ]
 
 
 def _judged(desk: Desk, id: str, record: Record) -> Record:
@@ -85,9 +89,10 @@ def _judged(desk: Desk, id: str, record: Record) -> Record:
     return session.read() if session.blame_gone_opener(record) else record
 
 
-def report(desk: Desk, id: str) -> SessionReport:
+def report(desk: Desk, id: str, *, blame: bool = True) -> SessionReport:
     """Everything about one session; looks as `list_sessions` does. UnknownSession when there is none."""
-    record = _judged(desk, id, SessionRecord(desk, id).read())
+    record = SessionRecord(desk, id).read()
+    record = _judged(desk, id, record) if blame else record
     members = members_of(desk, id)
     ended = _journal(Path(record.value["folder"]))
     workers = sorted([*ended, *(_worker(desk, member) for member in members)], key=lambda worker: worker.number)

@@ -87,8 +87,8 @@ OWNER_GONE: Final = "the receiver's process is gone"
 ASKER_GONE: Final = "the asker's process is gone"
 NOT_IN_TIME: Final = "nobody finished it in time"
 
-#: Events of the ledger that do not change the state: what a door did, or what the owner asked for.
-NOTES: Final = ("notified", "shown", "extended", "abandoned")
+#: Events of the ledger that do not change the state: what a door did, what the owner asked for, what a person did.
+NOTES: Final = ("notified", "shown", "extended", "abandoned", "by_hand")
 
 
 def states_named(name: str) -> frozenset[State]:

@@ -32,6 +32,8 @@ ORDERS: Final = ("oldest", "newest", "claim")
 
 #: The topic that hears of every change of any message.
 FEED: Final = "feed"
+#: The cell in which a store that has no better place keeps what `Store.forgotten` says.
+FORGOTTEN: Final = "feed-forgotten"
 
 
 def topic_to(agent: str) -> str:
@@ -111,9 +113,10 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     """Which messages to list. Every part that is given must hold.
 
     `order` is "oldest" (first stored first), "newest", or "claim" (as a receiver would get them).
-    `visible_to` with `channels` means what `Want` means. `waiting` keeps questions whose asker waits.
+    `visible_to` with `channels` means what `Want` means. `waiting` keeps questions whose asker waits. `ids` keeps those.
     """
 
+    ids: tuple[str, ...] | None = None
     states: frozenset[State] | None = None
     channels: tuple[str, ...] | None = None
     visible_to: str | None = None
@@ -345,6 +348,14 @@ class Store(ABC):
 
         None is now: everything so far has a number up to this one, everything later a higher one.
         """
+
+    def forgotten(self) -> int:
+        """Changes with numbers up to this one may be missing from the feed: their messages are no longer kept.
+
+        0 when nothing was ever deleted. A reader whose cursor is lower may have a gap, and is told so by this alone.
+        """
+        cell = self.cell_read(FORGOTTEN)
+        return 0 if cell is None else int(cell.value)
 
     @abstractmethod
     def requeue(self, ids: Iterable[str]) -> list[str]:

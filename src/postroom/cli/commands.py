@@ -21,6 +21,11 @@ COMMANDS: Final[dict[str, Command]] = {
     "top": Command(
         "top", "the room, live", ("postroom top", "postroom top --once", "postroom top --json --interval 5")
     ),
+    "web": Command(
+        "web",
+        "the room as a page in the browser",
+        ("postroom web", "postroom web --port 8080 --no-open --as mia", "postroom web --no-open --json"),
+    ),
     "doctor": Command(
         "doctor", "check the machine and the room, and say what to do", ("postroom doctor", "postroom doctor --json")
     ),
@@ -189,7 +194,10 @@ GROUPS: Final = (
     ("Mail", ("send", "receive", "ack", "retry", "reply", "refuse", "extend", "ask", "listen")),
     ("Channels", ("publish", "subscribe", "unsubscribe")),
     ("Tasks and files", ("board", "reserve", "unreserve")),
-    ("Looking, which changes nothing", ("status", "top", "agents", "mailboxes", "peek", "receipt", "dead", "sql")),
+    (
+        "Looking, which changes nothing",
+        ("status", "top", "web", "agents", "mailboxes", "peek", "receipt", "dead", "sql"),
+    ),
     ("Sessions and workers", ("session", "pool")),
     ("Programs", ("run", "check", "fmt", "build")),
     ("Rooms", ("init", "doctor", "requeue", "replay", "as", "demo", "bench", "nats", "completion")),

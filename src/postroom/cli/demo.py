@@ -78,7 +78,25 @@ def demo(call: Call) -> int:
         receipts = [room.receipt(id) for id in (question, *story.jobs)]
         _check(receipts, story)
         _show(call, receipts, story, program)
+        if not call.json:
+            _offer_page(room)
     return exits.DONE
+
+
+def _offer_page(room: Room) -> None:
+    """The room as a page, until Enter; where nobody could press it, or the page is not installed, only how to get it."""
+    import importlib.util
+
+    if not (sys.stdin.isatty() and sys.stdout.isatty() and importlib.util.find_spec("uvicorn")):
+        show.write(
+            "To see a room in the browser: `postroom web`, which prints its address (http://127.0.0.1:7678/...)."
+        )
+        return
+    from .web import while_served
+
+    with while_served(room) as address:
+        show.write(f"The room as a page, until you press Enter:\n\n    {address}\n")
+        sys.stdin.readline()
 
 
 class _Teller:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -302,6 +302,9 @@ class FileTables(Tables):
                 yield at, key, row.ledger[0]
             if at == row.number and row.news is not None and row.news != row.ledger[0]:
                 yield at, key, row.news
+
+    def last_change(self, rows: Sequence[Row]) -> int:
+        return max((row.number for row in rows if isinstance(row, FileRow)), default=0)
 
     def forget_news(self) -> None:
         rows = self.rows

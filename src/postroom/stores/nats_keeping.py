@@ -13,8 +13,17 @@ from typing import Final
 import msgspec
 
 from ..states import FINISHED, State
-from ..store import Query, Swept, Work
-from .nats_cells import ARCHIVE_SUBJECT, TOMBSTONE_S, archive_of, tally_data, tally_of, work_subject
+from ..store import FORGOTTEN, Query, Swept, Work
+from .nats_cells import (
+    ARCHIVE_SUBJECT,
+    TOMBSTONE_S,
+    archive_of,
+    cell_read,
+    cell_write,
+    tally_data,
+    tally_of,
+    work_subject,
+)
 from .nats_entries import (
     MOVED,
     Entry,
@@ -227,7 +236,19 @@ def purge(room: NatsRoom, query: Query) -> int:
 
 def delete(room: NatsRoom, kepts: Sequence[Kept]) -> int:
     """Delete entries that have not changed since they were read. Returns how many."""
+    if kepts:
+        _note_gap(room, max(kept.entry.number or kept.seq for kept in kepts))
     return _in_chunks(kepts, lambda chunk: _delete(room, chunk))
+
+
+def _note_gap(room: NatsRoom, number: int) -> None:
+    """Up to this number the feed has gaps from now on; see `Store.forgotten`. Before anything is deleted: too much is safe."""
+    while True:
+        cell = cell_read(room, FORGOTTEN)
+        if cell is not None and int(cell.value) >= number:
+            return
+        if cell_write(room, FORGOTTEN, number, 0 if cell is None else cell.version) is not None:
+            return
 
 
 def _delete(room: NatsRoom, kepts: Sequence[Kept]) -> bool:

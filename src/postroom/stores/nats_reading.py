@@ -70,7 +70,8 @@ def _judged(row: Row, now_ms: int) -> State:
 def _matches(query: Query, entry: Entry, state: State) -> bool:
     seen_by = (query.visible_to,) if query.channels is None else (query.visible_to, None)
     return (
-        (query.states is None or state in query.states)
+        (query.ids is None or entry.id in query.ids)
+        and (query.states is None or state in query.states)
         and (query.channels is None or entry.channel in query.channels)
         and (query.visible_to is None or entry.to_agent in seen_by)
         and query.to_agent in (None, entry.to_agent)

@@ -148,8 +148,9 @@ class SqliteReading(Store):
 
     def _where(self, query: Query) -> tuple[str, dict[str, Any]]:
         answer_to = None if query.answer_to is None else self._key(query.answer_to)
+        keys = None if query.ids is None else _to_json([self._key(id) for id in query.ids]).decode()
         statements = self._file.statements
-        return where(query, statements["judged"], statements["late_claims"], answer_to)
+        return where(query, statements["judged"], statements["late_claims"], answer_to, keys)
 
     def _in_claim_order(self, query: Query, moment: Moment) -> list[Row]:
         """What a receiver would get, best first: straight from the indexes that claims use, where the query allows it."""
@@ -159,9 +160,9 @@ class SqliteReading(Store):
             keys = [row[0] for row in self._candidates(want, moment.now)]
             condition, values = self._where(query)
             late = self._file.statements["late"]
-            source = f"key IN (SELECT value FROM json_each(:keys)) OR key IN ({late})"
+            source = f"key IN (SELECT value FROM json_each(:candidates)) OR key IN ({late})"
             condition = f"({source}) AND {condition}"
-            values = {**values, "keys": _to_json(keys).decode()}
+            values = {**values, "candidates": _to_json(keys).decode()}
         else:
             condition, values = self._where(query)
         return self._file.select(
@@ -212,6 +213,10 @@ class SqliteReading(Store):
         # one less than the moment's first number, for the feed gives what comes after its cursor
         number = ((moment.now - moment.wall_ms + wall_ms) << FRACTION_BITS) - 1
         return min(max(0, number), 2**63 - 1)
+
+    def forgotten(self) -> int:
+        rows = self._file.execute("meta_read", ("floor",))
+        return int(rows[0][0]) - 1 if rows else 0
 
     # Cells and subscriptions
 

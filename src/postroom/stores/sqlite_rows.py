@@ -154,8 +154,10 @@ _COMPARED: Final = {
 }
 
 
-def where(query: Query, judged: str, late_claims: str, answer_to: int | None) -> tuple[str, dict[str, Any]]:
-    """The condition of a query as SQL and its bindings (`:now` is the caller's)."""
+def where(
+    query: Query, judged: str, late_claims: str, answer_to: int | None, keys: str | None
+) -> tuple[str, dict[str, Any]]:
+    """The condition of a query as SQL and its bindings (`:now` is the caller's); `keys` are those of `query.ids`, as JSON."""
     parts = _states_part(query, judged, late_claims)
     values = {name: getattr(query, name) for name in _COMPARED if getattr(query, name) is not None}
     parts += [_COMPARED[name] for name in values]
@@ -170,6 +172,9 @@ def where(query: Query, judged: str, late_claims: str, answer_to: int | None) ->
     if query.answer_to is not None:
         parts.append("answer_to = :answer_to")
         values["answer_to"] = answer_to
+    if keys is not None:
+        parts.append("key IN (SELECT value FROM json_each(:keys))")
+        values["keys"] = keys
     if query.waiting:
         waiting = "SELECT key FROM mail INDEXED BY waiting WHERE waiter IS NOT NULL"
         parts.append(f"key IN ({waiting}) AND state IN (0, 1, 7)")

@@ -227,6 +227,8 @@ def matching(room: Tables, query: Query, cursor: int | None) -> Iterator[Row]:
 
 def _matches(query: Query, row: Row, now_ms: int) -> bool:
     draft, sent_ms = row.draft, row.timestamp_ms
+    if query.ids is not None and row.id not in query.ids:
+        return False
     seen_by = (query.visible_to,) if query.channels is None else (query.visible_to, None)
     return (
         (query.states is None or row.judged(now_ms) in query.states)
@@ -279,4 +281,12 @@ def forget_finished(room: Tables) -> int:
         rows.append(room.rows[key])
         count -= 1
         size -= rows[-1].size_bytes
+    return forget(room, rows)
+
+
+def forget(room: Tables, rows: Sequence[Row]) -> int:
+    """Delete messages for good, and write down up to where the feed has gaps from now on. Returns how many."""
+    if rows:
+        before = int(room.cells.get(contract.FORGOTTEN, (0, "0"))[1])
+        room.set_cell(contract.FORGOTTEN, str(max(before, room.last_change(rows))))
     return room.delete(rows)

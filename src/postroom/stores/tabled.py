@@ -218,7 +218,7 @@ class TableStore(contract.Store):
         with self.step() as room:
             steps.wind(room)
             rows = (row for row in steps.matching(room, query, None) if row.state is not State.CLAIMED)
-            return room.delete(list(islice(rows, query.limit)))
+            return steps.forget(room, list(islice(rows, query.limit)))
 
     def work_of(self, agent: str) -> Work:
         with self.reading() as room:

@@ -275,6 +275,11 @@ class Tables:
         start = bisect_right(self.feed, number, key=lambda entry: entry[0])
         return islice(self.feed, start, None if limit is None else start + limit)
 
+    def last_change(self, rows: Sequence[Row]) -> int:
+        """The highest number that the feed gives to a change of these messages."""
+        keys = {row.key for row in rows}
+        return next((number for number, key, _ in reversed(self.feed) if key in keys), 0)
+
     def forget_news(self) -> None:
         """Take what is no longer kept out of the feed."""
         self.feed = [entry for entry in self.feed if entry[1] in self.rows]

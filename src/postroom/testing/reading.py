@@ -290,6 +290,29 @@ class Reading(StoreBench):
         assert self.store.purge(Query(limit=2)) == 2
         assert self.found() == ids[2:]
 
+    def test_messages_are_found_and_purged_by_their_ids(self) -> None:
+        ids = [self.send(), self.send(), self.send()]
+        chosen = Query(ids=(ids[0], ids[2], "no such id"))
+
+        assert [message.id for message in self.store.find(chosen).messages] == [ids[0], ids[2]]
+        assert self.store.purge(chosen) == 2
+        assert self.found() == [ids[1]]
+
+    def test_the_store_tells_up_to_where_its_feed_may_have_gaps(self) -> None:
+        first = self.send()
+        untouched = self.store.forgotten()
+        before = self.store.number_at()
+        self.clock.advance(1)
+        self.take(settle=True)
+        acked = self.store.number_at()
+        self.clock.advance(1)
+        self.send()
+        self.store.purge(Query(ids=(first,)))
+
+        assert untouched == 0
+        # who has read up to before the ack can no longer learn of it; who has read further misses nothing
+        assert before < self.store.forgotten() <= acked < self.store.number_at()
+
     def test_claimed_messages_are_never_purged(self) -> None:
         claimed, ready = self.send(), self.send()
         ticket = self.take(ids=(claimed,)).ticket

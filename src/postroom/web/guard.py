@@ -1,0 +1,111 @@
+"""Who may come in: the Host and Origin of a request, and the token. Pure: no server here.
+
+Loopback is no protection by itself: every page that a browser shows can send requests there, and a name that an attacker
+owns can be made to mean 127.0.0.1. So names are compared with a list, whole and exactly, and everything that shows or
+changes something needs the token (tests/web/test_guard.py).
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+#: What a browser on this machine may call it.
+LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
+LOOPBACK_ADDRESSES: Final = ("127.0.0.1", "::1", "localhost")
+#: Methods that change nothing.
+READING: Final = frozenset({"GET", "HEAD"})
+
+MISDIRECTED: Final = 421
+UNKNOWN: Final = 401
+FORBIDDEN: Final = 403
+_BEARER: Final = "bearer "
+
+
+class Refusal(NamedTuple):
+    """Why a request is turned away: the status, a word for programs, a sentence for people."""
+
+    status: int
+    code: str
+    message: str
+
+
+class Credentials(NamedTuple):
+    """What a request shows of who it is from."""
+
+    cookie: Sequence[str]
+    authorization: Sequence[str]
+
+
+def new_token() -> str:
+    """A token that nobody can guess: 256 bits."""
+    return secrets.token_urlsafe(32)
+
+
+class Guard:
+    """The lists of one server."""
+
+    def __init__(self, port: int, token: str, names: Iterable[str] = ()) -> None:
+        self._token = token.encode()
+        #: Cookies do not know ports: without it, two rooms of one machine would take each other's.
+        self.cookie_name = f"postroom_{port}"
+        named = [name.lower() for name in (*LOOPBACK_NAMES, *names)]
+        hosts = {f"{name}:{port}" for name in named} | ({*named} if port == 80 else set())
+        self.hosts: frozenset[str] = frozenset(hosts)
+        self.origins: frozenset[str] = frozenset(f"http://{host}" for host in hosts)
+
+    def check_way(self, hosts: Sequence[str], origins: Sequence[str]) -> Refusal | None:
+        """Whether the request was meant for this server, and does not come from somebody else's page."""
+        if len(hosts) != 1 or hosts[0].lower() not in self.hosts:
+            said = ", ".join(hosts) or "nothing"
+            return Refusal(MISDIRECTED, "HOST", f"this server is not called {said[:200]}; see --name")
+        if origins and (len(origins) != 1 or origins[0].lower() not in self.origins):
+            return Refusal(FORBIDDEN, "ORIGIN", "this request comes from a page of another origin")
+        return None
+
+    def check_token(self, method: str, origins: Sequence[str], shown: Credentials) -> Refusal | None:
+        """Whether the request has the token. What a browser sends by itself (the cookie) changes nothing without an Origin."""
+        if self._by_authorization(shown.authorization):
+            return None
+        if not any(self.is_token(value) for value in self._cookies(shown.cookie)):
+            return Refusal(
+                UNKNOWN, "TOKEN", "the token is missing or wrong; open the address that `postroom web` printed"
+            )
+        if method not in READING and not origins:
+            return Refusal(FORBIDDEN, "ORIGIN", "a request that changes something must say from which page it comes")
+        return None
+
+    def is_token(self, text: str) -> bool:
+        """Whether this is the token; takes the same time whatever is wrong with it."""
+        return hmac.compare_digest(text.encode("utf-8", "replace"), self._token)
+
+    def _by_authorization(self, headers: Sequence[str]) -> bool:
+        if len(headers) != 1 or headers[0][: len(_BEARER)].lower() != _BEARER:
+            return False
+        return self.is_token(headers[0][len(_BEARER) :].strip())
+
+    def _cookies(self, headers: Sequence[str]) -> list[str]:
+        pairs = [pair.strip().partition("=") for header in headers for pair in header.split(";")]
+        return [value for name, _, value in pairs if name == self.cookie_name]
+
+    def set_cookie(self) -> str:
+        """The header that lets a browser keep the token where no script can read it and no other site can send it."""
+        return f"{self.cookie_name}={self._token.decode()}; Path=/; HttpOnly; SameSite=Strict"
+
+
+#: Nothing from elsewhere, nothing inline, no frames, and no text that a script could turn into markup.
+CONTENT_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+HEADERS: Final = {
+    "Content-Security-Policy": CONTENT_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}

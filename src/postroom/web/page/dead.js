@@ -1,0 +1,77 @@
+// Messages that were set aside: why, how often it was tried, and putting them back or dropping them.
+import { el, keyed, nothing, set, setSaid } from "./dom.js";
+import { drop, requeue } from "./detail.js";
+import { channelName, now, plain, span } from "./text.js";
+
+export class DeadLetters {
+  constructor(section, { open }) {
+    this.open = open;
+    this.chosen = new Set();
+    this.head = el("p", null, "");
+    this.all = el("input", { type: "checkbox", "aria-label": "Choose all", onchange: () => this.chooseAll() });
+    this.back = el("button.primary", { onclick: () => this.act(requeue) }, "Put back");
+    this.drop = el("button.danger", { onclick: () => this.act(drop) }, "Drop");
+    this.right = el("div.right", null, el("label.soft", null, this.all, " all"), this.back, this.drop);
+    this.list = el("div.letters");
+    this.none = nothing("dead-letters", "No dead letters", "A message that fails on its last delivery lands here, with the history of every attempt.");
+    section.append(el("div.head", null, el("h1", null, "Dead letters"), this.head, this.right), this.list, this.none);
+  }
+
+  show({ letters, count }) {
+    this.letters = letters;
+    const here = new Set(letters.map(({ line }) => line.id));
+    for (const id of this.chosen) if (!here.has(id)) this.chosen.delete(id);
+    set(this.head, count > letters.length ? `the latest ${letters.length} of ${count}` : count ? `${count} set aside` : "");
+    this.none.hidden = letters.length > 0;
+    this.right.hidden = letters.length === 0;
+    keyed(this.list, letters, ({ line }) => line.id, ({ line }) => this.card(line.id), (card, letter) => this.update(card, letter));
+    this.count();
+  }
+
+  card(id) {
+    const p = { check: el("input", { type: "checkbox", "aria-label": "Choose", onchange: () => this.choose(id, p.check.checked) }), from: el("b"), to: el("b"), type: el("span.soft"), age: el("small.faint"), error: el("div.error"), text: el("div.text"), tries: el("summary"), history: el("ol") };
+    const card = el("article.card.letter", null, p.check,
+      el("div.what", null, el("div.way", null, p.from, el("span.faint", null, "→"), p.to, p.type, p.age), p.error, p.text, el("details", null, p.tries, p.history)),
+      el("div.acts", null, el("button", { onclick: () => this.open(id) }, "Look"), el("button", { onclick: () => requeue([id]) }, "Put back"), el("button.danger", { onclick: () => drop([id]) }, "Drop")));
+    card.parts = p;
+    card.dataset.id = id;
+    return card;
+  }
+
+  update(card, { line, attempts }) {
+    const p = card.parts;
+    p.check.checked = this.chosen.has(line.id);
+    setSaid(p.from, line.from_agent);
+    setSaid(p.to, line.to_agent ?? `# ${channelName(line.channel)}`);
+    setSaid(p.type, line.type);
+    set(p.age, `${span(now() - (Date.parse(attempts.at(-1)?.ended_at) || line.sent_ms))} ago`);
+    setSaid(p.error, line.error ?? "it was given up without a word");
+    setSaid(p.text, line.text ?? "");
+    set(p.tries, `${attempts.length} attempt${attempts.length === 1 ? "" : "s"}`);
+    keyed(p.history, attempts.map((attempt, n) => ({ ...attempt, n })), (a) => a.n, (a) => el("li", { said: `${a.agent ?? "nobody"}, ${a.claimed_at.slice(11, 19)}, for ${span(Date.parse(a.ended_at) - Date.parse(a.claimed_at))}: ${plain(a.error ?? "no word")}` }), () => {});
+  }
+
+  choose(id, on) {
+    if (on) this.chosen.add(id);
+    else this.chosen.delete(id);
+    this.count();
+  }
+
+  chooseAll() {
+    this.chosen = new Set(this.all.checked ? this.letters.map(({ line }) => line.id) : []);
+    for (const card of this.list.children) card.parts.check.checked = this.chosen.has(card.dataset.id);
+    this.count();
+  }
+
+  count() {
+    const n = this.chosen.size;
+    this.back.disabled = this.drop.disabled = n === 0;
+    set(this.back, n ? `Put ${n} back` : "Put back");
+    set(this.drop, n ? `Drop ${n}` : "Drop");
+    this.all.checked = n > 0 && n === (this.letters?.length ?? 0);
+  }
+
+  async act(how) {
+    if (await how([...this.chosen])) this.chosen.clear();
+  }
+}

@@ -1,0 +1,111 @@
+// Asking the person, and telling it: dialogs and short notes.
+import { byId, el } from "./dom.js";
+import { get, post } from "./api.js";
+
+export function toast(text, bad = false) {
+  const note = el(bad ? "div.bad" : "div", null, text);
+  byId("toasts").append(note);
+  setTimeout(() => note.remove(), bad ? 7000 : 3500);
+}
+
+/** Show a form in the dialog. Resolves with its values, or null when it was left. `act` may fail: its sentence is shown. */
+function ask(title, body, { yes, danger = false, act = async (values) => values }) {
+  const dialog = byId("dialog");
+  const fault = el("p.fault", { hidden: true, role: "alert" });
+  const sure = el(danger ? "button.danger.sure" : "button.primary", { type: "submit" }, yes);
+  const form = el("form", { method: "dialog" }, el("h2", null, title), ...body, fault, el("div.ends", null, el("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), sure));
+  return new Promise((resolve) => {
+    let result = null;
+    form.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      sure.disabled = true;
+      try {
+        result = await act(Object.fromEntries(new FormData(form)));
+        dialog.close();
+      } catch (error) {
+        fault.textContent = error.message;
+        fault.hidden = false;
+        sure.disabled = false;
+      }
+    });
+    form.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
+    });
+    dialog.onclose = () => resolve(result);
+    dialog.replaceChildren(form);
+    dialog.showModal();
+    (form.querySelector("input, textarea") ?? sure).focus();
+  });
+}
+
+/** Ask before something is done that cannot be undone, or that others will notice. */
+export function confirm(title, text, yes, act, danger = true) {
+  return ask(title, [el("p.soft", null, text)], { yes, danger, act });
+}
+
+export async function compose(about, to = "") {
+  let known = [];
+  try {
+    known = (await get("/api/views/agents")).agents.map((agent) => agent.name);
+  } catch {
+    /* a list of names is only a help */
+  }
+  const names = el("datalist", { id: "names" }, ...known.map((name) => el("option", { value: name })));
+  const sent = await ask(
+    "Write a message",
+    [
+      el("p.soft", null, `It goes out in the name of ${about.name}, in the lane of people: agents see that a human wrote it.`),
+      el("div.pair", null, el("label", null, "To", (() => {
+        const input = el("input", { name: "to", value: to, placeholder: "an agent; empty for whoever is free", autocomplete: "off" });
+        input.setAttribute("list", "names");
+        return input;
+      })()), el("label", null, "Channel", el("input", { name: "channel", value: "general", required: true, autocomplete: "off" }))),
+      el("div.pair", null, el("label", null, "Type", el("input", { name: "type", value: "message", required: true, autocomplete: "off" })), el("label", null, "Priority, 10 is first", el("input", { name: "priority", type: "number", min: "1", max: "10", value: "5" }))),
+      el("label", null, "Text, or a JSON object", el("textarea", { name: "text", rows: 5, required: true })),
+      el("label.check", null, el("input", { type: "checkbox", name: "new" }), "also if nobody of that name was ever here"),
+      names,
+    ],
+    {
+      yes: "Send",
+      act: (values) =>
+        post("/api/send", {
+          to: values.to.trim() || null,
+          channel: values.channel.trim(),
+          type: values.type.trim(),
+          priority: Number(values.priority),
+          payload: payloadOf(values.text),
+          new: values.new === "on",
+        }),
+    },
+  );
+  if (sent) toast("Sent.");
+}
+
+function payloadOf(text) {
+  if (!text.trimStart().startsWith("{")) return { text };
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Error(`the text begins with a brace but is not a JSON object (${error.message})`);
+  }
+}
+
+export function keys() {
+  const list = [
+    ["1 – 6", "open a view"],
+    ["↑ ↓ or j k", "go from message to message"],
+    ["Enter", "open the message"],
+    ["Esc", "close it"],
+    ["/", "find text"],
+    ["Space", "play what is kept, or stop"],
+    ["l", "back to now"],
+    ["w", "write a message"],
+    ["?", "this list"],
+  ];
+  const dialog = byId("dialog");
+  dialog.onclose = null;
+  dialog.replaceChildren(
+    el("form", { method: "dialog" }, el("h2", null, "Keys"), el("dl", null, ...list.flatMap(([key, what]) => [el("dt", null, key), el("dd", null, what)])), el("div.ends", null, el("button.primary", null, "Close"))),
+  );
+  dialog.showModal();
+}

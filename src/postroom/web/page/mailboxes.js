@@ -1,0 +1,93 @@
+// What waits for whom, and how the last hour was.
+import { el, keyed, nothing, set, setSaid, svg } from "./dom.js";
+import { channelName, count, now, rate, span } from "./text.js";
+
+const LATE_MS = 60000;
+const [W, H] = [120, 36];
+
+export class Mailboxes {
+  constructor(section) {
+    this.head = el("p", null, "");
+    this.list = el("div.boxes");
+    this.none = nothing("mailboxes", "No mail", "Mailboxes appear when something is sent.");
+    section.append(el("div.head", null, el("h1", null, "Mailboxes"), this.head), this.list, this.none);
+  }
+
+  show({ mailboxes, more }) {
+    const waiting = mailboxes.reduce((sum, box) => sum + box.depth, 0);
+    set(this.head, `${count(waiting)} waiting · the last hour, a point a minute${more ? ` · and ${more} more mailboxes` : ""}`);
+    this.none.hidden = mailboxes.length > 0;
+    keyed(this.list, mailboxes, (box) => `${box.to_agent ?? ""}\n${box.channel}`, () => this.card(), (card, box) => this.update(card, box));
+  }
+
+  card() {
+    const p = {
+      name: el("b"), channel: el("small"), depth: el("span"), oldest: el("small"),
+      deep: new Plot("waiting", "--notified"), flow: new Plot("in and out", "--stored", true), wait: new Plot("wait", "--claimed"),
+    };
+    const card = el("article.card.mailbox", null, el("div.who", null, p.name, p.channel), el("div.depth", null, p.depth, p.oldest), p.deep.figure, p.flow.figure, p.wait.figure);
+    card.parts = p;
+    return card;
+  }
+
+  update(card, box) {
+    const p = card.parts;
+    card.dataset.box = `${box.to_agent ?? ""}#${box.channel}`;
+    const age = box.oldest_ms === null ? 0 : now() - box.oldest_ms;
+    setSaid(p.name, box.to_agent ?? `# ${channelName(box.channel)}`);
+    setSaid(p.channel, box.to_agent === null ? "for whoever is free" : `# ${channelName(box.channel)}`);
+    set(p.depth, count(box.depth));
+    set(p.oldest, box.depth ? `oldest ${span(age)}` : "empty");
+    p.depth.parentElement.classList.toggle("late", box.depth > 0 && age > LATE_MS);
+    const { plot } = box;
+    p.deep.draw(plot.depth, null, `at most ${count(Math.max(0, ...plot.depth.filter((n) => n !== null)))}`);
+    p.flow.draw(plot.came, plot.went, `${rate(box.in_per_s)} in · ${rate(box.out_per_s)} out /s`);
+    p.wait.draw(plot.wait_p95_ms, null, box.wait_p50_ms === null ? "–" : `${span(box.wait_p50_ms)} · p95 ${span(box.wait_p95_ms)} · p99 ${span(box.wait_p99_ms)}`);
+  }
+}
+
+/** An hour as a small line; gaps where nothing is known. */
+class Plot {
+  constructor(name, colour, two = false) {
+    this.says = el("b");
+    this.area = svg("path", { class: "area" });
+    this.path = svg("path", { class: "path" });
+    this.second = two ? svg("path", { class: "second" }) : null;
+    this.figure = el("figure.plot", null, el("figcaption", null, name, this.says),
+      svg("svg", { viewBox: `0 0 ${W} ${H}`, preserveAspectRatio: "none", "aria-hidden": "true" }, svg("path", { class: "base", d: `M0 ${H}H${W}` }), this.area, this.path, ...(two ? [this.second] : [])));
+    this.figure.style.setProperty("--p", `var(${colour})`);
+  }
+
+  draw(points, others, says) {
+    set(this.says, says);
+    const shape = JSON.stringify([points, others]);
+    if (shape === this.shape) return;
+    this.shape = shape;
+    const most = Math.max(1, ...points.filter((n) => n !== null), ...(others ?? []));
+    const line = path(points, most);
+    this.path.setAttribute("d", line.d);
+    this.area.setAttribute("d", line.area);
+    this.second?.setAttribute("d", path(others, most).d);
+  }
+}
+
+function path(points, most) {
+  let d = "";
+  let area = "";
+  let open = false;
+  const x = (n) => ((n / (points.length - 1)) * W).toFixed(1);
+  points.forEach((value, n) => {
+    if (value === null) {
+      if (open) area += `L${x(n - 1)} ${H}Z`;
+      open = false;
+      return;
+    }
+    const y = (H - 1 - (value / most) * (H - 4)).toFixed(1);
+    const alone = !open && points[n + 1] == null;
+    d += alone ? `M${x(n - 0.35)} ${y}H${x(n + 0.35)}` : `${open ? "L" : "M"}${x(n)} ${y}`;
+    area += open ? `L${x(n)} ${y}` : `M${x(n)} ${H}L${x(n)} ${y}`;
+    open = true;
+  });
+  if (open) area += `L${x(points.length - 1)} ${H}Z`;
+  return { d, area };
+}

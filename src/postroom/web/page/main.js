@@ -1,0 +1,211 @@
+// The page: which view is open, and the one stream through which everything comes.
+import { byId, el, icon, set } from "./dom.js";
+import { get } from "./api.js";
+import { count, setNow } from "./text.js";
+import { Conversation } from "./conversation.js";
+import { Detail } from "./detail.js";
+import { Agents } from "./agents.js";
+import { Mailboxes } from "./mailboxes.js";
+import { Board } from "./board.js";
+import { Sessions } from "./sessions.js";
+import { DeadLetters } from "./dead.js";
+import { compose, keys, toast } from "./dialogs.js";
+
+const VIEWS = ["conversation", "agents", "mailboxes", "board", "sessions", "dead"];
+const HIDDEN_MS = 20000; // a page that nobody sees lets go of the stream after this time
+
+class Page {
+  constructor(about) {
+    this.about = about;
+    this.cursor = null;
+    this.stream = null;
+    this.detail = new Detail(about, { onReveal: (id) => this.reveal(id), onClose: () => this.conversation.diagram.choose(null) });
+    const open = (id) => this.open(id);
+    this.conversation = new Conversation(about, { onPick: open, onMode: (how) => this.say(how) });
+    this.views = {
+      agents: new Agents(byId("view-agents"), { open }),
+      mailboxes: new Mailboxes(byId("view-mailboxes")),
+      board: new Board(byId("view-board")),
+      sessions: new Sessions(byId("view-sessions"), { onPick: () => this.join() }),
+      dead: new DeadLetters(byId("view-dead"), { open }),
+    };
+    set(byId("room"), about.room);
+    byId("room").title = about.room;
+    this.wire();
+  }
+
+  wire() {
+    for (const tab of byId("tabs").children) tab.addEventListener("click", () => (location.hash = tab.dataset.view));
+    addEventListener("hashchange", () => this.turn());
+    byId("write").addEventListener("click", () => compose(this.about));
+    byId("help").addEventListener("click", keys);
+    byId("theme").addEventListener("click", turnTheme);
+    addEventListener("keydown", (event) => this.key(event));
+    let hiding = 0;
+    document.addEventListener("visibilitychange", () => {
+      clearTimeout(hiding);
+      if (document.hidden) hiding = setTimeout(() => this.leave(), HIDDEN_MS);
+      else if (!this.stream) this.join();
+    });
+  }
+
+  get view() {
+    const [name] = location.hash.slice(1).split("/");
+    return VIEWS.includes(name) ? name : "conversation";
+  }
+
+  turn() {
+    for (const tab of byId("tabs").children) {
+      const chosen = tab.dataset.view === this.view;
+      tab.setAttribute("aria-selected", String(chosen));
+      tab.tabIndex = chosen ? 0 : -1;
+    }
+    for (const name of VIEWS) byId(`view-${name}`).hidden = name !== this.view;
+    document.title = `${byId("tabs").querySelector(`[data-view="${this.view}"] span`).textContent} · Postroom`;
+    if (this.view === "conversation") this.conversation.diagram.relay();
+    this.join();
+  }
+
+  // The stream
+
+  async join() {
+    this.leave();
+    const turn = (this.joining = {});
+    try {
+      if (this.cursor === null) this.cursor = await this.conversation.begin();
+    } catch (error) {
+      this.lost(error);
+      return;
+    }
+    if (turn !== this.joining) return; // another view was opened meanwhile
+    const words = new URLSearchParams({ after: this.cursor });
+    if (this.view !== "conversation") words.set("view", this.view);
+    if (this.view === "sessions") words.set("pick", this.views.sessions.picked);
+    const stream = (this.stream = new EventSource(`/api/live?${words}`));
+    const on = (name, take) => stream.addEventListener(name, (event) => stream === this.stream && take(JSON.parse(event.data), event));
+    on("frame", (frame, event) => this.frame(frame, event.lastEventId));
+    on("pulse", (pulse) => this.pulse(pulse));
+    on("view", (data) => this.views[data.view]?.show(data));
+    stream.addEventListener("open", () => this.say(this.conversation.isPast ? "past" : "live"));
+    stream.addEventListener("error", () => {
+      if (stream !== this.stream) return;
+      if (stream.readyState === EventSource.CLOSED) this.refused();
+      else this.say("lost");
+    });
+  }
+
+  leave() {
+    this.stream?.close();
+    this.stream = null;
+  }
+
+  /** The server does not take up from there (the cursor expired, it was started anew): begin from what is there now. */
+  refused() {
+    this.leave();
+    this.cursor = null;
+    this.say("lost");
+    clearTimeout(this.again);
+    this.again = setTimeout(() => this.join(), 1500);
+  }
+
+  lost(error) {
+    this.say("lost");
+    if (error.status === 401) {
+      toast("This page's key is no longer right. Open the address that `postroom web` printed.", true);
+      return;
+    }
+    clearTimeout(this.again);
+    this.again = setTimeout(() => this.join(), 1500);
+  }
+
+  frame({ lines, jumped }, cursor) {
+    if (jumped) {
+      // join anew: what comes while the latest are fetched would otherwise be put beside them, and be lost
+      this.cursor = null;
+      this.join();
+      return;
+    }
+    this.cursor = cursor;
+    if (lines.length) {
+      this.conversation.take(lines);
+      this.detail.changed(lines);
+    }
+  }
+
+  pulse(pulse) {
+    setNow(pulse.time_ms);
+    this.conversation.pulse(pulse);
+    const totals = Object.entries(pulse.states).filter(([state]) => ["stored", "claimed", "acked", "answered", "dead"].includes(state));
+    const shown = totals.map(([state, n]) => `${state} ${n}`).join();
+    if (shown !== this.totals) {
+      this.totals = shown;
+      byId("totals").replaceChildren(
+        ...totals.map(([state, n]) => el(`span.look-${state}`, { title: `${state}: ${n}` }, icon(state), el("b", null, count(n)), state)),
+      );
+      set(byId("dead-count"), pulse.states.dead ? count(pulse.states.dead) : "");
+    }
+  }
+
+  say(how) {
+    byId("live").dataset.how = how;
+    set(byId("live").lastElementChild, { live: "live", past: "in the past", lost: "reconnecting" }[how] ?? how);
+  }
+
+  // Going about
+
+  open(id) {
+    this.detail.open(id);
+  }
+
+  reveal(id) {
+    location.hash = "conversation";
+    if (!this.conversation.diagram.reveal(id)) toast("That message is further back than what is loaded: use the time slider.");
+    this.conversation.diagram.choose(id, true);
+  }
+
+  key(event) {
+    const field = event.target.closest?.("input, textarea, select, dialog");
+    // the focus may stay in a dialog for a moment after it was closed
+    const typing = field && (!field.closest("dialog") || byId("dialog").open);
+    if (event.key === "Escape" && !byId("dialog").open) {
+      if (typing) event.target.blur();
+      else this.detail.close();
+      return;
+    }
+    if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+    const number = Number(event.key);
+    if (number >= 1 && number <= VIEWS.length) location.hash = VIEWS[number - 1];
+    else if (event.key === "/") {
+      location.hash = "conversation";
+      byId("f-text").focus();
+    } else if (event.key === "?") keys();
+    else if (event.key === "w") compose(this.about);
+    else if (event.key === "l") this.conversation.toNow();
+    else if (event.key === " " && this.view === "conversation" && !event.target.closest?.("button")) this.conversation.playOrStop();
+    else if (["ArrowDown", "ArrowUp", "j", "k"].includes(event.key) && this.view === "conversation" && event.target === document.body) {
+      byId("scroll").focus();
+      this.conversation.diagram.key(event);
+    } else return;
+    event.preventDefault();
+  }
+}
+
+function turnTheme() {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  localStorage.setItem("postroom-theme", root.dataset.theme);
+}
+
+async function begin() {
+  const kept = localStorage.getItem("postroom-theme");
+  if (kept === "light" || kept === "dark") document.documentElement.dataset.theme = kept;
+  // the key is in a cookie by now: it need not stand in the address, and not in the history
+  if (location.search) history.replaceState(null, "", location.pathname + location.hash);
+  const about = await get("/api/about");
+  setNow(about.now_ms);
+  const page = new Page(about);
+  page.turn();
+}
+
+begin().catch((error) => toast(error.message, true));

@@ -1,0 +1,151 @@
+"""Server-sent events: what the page follows, and what other programs do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+import msgspec
+
+from postroom.errors import RoomClosed, RoomError
+
+from .follower import MAX_CHANGES
+from .hub import Hub
+from .lines import folded
+from .reading import event_data
+from .views import VIEWS
+
+#: A view is looked at this often, in seconds, although nothing happened (processes end, leases run); and not more often than this.
+LOOK_S: Final = 1.0
+LEAST_GAP_S: Final = 0.25
+#: Looking may take this share of the time, no more.
+MAX_SHARE: Final = 0.1
+#: A program that follows gets so many changes at a time.
+WHOLE_PAGE: Final = 100
+#: Something is said in this time, so that a dead connection is noticed.
+COMMENT_S: Final = 15.0
+
+_encode = msgspec.json.Encoder().encode
+
+
+def event(name: str, data: bytes, number: int | None = None) -> bytes:
+    """One event. JSON has no line breaks of its own."""
+    id = b"" if number is None else b"id: %d\n" % number
+    return b"%sevent: %s\ndata: %s\n\n" % (id, name.encode(), data)
+
+
+def frame_event(number: int, lines: bytes, count: int, *, jumped: bool) -> bytes:
+    """The frame of a page. `jumped`: look anew."""
+    flag = b"true" if jumped else b"false"
+    return event("frame", b'{"count":%d,"jumped":%s,"lines":%s}' % (count, flag, lines), number)
+
+
+class _Looks:
+    """When a page's view is looked at next."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._looked = 0.0
+        self._gap_s = 0.0
+        self.dirty = True
+        self.last = b""
+
+    def due_s(self) -> float:
+        """In how many seconds."""
+        span_s = max(self._gap_s, LEAST_GAP_S if self.dirty else LOOK_S)
+        return max(0.0, self._looked + span_s - self._loop.time())
+
+    def looked(self, began: float) -> None:
+        self._looked = self._loop.time()
+        self._gap_s = (self._looked - began) / MAX_SHARE
+        self.dirty = False
+
+
+async def live(hub: Hub, after: int | None, view: str, pick: str) -> AsyncIterator[bytes]:
+    """What an open page follows: frames from a number (or from now) on, the figures at its top once a second, and one of the views."""
+    loop = asyncio.get_running_loop()
+    subscriber, end = await hub.subscribe()
+    try:
+        yield b"retry: 1000\n\n"
+        yield await hub.ask(_caught_up, hub, after)
+        pulse, look = _Looks(loop), _Looks(loop)
+        while not hub.closing.is_set():
+            if pulse.due_s() == 0:
+                began = loop.time()
+                with_figures = await _pulse(hub)
+                pulse.looked(began)
+                yield with_figures
+            if view in VIEWS and look.due_s() == 0:
+                began = loop.time()
+                data = await _look(hub, view, pick)
+                look.looked(began)
+                if data and data != look.last:
+                    look.last = data
+                    yield event("view", data)
+            due_s = min(pulse.due_s(), look.due_s() if view in VIEWS else LOOK_S)
+            try:
+                async with asyncio.timeout(max(0.01, due_s)):
+                    await subscriber.stirred.wait()
+            except TimeoutError:
+                continue
+            for frame in subscriber.take():
+                look.dirty = True
+                if frame.changes:
+                    yield frame_event(frame.number, frame.lines, frame.changes, jumped=frame.jumped)
+    finally:
+        end()
+
+
+def _caught_up(hub: Hub, after: int | None) -> bytes:
+    """What happened between a number and now, as one frame."""
+    if after is None:
+        return frame_event(hub.room.cursor(), b"[]", 0, jumped=False)
+    changes = hub.room.events(after, MAX_CHANGES)
+    if len(changes) >= MAX_CHANGES:
+        return frame_event(hub.room.cursor(), b"[]", len(changes), jumped=True)
+    number = changes[-1].number if changes else after
+    return frame_event(number, _encode(folded(changes)), len(changes), jumped=False)
+
+
+async def _pulse(hub: Hub) -> bytes:
+    try:
+        return event("pulse", _encode(await hub.ask(hub.views.pulse)))
+    except RoomClosed:
+        raise
+    except RoomError:  # busy, or its servers are away: the next one will do
+        return b": later\n\n"
+
+
+async def _look(hub: Hub, view: str, pick: str) -> bytes:
+    try:
+        return _encode({"view": view, "pick": pick, **await hub.ask(hub.views.look, view, pick)})
+    except RoomClosed:
+        raise
+    except RoomError:
+        return b""
+
+
+async def whole(hub: Hub, after: int) -> AsyncIterator[bytes]:
+    """What another program follows: every change after a number with its whole envelope, each as an event of its own.
+
+    It reads the feed at its own pace, so nothing is left out however slow it is, but what the feed itself folds.
+    """
+    subscriber, end = await hub.subscribe()
+    try:
+        yield b"retry: 1000\n\n"
+        while not hub.closing.is_set():
+            subscriber.take()
+            changes = await hub.ask(hub.room.events, after, WHOLE_PAGE)
+            for change in changes:
+                yield event("change", _encode(event_data(change)), change.number)
+                after = change.number
+            if len(changes) >= WHOLE_PAGE:
+                continue
+            try:
+                async with asyncio.timeout(COMMENT_S):
+                    await subscriber.stirred.wait()
+            except TimeoutError:
+                yield b": still here\n\n"
+    finally:
+        end()
