@@ -32,8 +32,8 @@ FILES = tuple(
     for part in ("_names", "_tree", "_log", "_message", "_room", "_board", "_intake", "_waiter", "_readme", "")
 )
 ROOM = (
-    *("desk", "inbox", "received", "ahead", "receipts", "artifacts", "presence", *BOARD),
-    *("asking", "serving", "upkeep", "agent", *SESSION, "room", "patterns", "opening", "worker_process"),
+    *("desk", "inbox", "received", "ahead", "receipts", "artifacts", "presence", "identity", *BOARD),
+    *("asking", "serving", "upkeep", "agent", *SESSION, "room", "causes", "patterns", "opening", "worker_process"),
 )
 
 #: The table of the design. Stores stand on one line, yet never import each other (see STORES).

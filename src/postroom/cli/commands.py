@@ -99,6 +99,17 @@ COMMANDS: Final[dict[str, Command]] = {
     "as": Command(
         "run_as", "run a program as an agent", ("postroom as bob -- python worker.py --fast",), function="run_as"
     ),
+    "agent": Command(
+        "tokens",
+        "make and take back the tokens that prove an agent's name",
+        (
+            "postroom agent add bob",
+            "postroom agent add bob --file ~/.config/postroom/bob.token",
+            "postroom agent add me --human",
+            "postroom agent revoke bob",
+            "postroom agent list",
+        ),
+    ),
     "board": Command(
         "board",
         "the tasks of the room: add, claim, report, list",
@@ -146,5 +157,5 @@ GROUPS: Final = (
     ("Tasks and files", ("board", "reserve", "unreserve")),
     ("Looking, which changes nothing", ("status", "top", "agents", "mailboxes", "peek", "receipt", "dead", "sql")),
     ("Sessions", ("session",)),
-    ("Rooms", ("init", "doctor", "requeue", "replay", "as", "demo", "bench", "completion")),
+    ("Rooms", ("init", "doctor", "requeue", "replay", "as", "agent", "demo", "bench", "completion")),
 )
