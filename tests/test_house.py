@@ -31,6 +31,7 @@ PUBLIC_NAMES = """
     PostroomError InvalidMessage TooManyHops RateLimited IdentityRefused UnknownMessage NoMail ReceiveTimeout NotAcked
     UnknownTask DependencyCycle WrongDirection ReservationConflict
     AskFailed PeerGone Refused NotAnswered AskTimeout CircuitOpen
+    Evaluation ModelError ModelMissing ModelTimeout
     RoomError RoomNotFound RoomClosed RoomBusy RoomUnsafe RoomDamaged RoomUnreachable OutcomeUnknown
 """.split()
 

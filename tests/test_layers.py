@@ -39,12 +39,13 @@ ROOM = (
 #: The table of the design. Stores stand on one line, yet never import each other (see STORES).
 LAYERS = (
     ("facts", ("errors", "states", "clock", "message", "config", "platform")),
-    ("contracts", ("store", "hooks", "retry", "limits", "fork_server", "processes")),
+    ("contracts", ("store", "hooks", "retry", "limits", "fence", "fork_server", "processes")),
     ("stores", ("bells", *TABLES, *MEMORY, *FILES, *SQLITE, "stores")),
     (
         "objects",
         (*ROOM, "communications", "aio_waiting", "worker_thread", "aio_calls", "aio_serving", "aio_board", "aio"),
     ),
+    ("running", ("evaluation", "inference")),
     ("doors", ("testing", "bench", "cli", "__main__")),
 )
 
@@ -55,7 +56,7 @@ STORE_OF = {module: store[-1] for store in STORES for module in store}
 #: Where each package that others wrote may appear. The standard library may appear everywhere.
 THIRD_PARTY = {
     "apsw": ("stores.sqlite_file", "bench.peers.bare_apsw"),
-    "msgspec": ("message", "config", "store", "stores", "testing", "bench", "cli"),
+    "msgspec": ("message", "config", "store", "stores", "evaluation", "inference", "testing", "bench", "cli"),
     "rich": ("cli",),
     "hypothesis": ("testing",),
     "pytest": ("testing",),

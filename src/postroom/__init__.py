@@ -32,6 +32,9 @@ if TYPE_CHECKING:
         Fault,
         IdentityRefused,
         InvalidMessage,
+        ModelError,
+        ModelMissing,
+        ModelTimeout,
         NoMail,
         NotAcked,
         NotAnswered,
@@ -58,6 +61,7 @@ if TYPE_CHECKING:
         UnknownTask,
         WrongDirection,
     )
+    from .evaluation import Evaluation
     from .held_task import HeldTask
     from .limits import CircuitBreaker, CircuitState, TokenBucket
     from .mailbox import Mailbox, Mailroom
@@ -84,6 +88,8 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "Session", "Mailroom", "Mailbox", "worker", "Worker", "WorkerCall", "Failure",
     # tasks and files
     "Board", "Task", "HeldTask", "Reservation", "Reserved", "patterns",
+    # personas that judge messages
+    "Evaluation",
     # the plain broker
     "CommunicationSystem", "Message", "TokenBucket", "CircuitBreaker", "CircuitState",
     # errors; errors.py draws the tree
@@ -93,6 +99,7 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "NoMail", "ReceiveTimeout", "NotAcked",
     "AskFailed", "PeerGone", "Refused", "NotAnswered", "AskTimeout",
     "CircuitOpen",
+    "ModelError", "ModelMissing", "ModelTimeout",
     "SessionFailed", "Deadlock", "SessionEnded", "UnknownSession", "NotStartable",
     "RoomError", "RoomNotFound", "RoomClosed", "RoomBusy", "RoomUnsafe", "RoomDamaged", "RoomUnreachable",
     "OutcomeUnknown",
@@ -117,6 +124,7 @@ _HOMES: Final = {
     "held_task": ("HeldTask",),
     "tasks": ("Task",),
     "reservations": ("Reservation", "Reserved"),
+    "evaluation": ("Evaluation",),
     "communications": ("CommunicationSystem", "Message"),
     "limits": ("TokenBucket", "CircuitBreaker", "CircuitState"),
 }

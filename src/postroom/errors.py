@@ -19,6 +19,9 @@ PostroomError
 │   ├── NotAnswered                  the one asked ended the message without answering it
 │   └── AskTimeout (TimeoutError)    no answer in time
 ├── CircuitOpen                      a circuit breaker is open: the call was not made
+├── ModelError                       a language model did not do what was asked
+│   ├── ModelMissing                 there is none: not set, or its program or server is not there; says how to set one
+│   └── ModelTimeout (TimeoutError)  it did not answer in time
 ├── SessionFailed                    somebody in the session failed, and with it everybody
 │   └── Deadlock                     all members of the session waited for each other
 ├── WorkerTraceback                  what a SessionFailed was caused by, in a worker's own words
@@ -157,6 +160,18 @@ class AskTimeout(AskFailed, TimeoutError):
 
 class CircuitOpen(PostroomError):
     """The circuit breaker is open: the call was not made."""
+
+
+class ModelError(PostroomError):
+    """A language model did not do what was asked."""
+
+
+class ModelMissing(ModelError):
+    """There is no language model to ask; the sentence says how to set one."""
+
+
+class ModelTimeout(ModelError, TimeoutError):
+    """The language model did not answer in time."""
 
 
 class SessionFailed(PostroomError):

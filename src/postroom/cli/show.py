@@ -7,27 +7,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-#: Spaces and joiners that only shape text; emoji need the joiner.
-_KEEP: Final = frozenset("\u00a0\u1680\u2002\u2003\u2009\u200c\u200d\u202f\u205f\u3000")
-
-
-def visible(text: str, keep: str = "") -> str:
-    """The text with control characters, terminal sequences and marks of direction written out, as in Python's source."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in _KEEP or c in keep else _written_out(c) for c in text)
-
-
-def _written_out(char: str) -> str:
-    short = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(char)
-    number = ord(char)
-    return short or (
-        f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}" if number < 65536 else f"\\U{number:08x}"
-    )
+from postroom.fence import KEPT
+from postroom.fence import visible as visible  # noqa: PLC0414  commands say show.visible
 
 
 def write(text: str) -> None:
@@ -40,7 +25,7 @@ def document(value: object) -> None:
     text = msgspec.json.encode(value).decode()
     if sys.stdout.isatty() and not text.isprintable():
         # JSON leaves most of these as they are, and a terminal obeys them; inside JSON they can stand only in strings
-        text = "".join(c if c.isprintable() or c in _KEEP else _json_escape(c) for c in text)
+        text = "".join(c if c.isprintable() or c in KEPT else _json_escape(c) for c in text)
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

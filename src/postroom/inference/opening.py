@@ -1,0 +1,61 @@
+"""From a spec to a model: "ollama:llama3.2:3b", "openai:qwen@http://127.0.0.1:8080/v1", "claude", "codex", "mock:7"."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from postroom.errors import ModelMissing
+
+from .model import Model
+
+MODEL_VARIABLE: Final = "POSTROOM_MODEL"
+OLLAMA_VARIABLE: Final = "OLLAMA_HOST"
+#: What a server of Ollama is asked for when only its address is known.
+OLLAMA_MODEL: Final = "llama3.2:3b"
+
+#: Variables that tell that we run inside an agent program, and the spec of that program. Codex gives its plug-ins some of
+#: Claude's names too, but not CLAUDECODE.
+_HOSTS: Final = (
+    ("CLAUDECODE", "claude"),
+    ("CODEX_THREAD_ID", "codex"),
+    ("CODEX_SESSION_ID", "codex"),
+    ("PLUGIN_ROOT", "codex"),
+    ("CLAUDE_PLUGIN_ROOT", "claude"),
+)
+
+HOW: Final = (
+    "Set POSTROOM_MODEL to one of ollama:NAME[@URL], openai:NAME@URL, claude[:MODEL], codex[:MODEL], mock[:SEED]"
+    " (for example POSTROOM_MODEL=ollama:llama3.2:3b), or OLLAMA_HOST to the address of an Ollama server."
+)
+
+
+def default_spec(environ: Mapping[str, str] | None = None) -> str:
+    """The spec that the surroundings ask for: POSTROOM_MODEL, else the agent program around us, else OLLAMA_HOST.
+
+    Raises ModelMissing, with a sentence that says how to set one, when there is none of them.
+    """
+    env = os.environ if environ is None else environ
+    if env.get(MODEL_VARIABLE):
+        return env[MODEL_VARIABLE]
+    for variable, spec in _HOSTS:
+        if env.get(variable):
+            return spec
+    if env.get(OLLAMA_VARIABLE):
+        return f"ollama:{OLLAMA_MODEL}"
+    raise ModelMissing(f"No language model is set. {HOW}")
+
+
+def open_model(spec: str | None = None) -> Model:
+    """A model by its spec; None is `default_spec()`. Nothing is asked or connected to yet.
+
+    Raises ModelMissing for a spec that names none; an optional package that is not installed is named.
+    """
+    spec = default_spec() if spec is None else spec
+    kind, _, name = spec.partition(":")
+    if kind == "mock":
+        from .mock_model import MockModel
+
+        return MockModel(name)
+    raise ModelMissing(f"{spec!r} is not a language model. {HOW}")
