@@ -31,8 +31,21 @@ FILES = tuple(
     f"stores.files{part}"
     for part in ("_names", "_tree", "_log", "_message", "_room", "_board", "_intake", "_waiter", "_readme", "")
 )
+MCP = ("mcp_tools", "mcp_words", "mcp_desk", "mcp_guard", "mcp_server")
 ROOM = (
-    *("desk", "inbox", "received", "ahead", "receipts", "artifacts", "presence", "identity", *BOARD),
+    *(
+        "desk",
+        "inbox",
+        "received",
+        "ahead",
+        "receipts",
+        "artifacts",
+        "presence",
+        "identity",
+        "hosts",
+        "doorway",
+        *BOARD,
+    ),
     *("asking", "serving", "upkeep", "agent", *SESSION, "room", "causes", "patterns", "opening", "worker_process"),
 )
 
@@ -46,7 +59,7 @@ LAYERS = (
         (*ROOM, "communications", "aio_waiting", "worker_thread", "aio_calls", "aio_serving", "aio_board", "aio"),
     ),
     ("running", ("evaluation", "inference")),
-    ("doors", ("testing", "bench", "cli", "__main__")),
+    ("doors", ("hook", *MCP, "ringer", "testing", "bench", "cli", "__main__")),
 )
 
 #: The modules of each store. They never import another store's, whatever their order.
@@ -56,7 +69,12 @@ STORE_OF = {module: store[-1] for store in STORES for module in store}
 #: Where each package that others wrote may appear. The standard library may appear everywhere.
 THIRD_PARTY = {
     "apsw": ("stores.sqlite_file", "bench.peers.bare_apsw"),
-    "msgspec": ("message", "config", "store", "stores", "evaluation", "inference", "testing", "bench", "cli"),
+    "msgspec": (
+        *("message", "config", "store", "stores", "evaluation", "inference", "testing", "bench", "cli"),
+        *("hook", "mcp_tools", "mcp_words", "mcp_desk", "mcp_server"),
+    ),
+    "mcp": ("mcp_server",),
+    "uvicorn": ("mcp_server",),
     "rich": ("cli",),
     "hypothesis": ("testing",),
     "pytest": ("testing",),

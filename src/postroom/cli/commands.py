@@ -110,6 +110,12 @@ COMMANDS: Final[dict[str, Command]] = {
             "postroom agent list",
         ),
     ),
+    "mcp": Command(
+        "doors",
+        "serve the room to an agent program over MCP",
+        ("postroom mcp --as bob", "postroom mcp --http 8765", "postroom mcp --http 0 --as bob --no-token"),
+    ),
+    "hook": Command("doors", "what hooks of agent programs call", ("postroom hook auto",)),
     "board": Command(
         "board",
         "the tasks of the room: add, claim, report, list",
@@ -157,5 +163,6 @@ GROUPS: Final = (
     ("Tasks and files", ("board", "reserve", "unreserve")),
     ("Looking, which changes nothing", ("status", "top", "agents", "mailboxes", "peek", "receipt", "dead", "sql")),
     ("Sessions", ("session",)),
-    ("Rooms", ("init", "doctor", "requeue", "replay", "as", "agent", "demo", "bench", "completion")),
+    ("Agent programs", ("mcp", "hook", "agent")),
+    ("Rooms", ("init", "doctor", "requeue", "replay", "as", "demo", "bench", "completion")),
 )

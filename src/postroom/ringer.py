@@ -1,0 +1,111 @@
+"""Waking idle agent programs when mail comes, without typing into anybody's terminal.
+
+It runs beside the MCP server of a session. Each kind of program has a door of its own: Claude Code watches a file, which is
+touched; Codex takes a message into its queue. A notice is a pointer, it is sent once for a burst, and only about what is
+still unread and was not told by another door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+from . import aio, doorway
+from .desk import Desk
+from .errors import PostroomError
+from .message import Message
+from .room import Room
+from .store import topic_cells, topic_to
+
+#: What comes within this time is one notice, in seconds.
+SETTLE_S: Final = 0.1
+CODEX_S: Final = 20.0
+READ_WITH: Final = "Read it with the postroom inbox tool, then ack."
+
+Ring = Callable[[aio.Room, str, list[Message]], Awaitable[None]]
+
+
+async def ring_for(room: aio.Room, host: str, ring: Ring) -> None:
+    """Wake the sessions of one kind whenever mail comes for them. Ends when cancelled."""
+    ringing: dict[str, asyncio.Task[None]] = {}
+    try:
+        async with room.hints([topic_cells(doorway.CELLS)]) as hints:
+            async for _ in hints:
+                bound = await room.call(lambda room: list(doorway.bound_to(room.desk, host)))
+                for name in bound:
+                    if name not in ringing or ringing[name].done():
+                        ringing[name] = asyncio.create_task(_ring_one(room, name, ring))
+    finally:
+        for task in ringing.values():
+            task.cancel()
+        await asyncio.gather(*ringing.values(), return_exceptions=True)
+
+
+async def _ring_one(room: aio.Room, name: str, ring: Ring) -> None:
+    rung: set[str] = set()
+    async with room.hints([topic_to(name), topic_cells(doorway.CELLS)]) as hints:
+        async for _ in hints:
+            await asyncio.sleep(SETTLE_S)
+            rung = await _look(room, name, ring, rung)
+
+
+async def _look(room: aio.Room, name: str, ring: Ring, rung: set[str]) -> set[str]:
+    """Ring if there is news that was not rung for; returns what was rung for and is still unread."""
+    with suppress(PostroomError, OSError):
+        fresh, waiting = await room.call(lambda room: _news(room, name))
+        if any(message.id not in rung for message in fresh):
+            await ring(room, name, fresh)
+            return {message.id for message in fresh} | (rung & waiting)
+        return rung & waiting
+    return rung
+
+
+def _news(room: Room, name: str) -> tuple[list[Message], set[str]]:
+    desk: Desk = room.desk
+    bound = doorway.look(desk, name)
+    if bound is None or not bound["attended"] or bound["session"] is None:
+        return [], set()
+    return doorway.news(desk, name), {message.id for message in doorway.unread(desk, name)}
+
+
+async def touch_signal(room: aio.Room, name: str, _: list[Message]) -> None:
+    """For Claude Code: change the file that the session watches. Its hook looks again, and tells the model."""
+
+    def touch(inside: Room) -> None:
+        path = doorway.signal_path(inside.url, name)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_text(f"{inside.clock.wall_ms()}\n", encoding="ascii")
+
+    await room.call(touch)
+
+
+async def queue_in_codex(room: aio.Room, name: str, messages: list[Message]) -> None:
+    """For Codex: put a pointer into the queue of the session's thread. Its own words are not in it, only who wrote."""
+    program = os.environ.get("POSTROOM_CODEX") or shutil.which("codex")
+    if program is None:
+        return
+    told = await room.call(lambda room: doorway.tell(room.desk, name, messages, "codex queue"))
+    session = (await room.call(lambda room: doorway.look(room.desk, name)) or {}).get("session")
+    if not told or session is None:
+        return
+    text = doorway.pointer(name, told, READ_WITH)
+    process = await asyncio.create_subprocess_exec(
+        *(program, "queue", "--thread", session, "--message", text),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        status = await asyncio.wait_for(process.wait(), CODEX_S)
+    except TimeoutError:
+        process.kill()
+        status = await process.wait()
+    if status != 0:  # it was not told after all: the next hook will
+        await room.call(lambda room: doorway.untell(room.desk, name, told))
+
+
+RINGS: Final[dict[str, Ring]] = {"claude-code": touch_signal, "codex": queue_in_codex}
