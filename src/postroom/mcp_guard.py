@@ -63,9 +63,9 @@ class Guard:
     def _stranger(self, scope: Scope) -> tuple[int, str]:
         """Why the request does not come from where it must: a status and a sentence; (0, "") when it does."""
         hosts, origins = _values(scope, b"host"), _values(scope, b"origin")
-        if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
+        if len(hosts) != 1 or hosts[0] not in self._hosts:
             return 421, "Invalid Host header: this server answers on loopback alone"
-        if len(origins) > 1 or any(origin.lower() not in self._origins for origin in origins):
+        if len(origins) > 1 or any(origin not in self._origins for origin in origins):
             return 403, "Invalid Origin header: pages of other places are not let in"
         return 0, ""
 

@@ -153,11 +153,13 @@ def test_cancelled_in_the_middle_of_a_claim_the_message_goes_back_uncounted(url:
             await room.agent("bob", transient=True)
             left = threading.Event()
 
+            def leave() -> None:
+                reading.add_done_callback(lambda _: left.set())
+                reading.cancel()
+
             def cancel(_: str, detail: Any) -> None:
                 if detail["deliveries"] and not left.is_set():
-                    loop.call_soon_threadsafe(
-                        lambda: (reading.cancel(), reading.add_done_callback(lambda _: left.set()))
-                    )
+                    loop.call_soon_threadsafe(leave)
                     assert left.wait(20)
 
             room.hooks.on("after_claim", cancel)
