@@ -36,12 +36,12 @@ class Place(NamedTuple):
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("served") / "room"
     with open_room(f"sqlite:{folder}") as room:
-        tokens = [identity.add_token(room.desk, name) for name in ("ada", "bob")]
+        ada, bob = (identity.add_token(room.desk, name) for name in ("ada", "bob"))
         human = identity.add_token(room.desk, "me", human=True)
         for name in ("ada", "bob", "me"):
             room.agent(name, transient=True)
         with http_server(folder) as http:
-            yield Place(http, room, *tokens, human)
+            yield Place(http, room, ada, bob, human)
 
 
 def result(answer: Any) -> Any:

@@ -41,8 +41,8 @@ def test_a_client_of_either_era_sends_reads_and_acks(tmp_path: Path, era: Any) -
                 id = room.agent("ada").send("bob", {"text": "hi"})
                 ticks: list[float] = []
 
-                async def progress(done: float, total: float | None, message: str | None) -> None:
-                    ticks.append(done)
+                async def progress(progress: float, total: float | None, message: str | None) -> None:
+                    ticks.append(progress)
 
                 found = await client.call_tool("inbox", {"wait_s": 20}, progress_callback=progress)
                 assert found.structured_content is not None

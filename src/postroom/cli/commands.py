@@ -110,6 +110,20 @@ COMMANDS: Final[dict[str, Command]] = {
             "postroom agent list",
         ),
     ),
+    "install": Command(
+        "installing",
+        "set up an agent program to use the room",
+        (
+            "postroom install claude-code",
+            "postroom install codex --as reviewer",
+            "postroom install vscode --scope project --dry-run",
+        ),
+    ),
+    "uninstall": Command(
+        "installing",
+        "take it out again, byte for byte",
+        ("postroom uninstall claude-code", "postroom uninstall codex --dry-run"),
+    ),
     "mcp": Command(
         "doors",
         "serve the room to an agent program over MCP",
@@ -163,6 +177,6 @@ GROUPS: Final = (
     ("Tasks and files", ("board", "reserve", "unreserve")),
     ("Looking, which changes nothing", ("status", "top", "agents", "mailboxes", "peek", "receipt", "dead", "sql")),
     ("Sessions", ("session",)),
-    ("Agent programs", ("mcp", "hook", "agent")),
+    ("Agent programs", ("install", "uninstall", "mcp", "hook", "agent")),
     ("Rooms", ("init", "doctor", "requeue", "replay", "as", "demo", "bench", "completion")),
 )
