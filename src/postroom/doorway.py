@@ -171,16 +171,16 @@ def untell(desk: Desk, name: str, messages: list[Message]) -> None:
 
 
 def hold_back(desk: Desk, name: str) -> list[Message]:
-    """What the session should not stop without having read; once for each newest message, then []."""
+    """What the session should not stop without having read; [] when it was held back for just these already."""
     waiting = unread(desk, name)
     if not waiting:
         return []
-    newest = max(message.id for message in waiting)
+    these = f"{max(message.id for message in waiting)} {len(waiting)}"
     held: list[bool] = []
 
     def change(value: Value) -> Value | None:
-        held[:] = [value["held_back"] != newest]
-        return value | {"held_back": newest} if held[0] else None
+        held[:] = [value["held_back"] != these]
+        return value | {"held_back": these} if held[0] else None
 
     _update(desk, name, change)
     return waiting if held and held[0] else []

@@ -99,7 +99,8 @@ class Visit:
             self._note_shown(name)
         if self._event == STOP:
             return self._stop(name)
-        text = self._new_mail(name)
+        # an attended session of Claude Code is woken by its signal: what it is told there starts a turn at once
+        text = "" if self._event == START and self._is_woken() else self._new_mail(name)
         if self._event == START:
             return self._start(name, text)
         if not text:
@@ -120,9 +121,15 @@ class Visit:
         if held:
             lines.append(f"You took {len(held)} and did not end them: {', '.join(held[:5])}. inbox shows them again.")
         more: dict[str, Any] = {}
-        if self._host.name == "claude-code" and _is_attended(os.environ):
-            more["watchPaths"] = [str(doorway.signal_path(self._url, name))]
+        if self._is_woken():
+            signal = doorway.signal_path(self._url, name)
+            signal.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            signal.touch()  # a file in a folder that is not there yet is not watched
+            more["watchPaths"] = [str(signal)]
         return self._say("\n".join(lines), more)
+
+    def _is_woken(self) -> bool:
+        return self._host.name == "claude-code" and _is_attended(os.environ)
 
     def _stop(self, name: str) -> int:
         """Hold the agent back once while unread mail waits."""

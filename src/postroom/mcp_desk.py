@@ -384,14 +384,16 @@ def _waiting(room: Room, agent: str) -> int:
 
 
 def _noting(ids: list[str], agent: str, event: str, detail: str) -> Callable[[Room], None]:
-    """Write an event into the ledgers of messages, once for each detail."""
+    """Write an event into the ledgers of messages: once for each door, and that it was shown once for all."""
 
     def note(room: Room) -> None:
         for id in ids:
             message = room.store.get(id)
             if message is None:
                 continue
-            if not any(entry.event == event and entry.detail == detail for entry in message.ledger):
+            if not any(
+                entry.event == event and (event == "shown" or entry.detail == detail) for entry in message.ledger
+            ):
                 room.store.note(id, event, agent, detail)
 
     return note

@@ -15,7 +15,6 @@ from contextlib import suppress
 from typing import Final
 
 from . import aio, doorway
-from .desk import Desk
 from .errors import PostroomError
 from .message import Message
 from .room import Room
@@ -23,6 +22,9 @@ from .store import topic_cells, topic_to
 
 #: What comes within this time is one notice, in seconds.
 SETTLE_S: Final = 0.1
+#: A ring after which the session was not told is repeated after this, then twice as long, so many times; in seconds.
+AGAIN_S: Final = 1.5
+MAX_TRIES: Final = 5
 CODEX_S: Final = 20.0
 READ_WITH: Final = "Read it with the postroom inbox tool, then ack."
 
@@ -46,30 +48,48 @@ async def ring_for(room: aio.Room, host: str, ring: Ring) -> None:
 
 
 async def _ring_one(room: aio.Room, name: str, ring: Ring) -> None:
+    """Ring when there is news. A ring that nobody heard (the session was not ready yet) is repeated, ever later."""
     rung: set[str] = set()
+    tries = 0
     async with room.hints([topic_to(name), topic_cells(doorway.CELLS)]) as hints:
-        async for _ in hints:
-            await asyncio.sleep(SETTLE_S)
-            rung = await _look(room, name, ring, rung)
+        next_hint = asyncio.ensure_future(anext(hints))
+        try:
+            while True:
+                again_s = AGAIN_S * 2**tries if rung and tries < MAX_TRIES else None
+                done, _ = await asyncio.wait({next_hint}, timeout=again_s)
+                if done:
+                    next_hint.result()
+                    next_hint = asyncio.ensure_future(anext(hints))
+                    await asyncio.sleep(SETTLE_S)
+                fresh = await _look(room, name)
+                if not fresh <= rung or not done:
+                    tries = tries + 1 if fresh <= rung else 0
+                    await _try(ring, room, name, fresh)
+                rung = fresh
+        finally:
+            next_hint.cancel()
+            await asyncio.gather(next_hint, return_exceptions=True)
 
 
-async def _look(room: aio.Room, name: str, ring: Ring, rung: set[str]) -> set[str]:
-    """Ring if there is news that was not rung for; returns what was rung for and is still unread."""
+async def _look(room: aio.Room, name: str) -> set[str]:
+    """The unread messages that the session was not told of."""
+    with suppress(PostroomError):
+        return {message.id for message in await room.call(lambda room: _news(room, name))}
+    return set()
+
+
+async def _try(ring: Ring, room: aio.Room, name: str, fresh: set[str]) -> None:
     with suppress(PostroomError, OSError):
-        fresh, waiting = await room.call(lambda room: _news(room, name))
-        if any(message.id not in rung for message in fresh):
-            await ring(room, name, fresh)
-            return {message.id for message in fresh} | (rung & waiting)
-        return rung & waiting
-    return rung
+        news = await room.call(lambda room: _news(room, name))
+        if fresh and news:  # still unread, at the moment of ringing
+            await ring(room, name, news)
 
 
-def _news(room: Room, name: str) -> tuple[list[Message], set[str]]:
-    desk: Desk = room.desk
-    bound = doorway.look(desk, name)
+def _news(room: Room, name: str) -> list[Message]:
+    bound = doorway.look(room.desk, name)
     if bound is None or not bound["attended"] or bound["session"] is None:
-        return [], set()
-    return doorway.news(desk, name), {message.id for message in doorway.unread(desk, name)}
+        return []
+    return doorway.news(room.desk, name)
 
 
 async def touch_signal(room: aio.Room, name: str, _: list[Message]) -> None:

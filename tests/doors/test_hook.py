@@ -155,6 +155,7 @@ def test_stopping_is_held_back_once_while_mail_waits(room: Room, claude: Session
 
 
 def test_what_came_while_it_was_down_is_told_at_the_start(room: Room, claude: Session) -> None:
+    claude.environment["CLAUDE_CODE_SESSION_ATTENDED"] = "0"  # an attended one is woken by its signal instead
     claude("SessionStart")
     claude("SessionEnd", reason="other")
     id = room.agent("ada").send("claude", {"text": "while you were away"})

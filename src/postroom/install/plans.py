@@ -110,7 +110,8 @@ def _config(wish: Wish) -> Path:
 
 def plugin_files(wish: Wish, folder: Path) -> list[Step]:
     """The plugin that Claude Code and Codex both take."""
-    manifest = {"name": "postroom", "version": __version__, "description": texts.DESCRIPTION, "license": "MIT"}
+    manifest = {"name": "postroom", "version": __version__, "description": texts.DESCRIPTION}
+    manifest |= {"author": {"name": "The Postroom authors"}, "license": "MIT"}
     return [
         Own(folder / ".claude-plugin" / "plugin.json", texts.pretty(manifest)),
         Own(folder / "hooks" / "hooks.json", texts.pretty(texts.claude_hooks(wish.hook))),
