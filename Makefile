@@ -2,6 +2,7 @@
 # make check       the quick look: lint, types, fast tests (at most 90 s)
 # make test        the whole suite
 # make test-long   the storms (minutes; POSTROOM_LONG_SHARE=1/7 runs one seventh of them)
+# make test-agents the real agent programs against a model of our own (installs them from npm, about 1.5 GB, once)
 # make bench       measure Postroom next to its peers (a few minutes; BENCH="--full" for a whole run)
 # make clean       remove what was made here
 #
@@ -12,7 +13,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help demo bench check lint types test test-long clean
+.PHONY: help demo bench check lint types test test-long test-agents clean
 .DELETE_ON_ERROR:
 
 help:
@@ -42,6 +43,18 @@ test: $(STAMP)
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -q -m long
 
+# --force: one of the programs asks for a newer Node than it needs; it is a program of its own.
+AGENTS := .agents-under-test
+
+test-agents: $(STAMP) $(AGENTS)/.installed
+	POSTROOM_AGENTS="$(CURDIR)/$(AGENTS)" $(BIN)/python -m pytest -q -rA tests/agents
+
+$(AGENTS)/.installed: tests/agents/package.json
+	mkdir -p $(AGENTS)
+	cp tests/agents/package.json $(AGENTS)/
+	cd $(AGENTS) && npm install --ignore-scripts --no-audit --no-fund --force
+	@touch $@
+
 # Made anew only when what it is made from changes; the stamp is the last step, so a half-made one is made again.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Postroom needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12")'
@@ -51,5 +64,5 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv $(AGENTS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -113,6 +113,7 @@ class PostroomServer:
             on_list_resources=self._list_resources,
             on_list_resource_templates=self._list_templates,
             on_read_resource=self._read_resource,
+            on_list_prompts=self._list_prompts,
             on_subscribe_resource=self._subscribe,
             on_unsubscribe_resource=self._unsubscribe,
             on_subscriptions_listen=self._listen,
@@ -177,6 +178,9 @@ class PostroomServer:
 
     async def _list_templates(self, _ctx: Context, _params: Any) -> types.ListResourceTemplatesResult:
         return types.ListResourceTemplatesResult(resource_templates=[])
+
+    async def _list_prompts(self, _ctx: Context, _params: Any) -> types.ListPromptsResult:
+        return types.ListPromptsResult(prompts=[])  # some hosts ask, whatever we say that we have
 
     async def _read_resource(self, ctx: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         uri = str(params.uri)
