@@ -144,10 +144,11 @@ def news(desk: Desk, name: str) -> list[Message]:
     return [message for message in unread(desk, name) if message.id not in told]
 
 
-def tell(desk: Desk, name: str, messages: list[Message], how: str) -> list[Message]:
+def tell(desk: Desk, name: str, messages: list[Message], how: str | None) -> list[Message]:
     """The session is told of these now: those of them that are still unread and that nobody else tells it of.
 
-    After: their ledgers say "notified", and by which door; they are not told again while they stay unread.
+    After: they are not told again while they stay unread, and their ledgers say "notified", and by which door. With None
+    they do not say so yet: the caller notes it when the door has taken them (`note`), or takes it back (`untell`).
     """
     fresh: list[Message] = []
 
@@ -159,9 +160,15 @@ def tell(desk: Desk, name: str, messages: list[Message], how: str) -> list[Messa
         return value | {"told": told} if told != value["told"] else None
 
     _update(desk, name, change)
-    for message in fresh:
-        desk.store.note(message.id, "notified", name, how)
+    if how is not None:
+        note(desk, name, fresh, how)
     return fresh
+
+
+def note(desk: Desk, name: str, messages: list[Message], how: str) -> None:
+    """A door has taken a notice of these."""
+    for message in messages:
+        desk.store.note(message.id, "notified", name, how)
 
 
 def untell(desk: Desk, name: str, messages: list[Message]) -> None:

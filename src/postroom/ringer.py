@@ -104,11 +104,11 @@ async def touch_signal(room: aio.Room, name: str, _: list[Message]) -> None:
 
 
 async def queue_in_codex(room: aio.Room, name: str, messages: list[Message]) -> None:
-    """For Codex: put a pointer into the queue of the session's thread. Its own words are not in it, only who wrote."""
+    """For Codex: put a pointer into the queue of the session's thread, as a message of the user's would stand there."""
     program = os.environ.get("POSTROOM_CODEX") or shutil.which("codex")
     if program is None:
         return
-    told = await room.call(lambda room: doorway.tell(room.desk, name, messages, "codex queue"))
+    told = await room.call(lambda room: doorway.tell(room.desk, name, messages, None))
     session = (await room.call(lambda room: doorway.look(room.desk, name)) or {}).get("session")
     if not told or session is None:
         return
@@ -124,7 +124,9 @@ async def queue_in_codex(room: aio.Room, name: str, messages: list[Message]) -> 
     except TimeoutError:
         process.kill()
         status = await process.wait()
-    if status != 0:  # it was not told after all: the next hook will
+    if status == 0:
+        await room.call(lambda room: doorway.note(room.desk, name, told, "codex queue"))
+    else:  # it was not told after all: the next hook will
         await room.call(lambda room: doorway.untell(room.desk, name, told))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from tests.cli.support import clean_environment
 from postroom.opening import open_room
 from postroom.room import Room
 
-from .model_server import ModelServer, mail_agent
+from .model_server import ID, ModelServer, ids_of, mail_agent
 
 collect_ignore_glob = [] if os.environ.get("POSTROOM_AGENTS") else ["test_*.py"]
 
@@ -66,6 +67,38 @@ class World:
             assert time.monotonic() < end, f"{what} did not happen within {timeout_s:g} s"
             time.sleep(0.05)  # what is waited for happens in programs that tell nobody
         return found
+
+
+def inbox_results(world: World) -> list[tuple[str, str]]:
+    """What the model was given, in order: ("read", id) for each message in a result of inbox, ("acked", id) for each ack."""
+    found: list[tuple[str, str]] = []
+    known: set[tuple[int, str]] = set()
+    for seen in world.model.log:
+        for place, turn in enumerate(turn for turn in seen.turns if turn.role == "result"):
+            if (place, turn.text) in known:
+                continue
+            known.add((place, turn.text))
+            found += [("read", id) for id in ids_of(turn)]
+            text = turn.text.replace("\\", "")
+            if '"results"' in text:
+                found += [("acked", id) for id in re.findall(rf'"id":"({ID})","counted":true', text)]
+    return found
+
+
+def check_story(world: World, ids: list[str]) -> None:
+    """None was lost, none was shown again after its ack, and the receipts say what the model's log says."""
+    given = inbox_results(world)
+    acked: set[str] = set()
+    for what, id in given:
+        assert not (what == "read" and id in acked), f"{id} was shown again after its ack"
+        if what == "acked":
+            acked.add(id)
+    read = {id for what, id in given if what == "read"}
+    assert read == set(ids)
+    for id in ids:
+        events = world.events(id)
+        assert (events[0], events[-1]) == ("stored", "acked"), events
+        assert ("shown" in events) == (id in read)
 
 
 @pytest.fixture

@@ -219,11 +219,11 @@ class _Handler(BaseHTTPRequestHandler):
         seen = Seen(time.time(), turns, [tool["name"] for tool in body.get("tools", [])])
         made = self.model.answer(seen) if seen.tools else "ok"
         number = next(self.model.numbers)
-        block: dict[str, Any]
+        part: dict[str, Any]
         if isinstance(made, Call):
-            block = {"type": "tool_use", "id": f"toolu_{number:06d}", "name": made.tool, "input": made.arguments}
+            part = {"type": "tool_use", "id": f"toolu_{number:06d}", "name": made.tool, "input": made.arguments}
         else:
-            block = {"type": "text", "text": made}
+            part = {"type": "text", "text": made}
         stop = "tool_use" if isinstance(made, Call) else "end_turn"
         usage = {"input_tokens": 10, "output_tokens": 5}
         message = {
@@ -235,9 +235,9 @@ class _Handler(BaseHTTPRequestHandler):
             "usage": usage,
         }
         if not body.get("stream"):
-            self._json({**message, "content": [block], "stop_reason": stop})
+            self._json({**message, "content": [part], "stop_reason": stop})
             return
-        empty = {**block, "input": {}} if isinstance(made, Call) else {"type": "text", "text": ""}
+        empty: dict[str, Any] = {**part, "input": {}} if isinstance(made, Call) else {"type": "text", "text": ""}
         delta = (
             {"type": "input_json_delta", "partial_json": json.dumps(made.arguments)}
             if isinstance(made, Call)
@@ -251,7 +251,7 @@ class _Handler(BaseHTTPRequestHandler):
             {"type": "message_delta", "delta": {"stop_reason": stop, "stop_sequence": None}, "usage": usage},
             {"type": "message_stop"},
         ]
-        self._stream([(part["type"], part) for part in parts])
+        self._stream([(each["type"], each) for each in parts])
 
     # Codex
 

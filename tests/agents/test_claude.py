@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -12,8 +11,7 @@ import pytest
 from postroom import doorway
 
 from . import programs
-from .conftest import World
-from .model_server import ID, ids_of
+from .conftest import World, check_story
 from .programs import Terminal
 
 TOOLS = "Bash,mcp__plugin_postroom_mail"
@@ -99,22 +97,6 @@ def test_mail_that_came_while_it_was_down_arrives_when_it_starts(world: World, c
     world.until_acked([id])
 
 
-def inbox_results(world: World) -> list[tuple[str, str]]:
-    """What the model was given, in order: ("read", id) for each message in a result of inbox, ("acked", id) for each ack."""
-    found: list[tuple[str, str]] = []
-    known: set[tuple[int, str]] = set()
-    for seen in world.model.log:
-        for place, turn in enumerate(turn for turn in seen.turns if turn.role == "result"):
-            if (place, turn.text) in known:
-                continue
-            known.add((place, turn.text))
-            found += [("read", id) for id in ids_of(turn)]
-            text = turn.text.replace("\\", "")
-            if '"results"' in text:
-                found += [("acked", id) for id in re.findall(rf'"id":"({ID})","counted":true', text)]
-    return found
-
-
 def test_fifty_messages_over_a_kill_none_lost_and_none_shown_again(world: World, claude: Claude) -> None:
     claude.start()
     time.sleep(2)
@@ -132,18 +114,7 @@ def test_fifty_messages_over_a_kill_none_lost_and_none_shown_again(world: World,
     world.until_acked(ids, 90)
     time.sleep(2)
 
-    given = inbox_results(world)
-    acked: set[str] = set()
-    for what, id in given:
-        assert not (what == "read" and id in acked), f"{id} was shown again after its ack"
-        if what == "acked":
-            acked.add(id)
-    read = {id for what, id in given if what == "read"}
-    assert read == set(ids)
-    for id in ids:
-        events = world.events(id)
-        assert events[0] == "stored" and events[-1] == "acked", events
-        assert ("shown" in events) == (id in read)
+    check_story(world, ids)
 
 
 @pytest.mark.parametrize("extra", [[], ["--json"]])

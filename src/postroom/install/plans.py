@@ -110,7 +110,7 @@ def _config(wish: Wish) -> Path:
 
 def plugin_files(wish: Wish, folder: Path) -> list[Step]:
     """The plugin that Claude Code and Codex both take."""
-    manifest = {"name": "postroom", "version": __version__, "description": texts.DESCRIPTION}
+    manifest: dict[str, Any] = {"name": "postroom", "version": __version__, "description": texts.DESCRIPTION}
     manifest |= {"author": {"name": "The Postroom authors"}, "license": "MIT"}
     return [
         Own(folder / ".claude-plugin" / "plugin.json", texts.pretty(manifest)),
