@@ -2,7 +2,8 @@
 
 Hooks and the MCP server of one session are different processes that must agree. They meet in the cell "door/<agent>":
 
-    {"host": "claude-code", "session": "…", "process": "host:pid:start", "attended": True, "told": [ids], "held_back": id}
+    {"host": "claude-code", "session": "…", "process": "host:pid:start", "attended": True, "told": [ids], "held_back": id,
+     "busy_until_ms": …}
 
 `told` are the unread messages that the session was pointed at already, so that each is told once, and told again when it
 comes back. A name whose program is gone goes to the next session of the same kind.
@@ -29,6 +30,7 @@ CELLS: Final = "door/"
 MAX_UNREAD: Final = 50
 MAX_POINTED: Final = 5
 MAX_PREVIEW: Final = 120
+BUSY_MS: Final = 60_000
 _MAX_TRIES: Final = 50
 _MAX_NAMES: Final = 100
 
@@ -105,6 +107,7 @@ def _bound(value: Value | None, visitor: Visitor) -> Value:
         "attended": visitor.attended or bool(value.get("attended")),
         "told": value["told"],
         "held_back": value["held_back"],
+        "busy_until_ms": value.get("busy_until_ms", 0),
     }
 
 
@@ -202,6 +205,27 @@ def _update(desk: Desk, name: str, change: Callable[[Value], Value | None]) -> N
         if value is None or desk.store.cell_write(cell.name, value, expect=cell.version) is not None:
             return
     raise RoomBusy(f"too many processes change the door of {name} at the same moment; try again")
+
+
+def busy(desk: Desk, name: str, *, working: bool) -> None:
+    """The session is in the middle of a turn, whose steps will tell it of mail; or its turn is over.
+
+    A program that is interrupted does not say so: after a minute without a step it counts as idle again.
+    """
+    now_ms = desk.clock.wall_ms()
+
+    def change(value: Value) -> Value | None:
+        left_ms = value.get("busy_until_ms", 0) - now_ms
+        if working:
+            return None if left_ms > BUSY_MS / 2 else value | {"busy_until_ms": now_ms + BUSY_MS}
+        return value | {"busy_until_ms": 0} if left_ms > 0 else None
+
+    _update(desk, name, change)
+
+
+def is_busy(desk: Desk, value: Value) -> bool:
+    """Whether the session is in the middle of a turn, as far as it has told."""
+    return 0 < int(value.get("busy_until_ms", 0)) - desk.clock.wall_ms() <= BUSY_MS
 
 
 def pointer(name: str, messages: list[Message], how_to_read: str) -> str:

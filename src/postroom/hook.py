@@ -26,7 +26,7 @@ from .clock import SYSTEM
 from .config import RoomUrl, find_room, make_config, parse_url, room_folder
 from .desk import Desk
 from .errors import PostroomError
-from .hosts import END, START, STOP, TOOL, WAKE, Host
+from .hosts import END, PROMPT, START, STOP, TOOL, WAKE, Host
 from .stores import open_store
 
 if TYPE_CHECKING:
@@ -95,6 +95,8 @@ class Visit:
             if self._given.get("reason") not in ("clear", "resume"):
                 doorway.leave(self._desk, visitor, name)
             return 0
+        if self._host.name == "codex":
+            doorway.busy(self._desk, name, working=self._event in (PROMPT, TOOL))
         if self._event == TOOL:
             self._note_shown(name)
         if self._event == STOP:
@@ -139,6 +141,8 @@ class Visit:
         if not waiting:
             return 0
         doorway.tell(self._desk, name, waiting, f"{self._host.name} {self._said}")
+        if self._host.name == "codex":
+            doorway.busy(self._desk, name, working=True)  # it goes on
         reason = doorway.pointer(name, waiting, READ_WITH.format(name=name))
         _write({"decision": self._host.go_on, "reason": reason})
         return 0

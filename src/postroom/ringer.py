@@ -25,6 +25,8 @@ SETTLE_S: Final = 0.1
 #: A ring after which the session was not told is repeated after this, then twice as long, so many times; in seconds.
 AGAIN_S: Final = 1.5
 MAX_TRIES: Final = 5
+#: A session that was busy when mail came, and was interrupted, is looked after this often, in seconds.
+IDLE_LOOK_S: Final = 30.0
 CODEX_S: Final = 20.0
 READ_WITH: Final = "Read it with the postroom inbox tool, then ack."
 
@@ -55,14 +57,14 @@ async def _ring_one(room: aio.Room, name: str, ring: Ring) -> None:
         next_hint = asyncio.ensure_future(anext(hints))
         try:
             while True:
-                again_s = AGAIN_S * 2**tries if rung and tries < MAX_TRIES else None
+                again_s = AGAIN_S * 2**tries if rung and tries < MAX_TRIES else IDLE_LOOK_S
                 done, _ = await asyncio.wait({next_hint}, timeout=again_s)
                 if done:
                     next_hint.result()
                     next_hint = asyncio.ensure_future(anext(hints))
                     await asyncio.sleep(SETTLE_S)
                 fresh = await _look(room, name)
-                if not fresh <= rung or not done:
+                if not fresh <= rung or (fresh and not done and tries < MAX_TRIES):
                     tries = tries + 1 if fresh <= rung else 0
                     await _try(ring, room, name, fresh)
                 rung = fresh
@@ -87,7 +89,7 @@ async def _try(ring: Ring, room: aio.Room, name: str, fresh: set[str]) -> None:
 
 def _news(room: Room, name: str) -> list[Message]:
     bound = doorway.look(room.desk, name)
-    if bound is None or not bound["attended"] or bound["session"] is None:
+    if bound is None or not bound["attended"] or bound["session"] is None or doorway.is_busy(room.desk, bound):
         return []
     return doorway.news(room.desk, name)
 
