@@ -101,7 +101,7 @@ class Visit:
             self._note_shown(name)
         if self._event == STOP:
             return self._stop(name)
-        # an attended session of Claude Code is woken by its signal: what it is told there starts a turn at once
+        # a session that is woken by its signal is told there, where it starts a turn at once
         text = "" if self._event == START and self._is_woken() else self._new_mail(name)
         if self._event == START:
             return self._start(name, text)
@@ -123,7 +123,7 @@ class Visit:
         if held:
             lines.append(f"You took {len(held)} and did not end them: {', '.join(held[:5])}. inbox shows them again.")
         more: dict[str, Any] = {}
-        if self._is_woken():
+        if self._is_woken() and self._host.name == "claude-code":
             signal = doorway.signal_path(self._url, name)
             signal.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             signal.touch()  # a file in a folder that is not there yet is not watched
@@ -131,7 +131,7 @@ class Visit:
         return self._say("\n".join(lines), more)
 
     def _is_woken(self) -> bool:
-        return self._host.name == "claude-code" and _is_attended(os.environ)
+        return self._host.name == "opencode" or (self._host.name == "claude-code" and _is_attended(os.environ))
 
     def _stop(self, name: str) -> int:
         """Hold the agent back once while unread mail waits."""

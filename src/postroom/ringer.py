@@ -1,7 +1,7 @@
 """Waking idle agent programs when mail comes, without typing into anybody's terminal.
 
-It runs beside the MCP server of a session. Each kind of program has a door of its own: Claude Code watches a file, which is
-touched; Codex takes a message into its queue. A notice is a pointer, it is sent once for a burst, and only about what is
+It runs beside the MCP server of a session. Each kind of program has a door of its own: Claude Code and our plugin in OpenCode
+watch a file, which is touched; Codex takes a message into its queue. A notice is a pointer, it is sent once for a burst, and only about what is
 still unread and was not told by another door.
 """
 
@@ -95,7 +95,7 @@ def _news(room: Room, name: str) -> list[Message]:
 
 
 async def touch_signal(room: aio.Room, name: str, _: list[Message]) -> None:
-    """For Claude Code: change the file that the session watches. Its hook looks again, and tells the model."""
+    """For Claude Code and OpenCode: change the file that the session watches. Its hook looks again, and tells the model."""
 
     def touch(inside: Room) -> None:
         path = doorway.signal_path(inside.url, name)
@@ -132,4 +132,4 @@ async def queue_in_codex(room: aio.Room, name: str, messages: list[Message]) -> 
         await room.call(lambda room: doorway.untell(room.desk, name, told))
 
 
-RINGS: Final[dict[str, Ring]] = {"claude-code": touch_signal, "codex": queue_in_codex}
+RINGS: Final[dict[str, Ring]] = {"claude-code": touch_signal, "codex": queue_in_codex, "opencode": touch_signal}

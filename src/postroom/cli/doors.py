@@ -144,12 +144,11 @@ class StdioSession:
         from postroom.ringer import RINGS, ring_for
 
         host = hosts.of_client("", os.environ)
-        for kind in [host.name] if host is not None else ["codex"]:
-            if kind in RINGS:
-                desk = await keeper.desk()
-                if host is not None:
-                    await desk.room.call(lambda room: self.identify(room, {}))
-                await ring_for(desk.room, kind, RINGS[kind])
+        kinds = [host.name] if host is not None else ["codex", "opencode"]  # which say nothing in our environment
+        desk = await keeper.desk()
+        if host is not None:
+            await desk.room.call(lambda room: self.identify(room, {}))
+        await asyncio.gather(*(ring_for(desk.room, kind, RINGS[kind]) for kind in kinds if kind in RINGS))
 
 
 def _visitor(host: hosts.Host, session: str | None) -> doorway.Visitor:

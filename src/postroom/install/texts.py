@@ -103,8 +103,8 @@ def gemini_hooks(command: str) -> dict[str, Any]:
 OPENCODE_PLUGIN: Final = """\
 // Written by `postroom install opencode`. Tells a session of new mail between its steps, and wakes it when it is idle.
 import { spawn } from "node:child_process"
-import { watch, mkdirSync } from "node:fs"
-import { dirname, join } from "node:path"
+import { existsSync, mkdirSync, watch } from "node:fs"
+import { join } from "node:path"
 
 const COMMAND = %COMMAND%
 
@@ -135,11 +135,13 @@ export const Postroom = async ({ client, directory }) => {
     if (text) await client.session.promptAsync({ path: { id: current }, body: { parts: [{ type: "text", text }] } })
   }
   try {
-    const signals = join(directory, ".postroom", "signals")
-    mkdirSync(signals, { recursive: true, mode: 0o700 })
-    watch(signals, () => say("wake")).unref()
+    const room = join(directory, ".postroom")
+    if (existsSync(room)) {
+      mkdirSync(join(room, "signals"), { recursive: true, mode: 0o700 })
+      watch(join(room, "signals"), () => say("wake")).unref()
+    }
   } catch {
-    // no room here
+    // it is told between its steps all the same
   }
   return {
     event: async ({ event }) => {
