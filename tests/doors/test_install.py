@@ -217,3 +217,33 @@ def test_any_settings_file_gets_our_entry_and_loses_it_again() -> None:
         if path[0] == "new":
             expected["new"] = {"deep": {}}
         assert removed == expected, (text, added)
+
+
+def test_the_doctor_asks_the_program_itself(
+    cli: Cli, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+
+    def door() -> Any:
+        found = cli("doctor", "--json").json["checks"]
+        return [
+            (each["verdict"], each["says"], each["advice"]) for each in found if each["check"] == "door claude-code"
+        ]
+
+    assert door() == []
+    cli.ok("install", "claude-code")
+    assert "the program is not here to ask" in door()[0][1]
+    claude = programs / "claude"
+    claude.write_text(
+        '#!/bin/sh\n[ "$1 $2 $3" = "plugin validate --strict" ] && [ -f "$4/.mcp.json" ]\n', encoding="utf-8"
+    )
+    claude.chmod(0o755)
+    assert door() == [("ok", "installed (user); claude accepts it", "")]
+    claude.write_text("#!/bin/sh\necho 'hooks: bad'; exit 1\n", encoding="utf-8")
+    verdict, says, advice = door()[0]
+    assert (verdict, says) == ("fail", "claude does not accept it: hooks: bad")
+    assert advice.startswith("`claude plugin validate --strict")
+    (home / ".claude" / "skills" / "postroom" / ".mcp.json").unlink()
+    assert "is missing" in door()[0][1]

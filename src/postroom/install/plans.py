@@ -133,8 +133,18 @@ def marketplace_files(wish: Wish, folder: Path) -> list[Step]:
     return [head, *plugin_files(wish, folder / "plugins" / "postroom")]
 
 
+def claude_folder(wish: Wish) -> Path:
+    """Where Claude Code finds the plugin without being told."""
+    return _base(wish) / ".claude" / "skills" / "postroom"
+
+
+def gemini_folder(wish: Wish) -> Path:
+    """Where Gemini CLI finds the extension."""
+    return _base(wish) / ".gemini" / "extensions" / "postroom"
+
+
 def _claude(wish: Wish) -> list[Step]:
-    return plugin_files(wish, _base(wish) / ".claude" / "skills" / "postroom")
+    return plugin_files(wish, claude_folder(wish))
 
 
 def _skill(wish: Wish) -> Own:
@@ -166,7 +176,7 @@ def _codex_settings(wish: Wish) -> str:
 
 
 def _gemini(wish: Wish) -> list[Step]:
-    folder = _base(wish) / ".gemini" / "extensions" / "postroom"
+    folder = gemini_folder(wish)
     manifest = {
         "name": "postroom",
         "version": __version__,

@@ -61,6 +61,11 @@ def record_path(wish: Wish) -> Path:
     return data / "postroom" / RECORDS / f"{wish.host}-{where}.json"
 
 
+def recorded_files(wish: Wish) -> list[Path]:
+    """The files that an installation has written."""
+    return [Path(entry["path"]) for entry in _read_record(record_path(wish))["files"]]
+
+
 def plan_install(wish: Wish) -> list[Change]:
     """What installing changes; nothing is changed yet. Raises PostroomError where a file cannot be changed safely."""
     return [change for change in map(_installed, steps_for(wish)) if change.is_needed]
