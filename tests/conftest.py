@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pytest
+from tests.nats_servers import end_shared_server, room_name, shared_server
 
 from postroom.clock import ManualClock
 from postroom.opening import open_room as postroom_open
@@ -15,6 +16,24 @@ from postroom.room import Room
 
 T = TypeVar("T")
 PATIENCE_S = 20.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _servers_end_with_the_run() -> Iterator[None]:
+    yield
+    end_shared_server()
+
+
+#: Suites that run on NATS with the long tests only: what they test stands on the store's contract, which runs there always.
+LONG_ON_NATS = ("test_agent", "test_aio", "test_board_mail", "test_patterns", "test_reservations", "test_serve")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        on = getattr(item, "callspec", None)
+        if on is not None and on.params.get("url") == "nats" and item.path.name.startswith(LONG_ON_NATS):
+            item.add_marker(pytest.mark.long)
 
 
 class Background(Generic[T]):
@@ -48,9 +67,13 @@ class Background(Generic[T]):
         return self._result
 
 
-@pytest.fixture(params=["memory", "sqlite", pytest.param("files", marks=pytest.mark.slow)])
+@pytest.fixture(
+    params=["memory", "sqlite", *(pytest.param(scheme, marks=pytest.mark.slow) for scheme in ("files", "nats"))]
+)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of a room of this test's own; opening it twice gives the same room."""
+    if request.param == "nats":
+        return f"nats://{shared_server().address}/{room_name()}"
     return f"memory:{tmp_path.name}" if request.param == "memory" else f"{request.param}:{tmp_path}/room"
 
 
@@ -85,14 +108,17 @@ def in_background() -> Callable[[Callable[[], Any]], Background[Any]]:
 
 @pytest.fixture
 def pass_time(clock: ManualClock) -> Callable[[Background[Any]], None]:
-    """Lets time pass, a quarter of a second at a time, until a call in the background is over."""
+    """Lets time pass, a quarter of a second at a time, until a call in the background is over.
 
-    def until_over(call: Background[Any], step_s: float = 0.25) -> None:
+    `look_s` is the real time that whoever waits has for one look, where it matters when it looks.
+    """
+
+    def until_over(call: Background[Any], step_s: float = 0.25, look_s: float = 0.002) -> None:
         for _ in range(4000):
             if not call.running:
                 return
             clock.advance(step_s)
-            call.join(0.002)
+            call.join(look_s)
         raise AssertionError("however much time passes, it does not end")
 
     return until_over

@@ -469,7 +469,7 @@ def test_of_questions_that_are_asked_together_a_bad_one_fails_alone(url: str) ->
 
 def test_of_sends_that_are_stored_together_a_bad_one_fails_alone(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        async with aio.open(url, rate_per_s=50) as room:
+        async with aio.open(url, rate_per_s=1, rate_burst=50) as room:
             ada, eve = await room.agent("ada"), await room.agent("eve")
             await ada.send("bob", {"n": 0}, idempotency_key="k")
             sizes = count_puts(room, monkeypatch)

@@ -1,6 +1,6 @@
 """Chance drives the board on two stores, and a plain model says what it must do.
 
-20 runs of 40 steps, 200 in the whole suite, 5,000 in the long one. Every run prints its seed: POSTROOM_BOARD_SEED repeats it.
+20 runs of 40 steps, 200 in the whole suite, 5,000 in the long one; on NATS 5, and 200 in the long one. Every run prints its seed: POSTROOM_BOARD_SEED repeats it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from tests.nats_servers import room_name, shared_server
 
 import postroom
 from postroom.clock import ManualClock
@@ -118,9 +119,12 @@ class BoardMachine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="postroom-board-"))
         self.clock = ManualClock()
         self.model = Model()
-        urls = ("memory:", f"sqlite:{self.folder}/room")
-        self.rooms: list[Room] = [postroom.open(url, clock=self.clock) for url in urls]
+        self.rooms: list[Room] = [postroom.open(url, clock=self.clock) for url in ("memory:", self.url())]
         self.holders: list[tuple[str, int, list[postroom.HeldTask]]] = []
+
+    def url(self) -> str:
+        """The room beside the one in memory."""
+        return f"sqlite:{self.folder}/room"
 
     def teardown(self) -> None:
         self.holders.clear()
@@ -206,14 +210,30 @@ class BoardMachine(RuleBasedStateMachine):
             assert shown == expected
 
 
+class BoardMachineOnNats(BoardMachine):
+    """The same steps on the model, on memory and on a real NATS server."""
+
+    def url(self) -> str:
+        return f"nats://{shared_server().address}/{room_name()}"
+
+
 @pytest.mark.parametrize(
     "runs", [20, pytest.param(200, marks=pytest.mark.slow), pytest.param(5000, marks=pytest.mark.long)]
 )
 def test_the_board_does_what_the_model_says(runs: int) -> None:
+    drive(BoardMachine, runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runs", [5, pytest.param(200, marks=pytest.mark.long)])
+def test_a_board_on_nats_does_what_the_model_says(runs: int) -> None:
+    drive(BoardMachineOnNats, runs)
+
+
+def drive(machine: type[BoardMachine], runs: int) -> None:
     print(f"POSTROOM_BOARD_SEED={SEED}")
-    machine = seed(SEED)(BoardMachine)
     run_state_machine_as_test(
-        machine,
+        seed(SEED)(machine),
         settings=settings(
             max_examples=runs,
             stateful_step_count=STEPS,

@@ -8,22 +8,41 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.nats_servers import need_server
 
 pytestmark = pytest.mark.slow  # each is a program of its own
 
-EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+FOLDER = Path(__file__).parents[1] / "examples"
+EXAMPLES = sorted(FOLDER.glob("*.py"))
 #: These wait for a death to be seen, and for nothing more to come; tests/test_patterns.py looks at what they print.
 LONGER = ("claim_board", "lead_worker", "pipeline")
 
 
 @pytest.mark.parametrize("path", [path for path in EXAMPLES if path.stem not in LONGER], ids=lambda path: path.stem)
 def test_the_example_runs(path: Path, tmp_path: Path) -> None:
+    assert run(path, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("root", [True, False], ids=["namespaces", "processes"])
+def test_two_machines_talk(root: bool, tmp_path: Path) -> None:
+    need_server()
+    path = [] if root else [str(Path(sys.executable).parent)]  # where there is no `ip`, there are no namespaces
+
+    said = run(FOLDER / "two_machines" / "run.py", tmp_path, **({"PATH": os.pathsep.join(path)} if path else {}))
+
+    assert "office: the square of 5 is 25, says workshop" in said
+    assert "workshop: going home" in said
+    assert root or "loopback" in said
+
+
+def run(path: Path, tmp_path: Path, **more: str) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("POSTROOM_")}
 
     done = subprocess.run(
         [sys.executable, "-W", "error", str(path)],
         cwd=tmp_path,
-        env=environment,
+        env={**environment, **more},
         capture_output=True,
         text=True,
         check=False,
@@ -31,7 +50,7 @@ def test_the_example_runs(path: Path, tmp_path: Path) -> None:
     )
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout
+    return done.stdout
 
 
 def test_there_are_examples() -> None:

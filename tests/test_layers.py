@@ -32,20 +32,15 @@ FILES = tuple(
     for part in ("_names", "_tree", "_log", "_message", "_room", "_board", "_intake", "_waiter", "_readme", "")
 )
 MCP = ("mcp_tools", "mcp_words", "mcp_desk", "mcp_guard", "mcp_server")
+NATS = (
+    *("stores.nats_link", "stores.nats_wire", "stores.nats_entries", "stores.nats_tables", "stores.nats_following"),
+    *("stores.nats_lives", "stores.nats_unsure", "stores.nats_room"),
+    *("stores.nats_cells", "stores.nats_putting", "stores.nats_claims", "stores.nats_reading", "stores.nats_keeping"),
+    "stores.nats",
+)
 ROOM = (
-    *(
-        "desk",
-        "inbox",
-        "received",
-        "ahead",
-        "receipts",
-        "artifacts",
-        "presence",
-        "identity",
-        "hosts",
-        "doorway",
-        *BOARD,
-    ),
+    *("desk", "inbox", "received", "ahead", "receipts", "artifacts", "presence", "identity"),
+    *("hosts", "doorway", *BOARD),
     *("asking", "serving", "upkeep", "agent", *SESSION, "room", "causes", "patterns", "opening", "worker_process"),
 )
 
@@ -53,7 +48,7 @@ ROOM = (
 LAYERS = (
     ("facts", ("errors", "states", "clock", "message", "config", "platform")),
     ("contracts", ("store", "hooks", "retry", "limits", "fence", "fork_server", "processes")),
-    ("stores", ("bells", *TABLES, *MEMORY, *FILES, *SQLITE, "stores")),
+    ("stores", ("bells", *TABLES, *MEMORY, *FILES, *SQLITE, *NATS, "stores")),
     (
         "objects",
         (*ROOM, "communications", "aio_waiting", "worker_thread", "aio_calls", "aio_serving", "aio_board", "aio"),
@@ -63,7 +58,7 @@ LAYERS = (
 )
 
 #: The modules of each store. They never import another store's, whatever their order.
-STORES = (MEMORY, FILES, SQLITE)
+STORES = (MEMORY, FILES, SQLITE, NATS)
 STORE_OF = {module: store[-1] for store in STORES for module in store}
 
 #: Where each package that others wrote may appear. The standard library may appear everywhere.
@@ -82,7 +77,7 @@ THIRD_PARTY = {
     "litequeue": ("bench.peers.lite_queue",),
     "persistqueue": ("bench.peers.persist_queue",),
     "huey": ("bench.peers.huey_storage",),
-    "nats": ("bench.peers.jetstream",),
+    "nats": ("stores.nats_wire", "bench.peers.jetstream"),
     "psycopg": ("bench.peers.postgres",),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.nats_servers import room_name, shared_server
 
 from postroom.clock import SYSTEM, Clock
 from postroom.config import Config, parse_url
@@ -39,6 +40,20 @@ class TestFilesStore(StoreContract):
         from postroom.stores.files import FilesStore
 
         return FilesStore(self.folder, config, clock)
+
+
+@pytest.mark.slow
+class TestNatsStore(StoreContract):
+    """The store of many machines, on a real server."""
+
+    def open(self, clock: Clock, config: Config) -> Store:
+        from postroom.stores.nats import NatsStore
+
+        if not self.folder.exists():  # one room for each test, whatever its folder is called
+            self.folder.mkdir()
+            (self.folder / "name").write_text(room_name())
+        name = (self.folder / "name").read_text()
+        return NatsStore(parse_url(f"nats://{shared_server().address}/{name}"), config, clock)
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="this system does not tell which descriptors are open")

@@ -1,6 +1,6 @@
-"""Chance drives the stores of memory and SQLite side by side, then those of files with them; a plain model says what they do.
+"""Chance drives stores side by side (memory and SQLite; files with them; memory and NATS), and a plain model says what they do.
 
-500 runs of 50 steps; POSTROOM_MODEL_RUNS makes it more. Every run prints its seed: POSTROOM_MODEL_SEED repeats it.
+500 runs of 50 steps (on NATS 15, where each step is many requests, and 300 in the long test); POSTROOM_MODEL_RUNS makes it more. Every run prints its seed: POSTROOM_MODEL_SEED repeats it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import pytest
 from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from tests.nats_servers import room_name, shared_server
 from tests.store_model import Conflict, Fields, Model
 
 from postroom.clock import ManualClock
-from postroom.config import Config
+from postroom.config import Config, parse_url
 from postroom.errors import InvalidMessage
 from postroom.message import Draft, Message, check
 from postroom.states import PUBLIC_NAME, State
@@ -67,8 +68,6 @@ class Holder:
 class Stores(RuleBasedStateMachine):
     """Stores and a model of one room. Every rule does the same with all of them and compares what they say."""
 
-    with_files = False
-
     def __init__(self) -> None:
         super().__init__()
         self.clock = ManualClock()
@@ -77,24 +76,23 @@ class Stores(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="postroom-model-", dir=memory))
         self.model = Model()
         self.model.wall = self.clock.wall_ms()
-        self.stores: list[Store] = [MemoryStore(Config(), self.clock), self.open_sqlite()]
-        if self.with_files:
-            self.stores.append(self.open_files())
-        self.ids: list[list[str]] = [[], [], []]  # for each store: number -> id
-        self.numbers: list[dict[str, int]] = [{}, {}, {}]  # and back
+        self.stores: list[Store] = [MemoryStore(Config(), self.clock), *self.open_others()]
+        self.ids: list[list[str]] = [[] for _ in self.stores]  # for each store: number -> id
+        self.numbers: list[dict[str, int]] = [{} for _ in self.stores]  # and back
         # for each store: a cell and the model's version of it -> the store's own version
-        self.versions: list[dict[tuple[str, int], int]] = [{}, {}, {}]
-        self.seen = [0, 0, 0]  # for each store: how far its feed is read
+        self.versions: list[dict[tuple[str, int], int]] = [{} for _ in self.stores]
+        # for each store: a message and the model's token of it -> the store's own token
+        self.tokens: list[dict[tuple[int, int], int]] = [{} for _ in self.stores]
+        self.seen = [0 for _ in self.stores]  # for each store: how far its feed is read
         self.holders: list[Holder] = []
         self.steps = 0
 
-    def open_sqlite(self) -> Store:
-        return SqliteStore(self.folder / "sqlite", Config(), self.clock)
+    def open_others(self) -> list[Store]:
+        """Open the stores that are tested beside the reference."""
+        return [SqliteStore(self.folder / "sqlite", Config(), self.clock)]
 
-    def open_files(self) -> Store:
-        store = FilesStore(self.folder / "files", Config(), self.clock)
-        store.log_growth_bytes = 8000  # so that the log is written anew now and then
-        return store
+    def write_down(self) -> None:
+        """Called where the model writes down what the clock did, in case a store does so later."""
 
     def teardown(self) -> None:
         for store in self.stores:
@@ -169,7 +167,11 @@ class Stores(RuleBasedStateMachine):
     def claim(self, **fields: Any) -> None:
         want = wanted(**fields)
         numbers = self.model.claim(want)
+        if want["owner"] is not None:  # it is gone: a sweep afterwards would let go what is claimed only now
+            self.write_down()
         self.took(numbers, [store.claim(self.want(want, which)) for which, store in enumerate(self.stores)])
+        if want["owner"] is None:
+            self.write_down()
 
     # Rules: putting
 
@@ -285,6 +287,7 @@ class Stores(RuleBasedStateMachine):
             claims.append(settled.claimed)
         if claimed is not None:
             self.took(claimed, claims)
+            self.write_down()
 
     @precondition(lambda self: self.holders)
     @rule(pick=st.integers(1, 5), lease=leases)
@@ -319,12 +322,14 @@ class Stores(RuleBasedStateMachine):
         for which, store in enumerate(self.stores):
             ids = self.ids[which]
             assert store.requeue([ids[number] for number in numbers]) == [ids[number] for number in done]
+        self.write_down()
 
     @rule(states=states, limit=limits)
     def purge(self, states: frozenset[State], limit: int) -> None:
         count = self.model.purge(states, limit)
         for store in self.stores:
             assert store.purge(Query(states=states, limit=limit)) == count
+        self.write_down()
 
     @rule(
         name=st.sampled_from(("a", "a/b")),
@@ -380,11 +385,9 @@ class Stores(RuleBasedStateMachine):
         self.model.wall += seconds * 1000
 
     def open_again(self) -> None:
-        self.stores[1].close()
-        self.stores[1] = self.open_sqlite()
-        if self.with_files:
-            self.stores[2].close()
-            self.stores[2] = self.open_files()
+        for store in self.stores[1:]:
+            store.close()
+        self.stores[1:] = self.open_others()
 
     # What must be true after every step
 
@@ -402,13 +405,25 @@ class Stores(RuleBasedStateMachine):
         for which, store in enumerate(self.stores):
             found = store.find(Query(limit=1000)).messages
             assert [self.shown(message, which) for message in found] == expected
+            for message, m in zip(found, self.model.messages, strict=True):
+                self.token_is_right(which, m, message.token)
+
+    def token_is_right(self, which: int, m: Fields, token: int) -> None:
+        """A store's tokens are its own, but each of the model's is one of them, and they only grow."""
+        known = self.tokens[which]
+        place = (m["number"], m["token"])
+        if place not in known:
+            earlier = [each for (number, _), each in known.items() if number == m["number"]]
+            assert token > max(earlier, default=-1)
+            known[place] = token
+        assert known[place] == token
 
     def expected(self, m: Fields) -> tuple[object, ...]:
         waits = m["waiter"] if m["state"] in (State.READY, State.DELAYED, State.CLAIMED) else None
         expires = None if m["expires"] is None else m["sent"] + m["ttl"]
         return (
             m["number"], self.model.judged(m), m["deliveries"], m["by"], m["to"], m["channel"], m["priority"], m["text"],
-            m["answer_to"], waits, m["sent"], expires, m["error"], m["token"],
+            m["answer_to"], waits, m["sent"], expires, m["error"],
         )  # fmt: skip
 
     def shown(self, message: Message, which: int) -> tuple[object, ...]:
@@ -418,7 +433,7 @@ class Stores(RuleBasedStateMachine):
         return (
             self.numbers[which][message.id], message.state, message.delivery_count, message.claimed_by, message.to_agent,
             message.channel, message.priority, message.payload["text"], answer_to, waits, message.timestamp_ms,
-            message.expires_at_ms, error, message.token,
+            message.expires_at_ms, error,
         )  # fmt: skip
 
     def ledgers_are_whole(self) -> None:
@@ -482,14 +497,32 @@ def wanted(**fields: Any) -> Fields:
 class StoresAndFiles(Stores):
     """The same with a store of files, which takes ten times as long."""
 
-    with_files = True
+    def open_others(self) -> list[Store]:
+        files = FilesStore(self.folder / "files", Config(), self.clock)
+        files.log_growth_bytes = 8000  # so that the log is written anew now and then
+        return [*super().open_others(), files]
 
 
-def drive(stores: type[Stores], runs: int, capsys: pytest.CaptureFixture[str]) -> None:
+class StoresOnNats(Stores):
+    """The same with a room on a real NATS server."""
+
+    def open_others(self) -> list[Store]:
+        from postroom.stores.nats import NatsStore
+
+        if not hasattr(self, "url"):
+            self.url = parse_url(f"nats://{shared_server().address}/{room_name()}")
+        return [NatsStore(self.url, Config(), self.clock)]
+
+    def write_down(self) -> None:
+        """A claim there writes down what the clock did to the mail it looks at; the rest is left to a sweep."""
+        self.stores[1].sweep()
+
+
+def drive(machine: type[Stores], runs: int, capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():  # also when all is well: who wants the same run again needs its seed
         print(f"\n{STEPS} steps {runs} times, POSTROOM_MODEL_SEED={SEED}", flush=True)
     run_state_machine_as_test(
-        seed(SEED)(stores),
+        seed(SEED)(machine),
         settings=settings(
             max_examples=runs,
             stateful_step_count=STEPS,
@@ -515,3 +548,13 @@ def test_a_store_of_files_does_what_the_model_says(capsys: pytest.CaptureFixture
 @pytest.mark.long
 def test_a_store_of_files_does_what_the_model_says_many_times(capsys: pytest.CaptureFixture[str]) -> None:
     drive(StoresAndFiles, max(1, RUNS * 2 // 5), capsys)
+
+
+@pytest.mark.slow
+def test_a_room_on_nats_does_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
+    drive(StoresOnNats, max(1, RUNS * 3 // 100), capsys)
+
+
+@pytest.mark.long
+def test_a_room_on_nats_does_what_the_model_says_many_times(capsys: pytest.CaptureFixture[str]) -> None:
+    drive(StoresOnNats, max(1, RUNS * 3 // 5), capsys)

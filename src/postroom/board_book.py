@@ -26,7 +26,6 @@ from .desk import Desk
 from .errors import DependencyCycle, InvalidMessage
 from .hooks import reached
 from .message import Draft, check
-from .platform import process_alive
 from .store import ANY, Cell
 from .tasks import ABORTED, BLOCKED, CLAIMED, DONE, READY, Task, Value, encoded
 
@@ -115,7 +114,7 @@ class Book:
         now_ns = self.clock.steady_ns()
         if 0 <= now_ns - self._alive_ns.get(process, -(10**18)) < ALIVE_S * 1_000_000_000:
             return False
-        if process_alive(process) is False:
+        if self.store.process_alive(process) is False:
             return True
         if len(self._alive_ns) > 1000:
             self._alive_ns.clear()

@@ -52,6 +52,17 @@ class Config(msgspec.Struct, kw_only=True, frozen=True):
     busy_timeout_s: float = 5.0
     #: Only of rooms in files: whether the folder's group takes part too, or its owner alone.
     group: bool = False
+    #: Rooms on servers: how long one operation waits through reconnects and elections before it gives up.
+    server_timeout_s: float = 20.0
+    #: Copies of a room that the servers keep; 0 is three where there are several servers.
+    replicas: int = 0
+    #: What the servers want to see: a credentials file, or a user and the file with its password; certificates.
+    creds: str | None = None
+    user: str | None = None
+    password_file: str | None = None
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
 
 
 class RoomUrl(msgspec.Struct, frozen=True):
@@ -194,6 +205,8 @@ _RANGES: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     "keep_count": _AT_LEAST_0,
     "keep_bytes": _AT_LEAST_0,
     "busy_timeout_s": _AT_LEAST_0,
+    "server_timeout_s": (lambda value: 0 < value < math.inf, "more than 0"),
+    "replicas": (lambda value: value in (0, 1, 3, 5), "0, 1, 3 or 5"),
 }
 
 

@@ -22,7 +22,6 @@ from .clock import iso
 from .desk import Desk
 from .errors import RoomClosed
 from .members import OPENER, WORKER, Standing, prefix_of, standing_of, strike_off
-from .platform import process_alive
 from .session_record import DEADLOCK, Failure, SessionRecord
 from .states import OPEN
 from .store import Cell, Query
@@ -116,7 +115,7 @@ class Search:
     def _picture(self) -> Picture:
         """The members now, without those whose process is gone."""
         cells = self._desk.store.cell_scan(prefix_of(self._record.id))
-        gone = {cell.name for cell in cells if process_alive(cell.value["process"]) is False}
+        gone = {cell.name for cell in cells if self._desk.store.process_alive(cell.value["process"]) is False}
         living_ids = {standing_of(cell).id for cell in cells if cell.name not in gone}
         kept: list[Cell] = []
         for cell in cells:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from .clock import Clock
 from .config import SAFETY_LOOK_S, Config
-from .errors import Fault, InvalidMessage, PostroomError, RoomClosed, RoomError
+from .errors import Fault, InvalidMessage, OutcomeUnknown, PostroomError, RoomClosed, RoomError
 from .hooks import Hooks
 from .limits import SenderLimit
 from .message import Draft, check
@@ -122,6 +122,9 @@ class Desk:
             self._pair_limit = SenderLimit(store, config.pair_rate_per_s, config.pair_rate_burst, clock)
         self._held: dict[Ticket, None] = {}
         self._questions: dict[str, None] = {}
+        self._late: dict[
+            str, None
+        ] = {}  # of these, what nobody waits for any more, though the room does not know it yet
         self._finishers: list[Callable[[], None]] = []
 
     def check_open(self) -> None:
@@ -146,10 +149,18 @@ class Desk:
         `limited` False passes by the sender's rate: answers and replays.
         """
         self._admit(drafts, limited=limited)
-        ids = self.store.put(drafts)
+        ids = self._store(drafts)
         if self.hooks:
             self.hooks.tell("after_send", drafts=drafts, ids=ids)
         return ids
+
+    def _store(self, drafts: Sequence[Draft]) -> list[str]:
+        try:
+            return self.store.put(drafts)
+        except OutcomeUnknown as error:  # an asker that is told so waits no more, though its question may be there
+            if any(draft.waiter is not None for draft in drafts):
+                self.abandon_later(error.ids)
+            raise
 
     def send(self, draft: Draft) -> str:
         """Store one message that goes to one mailbox. Returns its id. The last step of whoever sends."""
@@ -178,7 +189,11 @@ class Desk:
     def _put_together(self, drafts: list[Draft]) -> list[str | BaseException]:
         ends: list[str | BaseException]
         try:
-            ends = [*self.store.put(drafts)]
+            ends = [*self._store(drafts)]
+        except OutcomeUnknown as error:
+            if len(error.ids) != len(drafts):
+                return [error] * len(drafts)
+            return [OutcomeUnknown(str(error), [id]) for id in error.ids]  # each learns of its own
         except RoomError as error:  # nothing is stored, and each for itself would only wait as long again
             return [error] * len(drafts)
         except Exception as error:  # noqa: BLE001  one of them is at fault: let the others pass
@@ -328,11 +343,31 @@ class Desk:
         self._questions[id] = None
 
     def question_ends(self, id: str, *, abandon: bool) -> None:
-        """It waits no more. `abandon` lets the answer become ordinary mail; a room that is closed did so already."""
-        self._questions.pop(id, None)
+        """It waits no more. `abandon` lets the answer become ordinary mail; a room that is closed did so already.
+
+        Where the room does not answer now, whoever waited is told how its own waiting ended, and this is done later.
+        """
         if abandon:
-            with suppress(RoomClosed):
+            try:
                 self.store.abandon(id)
+            except RoomClosed:
+                pass
+            except RoomError:
+                self.abandon_later([id])
+                return
+        self._questions.pop(id, None)
+
+    def abandon_later(self, ids: Iterable[str]) -> None:
+        """Nobody waits for these (they may not even be stored): tell the room when it answers, or is closed."""
+        for id in ids:
+            self._questions[id] = None
+            self._late[id] = None
+
+    def abandon_late(self) -> None:
+        """Tell the room of the questions that nobody waits for any more and that it could not be told of before."""
+        for id in tuple(self._late):
+            self._late.pop(id, None)
+            self.question_ends(id, abandon=True)
 
     # The end
 

@@ -40,6 +40,7 @@ PostroomError
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 
@@ -232,4 +233,11 @@ class RoomUnreachable(RoomError):
 
 
 class OutcomeUnknown(RoomError):
-    """The reply was lost: the operation may or may not have happened. Repeating it is safe."""
+    """The reply was lost: the operation may or may not have happened. Repeating it is safe.
+
+    `ids` are those of the messages that may have been stored; `room.receipt` tells of one as soon as the room answers.
+    """
+
+    def __init__(self, said: str, ids: Iterable[str] = ()) -> None:
+        super().__init__(said)
+        self.ids = tuple(ids)

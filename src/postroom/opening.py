@@ -46,7 +46,7 @@ def open_at_desk(
         if not create and not folder.is_dir():
             raise RoomNotFound(f"there is no room in {folder}; make one with `postroom init`")
         make_folder(folder)
-    return Room(make_desk(open_store(address, config, clock), config, clock), address)
+    return Room(make_desk(open_store(address, config, clock, create=create), config, clock), address)
 
 
 def _find(create: bool) -> RoomUrl:

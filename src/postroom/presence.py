@@ -17,7 +17,6 @@ from .clock import iso
 from .config import HEARTBEAT_S
 from .desk import Desk
 from .errors import RoomBusy
-from .platform import process_alive
 
 ACTIVE: Final = "active"  # open in some process
 STOPPED: Final = "stopped"  # closed by all who had it open
@@ -61,7 +60,7 @@ def enter(desk: Desk, name: str, *, transient: bool) -> None:
             value = _newcomer(now_ms, SEEN if transient else ACTIVE, transient)
         elif _is_fresh(value, now_ms) and is_right(value):
             return None
-        value = _without_the_dead(value) | {"heartbeat_ms": now_ms}
+        value = _without_the_dead(desk, value) | {"heartbeat_ms": now_ms}
         if not transient:
             return _joined(value, desk.process)
         return value | {"status": SEEN, "transient": True} if value["status"] in (STOPPED, GONE) else value
@@ -102,9 +101,9 @@ def prune(desk: Desk) -> int:
     """Take processes that are gone out of every agent's cell. Returns how many agents lost one."""
     pruned = 0
     for cell in desk.store.cell_scan(_PREFIX):
-        if any(process_alive(p) is False for p in cell.value["processes"]):
+        if any(desk.store.process_alive(p) is False for p in cell.value["processes"]):
             pruned += 1
-            _update(desk, cell.name.removeprefix(_PREFIX), lambda value: value and _without_the_dead(value))
+            _update(desk, cell.name.removeprefix(_PREFIX), lambda value: value and _without_the_dead(desk, value))
     return pruned
 
 
@@ -152,7 +151,7 @@ def look(desk: Desk, name: str) -> Value | None:
 
 def is_running(desk: Desk, value: Value) -> bool | None:
     """Whether a process has the agent open. None: only one-shot commands speak for it, or nobody here can see."""
-    seen = [process_alive(p) for p in value["processes"]]
+    seen = [desk.store.process_alive(p) for p in value["processes"]]
     if True in seen:
         return True
     if None in seen:  # on another machine: its heartbeat has to do
@@ -166,7 +165,7 @@ def ran_lately(desk: Desk, value: Value) -> bool:
     for process in value["processes"]:
         if 0 <= now_ns - _seen_alive_ns.get(process, -SECOND_NS) < SECOND_NS:
             return True
-        if process_alive(process):
+        if desk.store.process_alive(process):
             if len(_seen_alive_ns) >= _MAX_SEEN:
                 _seen_alive_ns.clear()
             _seen_alive_ns[process] = now_ns
@@ -196,8 +195,8 @@ def _is_fresh(value: Value, now_ms: int, span_s: float = HEARTBEAT_S) -> bool:
     return abs(now_ms - int(value["heartbeat_ms"])) < span_s * 1000
 
 
-def _without_the_dead(value: Value) -> Value:
-    living = [p for p in value["processes"] if process_alive(p) is not False]
+def _without_the_dead(desk: Desk, value: Value) -> Value:
+    living = [p for p in value["processes"] if desk.store.process_alive(p) is not False]
     if len(living) == len(value["processes"]):
         return value
     return value | {"processes": living} | ({} if living else {"status": GONE, "current_task": None})

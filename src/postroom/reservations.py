@@ -18,7 +18,6 @@ from .clock import iso
 from .desk import Desk
 from .errors import Fault, InvalidMessage, PostroomError, ReservationConflict
 from .message import check_name, check_span
-from .platform import process_alive
 from .received import check_seconds
 from .tasks import lease_fields, lease_left_s
 
@@ -249,7 +248,8 @@ class Reservations:
     def _lives(self, value: Value) -> bool:
         left_s = lease_left_s(self._desk.clock, value)
         process = value["process"]
-        return (left_s is None or left_s > 0) and not (process is not None and process_alive(process) is False)
+        gone = process is not None and self._desk.store.process_alive(process) is False
+        return (left_s is None or left_s > 0) and not gone
 
     def _let_go(self) -> None:
         """The room closes: what ends with this process ends now."""

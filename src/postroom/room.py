@@ -17,7 +17,6 @@ from .desk import Deadline, Desk, Pause, Series
 from .errors import InvalidMessage, RoomClosed, UnknownMessage
 from .hooks import Hooks
 from .message import Draft, Message
-from .platform import process_alive
 from .presence import AgentInfo
 from .receipts import DeadLetter, Receipt, Wait, dead_letter_of, receipt_of
 from .received import check_seconds
@@ -259,7 +258,7 @@ class Room:
         return [
             Wait(message.from_agent, message.to_agent, message.id, iso(message.timestamp_ms))
             for message in waiting
-            if message.waiter is not None and process_alive(message.waiter) is not False
+            if message.waiter is not None and self._desk.store.process_alive(message.waiter) is not False
         ]
 
     def dead_letters(self, limit: int = 100) -> list[DeadLetter]:

@@ -58,6 +58,11 @@ class Host:
         return folder
 
     @property
+    def lends_folders(self) -> bool:
+        """Whether the folders of sessions lie among the temporary files: then those that ended well leave none."""
+        return self._folder is None
+
+    @property
     def keeps_folders(self) -> bool:
         """Whether the folders of sessions outlive the room's being open."""
         return self.desk.store.durable
@@ -195,8 +200,8 @@ class Session:
         with suppress(PostroomError):
             if self._member.role == OPENER:
                 self._record.end()
-                if not self._host.keeps_folders and self._record.read().failure is None:
-                    shutil.rmtree(self.dir, ignore_errors=True)  # of a failed one it stays while the room is open
+                if self._host.lends_folders and self._record.read().failure is None:
+                    shutil.rmtree(self.dir, ignore_errors=True)  # of a failed one it stays as long as the room does
             self._member.leave()
 
     def __enter__(self) -> Self:

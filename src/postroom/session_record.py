@@ -21,7 +21,6 @@ from typing import Any, Final, NamedTuple
 from .clock import Clock, from_iso, iso
 from .desk import Desk
 from .errors import Deadlock, RoomBusy, SessionEnded, SessionFailed, UnknownSession, WorkerTraceback
-from .platform import process_alive
 from .received import words
 from .store import topic_cells
 
@@ -161,7 +160,7 @@ class SessionRecord:
     def blame_gone_opener(self, record: Record | None = None) -> bool:
         """Record the failure of a session whose opener's process is gone. Returns whether it is."""
         record = record or self.read()
-        if record.over or process_alive(record.value["opener"]) is not False:
+        if record.over or self.desk.store.process_alive(record.value["opener"]) is not False:
             return False
         self.fail(opener_gone(self.desk.clock))
         return True

@@ -77,7 +77,7 @@ def list_sessions(desk: Desk) -> list[SessionInfo]:
 
     A session whose opener was killed, with nobody left to record it, is recorded as failed by this look.
     """
-    return [_info(id, _judged(desk, id, record), members_of(desk, id)) for id, record in all_records(desk)]
+    return [_info(desk, id, _judged(desk, id, record), members_of(desk, id)) for id, record in all_records(desk)]
 
 
 def _judged(desk: Desk, id: str, record: Record) -> Record:
@@ -90,12 +90,12 @@ def report(desk: Desk, id: str) -> SessionReport:
     record = _judged(desk, id, SessionRecord(desk, id).read())
     members = members_of(desk, id)
     ended = _journal(Path(record.value["folder"]))
-    workers = sorted([*ended, *(_worker(member) for member in members)], key=lambda worker: worker.number)
-    return SessionReport(_info(id, record, members), workers, _boxes(desk, id))
+    workers = sorted([*ended, *(_worker(desk, member) for member in members)], key=lambda worker: worker.number)
+    return SessionReport(_info(desk, id, record, members), workers, _boxes(desk, id))
 
 
-def _info(id: str, record: Record, members: list[Standing]) -> SessionInfo:
-    living = [member for member in members if process_alive(member.process) is not False]
+def _info(desk: Desk, id: str, record: Record, members: list[Standing]) -> SessionInfo:
+    living = [member for member in members if desk.store.process_alive(member.process) is not False]
     if record.failure is not None:
         state = FAILED
     elif record.ended_ms is not None:
@@ -106,9 +106,9 @@ def _info(id: str, record: Record, members: list[Standing]) -> SessionInfo:
     return SessionInfo(id, state, opened, len(living), record.value["folder"], record.failure)
 
 
-def _worker(member: Standing) -> WorkerInfo:
+def _worker(desk: Desk, member: Standing) -> WorkerInfo:
     pid = int(member.process.split(":")[1])
-    if process_alive(member.process) is False:
+    if desk.store.process_alive(member.process) is False:
         return WorkerInfo(member.name, member.number, member.role, "gone", [], pid)
     timed = {True: ", with a time-out", False: ""}
     waits = [wait_words(wait) + timed[bool(wait["timed"])] for wait in member.waits]

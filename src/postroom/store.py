@@ -18,6 +18,7 @@ import msgspec
 
 from .clock import Clock
 from .message import Draft, Message
+from .platform import process_alive
 from .states import State
 
 #: `cell_write(expect=ANY)`: whatever version is there.
@@ -389,6 +390,13 @@ class Store(ABC):
         """A place for many who wait behind one descriptor; None where there is none (any more): then each listens alone."""
         with self.listen(()) as waiter:
             return waiter.switchboard()
+
+    def process_alive(self, process: str) -> bool | None:
+        """Whether a process whose name stands in this room still runs. None when that cannot be seen (yet).
+
+        A store of many machines tells it of processes elsewhere too, by their silence, and later than of those here.
+        """
+        return process_alive(process)
 
     @abstractmethod
     def sweep(self) -> Swept:

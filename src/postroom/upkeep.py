@@ -6,6 +6,7 @@ One sleeping thread for each room that has agents. It ends with the room, and do
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, Final
 
 from . import presence
@@ -52,7 +53,8 @@ class Upkeep:
                 log.debug("a round of upkeep failed", exc_info=True, extra={"action": "upkeep_failed"})
 
     def round(self) -> None:
-        """One round: heartbeats, then the housekeeping if it is this process's turn."""
+        """One round: what could not be told before, heartbeats, then the housekeeping if it is this process's turn."""
+        self._desk.abandon_late()
         for name in tuple(self._names):
             presence.beat(self._desk, name)
         if self._take_turn():
@@ -66,7 +68,7 @@ class Upkeep:
         if cell is not None:
             if cell.value["owner"] == me and _ms_left(cell.value, now_ms) > TERM_S * 500:
                 return True  # renewed when half of the term is over: not a write in every round
-            if cell.value["owner"] != me and not is_vacant(cell.value, now_ms):
+            if cell.value["owner"] != me and not is_vacant(cell.value, now_ms, store.process_alive):
                 return False
         mine = {"owner": me, "until_ms": now_ms + round(TERM_S * 1000)}
         return store.cell_write(KEEPER_CELL, mine, expect=0 if cell is None else cell.version) is not None
@@ -88,12 +90,12 @@ class Upkeep:
             self._desk.store.cell_write(KEEPER_CELL, None, expect=cell.version)
 
 
-def is_vacant(value: dict[str, Any], now_ms: int) -> bool:
+def is_vacant(value: dict[str, Any], now_ms: int, alive: Callable[[str], bool | None] = process_alive) -> bool:
     """Whether nobody keeps house: the keeper's process is gone, or its term is over.
 
     A term that ends far in the future was written before the wall clock was set back; it does not count either.
     """
-    return process_alive(value["owner"]) is False or not 0 < _ms_left(value, now_ms) <= 2 * TERM_S * 1000
+    return alive(value["owner"]) is False or not 0 < _ms_left(value, now_ms) <= 2 * TERM_S * 1000
 
 
 def _ms_left(value: dict[str, Any], now_ms: int) -> int:

@@ -207,7 +207,7 @@ def test_a_change_brings_the_next_picture_without_waiting_for_the_second(
     watching = seen_by_top(1)
     ada.send("bob", {"n": 1})
 
-    pass_time(watching, INTERVAL_S / 5)
+    pass_time(watching, INTERVAL_S / 5, look_s=0.05)
 
     assert watching.result()[0].mailboxes[0].depth == 1
     assert (clock.steady_ns() - began_ns) / 1e9 < 1 + INTERVAL_S

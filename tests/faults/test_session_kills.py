@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.nats_servers import room_name, shared_server
 
 from postroom.members import members_of
 from postroom.opening import open_room
@@ -49,15 +50,15 @@ def processes_in(folder: Path) -> list[int]:
     return found
 
 
-def rounds(folder: Path, count: int, chance: random.Random) -> Iterator[tuple[str, float]]:
+def rounds(url: str, folder: Path, count: int, chance: random.Random) -> Iterator[tuple[str, float]]:
     """Whom each round killed, and how long it took until nothing of it ran any more."""
-    with open_room(f"sqlite:{folder}/room") as room:
+    with open_room(url) as room:
         for _ in range(count):
-            yield one_round(room, folder, chance)
+            yield one_round(room, url, folder, chance)
 
 
-def one_round(room: Room, folder: Path, chance: random.Random) -> tuple[str, float]:
-    words = [sys.executable, str(PROGRAM), f"sqlite:{folder}/room", str(WORKERS)]
+def one_round(room: Room, url: str, folder: Path, chance: random.Random) -> tuple[str, float]:
+    words = [sys.executable, str(PROGRAM), url, str(WORKERS)]
     caller = subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert caller.stdout is not None
     id = caller.stdout.readline().strip()
@@ -118,9 +119,9 @@ def _check(room: Room, id: str, victim: str, pid: int) -> None:
         assert pid in [worker.pid for worker in about.workers]
 
 
-def check_rounds(folder: Path, count: int) -> None:
+def check_rounds(url: str, folder: Path, count: int) -> None:
     chance = random.Random(seed())
-    done = list(rounds(folder, count, chance))
+    done = list(rounds(url, folder, count, chance))
     slowest = max(took_s for _, took_s in done)
     victims = {victim for victim, _ in done}
     print(f"{count} rounds, {len(victims)} kinds of victims, slowest {slowest:.2f} s")
@@ -130,9 +131,15 @@ def check_rounds(folder: Path, count: int) -> None:
 
 @pytest.mark.slow
 def test_whoever_is_killed_there_is_one_failure_and_nobody_is_left(tmp_path: Path) -> None:
-    check_rounds(tmp_path, 30)
+    check_rounds(f"sqlite:{tmp_path}/room", tmp_path, 30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [3, pytest.param(100, marks=pytest.mark.long)])
+def test_whoever_is_killed_on_nats_there_is_one_failure_too(tmp_path: Path, count: int) -> None:
+    check_rounds(f"nats://{shared_server().address}/{room_name()}", tmp_path, count)
 
 
 @pytest.mark.long
 def test_three_hundred_kills(tmp_path: Path) -> None:
-    check_rounds(tmp_path, 300)
+    check_rounds(f"sqlite:{tmp_path}/room", tmp_path, 300)

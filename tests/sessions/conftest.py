@@ -7,22 +7,32 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.nats_servers import room_name, shared_pids, shared_server
 
 from postroom.opening import open_room
 from postroom.room import Room
 
+ON_NATS = pytest.param("nats", marks=pytest.mark.slow)
 
-@pytest.fixture
-def real_room(tmp_path: Path) -> Iterator[Room]:
+
+def address(scheme: str, folder: Path) -> str:
+    """Where a room of that kind is, for one test."""
+    if scheme == "nats":
+        return f"nats://{shared_server().address}/{room_name()}"
+    return "memory:" if scheme == "memory" else f"{scheme}:{folder}/room"
+
+
+@pytest.fixture(params=["sqlite", ON_NATS])
+def real_room(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Room]:
     """A room that other processes see, with the machine's own time."""
-    with open_room(f"sqlite:{tmp_path}/room") as room:
+    with open_room(address(request.param, tmp_path)) as room:
         yield room
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", ON_NATS])
 def any_room(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Room]:
     """A room with the machine's own time, in which workers are threads or processes."""
-    with open_room("memory:" if request.param == "memory" else f"sqlite:{tmp_path}/room") as room:
+    with open_room(address(request.param, tmp_path)) as room:
         yield room
 
 
@@ -36,10 +46,10 @@ def runs(pid: int) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that a process has started, and theirs."""
+    """The processes that a process has started, and theirs; but not the NATS server of the whole run."""
     found = []
     for name in os.listdir("/proc"):
-        if name.isdigit():
+        if name.isdigit() and int(name) not in shared_pids():
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:
                     parent = int(file.read().rpartition(b")")[2].split()[1])

@@ -20,6 +20,7 @@ from postroom.opening import open_room
 from postroom.room import Room
 
 from . import workers
+from .conftest import address
 from .session_model import Program, ends, make_program, perform
 
 pytestmark = pytest.mark.slow  # a deadlock must be seen twice, a second apart
@@ -368,9 +369,10 @@ def test_ten_thousand_random_programs_end_as_the_model_says(hasty: None, share: 
 
 
 @pytest.mark.slow
-def test_random_programs_in_processes_end_as_the_model_says(tmp_path: Path) -> None:
-    with open_room(f"sqlite:{tmp_path}/room") as room:
-        check_programs(range(20_000, 20_012), room)
+@pytest.mark.parametrize("scheme", ["sqlite", "nats"])
+def test_random_programs_in_processes_end_as_the_model_says(scheme: str, tmp_path: Path) -> None:
+    with open_room(address(scheme, tmp_path)) as room:
+        check_programs(range(20_000, 20_012 if scheme == "sqlite" else 20_005), room)
 
 
 @pytest.mark.long

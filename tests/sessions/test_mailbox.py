@@ -207,7 +207,7 @@ def test_a_delayed_value_comes_in_time_and_not_before(
 
     sent_ms = clock.wall_ms()
     call = in_background(lambda: (session.mailbox.box.receive(), clock.wall_ms()))
-    pass_time(call)
+    pass_time(call, look_s=0.05)
     value, at_ms = call.result()
 
     assert value == "late"
@@ -223,7 +223,7 @@ def test_a_value_delayed_while_somebody_waits_comes_in_time(
         call.join(0.01)
     sent_ms = clock.wall_ms()
     session.mailbox.box.send("late", delay_ms=1300)
-    pass_time(call)
+    pass_time(call, look_s=0.1)
     value, at_ms = call.result()
 
     assert value == "late"

@@ -166,6 +166,14 @@ COMMANDS: Final[dict[str, Command]] = {
             "postroom bench --agents 20",
         ),
     ),
+    "nats": Command(
+        "nats",
+        "write the configurations of servers for many machines",
+        (
+            "postroom nats config --nodes 3",
+            "postroom nats config --hosts a.example,b.example,c.example --for team --for builds --dir /etc/nats",
+        ),
+    ),
     "completion": Command(
         "completion", "print a completion script for your shell", ('eval "$(postroom completion bash)"',)
     ),
@@ -178,5 +186,5 @@ GROUPS: Final = (
     ("Looking, which changes nothing", ("status", "top", "agents", "mailboxes", "peek", "receipt", "dead", "sql")),
     ("Sessions", ("session",)),
     ("Agent programs", ("install", "uninstall", "mcp", "hook", "agent")),
-    ("Rooms", ("init", "doctor", "requeue", "replay", "as", "demo", "bench", "completion")),
+    ("Rooms", ("init", "doctor", "requeue", "replay", "as", "demo", "bench", "nats", "completion")),
 )

@@ -28,6 +28,13 @@ def doctor_options(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help=f"read the file for at most that long to see whether it is whole (default: {INTEGRITY_S:g}; 0: not at all)",
     )
+    parser.add_argument(
+        "--monitor",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="a NATS server's monitoring port, http://HOST:8222, to see whether it writes to its disk; once for each",
+    )
 
 
 def doctor(call: Call) -> int:
@@ -74,6 +81,10 @@ def _look_at_room(call: Call, address: str, found: list[Check]) -> bool:
         return folder is not None
     try:
         found.extend(checks.room_checks(room, call.args.integrity))  # those before an error are kept
+        if hasattr(room.store, "servers_report"):
+            from .nats_checks import nats_checks
+
+            found.extend(nats_checks(room.store, call.args.monitor))
     except RoomError as error:
         found.append(Check("reading", FAIL, str(error)))
     return True

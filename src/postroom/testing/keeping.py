@@ -112,6 +112,27 @@ class Keeping(StoreBench):
         assert None not in versions
         assert len(set(versions)) == 10
 
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "a" * 1600,
+            "\U0001f4ee" * 500,
+            "board/" + "x.*>/" * 300,
+            "session:20260101-000000-aaaaaa/record",
+            "a. b\t>/*/..",
+        ],
+        ids=["long", "four bytes each", "long with slashes", "a session's", "odd"],
+    )
+    def test_a_cell_may_have_any_name(self, name: str) -> None:
+        version = self.store.cell_write(name, 1, expect=0)
+        self.store.cell_write(name + "2", 2)
+
+        assert version is not None
+        assert self.store.cell_read(name) == (name, version, 1)
+        assert [cell.name for cell in self.store.cell_scan(name)] == [name, name + "2"]
+        assert self.store.cell_write(name, None, expect=version) == 0
+        assert [cell.name for cell in self.store.cell_scan(name)] == [name + "2"]
+
     def test_cells_are_listed_by_the_beginning_of_their_names(self) -> None:
         for name in (
             "agent/b",

@@ -39,10 +39,23 @@ class Waking(StoreBench):
             (topic_channel("work"), lambda self: self.send(None, channel="work")),
             (topic_cells("agent/bob"), lambda self: self.store.cell_write("agent/eve", 1)),
             (topic_cells("agent"), lambda self: self.store.cell_write("agent", 1)),
+            (topic_cells("agent/eve"), lambda self: self.store.cell_write("agent/eve", None)),
+            (topic_cells("agent/eve"), lambda self: self.store.cell_write("agent/eve", None, expect=0)),
             (FEED, lambda self: self.send("bob")),
             (FEED, lambda self: self.store.put([self.draft(), self.draft()])),
         ],
-        ids=["mail", "delayed", "batch", "channel", "cell", "cell without slash", "feed", "feed of a batch"],
+        ids=[
+            "mail",
+            "delayed",
+            "batch",
+            "channel",
+            "cell",
+            "cell without slash",
+            "deleting a cell that is not there",
+            "expecting no cell and deleting it",
+            "feed",
+            "feed of a batch",
+        ],
     )
     @pytest.mark.usefixtures("real")
     def test_a_waiter_is_woken_by(self, topic: str, act: Callable[[Waking], Any]) -> None:
@@ -269,6 +282,8 @@ class Waking(StoreBench):
             other.cell_write("a/b", 1)
 
             assert mail.wait(HINT_S) is True
+            assert cells.wait(HINT_S) is True
+            other.cell_write("a/none", None, expect=0)
             assert cells.wait(HINT_S) is True
 
     def test_a_look_that_finds_nothing_wakes_nobody(self) -> None:

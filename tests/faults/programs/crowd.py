@@ -13,6 +13,7 @@ from typing import Any
 
 import postroom
 from postroom import Agent, Received, Room
+from postroom.platform import this_process
 from postroom.store import Query, Store, topic_to
 from postroom.stores.sqlite import SqliteStore
 
@@ -151,6 +152,7 @@ def _call_store(locks: Locks, store: SqliteStore) -> None:
     call("events", store.events)
     call("number_at", lambda: store.number_at(0))
     call("work_of", lambda: store.work_of("bob"))
+    call("process_alive", lambda: store.process_alive(this_process()))
     call("purge", lambda: store.purge(Query(to_agent="zoe")))
     call("subscribe", lambda: store.subscribe("news", "zoe"))
     call("subscriptions", store.subscriptions)

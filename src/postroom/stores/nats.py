@@ -1,0 +1,247 @@
+"""A room on NATS JetStream: the same promises for programs on many machines.
+
+One stream for each room, in which every message has one entry; every change replaces that entry if it is still the one that
+was read (nats_entries.py). A claim is chosen from what this process knows of the room (nats_tables.py, nats_following.py) and
+made by such a replacement, so that of several claimers one wins; the sequence of the entry is its fencing token.
+Leases are only a time in the entry, honoured by whoever claims next: nothing on the servers ends them, so nothing can
+happen there between the end of a lease and an ack.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from .. import store as contract
+from ..clock import Clock
+from ..config import Config, RoomUrl
+from ..errors import InvalidMessage, RoomClosed, RoomError
+from ..message import Draft, Message
+from ..states import NOTES, State
+from ..store import Cell, Change, Claimed, Page, Query, Settled, Stats, Subscription, Swept, Ticket, Waiter, Want, Work
+from . import nats_cells, nats_claims, nats_keeping, nats_putting, nats_reading
+from .nats_entries import Entry, Kept, Moment, abandoned, noted, unheld
+from .nats_link import Access, forget_loop_after_fork
+from .nats_room import NatsRoom
+
+DEFAULT_PORT: Final = 4222
+#: Closing waits so long for what other threads do, in seconds.
+CLOSE_S: Final = 2.0
+_ROOM_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+os.register_at_fork(after_in_child=forget_loop_after_fork)
+
+
+def parse_address(url: RoomUrl) -> tuple[tuple[str, ...], str]:
+    """The servers and the name of the room of `nats://host:port[,host:port]/room`. Raises RoomError."""
+    hosts, slash, name = url.rest.removeprefix("//").partition("/")
+    servers = tuple(
+        host if ":" in host.rpartition("]")[2] else f"{host}:{DEFAULT_PORT}" for host in hosts.split(",") if host
+    )
+    if not url.rest.startswith("//") or not servers or not slash:
+        raise RoomError(
+            f"{url} is no address of a room on NATS; write nats://HOST:PORT/ROOM, for instance nats://127.0.0.1:4222/team"
+        )
+    if not _ROOM_NAME.fullmatch(name):
+        raise RoomError(f"{name!r} is no name of a room on NATS: letters, digits, - and _ are, up to 64 of them")
+    return tuple(f"nats://{server}" for server in servers), name
+
+
+def access_of(url: RoomUrl, config: Config) -> tuple[Access, str]:
+    """How to reach the servers that an address names, and the name of the room there."""
+    servers, name = parse_address(url)
+    password = None
+    if config.password_file is not None:
+        try:
+            password = Path(config.password_file).expanduser().read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise RoomError(f"the password file {config.password_file} cannot be read: {error.strerror}") from error
+    return Access(servers, config.creds, config.user, password, config.tls_ca, config.tls_cert, config.tls_key), name
+
+
+class NatsStore(contract.Store):
+    """A room that many machines share."""
+
+    durable: ClassVar[bool] = True
+    shared: ClassVar[bool] = True
+    exact_fifo: ClassVar[bool] = False
+
+    def __init__(self, url: RoomUrl, config: Config, clock: Clock, *, create: bool = True) -> None:
+        access, name = access_of(url, config)
+        self.clock = clock
+        self._pid = os.getpid()
+        self._open = True
+        self._inside = 0
+        self._steps = threading.Condition()
+        self._room = NatsRoom(access, name, config, clock, create=create)
+
+    @contextmanager
+    def _enter(self) -> Iterator[NatsRoom]:
+        """The room, for one step; RoomClosed when it may not be used any more, or not from here."""
+        if self._pid != os.getpid():
+            raise RoomClosed(
+                "this room was opened before the process forked; fork first, or start processes with spawn"
+            )
+        with self._steps:
+            if not self._open:
+                raise RoomClosed
+            self._inside += 1
+        try:
+            yield self._room
+        finally:
+            with self._steps:
+                self._inside -= 1
+                self._steps.notify_all()
+
+    # Putting
+
+    def put(self, drafts: Sequence[Draft]) -> list[str]:
+        with self._enter() as room:
+            return nats_putting.put(room, drafts) if drafts else []
+
+    def subscribe(self, channel: str, agent: str) -> None:
+        with self._enter() as room:
+            nats_cells.subscribe(room, channel, agent)
+
+    def unsubscribe(self, channel: str, agent: str) -> bool:
+        with self._enter() as room:
+            return nats_cells.unsubscribe(room, channel, agent)
+
+    def subscriptions(self) -> list[Subscription]:
+        with self._enter() as room:
+            return nats_cells.subscriptions(room)
+
+    # Taking
+
+    def claim(self, want: Want) -> Claimed:
+        with self._enter() as room:
+            return nats_claims.claim(room, want)
+
+    def settle(
+        self,
+        ticket: Ticket,
+        outcome: str,
+        *,
+        detail: str | None = None,
+        delay_s: float = 0,
+        puts: Sequence[Draft] = (),
+        claim_next: Want | None = None,
+    ) -> Settled:
+        with self._enter() as room:
+            if outcome not in contract.OUTCOMES:
+                raise InvalidMessage("outcome", f"must be one of {', '.join(contract.OUTCOMES)}, not {outcome!r}")
+            return nats_claims.settle(room, ticket, outcome, detail, delay_s, puts, claim_next)
+
+    def extend(self, ticket: Ticket, lease_s: float) -> bool:
+        with self._enter() as room:
+            return nats_claims.extend(room, ticket, lease_s)
+
+    def note(self, id: str, event: str, agent: str | None, detail: str | None = None) -> bool:
+        with self._enter() as room:
+            if event not in NOTES:
+                raise InvalidMessage("event", f"must be one of {', '.join(NOTES)}, not {event!r}")
+            there = []
+
+            def step(kept: Kept, moment: Moment) -> Entry | None:
+                there.append(True)
+                return noted(kept, event, agent, detail, moment)
+
+            room.change(id, step)
+            return bool(there)
+
+    def abandon(self, id: str) -> None:
+        with self._enter() as room:
+
+            def step(kept: Kept, moment: Moment) -> Entry | None:
+                waits = kept.entry.waiter is not None and kept.state is not State.HELD
+                return abandoned(kept, moment) if waits else None
+
+            question = room.read(id)
+            if question is None:
+                return
+            room.change(id, step)
+            for answer in question.entry.held:
+                room.change(answer, lambda kept, moment: unheld(kept, moment) if kept.state is State.HELD else None)
+
+    def requeue(self, ids: Iterable[str]) -> list[str]:
+        with self._enter() as room:
+            return [id for id in dict.fromkeys(ids) if nats_keeping.requeue(room, id)]
+
+    # Reading
+
+    def get(self, id: str) -> Message | None:
+        with self._enter() as room:
+            return nats_reading.get(room, id)
+
+    def find(self, query: Query, cursor: int | None = None) -> Page:
+        with self._enter() as room:
+            return nats_reading.find(room, query, cursor)
+
+    def events(self, after: int = 0, limit: int = 1000) -> list[Change]:
+        with self._enter() as room:
+            return nats_reading.events(room, after, limit)
+
+    def number_at(self, wall_ms: int | None = None) -> int:
+        with self._enter() as room:
+            return nats_reading.number_at(room, wall_ms)
+
+    def stats(self) -> Stats:
+        with self._enter() as room:
+            return nats_reading.stats(room)
+
+    def work_of(self, agent: str) -> Work:
+        with self._enter() as room:
+            return nats_reading.work_of(room, agent)
+
+    # Small values
+
+    def cell_read(self, name: str) -> Cell | None:
+        with self._enter() as room:
+            return nats_cells.cell_read(room, name)
+
+    def cell_write(self, name: str, value: Any, expect: int = contract.ANY) -> int | None:
+        with self._enter() as room:
+            return nats_cells.cell_write(room, name, value, expect)
+
+    def cell_scan(self, prefix: str) -> list[Cell]:
+        with self._enter() as room:
+            return nats_cells.cell_scan(room, prefix)
+
+    def servers_report(self) -> dict[str, Any]:
+        """What the servers tell of this room and of themselves, for `postroom doctor`."""
+        with self._enter() as room:
+            return nats_reading.servers_report(room)
+
+    # Waiting, housekeeping, the end
+
+    def process_alive(self, process: str) -> bool | None:
+        with self._enter() as room:
+            return room.lives.is_alive(process)
+
+    def listen(self, topics: Iterable[str]) -> Waiter:
+        with self._enter() as room:
+            return room.follower.listen(topics)
+
+    def sweep(self) -> Swept:
+        with self._enter() as room:
+            return nats_keeping.sweep(room)
+
+    def purge(self, query: Query) -> int:
+        with self._enter() as room:
+            return nats_keeping.purge(room, query)
+
+    def close(self) -> None:
+        if self._pid != os.getpid():
+            return
+        with self._steps:
+            if not self._open:
+                return
+            self._open = False
+            # what other threads have begun (giving up a question, an ack) is finished first, if the servers answer
+            self._steps.wait_for(lambda: self._inside == 0, CLOSE_S)
+        self._room.close()

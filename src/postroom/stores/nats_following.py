@@ -1,0 +1,386 @@
+"""Following a room on NATS: which entries are known here, how they stay current, and who is woken by a change.
+
+The servers tell every change once more on a subject for listening (republish). What is followed is read once; from then on
+each change comes by itself, with the new entry in it, so that a receiver that is woken knows what to claim.
+
+Such a hint can be lost: in a reconnect, or when a leader dies. So whoever finds nothing looks at the leader too, every
+`SAFETY_LOOK_S` at most, for what came after the last entry that was read there.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable
+from typing import Any, Final
+
+from .. import store as contract
+from ..clock import Clock
+from ..errors import RoomClosed
+from .nats_entries import MOVED, hex_of, is_there, pattern_to, patterns_around, subject_of, unpack
+from .nats_tables import Tables
+from .nats_wire import Wire
+
+#: How long an empty answer from here is believed without a look at the leader.
+SAFETY_LOOK_S: Final = 5.0
+#: Everything in the room, cells too: so that the numbers of what is heard have no gaps while nothing is lost.
+_WHOLE_ROOM: Final = ">"
+_MESSAGES: Final = "m.>"
+#: The two parts of it that can be known as a whole: what is open or was finished lately, and what was put away.
+OPEN_PART: Final = "m.o.>"
+ARCHIVE: Final = "m.f.>"
+_MAX_RUNG: Final = 4000
+#: The name under which those who wait for the mail of a channel share it: one of them is woken, not all.
+_ONE: Final = "one"
+
+#: A subject pattern to listen to, and the name under which it is shared ("" when everybody hears of everything).
+Key = tuple[str, str]
+
+
+def key_of_topic(topic: str) -> Key | None:
+    """What somebody who listens to a topic must hear; None when nothing can ever happen there."""
+    kind, _, name = topic.partition(":")
+    if topic == contract.FEED:
+        return (_MESSAGES, "")
+    if kind == "to":
+        return (pattern_to(name), "")
+    if kind == "channel":
+        return (pattern_to(None, name), _ONE)
+    if kind == "cells":
+        return (f"c.{hex_of(name)}.>", "")
+    subject = subject_of(name) if kind == "message" else None
+    return None if subject is None else (subject, "")
+
+
+class _Followed:
+    """A pattern whose entries are known here: up to which sequence that is sure, and when it was looked at."""
+
+    def __init__(self) -> None:
+        self.sure = 0
+        self.looked_ns: int | None = None
+        self.is_loaded = False
+
+
+class Follower:
+    """The tables of one opened room, and those who wait for a change of them."""
+
+    def __init__(self, wire: Wire, clock: Clock) -> None:
+        self.tables = Tables()
+        self.lock = threading.RLock()
+        self._wire = wire
+        self._clock = clock
+        self._followed: dict[str, _Followed] = {}
+        self._whole: _Followed | None = None
+        self._parts: set[str] = set()
+        self._loaded: set[str] = set()
+        self._reading = threading.Lock()
+        self._subscriptions: dict[Key, Any] = {}
+        self._uses: defaultdict[Key, int] = defaultdict(int)
+        self._changing = threading.Lock()  # held while subscribing, which waits; never taken on the background loop
+        self._waiters: defaultdict[Key, list[NatsWaiter]] = defaultdict(list)
+        self._rung: OrderedDict[tuple[Key, int], None] = OrderedDict()
+        self.closed = False
+        wire.on_loss = self._look_again
+
+    # Subscriptions
+
+    def _use(self, key: Key) -> None:
+        with self._changing:
+            self._uses[key] += 1
+            if key not in self._subscriptions:
+
+                def heard(subject: str, seq: int, data: bytes) -> None:
+                    self._heard(key, subject, seq, data)
+
+                try:
+                    self._subscriptions[key] = self._wire.run(self._wire.subscribe(key[0], heard, key[1]))
+                except BaseException:
+                    self._uses[key] -= 1
+                    raise
+
+    def _leave(self, key: Key) -> None:
+        with self._changing:
+            self._uses[key] -= 1
+            if self._uses[key] <= 0:
+                del self._uses[key]
+                subscription = self._subscriptions.pop(key, None)
+                if subscription is not None:
+                    self._wire.soon(subscription.unsubscribe)
+
+    # Knowing
+
+    def follow(self, patterns: Iterable[str]) -> None:
+        """Know all entries of these patterns from now on."""
+        for pattern in patterns:
+            if self._is_known(pattern):
+                continue
+            with self._reading:  # who comes second waits until the first has read it
+                if not self._is_known(pattern):
+                    self._use((pattern, ""))
+                    self._read(pattern, _Followed())
+
+    def _is_known(self, pattern: str) -> bool:
+        followed = (self._followed.get(each) for each in (pattern, _around(pattern)))
+        return OPEN_PART in self._loaded or any(each is not None and each.is_loaded for each in followed)
+
+    def _read(self, pattern: str, followed: _Followed) -> None:
+        """Learn of everything that came after what is sure."""
+        self._followed.setdefault(pattern, followed)  # first: what is heard while reading must not be lost
+        before_ns, losses = self._clock.steady_ns(), self._wire.losses
+        found = self._scan(pattern, followed.sure + 1)
+        with self.lock:
+            followed.sure = max(followed.sure, *found.values(), 0)
+            followed.looked_ns = before_ns if losses == self._wire.losses else None
+            followed.is_loaded = True
+
+    def _scan(self, pattern: str, seq: int) -> dict[str, int]:
+        """Learn of all entries from that sequence on; their ids and sequences."""
+        found = {}
+        for entry in self._wire.run(self._wire.scan(pattern, seq)):
+            self.learn(entry.subject, entry.seq, entry.data)
+            found[entry.subject.rpartition(".")[2]] = entry.seq
+        return found
+
+    def last_number(self) -> int:
+        """The highest sequence in the room, as the leader knows it."""
+        answer = self._wire.run(self._wire.api(f"STREAM.INFO.{self._wire.stream}"))
+        number: int = answer["state"]["last_seq"]
+        return number
+
+    def know(self, *parts: str) -> None:
+        """Know these parts of the room whole, as they are now."""
+        with self._reading:
+            if self._whole is None:
+                self._use((_WHOLE_ROOM, ""))
+                self._whole = _Followed()
+            while not self._know(self._whole, {*parts}):
+                pass
+
+    def _know(self, whole: _Followed, parts: set[str]) -> bool:
+        """One attempt; False when the connection was lost meanwhile, and hints with it."""
+        before_ns, losses = self._clock.steady_ns(), self._wire.losses
+        with self.lock:
+            known, anew = set(self._loaded), whole.looked_ns is None
+            self._parts |= parts  # first: what is heard while reading must not be lost
+            if anew:  # hints may have been lost, also of what was deleted: all is read again
+                whole.sure = 0
+        last = self.last_number()
+        found: dict[str, int] = {}
+        for part in known | parts:
+            if part not in known or last > whole.sure:
+                found |= self._scan(part, whole.sure + 1 if part in known else 1)
+        with self.lock:
+            if losses != self._wire.losses:
+                return False
+            if anew and known:
+                self._drop_ghosts(found, last)
+            self._loaded |= parts
+            whole.sure = max(whole.sure, last)
+            whole.looked_ns = before_ns
+            return True
+
+    def _drop_ghosts(self, found: dict[str, int], last: int) -> None:
+        """Forget what is not there any more, and whose end was not heard of."""
+        for id, row in tuple(self.tables.rows.items()):
+            if id not in found and row.kept.seq <= last:
+                self.tables.forget(id)
+
+    def look_if_late(self, patterns: Iterable[str]) -> bool:
+        """Look at the leader for what was not heard of, where that was not done lately. Returns whether it was done now."""
+        if self._whole is not None and OPEN_PART in self._loaded:
+            if not self._is_late(self._whole):
+                return False
+            self.know()
+            return True
+        looked = False
+        for pattern in {*patterns, *map(_around, patterns)} & {*self._followed}:
+            if self._is_late(self._followed[pattern]):
+                self._read(pattern, self._followed[pattern])
+                looked = True
+        return looked
+
+    def _is_late(self, followed: _Followed) -> bool:
+        now_ns = self._clock.steady_ns()
+        return followed.looked_ns is None or not 0 <= now_ns - followed.looked_ns < SAFETY_LOOK_S * 1e9
+
+    def _look_again(self) -> None:
+        """The connection was away: hints may be lost, and everybody who waits has to look."""
+        with self.lock:
+            for followed in (*self._followed.values(), *filter(None, [self._whole])):
+                followed.looked_ns = None
+            for waiters in self._waiters.values():
+                for waiter in waiters:
+                    waiter.ring()
+
+    def learn(self, subject: str, seq: int, data: bytes) -> None:
+        """An entry was read, written or heard of."""
+        id = subject.rpartition(".")[2]
+        with self.lock:
+            if data == MOVED and {OPEN_PART, ARCHIVE} <= self._parts:
+                return  # it is heard of where it stands now
+            known = self.tables.rows.get(id)
+            if known is not None and known.kept.seq >= seq:
+                return  # every write of this process is also heard of: decoding it twice is a waste
+            self.tables.learn(id, seq, unpack(seq, data) if is_there(data) else None)
+
+    def learn_if_followed(self, subject: str, seq: int, data: bytes) -> None:
+        """The same for an entry that may be none of those that are followed."""
+        with self.lock:
+            if self._covers(subject):
+                self.learn(subject, seq, data)
+
+    def gone(self, id: str, seq: int) -> None:
+        """An entry is not there any more, and nobody knows since when."""
+        with self.lock:
+            self.tables.learn(id, seq + 1, None)
+
+    # Hearing
+
+    def _heard(self, key: Key, subject: str, seq: int, data: bytes) -> None:
+        """A change that the servers tell of, or (sequence 0) a word that somebody should look. On the background loop."""
+        with self.lock:
+            if seq and subject.startswith("m.") and self._covers(subject):
+                self.learn(subject, seq, data)
+            if key[0] == _WHOLE_ROOM and self._whole is not None and seq == self._whole.sure + 1:
+                self._whole.sure = seq
+            self._ring(key, seq)
+
+    def _covers(self, subject: str) -> bool:
+        return any(each in self._followed or each in self._parts for each in patterns_around(subject))
+
+    def wrote(self, subject: str, seq: int, data: bytes) -> None:
+        """This process has written an entry: known here, and those who wait here are woken, before the call returns."""
+        with self.lock:
+            if subject.startswith("m.") and self._covers(subject):
+                self.learn(subject, seq, data)
+            for pattern in patterns_around(subject):
+                self._ring((pattern, ""), seq)
+
+    def _ring(self, key: Key, seq: int) -> None:
+        """Wake those who listen, once for each change: it is heard of twice when it was made here."""
+        waiters = self._waiters.get(key)
+        if seq:
+            if (key, seq) in self._rung:
+                return
+            if waiters:
+                self._rung[key, seq] = None
+                while len(self._rung) > _MAX_RUNG:
+                    self._rung.popitem(last=False)
+        if key[1] == _ONE:
+            if waiters:
+                waiters.append(waiters.pop(0))
+                waiters[-1].ring(alone_for=key)
+            else:
+                self._pass_on(key)
+            return
+        for waiter in waiters or ():
+            waiter.ring()
+
+    def _pass_on(self, key: Key) -> None:
+        """A hint that one alone was given, and that came too late for it, goes to another."""
+        self._wire.soon(lambda: self._wire.nudge(f"{key[0].removesuffix('>')}0.hint"))
+
+    # Waiting
+
+    def listen(self, topics: Iterable[str]) -> NatsWaiter:
+        """Somebody waits for these topics."""
+        keys = [key for key in dict.fromkeys(map(key_of_topic, topics)) if key is not None]
+        waiter = NatsWaiter(self, keys, self._clock)
+        with self.lock:
+            for key in keys:
+                self._waiters[key].append(waiter)
+        used: list[Key] = []
+        try:
+            for key in keys:
+                self._use(key)
+                used.append(key)
+        except BaseException:
+            waiter.abandon(used)
+            raise
+        return waiter
+
+    def leave(self, waiter: NatsWaiter, keys: list[Key], used: list[Key], alone_for: list[Key]) -> None:
+        """It waits no more. `used` are those of its keys that were subscribed to for it."""
+        with self.lock:
+            for key in keys:
+                self._waiters[key].remove(waiter)
+                if not self._waiters[key]:
+                    del self._waiters[key]
+        if self.closed:
+            return
+        for key in used:
+            self._leave(key)
+        with self.lock:
+            for key in alone_for:
+                self._ring(key, 0)
+
+    def close(self) -> None:
+        """Nobody is told anything any more; whoever waits in another thread comes back, and is told so."""
+        with self.lock:
+            self.closed = True
+            for waiters in self._waiters.values():
+                for waiter in waiters:
+                    waiter.ring()
+
+
+def _around(pattern: str) -> str:
+    """The pattern of all channels around that of one."""
+    return f"m.o.{pattern.split('.')[2]}.>"
+
+
+class NatsWaiter(contract.Waiter):
+    """A waiter with a pipe of its own: a byte lies in it while there is a hint that nobody has taken."""
+
+    def __init__(self, follower: Follower, keys: list[Key], clock: Clock) -> None:
+        self._follower = follower
+        self._keys = keys
+        self._clock = clock
+        self._reader, self._writer = os.pipe()
+        self._rung = False
+        self._alone_for: list[Key] = []
+        self._closed = False
+
+    def ring(self, alone_for: Key | None = None) -> None:
+        """Leave a hint. The caller holds the follower's lock."""
+        if alone_for is not None:
+            self._alone_for.append(alone_for)
+        if not self._rung:
+            self._rung = True
+            os.write(self._writer, b"!")
+
+    def wait(self, timeout_s: float | None) -> bool:
+        if self._take():
+            return True
+        self._clock.wait_readable([self._reader], timeout_s)
+        return self._take()
+
+    def _take(self) -> bool:
+        with self._follower.lock:
+            if self._closed:
+                raise RoomClosed("this waiter is closed")
+            if self._follower.closed:
+                raise RoomClosed
+            if self._rung:
+                self._rung = False
+                self._alone_for.clear()
+                os.read(self._reader, 1)
+                return True
+            return False
+
+    def fileno(self) -> int:
+        return self._reader
+
+    def close(self) -> None:
+        self.abandon(self._keys)
+
+    def abandon(self, used: list[Key]) -> None:
+        """Stop listening, though only some of its topics were listened to yet."""
+        with self._follower.lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._follower.leave(self, self._keys, used, self._alone_for)
+        with self._follower.lock:
+            os.close(self._reader)
+            os.close(self._writer)

@@ -1,0 +1,210 @@
+"""`postroom nats config`: what it writes starts, keeps rooms apart, and is what the doctor wants to see."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.nats_servers import need_server, room_name, running_server, shared_server
+
+import postroom
+from postroom.clock import SYSTEM
+from postroom.errors import RoomUnreachable
+from postroom.stores import nats_wire
+
+from .support import Cli
+
+PATIENCE_S = 60.0
+
+
+def free_base_port() -> int:
+    """A port P such that those of three servers on one machine are free: P, P + 2000 and P + 4000, and the next two."""
+    for base in range(21_000, 27_000, 7):
+        with ExitStack() as held:
+            try:
+                for port in (base + more + place for more in (0, 2000, 4000) for place in range(3)):
+                    held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return base
+    raise AssertionError("no free ports")
+
+
+@pytest.fixture
+def cluster(cli: Cli, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """Three servers, started from what the command wrote."""
+    program = need_server()
+    written: dict[str, Any] = cli.json(
+        "nats", "config", "--nodes", "3", "--dir", str(tmp_path / "nats"), "--port", str(free_base_port()),
+        "--for", "team", "--for", "builds", "--max-file", "1G",
+    )  # fmt: skip
+    with ExitStack() as running:
+        for node in written["nodes"]:
+            server = subprocess.Popen(
+                [program, "-c", f"{node['name']}.conf", "-l", f"{node['name']}.log"], cwd=tmp_path / "nats"
+            )
+            running.callback(server.wait)
+            running.callback(server.kill)
+        yield written
+
+
+def open_when_there(url: str, unless: str = "nothing") -> postroom.Room:
+    """Open a room; the servers may still be looking for each other. What they say otherwise is raised."""
+    until_ns = SYSTEM.steady_ns() + int(PATIENCE_S * 1e9)
+    while True:
+        try:
+            return postroom.open(url)
+        except RoomUnreachable as error:
+            if SYSTEM.steady_ns() > until_ns or unless in str(error):
+                raise
+            SYSTEM.sleep(0.2)
+
+
+@pytest.mark.slow
+def test_three_servers_start_from_what_is_written_and_the_doctor_is_content(cli: Cli, cluster: dict[str, Any]) -> None:
+    with open_when_there(cluster["rooms"]["team"]) as room:
+        id = room.agent("ada").send("bob", {"text": "over TLS"})
+        assert room.agent("bob").receive(timeout_s=10).id == id
+    monitors = [word for node in cluster["nodes"] for word in ("--monitor", f"http://127.0.0.1:{node['monitor_port']}")]
+
+    result = cli("doctor", "--json", "--room", cluster["rooms"]["team"], *monitors)
+
+    seen = {check["check"]: check["verdict"] for check in result.json["checks"]}
+    assert result.code == 0, result
+    assert {seen[name] for name in ("server", "copies", "stream", "server clock", "sync")} == {"ok"}, result.json
+
+
+@pytest.mark.slow
+def test_a_room_is_closed_to_those_of_another(
+    cluster: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    team, builds = cluster["rooms"]["team"], cluster["rooms"]["builds"]
+    with open_when_there(team) as room:
+        room.agent("ada").send("bob", {"text": "secret"})
+
+    with_others_name = builds.replace("/builds?", "/team?")
+    with open_when_there(with_others_name) as other:
+        assert other.peek(state="pending") == []  # an account of its own: a room of that name, but not that room
+    (tmp_path / "wrong").write_text("guessed")
+    wrong = team.partition("password_file=")[0] + f"password_file={tmp_path}/wrong&tls_ca={tmp_path}/nats/ca.cert"
+    with pytest.raises(RoomUnreachable, match="refuse us.*(?i:authorization)"):
+        open_when_there(wrong, unless="refuse us")
+    without_tls = team.partition("&tls_ca=")[0]
+    monkeypatch.setattr(nats_wire, "OPEN_S", 2.0)  # nobody answers, however long one waits
+    with pytest.raises(RoomUnreachable):
+        postroom.open(without_tls)
+
+
+def test_what_holds_passwords_and_keys_is_its_owners_alone(cli: Cli, tmp_path: Path) -> None:
+    cli.ok("nats", "config", "--nodes", "1", "--dir", str(tmp_path / "nats"))
+
+    secret = [path for path in (tmp_path / "nats").iterdir() if path.suffix in (".conf", ".key", ".password")]
+    assert len(secret) == 4
+    assert {path.stat().st_mode & 0o077 for path in [*secret, tmp_path / "nats"]} == {0}
+
+
+def test_nothing_is_written_over(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "n1.conf").write_text("mine")
+
+    result = cli("nats", "config", "--dir", str(tmp_path / "here"), "--no-tls")
+
+    assert result.code == 1
+    assert "not empty" in result.err
+    assert [path.read_text() for path in (tmp_path / "here").iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--nodes", "2"], "1, 3 or 5"),
+        (["--nodes", "3", "--hosts", "a,b"], "names 2 different hosts"),
+        (["--nodes", "3", "--hosts", "a,b,b"], "names 2 different hosts"),
+        (["--for", "my room"], "letters, digits"),
+        (["--max-file", "lots"], "is not a size"),
+    ],
+)
+def test_wrong_usage_says_what_is_expected(cli: Cli, tmp_path: Path, words: list[str], said: str) -> None:
+    result = cli("nats", "config", "--dir", str(tmp_path / "nats"), *words)
+
+    assert result.code == 2
+    assert said in result.err
+    assert not (tmp_path / "nats").exists()
+
+
+# --- the doctor ----------------------------------------------------------------------------------------------------
+
+
+def test_the_doctor_warns_of_one_copy_and_of_what_cannot_be_seen(cli: Cli) -> None:
+    url = f"nats://{shared_server().address}/{room_name()}"
+    postroom.open(url).close()
+
+    result = cli("doctor", "--json", "--room", url)
+
+    seen = {check["check"]: check["verdict"] for check in result.json["checks"]}
+    assert result.code == 0
+    assert (seen["server"], seen["copies"], seen["stream"], seen["sync"]) == ("ok", "warn", "ok", "warn")
+
+
+def test_the_doctor_finds_a_stream_that_would_drop_messages(cli: Cli) -> None:
+    import asyncio
+    import json
+
+    import nats
+
+    name = room_name()
+    url = f"nats://{shared_server().address}/{name}"
+    postroom.open(url).close()
+
+    async def spoil() -> None:
+        client = await nats.connect(f"nats://{shared_server().address}")
+        info = json.loads((await client.request(f"$JS.API.STREAM.INFO.POSTROOM_{name}", b"", timeout=5)).data)
+        changed = json.dumps({**info["config"], "max_msgs": 10}).encode()
+        await client.request(f"$JS.API.STREAM.UPDATE.POSTROOM_{name}", changed, timeout=5)
+        await client.close()
+
+    asyncio.run(spoil())
+    result = cli("doctor", "--json", "--room", url)
+
+    assert result.code == 1
+    (stream,) = [check for check in result.json["checks"] if check["check"] == "stream"]
+    assert stream["verdict"] == "fail"
+    assert "max_msgs is 10" in stream["says"]
+
+
+def test_a_server_that_is_not_there_is_one_clear_sentence(cli: Cli) -> None:
+    with running_server() as server:
+        address = server.address
+
+    result = cli("status", "--room", f"nats://{address}/team?server_timeout_s=0.5")
+
+    assert result.code == 4
+    assert address in result.err
+    assert "is it running" in result.err
+
+
+def test_commands_do_not_make_a_room_by_the_way(cli: Cli) -> None:
+    result = cli(
+        "send", "bob", "hi", "--as", "ada", "--new", "--room", f"nats://{shared_server().address}/{room_name()}"
+    )
+
+    assert result.code == 4
+    assert "postroom init" in result.err
+
+
+def test_mail_can_be_sent_and_received_by_commands(cli: Cli) -> None:
+    room = ("--room", f"nats://{shared_server().address}/{room_name()}")
+    cli.ok("init", *room)
+
+    cli.ok("send", "bob", "over the wire", "--as", "ada", "--new", *room)
+    received = cli.json("receive", "--as", "bob", *room)
+    cli.ok("ack", received["id"], "--as", "bob", *room)
+
+    assert received["payload"] == {"text": "over the wire"}
+    assert cli.json("receipt", received["id"], *room)["state"] == "acked"
+    assert cli("sql", "SELECT 1", *room).code == 1
