@@ -11,6 +11,7 @@ comes back. A name whose program is gone goes to the next session of the same ki
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -31,6 +32,7 @@ MAX_UNREAD: Final = 50
 MAX_POINTED: Final = 5
 MAX_PREVIEW: Final = 120
 BUSY_MS: Final = 60_000
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9._@-]{1,40}")
 _MAX_TRIES: Final = 50
 _MAX_NAMES: Final = 100
 
@@ -229,19 +231,16 @@ def is_busy(desk: Desk, value: Value) -> bool:
 
 
 def pointer(name: str, messages: list[Message], how_to_read: str) -> str:
-    """A short notice of new mail: how many, from whom, and how each begins; never the whole of it."""
-    counts: dict[str, int] = {}
-    for message in messages:
-        counts[message.from_agent] = counts.get(message.from_agent, 0) + 1
-    whom = ", ".join(fence.visible(sender)[:60] for sender in list(counts)[:MAX_POINTED])
-    more = f" and {len(messages) - MAX_POINTED} more" if len(messages) > MAX_POINTED else ""
+    """A short notice of new mail: how many, from whom, and how each begins; never the whole of it.
+
+    A name is somebody's choice too: outside of the fence stand only those that look like names.
+    """
+    senders = dict.fromkeys(message.from_agent for message in messages)
+    whom = ", ".join(each if _PLAIN_NAME.fullmatch(each) else "somebody" for each in list(senders)[:MAX_POINTED])
+    more = f" The first {MAX_POINTED}:" if len(messages) > MAX_POINTED else ""
     lines = [_preview(message) for message in messages[:MAX_POINTED]]
-    return "\n".join(
-        (
-            f"postroom: {len(messages)} new for {fence.visible(name)} from {whom}.{more and ' First' + more + ':'} {how_to_read}",
-            fence.wrap("\n".join(lines), "their senders"),
-        )
-    )
+    head = f"postroom: {len(messages)} new for {fence.visible(name)} from {whom}. {how_to_read}{more}"
+    return f"{head}\n{fence.wrap(chr(10).join(lines), 'their senders')}"
 
 
 def _preview(message: Message) -> str:

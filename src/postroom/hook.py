@@ -23,10 +23,12 @@ else:
 
 from . import doorway, hosts, presence
 from .clock import SYSTEM
-from .config import RoomUrl, find_room, make_config, parse_url, room_folder
+from .config import AGENT_LEASE_S, RoomUrl, find_room, make_config, parse_url, room_folder
 from .desk import Desk
 from .errors import PostroomError
 from .hosts import END, PROMPT, START, STOP, TOOL, WAKE, Host
+from .states import State
+from .store import Query, Ticket
 from .stores import open_store
 
 if TYPE_CHECKING:
@@ -97,8 +99,10 @@ class Visit:
             return 0
         if self._host.name == "codex":
             doorway.busy(self._desk, name, working=self._event in (PROMPT, TOOL))
+        if self._event == WAKE and self._host.name == "claude-code" and not _is_attended(os.environ):
+            return 0  # nobody would be woken
         if self._event == TOOL:
-            self._note_shown(name)
+            self._see_to_held(name)
         if self._event == STOP:
             return self._stop(name)
         # a session that is woken by its signal is told there, where it starts a turn at once
@@ -147,14 +151,18 @@ class Visit:
         _write({"decision": self._host.go_on, "reason": reason})
         return 0
 
-    def _note_shown(self, name: str) -> None:
-        """The host reports the result of our own inbox tool: what stands in it is on its way to the model."""
+    def _see_to_held(self, name: str) -> None:
+        """A step is a sign of life: what the agent holds stays its own. And the result of our own inbox is on its way.
+
+        The host reports that result, so what stands in it will be in the model's next request.
+        """
         tool = str(self._given.get("tool_name", ""))
-        if "postroom" not in tool or not tool.endswith("inbox"):
-            return
-        text = msgspec.json.encode(self._given.get("tool_response")).decode()
+        read = msgspec.json.encode(self._given.get("tool_response")).decode() if _is_inbox(tool) else ""
         for message in _held(self._desk, name):
-            kept = self._desk.store.get(message.id) if message.id in text else None
+            left_ms = (message.lease_until_ms or 0) - self._desk.clock.wall_ms()
+            if message.owner is None and left_ms < AGENT_LEASE_S * 500:
+                self._desk.store.extend(Ticket(message.id, message.token, name), AGENT_LEASE_S)
+            kept = self._desk.store.get(message.id) if message.id in read else None
             if kept is not None and not any(entry.event == "shown" for entry in kept.ledger):
                 self._desk.store.note(message.id, "shown", name, f"{self._host.name} {self._said}")
 
@@ -171,10 +179,11 @@ def _write(answer: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _held(desk: Desk, name: str) -> list[Message]:
-    from .states import State
-    from .store import Query
+def _is_inbox(tool: str) -> bool:
+    return "postroom" in tool and tool.endswith("inbox")
 
+
+def _held(desk: Desk, name: str) -> list[Message]:
     query = Query(states=frozenset({State.CLAIMED}), order="newest", limit=200)
     return [message for message in desk.store.find(query).messages if message.claimed_by == name]
 

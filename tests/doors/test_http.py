@@ -233,14 +233,21 @@ def test_only_ones_own_inbox_can_be_read_and_watched(place: Place) -> None:
     assert other.json["error"]["message"] == "Resource not found"
 
 
-def test_fuzzed_requests_crash_nothing_and_show_no_traceback(place: Place) -> None:
+def fuzz(place: Place, count: int) -> None:
     seed = random.randrange(2**32)
     print("seed", seed)
-    for frame in frames(seed, 1500):
-        answer = place.http.request(
-            frame,
-            {"Authorization": f"Bearer {place.ada}", "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call"},
-        )
+    sent = {"Authorization": f"Bearer {place.ada}", "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call"}
+    for frame in frames(seed, count):
+        answer = place.http.request(frame, sent)
         assert answer.status < 500, (frame, answer)
         assert "Traceback" not in answer.body
     assert place.http.tool(place.ada, "who").status == 200
+
+
+def test_fuzzed_requests_crash_nothing_and_show_no_traceback(place: Place) -> None:
+    fuzz(place, 1500)
+
+
+@pytest.mark.long
+def test_many_more_fuzzed_requests_crash_nothing(place: Place) -> None:
+    fuzz(place, 15_000)
