@@ -54,7 +54,7 @@ LAYERS = (
         (*ROOM, "communications", "aio_waiting", "worker_thread", "aio_calls", "aio_serving", "aio_board", "aio"),
     ),
     ("running", ("evaluation", "inference")),
-    ("doors", ("hook", *MCP, "ringer", "install", "testing", "bench", "cli", "__main__")),
+    ("doors", ("hook", "hook_gate", *MCP, "ringer", "install", "testing", "bench", "cli", "__main__")),
 )
 
 #: The modules of each store. They never import another store's, whatever their order.

@@ -37,13 +37,12 @@ if TYPE_CHECKING:
 #: Exit status by which a hook of Claude Code wakes an idle session; what it wrote to standard error is told the model.
 WAKE_UP: Final = 2
 READ_WITH: Final = "Read it with the postroom inbox tool (or `postroom receive --as {name}`), then ack."
-MAX_STDIN: Final = 4 * 1024 * 1024
 
 
-def main(words: list[str]) -> int:
+def main(words: list[str], stdin: bytes) -> int:
     """Read what the host says, do what is to be done, and answer as the host wants it. Never fails."""
     try:
-        given = msgspec.json.decode(sys.stdin.buffer.read(MAX_STDIN))
+        given = msgspec.json.decode(stdin)
         if not isinstance(given, dict):
             return 0
         host = hosts.of_hook(words[0] if words else "auto", given, os.environ)

@@ -19,7 +19,7 @@ from postroom.room import Room
 
 #: Everything of ours that a hook loads; a line more is a millisecond more of every step that an agent takes.
 OURS = """
-    bells clock config desk doorway errors fence hook hooks hosts limits message platform presence states store
+    bells clock config desk doorway errors fence hook hook_gate hooks hosts limits message platform presence states store
     cli cli.commands cli.exits
     stores stores.sqlite stores.sqlite_file stores.sqlite_log stores.sqlite_reading stores.sqlite_rows
 """.split()
@@ -293,6 +293,36 @@ def test_a_damaged_room_is_passed_over(claude: Session, tmp_path: Path) -> None:
     (tmp_path / ".postroom" / "messages.db").write_bytes(b"nonsense" * 1000)
 
     assert claude("SessionStart") == (0, "", "")
+
+
+def test_where_there_is_no_room_next_to_nothing_is_loaded(claude: Session, tmp_path: Path) -> None:
+    given = json.dumps({"hook_event_name": "PostToolUse", "session_id": claude.id, "cwd": str(tmp_path)})
+    program = "import sys; from postroom.cli import main; main(['hook', 'auto']); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=given,
+        env=clean_environment(**claude.environment),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    ours = {name for name in done.stdout.split() if name.startswith("postroom.")}
+
+    assert ours == {f"postroom.{name}" for name in ("cli", "cli.commands", "cli.exits", "errors", "hook_gate")}
+    assert "msgspec" not in done.stdout.split()
+
+
+def test_a_worktree_finds_its_main_checkouts_room(claude: Session, tmp_path: Path) -> None:
+    main, tree = tmp_path / "main", tmp_path / "tree"
+    (main / ".git" / "worktrees" / "tree").mkdir(parents=True)
+    (main / ".git" / "worktrees" / "tree" / "commondir").write_text("../..\n")
+    tree.mkdir()
+    (tree / ".git").write_text(f"gitdir: {main}/.git/worktrees/tree\n")
+    open_room(f"sqlite:{main}/.postroom").close()
+    claude.environment["CLAUDE_PROJECT_DIR"] = str(tree)
+
+    assert "you are the agent claude" in claude("SessionStart").context
 
 
 def test_a_hook_loads_what_it_needs_and_no_more(room: Room, claude: Session, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def hook_options(parser: argparse.ArgumentParser) -> None:
 
 
 def hook(call: Call) -> int:
-    from postroom.hook import main
+    from postroom.hook_gate import main
 
     return main([call.args.host])
 
