@@ -159,7 +159,8 @@ def prove(desk: Desk, claimed: str | None, token: str | None, door: str) -> Cred
     if token is None:
         if not has_tokens(desk):
             return None
-        record_refusal(desk, door, claimed or "", None)
+        if claimed is not None:
+            record_refusal(desk, door, claimed, None)
         raise IdentityRefused(
             f"this room has tokens: set ${TOKEN_VARIABLE} to that of {claimed or 'your agent'} "
             "(`postroom agent add NAME` makes one)"
@@ -167,7 +168,8 @@ def prove(desk: Desk, claimed: str | None, token: str | None, door: str) -> Cred
     try:
         credential = credential_of(desk, token)
     except IdentityRefused:
-        record_refusal(desk, door, claimed or "", None)
+        if token or claimed:  # who shows nothing and says nothing claims nothing
+            record_refusal(desk, door, claimed or "", None)
         raise
     if claimed is not None and claimed != credential.agent:
         record_refusal(desk, door, claimed, credential.agent)

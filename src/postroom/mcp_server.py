@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
@@ -47,6 +49,8 @@ INBOX_URI: Final = "postroom://inbox/"
 PATH: Final = "/mcp"
 #: Watches kept for clients of the older protocol; the oldest ends when there are more.
 _MAX_WATCHES: Final = 100
+#: A server that is told to leave gets this long to close its room, in seconds.
+_GRACE_S: Final = 2.0
 
 _TOOLS: Final = [
     types.Tool(
@@ -293,6 +297,7 @@ async def serve_stdio(
     _be_quiet()
     answering = PostroomServer(keeper, identify)
     running = [asyncio.create_task(beside(keeper))] if beside is not None else []
+    _leave_on_signals(answering)
     try:
         async with stdio_server() as (reading, writing):
             await answering.server.run(reading, writing, answering.server.create_initialization_options())
@@ -301,6 +306,20 @@ async def serve_stdio(
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await answering.close()
+
+
+def _leave_on_signals(answering: PostroomServer) -> None:
+    """Ctrl-C and SIGTERM close the room and end the process: the thread that reads standard input cannot be woken."""
+
+    async def leave(number: int) -> None:
+        with suppress(Exception):
+            await asyncio.wait_for(answering.close(), _GRACE_S)
+        os._exit(128 + number)
+
+    loop = asyncio.get_running_loop()
+    leaving: list[asyncio.Task[None]] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, lambda number=number: leaving.append(loop.create_task(leave(number))))
 
 
 def http_app(keeper: RoomKeeper, port: int, *, only: str | None = None, no_token: Caller | None = None) -> App:

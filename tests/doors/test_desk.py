@@ -333,6 +333,7 @@ def test_a_persons_words_travel_in_the_human_lane(url: str) -> None:
     run(main())
 
 
+@pytest.mark.slow
 def test_two_hundred_injections_leave_every_fence_whole(tmp_path: Any) -> None:
     texts = list(injections())
     assert len(texts) >= 200

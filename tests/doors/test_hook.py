@@ -17,6 +17,8 @@ from postroom import doorway, identity
 from postroom.opening import open_room
 from postroom.room import Room
 
+pytestmark = pytest.mark.slow  # processes of their own
+
 #: Everything of ours that a hook loads; a line more is a millisecond more of every step that an agent takes.
 OURS = """
     bells clock config desk doorway errors fence hook hook_gate hooks hosts limits message platform presence states store

@@ -12,6 +12,8 @@ from tests.in_loop import run
 from postroom import aio, doorway, ringer
 from postroom.message import Message
 
+pytestmark = pytest.mark.slow
+
 CLAUDE = doorway.Visitor("claude-code", "claude", "s1", None, attended=True)
 
 

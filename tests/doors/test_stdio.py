@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from postroom import identity
 from postroom.opening import open_room
 
 from .fuzz import frames
-from .served import stdio_server
+from .served import envelope, stdio_server
 from .support import inside
 
 pytestmark = pytest.mark.slow
@@ -155,6 +156,24 @@ def test_nobody_is_asked_to_say_who_it_is(tmp_path: Path) -> None:
 
     assert result["isError"]
     assert "say who you are" in result["content"][0]["text"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_cleanly_in_the_middle_of_a_wait(tmp_path: Path, number: signal.Signals) -> None:
+    with open_room(f"sqlite:{tmp_path}/room") as room:
+        process = start("mcp", "--room", f"sqlite:{tmp_path}/room", "--as", "bob", env=clean_environment())
+        assert process.stdin is not None and process.stdout is not None
+        for id, tool, arguments in ((1, "who", {}), (2, "inbox", {"wait_s": 600})):
+            process.stdin.write(json.dumps(envelope("tools/call", {"name": tool, "arguments": arguments}, id)) + "\n")
+            process.stdin.flush()
+            if id == 1:
+                process.stdout.readline()
+        process.send_signal(number)
+        assert process.wait(30) == 128 + number
+        _, said = process.communicate()
+
+        assert said == ""
+        assert [agent.status for agent in room.agents() if agent.name == "bob"] == ["stopped"]
 
 
 def fuzz(folder: Path, count: int) -> None:
