@@ -1,4 +1,4 @@
-"""Settings of the test run: which share of the long tests is to be run, and that Ctrl-C means what it says.
+"""Settings of the test run: which share of the long tests is to be run, the figures at its end, and that Ctrl-C means it.
 
 The storms (`@pytest.mark.long`) take minutes each. CI runs them in turns: with `--long-share 2/7`, or
 POSTROOM_LONG_SHARE=2/7, only every seventh of them runs, beginning with the third. All shares together are all tests.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -45,9 +47,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item.nodeid not in others]
 
 
+_figures: list[str] = []
+
+
+@pytest.fixture
+def figure() -> Callable[[str], None]:
+    """Tell a measured figure; it is shown at the end of the run."""
+    return _figures.append
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:  # noqa: ARG001  (the plugin names its arguments)
+    """One of several processes that run the tests has ended: its figures are shown with the others."""
+    _figures.extend(getattr(node, "workeroutput", {}).get("figures", ()))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show what the tests measured."""
+    if _figures:
+        terminalreporter.section("figures of the fault tests")
+        for line in _figures:
+            terminalreporter.line(line)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """An empty share is not a failure: there may be fewer long tests than shares."""
+    """Hand figures on to the process that shows them. An empty share is not a failure: there may be few long tests."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["figures"] = _figures
     if (
         exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED
         and parse_share(session.config.getoption("--long-share"))[1] > 1
