@@ -318,8 +318,12 @@ def _leave_on_signals(answering: PostroomServer) -> None:
 
     loop = asyncio.get_running_loop()
     leaving: list[asyncio.Task[None]] = []
+
+    def begin(number: int) -> None:
+        leaving.append(loop.create_task(leave(number)))
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, lambda number=number: leaving.append(loop.create_task(leave(number))))
+        loop.add_signal_handler(number, begin, number)
 
 
 def http_app(keeper: RoomKeeper, port: int, *, only: str | None = None, no_token: Caller | None = None) -> App:
