@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from postroom import doorway
+from postroom.clock import ManualClock
 from postroom.config import parse_url
 from postroom.doorway import Visitor
 from postroom.platform import this_process
@@ -89,7 +90,7 @@ def test_who_leaves_frees_its_name_and_nobody_elses(room: Room) -> None:
     assert doorway.bind(room.desk, CLAUDE._replace(session="s9", process=None)) == "claude"
 
 
-def test_a_session_is_busy_for_a_minute_after_its_last_step(room: Room, clock) -> None:  # type: ignore[no-untyped-def]
+def test_a_session_is_busy_for_a_minute_after_its_last_step(room: Room, clock: ManualClock) -> None:
     doorway.bind(room.desk, CLAUDE)
 
     def is_busy() -> bool:

@@ -39,7 +39,7 @@ def answer(*headers: Header, query: bytes = b"", kind: str = "http") -> tuple[in
 
     guard = Guard(app, 8765, prove, lambda credential: credential.agent)
     scope = {"type": kind, "headers": list(headers), "query_string": query}
-    asyncio.run(guard(scope, receive, send))  # type: ignore[arg-type]
+    asyncio.run(guard(scope, receive, send))
     return (sent[0]["status"] if sent else 0), seen["user"], seen["claimed"]
 
 
