@@ -26,7 +26,7 @@ from .mcp_words import Words
 from .message import Message
 from .received import UNSEEN
 from .room import Room
-from .store import Ticket, Want, topic_to
+from .store import Ticket, Want, topic_channel, topic_to
 
 T = TypeVar("T")
 Progress = Callable[[float, float, str], Awaitable[None]]
@@ -177,7 +177,7 @@ class MailDesk:
         found = await self.room.peek(agent=caller.agent, channels=channels, limit=given.limit)
         if not found and given.wait_s:
             await self._with_progress(
-                self._mail_comes(caller.agent, given.wait_s), progress, given.wait_s, "waiting for mail"
+                self._mail_comes(caller.agent, channels, given.wait_s), progress, given.wait_s, "waiting for mail"
             )
             found = await self.room.peek(agent=caller.agent, channels=channels, limit=given.limit)
         waiting = await self.room.call(lambda room: _waiting(room, caller.agent))
@@ -186,11 +186,13 @@ class MailDesk:
         shown = [mcp_words.mail(message, words, seen_before=message.delivery_count > 0) for message in found]
         return {"messages": shown, "waiting": waiting}
 
-    async def _mail_comes(self, agent: str, wait_s: float) -> None:
+    async def _mail_comes(self, agent: str, channels: list[str] | None, wait_s: float) -> None:
+        """Return when something is there to look at, or when the time is over. Nothing is taken."""
+
         async def come() -> None:
-            async with self.room.hints([topic_to(agent)]) as hints:
+            async with self.room.hints([topic_to(agent), *map(topic_channel, channels or ())]) as hints:
                 async for _ in hints:
-                    if await self.room.peek(agent=agent, limit=1):
+                    if await self.room.peek(agent=agent, channels=channels, limit=1):
                         return
 
         with suppress(TimeoutError):

@@ -106,6 +106,10 @@ def test_a_waiting_inbox_wakes_with_the_mail_and_takes_what_came_together(url: s
             await waiting(room)
             await ada("send", to="bob", body="2")
             assert [inside(m["body"]) for m in await peeking] == ["2"]
+            looking = asyncio.create_task(bob.mail(mode="peek", wait_s=60, channels=["jobs"]))
+            await waiting(room)
+            await ada("send", to="*", body="3", channel="jobs")
+            assert [inside(m["body"]) for m in await looking] == ["3"]
 
     run(main())
 
