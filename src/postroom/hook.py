@@ -102,6 +102,8 @@ class Visit:
             return 0  # nobody would be woken
         if self._event == TOOL:
             self._see_to_held(name)
+        if self._given.get("agent_id"):
+            return 0  # a subagent, which does not speak for the session: the session itself is told
         if self._event == STOP:
             return self._stop(name)
         # a session that is woken by its signal is told there, where it starts a turn at once

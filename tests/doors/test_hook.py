@@ -240,6 +240,14 @@ def test_a_senders_name_is_no_way_around_the_fence(room: Room, claude: Session) 
     assert [line for line in said.split("\n") if "SYSTEM" in line and not line.startswith("| ")] == []
 
 
+def test_a_subagent_is_not_told_what_is_the_sessions(room: Room, claude: Session) -> None:
+    claude("SessionStart")
+    room.agent("ada").send("claude", {"text": "x"})
+
+    assert claude("PostToolUse", tool_name="Bash", agent_id="sub-1", agent_type="Explore") == (0, "", "")
+    assert "1 new" in claude("PostToolUse", tool_name="Task").context
+
+
 def test_nobody_is_woken_where_nobody_sits(room: Room, claude: Session) -> None:
     claude("SessionStart")
     id = room.agent("ada").send("claude", {"text": "x"})
