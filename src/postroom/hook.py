@@ -98,12 +98,16 @@ class Visit:
             return 0
         if self._host.name == "codex":
             doorway.busy(self._desk, name, working=self._event in (PROMPT, TOOL))
-        if self._event == WAKE and self._host.name == "claude-code" and not _is_attended(os.environ):
-            return 0  # nobody would be woken
         if self._event == TOOL:
             self._see_to_held(name)
-        if self._given.get("agent_id"):
-            return 0  # a subagent, which does not speak for the session: the session itself is told
+        return self._tell(name) if self._may_be_told() else 0
+
+    def _may_be_told(self) -> bool:
+        """Not a subagent, which does not speak for its session; nor a wake where nobody would be woken."""
+        unheard = self._event == WAKE and self._host.name == "claude-code" and not _is_attended(os.environ)
+        return not self._given.get("agent_id") and not unheard
+
+    def _tell(self, name: str) -> int:
         if self._event == STOP:
             return self._stop(name)
         # a session that is woken by its signal is told there, where it starts a turn at once
