@@ -3,7 +3,7 @@
 Hooks and the MCP server of one session are different processes that must agree. They meet in the cell "door/<agent>":
 
     {"host": "claude-code", "session": "…", "process": "host:pid:start", "attended": True, "told": [ids], "held_back": id,
-     "busy_until_ms": …}
+     "busy_until_ms": …, "since_ms": …}
 
 `told` are the unread messages that the session was pointed at already, so that each is told once, and told again when it
 comes back. A name whose program is gone goes to the next session of the same kind.
@@ -30,6 +30,8 @@ CELLS: Final = "door/"
 #: So many unread messages are looked at; a pointer names the first few.
 MAX_UNREAD: Final = 50
 MAX_POINTED: Final = 5
+#: So many claimed messages of the room are looked at, the newest first.
+MAX_CLAIMED: Final = 200
 MAX_PREVIEW: Final = 120
 BUSY_MS: Final = 60_000
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9._@-]{1,40}")
@@ -84,7 +86,7 @@ def _take(desk: Desk, visitor: Visitor, name: str, *, sure: bool) -> bool:
         cell = desk.store.cell_read(CELLS + name)
         if cell is not None and not sure and not _is_same(cell.value, visitor) and _is_taken(cell.value, visitor):
             return False
-        value = _bound(None if cell is None else cell.value, visitor)
+        value = _bound(None if cell is None else cell.value, visitor, desk.clock.wall_ms())
         if cell is not None and value == cell.value:
             return True
         if desk.store.cell_write(CELLS + name, value, expect=0 if cell is None else cell.version) is not None:
@@ -99,9 +101,9 @@ def _is_taken(value: Value, visitor: Visitor) -> bool:
     return value["process"] is not None and process_alive(value["process"]) is not False
 
 
-def _bound(value: Value | None, visitor: Visitor) -> Value:
-    if value is None or (visitor.session is not None and value["session"] not in (None, visitor.session)):
-        value = {"told": [], "held_back": None}  # another session: it was told nothing yet
+def _bound(value: Value | None, visitor: Visitor, now_ms: int) -> Value:
+    if value is None or (visitor.session is not None and value["session"] != visitor.session):
+        value = {"told": [], "held_back": None, "since_ms": now_ms}  # another session: it was told nothing yet
     return {
         "host": visitor.host,
         "session": visitor.session or value.get("session"),
@@ -110,6 +112,7 @@ def _bound(value: Value | None, visitor: Visitor) -> Value:
         "told": value["told"],
         "held_back": value["held_back"],
         "busy_until_ms": value.get("busy_until_ms", 0),
+        "since_ms": value.get("since_ms", now_ms),
     }
 
 
@@ -142,15 +145,29 @@ def unread(desk: Desk, name: str) -> list[Message]:
     return desk.store.find(query).messages
 
 
+def held(desk: Desk, name: str) -> list[Message]:
+    """What the agent has taken and not ended, the newest first."""
+    query = Query(states=frozenset({State.CLAIMED}), order="newest", limit=MAX_CLAIMED)
+    return [message for message in desk.store.find(query).messages if message.claimed_by == name]
+
+
+def _left_over(desk: Desk, name: str, value: Value) -> list[Message]:
+    """What an earlier session of this agent took and did not end: to this one it is news."""
+    since_ms = value.get("since_ms", 0)
+    return [m for m in held(desk, name) if m.owner is None and (m.last_delivered_ms or since_ms) < since_ms]
+
+
 def news(desk: Desk, name: str) -> list[Message]:
-    """What waits for the agent and its session was not told of."""
+    """What waits for the agent, and what was left over, that its session was not told of."""
     value = look(desk, name)
-    told = set() if value is None else set(value["told"])
-    return [message for message in unread(desk, name) if message.id not in told]
+    if value is None:
+        return unread(desk, name)
+    found = [*_left_over(desk, name, value), *unread(desk, name)]
+    return [message for message in found if message.id not in value["told"]]
 
 
 def tell(desk: Desk, name: str, messages: list[Message], how: str | None) -> list[Message]:
-    """The session is told of these now: those of them that are still unread and that nobody else tells it of.
+    """The session is told of these now: those of them that still wait and that nobody else tells it of.
 
     After: they are not told again while they stay unread, and their ledgers say "notified", and by which door. With None
     they do not say so yet: the caller notes it when the door has taken them (`note`), or takes it back (`untell`).
@@ -158,7 +175,7 @@ def tell(desk: Desk, name: str, messages: list[Message], how: str | None) -> lis
     fresh: list[Message] = []
 
     def change(value: Value) -> Value | None:
-        waiting = [message.id for message in unread(desk, name)]
+        waiting = [message.id for message in (*_left_over(desk, name, value), *unread(desk, name))]
         before = set(value["told"])
         fresh[:] = [message for message in messages if message.id in waiting and message.id not in before]
         told = [id for id in waiting if id in before or any(id == message.id for message in fresh)]
@@ -247,8 +264,9 @@ def _preview(message: Message) -> str:
     text = message.payload.get("text")
     said = text if isinstance(text, str) else str(message.payload)
     short = said if len(said) <= MAX_PREVIEW else said[:MAX_PREVIEW] + "…"
-    human = " (a person)" if message.lane == "human" else ""
-    return f"{message.id} from {message.from_agent}{human}: {short}".replace("\n", " ")
+    notes = " (a person)" if message.lane == "human" else ""
+    notes += " (taken before, not ended)" if message.state is State.CLAIMED else ""
+    return f"{message.id} from {message.from_agent}{notes}: {short}".replace("\n", " ")
 
 
 def signal_path(url: RoomUrl, name: str) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 # typing_extensions takes 12 ms to load, and msgspec asks for it only to know more kinds of types than a room has
 # (tests/test_hook.py holds the list of what is loaded).
@@ -27,12 +27,8 @@ from .config import AGENT_LEASE_S, RoomUrl, find_room, make_config, parse_url, r
 from .desk import Desk
 from .errors import PostroomError
 from .hosts import END, PROMPT, START, STOP, TOOL, WAKE, Host
-from .states import State
-from .store import Query, Ticket
+from .store import Ticket
 from .stores import open_store
-
-if TYPE_CHECKING:
-    from .message import Message
 
 #: Exit status by which a hook of Claude Code wakes an idle session; what it wrote to standard error is told the model.
 WAKE_UP: Final = 2
@@ -128,9 +124,6 @@ class Visit:
 
     def _start(self, name: str, text: str) -> int:
         lines = [f"postroom: you are the agent {name} in this project's room.", *([text] if text else [])]
-        held = [message.id for message in _held(self._desk, name)]
-        if held:
-            lines.append(f"You took {len(held)} and did not end them: {', '.join(held[:5])}. inbox shows them again.")
         more: dict[str, Any] = {}
         if self._is_woken() and self._host.name == "claude-code":
             signal = doorway.signal_path(self._url, name)
@@ -163,7 +156,7 @@ class Visit:
         """
         tool = str(self._given.get("tool_name", ""))
         read = msgspec.json.encode(self._given.get("tool_response")).decode() if _is_inbox(tool) else ""
-        for message in _held(self._desk, name):
+        for message in doorway.held(self._desk, name):
             left_ms = (message.lease_until_ms or 0) - self._desk.clock.wall_ms()
             if message.owner is None and left_ms < AGENT_LEASE_S * 500:
                 self._desk.store.extend(Ticket(message.id, message.token, name), AGENT_LEASE_S)
@@ -186,11 +179,6 @@ def _write(answer: Mapping[str, Any]) -> None:
 
 def _is_inbox(tool: str) -> bool:
     return "postroom" in tool and tool.endswith("inbox")
-
-
-def _held(desk: Desk, name: str) -> list[Message]:
-    query = Query(states=frozenset({State.CLAIMED}), order="newest", limit=200)
-    return [message for message in desk.store.find(query).messages if message.claimed_by == name]
 
 
 def _is_attended(environment: Mapping[str, str]) -> bool:

@@ -78,7 +78,7 @@ def mail_agent(seen: Seen) -> Call | str:
         if '"results"' in turns[last].text.replace("\\", "") and _left_waiting(turns[:last]):
             return Call(tool_named(seen, "inbox"), {"limit": 20})
     later = [turn for turn in turns[read + 1 :] if turn.role in ("user", "result", "system")]
-    if any(re.search(r"postroom: \d+ new", turn.text) or "did not end them" in turn.text for turn in later):
+    if any(re.search(r"postroom: \d+ new", turn.text) for turn in later):
         return Call(tool_named(seen, "inbox"), {"limit": 20})
     asked = [
         (n, int(m[1]))

@@ -12,6 +12,7 @@ from postroom import doorway
 
 from . import programs
 from .conftest import World, check_story
+from .model_server import Seen, ids_of, mail_agent
 from .programs import Terminal
 
 TOOLS = "Bash,mcp__plugin_postroom_mail"
@@ -95,6 +96,26 @@ def test_mail_that_came_while_it_was_down_arrives_when_it_starts(world: World, c
     claude.start()
     world.model.wait_for("WHILE-DOWN")
     world.until_acked([id])
+
+
+def test_what_it_held_when_it_was_killed_comes_again_when_it_starts(world: World, claude: Claude) -> None:
+    claude.start()
+    time.sleep(2)
+    world.model.policy = lambda seen: (
+        "ok" if "| HELD" in seen.text.replace("\\n", "\n") and ids_read(seen) else mail_agent(seen)
+    )
+    id = world.send("claude", "HELD")
+    world.until(lambda: "shown" in world.events(id), what="the reading")
+    claude.kill()
+    world.model.policy = mail_agent
+    claude.start()  # and nobody types, and nobody writes
+
+    world.until_acked([id])
+    assert world.events(id).count("claimed") == 1
+
+
+def ids_read(seen: Seen) -> bool:
+    return any(ids_of(turn) for turn in seen.turns if turn.role == "result")
 
 
 def test_fifty_messages_over_a_kill_none_lost_and_none_shown_again(world: World, claude: Claude) -> None:

@@ -62,6 +62,27 @@ def test_what_could_not_be_told_is_news_again(room: Room) -> None:
     assert [event.event for event in room.receipt(id).events] == ["stored"]
 
 
+def test_what_an_earlier_session_left_over_is_news_to_the_next(room: Room, clock: ManualClock) -> None:
+    doorway.bind(room.desk, CLAUDE)
+    first = room.agent("ada").send("claude", {})
+    claude = room.agent("claude", transient=True)
+    claude.poll()
+    assert doorway.news(room.desk, "claude") == []  # its own: it knows
+    clock.advance(5)
+    doorway.bind(room.desk, CLAUDE._replace(session="s2"))
+    second = room.agent("ada").send("claude", {})
+
+    news = doorway.news(room.desk, "claude")
+    told = doorway.tell(room.desk, "claude", news, "door")
+    clock.advance(5)
+    claude.poll()
+
+    assert [message.id for message in told] == [first, second]
+    assert doorway.news(room.desk, "claude") == []
+    claude.claimed(first).ack()
+    assert doorway.tell(room.desk, "claude", news, "door") == []
+
+
 def test_a_name_belongs_to_a_living_program(room: Room) -> None:
     gone = this_process().rpartition(":")[0] + ":1"
 

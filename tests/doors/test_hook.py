@@ -167,8 +167,9 @@ def test_what_came_while_it_was_down_is_told_at_the_start(room: Room, claude: Se
 
     said = claude("SessionStart", source="startup").context
 
-    assert id in said
-    assert f"You took 1 and did not end them: {held}" in said
+    assert f"{id} from ada: while you were away" in said
+    assert f"{held} from ada (taken before, not ended): taken" in said
+    assert claude("PostToolUse").out == ""  # told once
 
 
 def test_a_cleared_session_keeps_its_name_and_a_second_program_gets_its_own(room: Room, claude: Session) -> None:
