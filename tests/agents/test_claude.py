@@ -57,9 +57,9 @@ def claude(world: World) -> Iterator[Claude]:
 
 def test_an_idle_session_is_woken_by_mail_without_a_keystroke(world: World, claude: Claude) -> None:
     claude.start()
-    time.sleep(3)  # idle, as at a desk where nobody sits
     took: list[float] = []
     for number in range(3):
+        time.sleep(4)  # idle, as at a desk where nobody sits
         since, sent_s = len(world.model.log), time.time()
         id = world.send("claude", f"MARK-{number}")
         took.append(world.model.wait_for(f"MARK-{number}", since=since).time_s - sent_s)
