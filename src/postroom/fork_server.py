@@ -74,6 +74,16 @@ def load_target(name: str) -> Target:
     return target
 
 
+def take_over(setting: dict[str, Any]) -> None:
+    """In a child: be as the caller is now: environment, folder, where modules are looked for."""
+    os.environ.clear()
+    os.environ.update(setting["environment"])
+    with suppress(OSError, TypeError):  # the folder is gone
+        os.chdir(setting["folder"])
+    sys.path[:] = setting["path"]
+    sys.argv[:] = setting["words"]
+
+
 def main(control: int, caller: int, preload: list[str]) -> NoReturn:
     """Serve one caller until it closes its end of the socket or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who tells us
@@ -132,27 +142,50 @@ class _Server:
                 alive = self._answer()
             elif self._caller_gone in ready:
                 alive = False
+        self._read_wills()
         self._end_all()
+
+    def _read_wills(self) -> None:
+        """What the caller had said before it was gone, perhaps before we were here: its wills count, nothing else does."""
+        poll = select.poll()
+        poll.register(self._control.fileno(), select.POLLIN)
+        while poll.poll(0):
+            asked, descriptors = self._next()
+            for fd in descriptors:
+                os.close(fd)
+            if asked is None:
+                return
+            self._note_will(asked)
 
     def _answer(self) -> bool:
         """Do the next thing that is asked. False when the caller is gone."""
-        try:
-            head, descriptors, _, _ = socket.recv_fds(self._control, HEADER_BYTES, DESCRIPTORS, _CLOSE_ON_EXEC)
-            frame = _read_exactly(self._control, int.from_bytes(head, "big")) if head else None
-        except OSError:
+        asked, descriptors = self._next()
+        if asked is None:
             return False
-        if frame is None:
-            return False
-        asked = json.loads(frame)
         if "start" in asked:
             self._start(asked["start"], asked["target"], descriptors)
         elif "signal" in asked:
             self._signal(asked["signal"], asked["with"])
-        elif asked["target"] is None:
+        else:
+            self._note_will(asked)
+        return True
+
+    def _next(self) -> tuple[dict[str, Any] | None, list[int]]:
+        """What is asked next, and the descriptors that came with it; None when the caller is gone."""
+        try:
+            head, descriptors, _, _ = socket.recv_fds(self._control, HEADER_BYTES, DESCRIPTORS, _CLOSE_ON_EXEC)
+            frame = _read_exactly(self._control, int.from_bytes(head, "big")) if head else None
+        except OSError:
+            return None, []
+        return (None if frame is None else json.loads(frame)), descriptors
+
+    def _note_will(self, asked: dict[str, Any]) -> None:
+        if "will" not in asked:
+            return
+        if asked["target"] is None:
             self._wills.pop(asked["will"], None)
         else:
             self._wills[asked["will"]] = (asked["target"], asked["with"])
-        return True
 
     def _start(self, number: int, target: str, descriptors: list[int]) -> None:
         control, output, errors, status = descriptors

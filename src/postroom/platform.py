@@ -147,6 +147,26 @@ def process_descriptor(pid: int) -> int | None:
         return None
 
 
+class MemoryGauge:
+    """How much memory this process has in use. Made in the process that it is about; reading it costs microseconds."""
+
+    def __init__(self) -> None:
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        try:
+            self._descriptor: int | None = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._descriptor = None
+
+    def bytes(self) -> int:
+        """Resident memory; where the system does not tell, the most there ever was."""
+        if self._descriptor is not None:
+            return int(os.pread(self._descriptor, 64, 0).split()[1]) * self._page_bytes
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
 _PR_SET_PDEATHSIG: Final = 1
 
 

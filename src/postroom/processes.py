@@ -36,6 +36,16 @@ _BOOT: Final = (
 )
 
 
+def caller_setting() -> dict[str, Any]:
+    """What a child takes over from its caller as it is now (`fork_server.take_over`): the fork server may be older."""
+    try:
+        folder: str | None = os.getcwd()
+    except FileNotFoundError:
+        folder = None
+    environment = {os.fsdecode(name): os.fsdecode(value) for name, value in os.environb.items()}
+    return {"environment": environment, "folder": folder, "path": sys.path, "words": sys.argv}
+
+
 class Ended(NamedTuple):
     """How a child ended: its exit code, or the signal that killed it. Neither: the fork server died with it."""
 
@@ -169,6 +179,12 @@ class ForkServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def kill(self) -> None:
+        """End the server at once, however far it is. Its children end with it; wills are not carried out."""
+        self._control.close()
+        self._process.kill()
+        self._process.wait()
 
     def forget(self) -> None:
         """After a fork: it belongs to the process before."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import runpy
 import signal
 import socket
@@ -18,7 +17,7 @@ from typing import Any, Final
 
 from .clock import SYSTEM
 from .errors import NotStartable, PostroomError, RoomClosed, SessionEnded, SessionFailed
-from .fork_server import read_frame, send_frame
+from .fork_server import read_frame, send_frame, take_over
 from .message import decode_payload
 from .opening import open_room
 from .session import Host, worker_session
@@ -38,7 +37,7 @@ def run(control: socket.socket) -> int:
     if frame is None:
         return EXIT_FAILED  # the caller is gone
     task = json.loads(frame)
-    _take_over(task["setting"])
+    take_over(task["setting"])
     signal.signal(signal.SIGTERM, _on_terminate)
     try:
         answer = _work(task)
@@ -51,16 +50,6 @@ def run(control: socket.socket) -> int:
 
 def _on_terminate(_number: int, _frame: object) -> None:
     raise SystemExit(128 + signal.SIGTERM)
-
-
-def _take_over(setting: dict[str, Any]) -> None:
-    """Be as the caller is now: environment, folder, where modules are looked for."""
-    os.environ.clear()
-    os.environ.update(setting["environment"])
-    with suppress(OSError, TypeError):  # the folder is gone
-        os.chdir(setting["folder"])
-    sys.path[:] = setting["path"]
-    sys.argv[:] = setting["words"]
 
 
 def _work(task: dict[str, Any]) -> bytes:

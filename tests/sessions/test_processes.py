@@ -233,6 +233,19 @@ def test_when_the_caller_is_killed_its_children_are_gone_and_its_wills_are_done(
     assert "this will cannot be done" in told
 
 
+def test_wills_of_a_caller_that_was_gone_before_its_server_was_up_are_done_too(tmp_path: Path) -> None:
+    text = (
+        f"import os, sys; sys.path[:] = {sys.path!r}\n"
+        "from postroom.processes import ForkServer\n"
+        f"server = ForkServer(); server.will('a', '{HERE}:say_last_words', {f'{tmp_path}/a=one'!r})\n"
+        "print(server._process.pid, flush=True); os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True, check=False)
+
+    assert gone_within([int(done.stdout)], 10)
+    assert (tmp_path / "a").read_text(encoding="utf-8") == "one"
+
+
 @pytest.mark.parametrize("then", ["sys.exit(0)", "raise ValueError", "os._exit(1)"])
 def test_when_the_caller_ends_its_children_are_gone(then: str) -> None:
     caller, pids = start_caller(then, [])

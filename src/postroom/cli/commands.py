@@ -96,6 +96,15 @@ COMMANDS: Final[dict[str, Command]] = {
             "postroom session clean --older-than 7d",
         ),
     ),
+    "pool": Command(
+        "pool",
+        "check that a pool of workers does what it must, on this machine",
+        (
+            "postroom pool check",
+            "postroom pool check skeleton evaluation integration",
+            "postroom pool check inference --json",
+        ),
+    ),
     "as": Command(
         "run_as", "run a program as an agent", ("postroom as bob -- python worker.py --fast",), function="run_as"
     ),
@@ -156,7 +165,35 @@ COMMANDS: Final[dict[str, Command]] = {
         "let others have the files",
         ("postroom unreserve 'src/api/**' --as worker-1", "postroom unreserve --all"),
     ),
-    "demo": Command("demo", "watch agents talk, one of them killed half-way", ("postroom demo",)),
+    "run": Command(
+        "run",
+        "run a Patchwork program",
+        (
+            "postroom run review.pw",
+            "postroom run pipeline.pw producer n=3 --json",
+            "postroom run historian.pw branch=feature --model ollama:llama3.2:3b --record answers.jsonl",
+        ),
+    ),
+    "build": Command(
+        "build",
+        "make a plugin of a Patchwork program, or Python",
+        ("postroom build historian.pw -o plugins/historian", "postroom build review.pw --python"),
+    ),
+    "check": Command(
+        "patchwork",
+        "find mistakes in a Patchwork program before it runs",
+        (
+            "postroom check review.pw",
+            "postroom check pipeline.pw --graph",
+            "postroom check examples/*.pw --strict --json",
+        ),
+    ),
+    "fmt": Command(
+        "patchwork",
+        "write a Patchwork program the one way",
+        ("postroom fmt review.pw", "postroom fmt --check examples/*.pw", "postroom fmt - < review.pw"),
+    ),
+    "demo": Command("demo", "watch a program run and agents talk, one of them killed half-way", ("postroom demo",)),
     "bench": Command(
         "bench",
         "measure this machine, next to other queues",
@@ -184,7 +221,8 @@ GROUPS: Final = (
     ("Channels", ("publish", "subscribe", "unsubscribe")),
     ("Tasks and files", ("board", "reserve", "unreserve")),
     ("Looking, which changes nothing", ("status", "top", "agents", "mailboxes", "peek", "receipt", "dead", "sql")),
-    ("Sessions", ("session",)),
+    ("Sessions and workers", ("session", "pool")),
+    ("Programs", ("run", "check", "fmt", "build")),
     ("Agent programs", ("install", "uninstall", "mcp", "hook", "agent")),
     ("Rooms", ("init", "doctor", "requeue", "replay", "as", "demo", "bench", "nats", "completion")),
 )

@@ -1,4 +1,4 @@
-"""`postroom demo`: agents in processes of their own talk, one is killed half-way, and its message is delivered again.
+"""`postroom demo`: a program in Patchwork runs; agents talk, one is killed half-way, and its message is delivered again.
 
 Every sentence that is printed was checked first. What does not come true ends the demo with an error.
 """
@@ -21,6 +21,7 @@ from postroom.store import FEED
 
 from . import exits, show
 from .demo_agents import JOBS
+from .demo_program import EXPECTED, play
 
 if TYPE_CHECKING:
     from postroom.agent import Agent
@@ -65,6 +66,9 @@ def demo(call: Call) -> int:
         stack.callback(room.close)  # before its folder is removed
         tell = _Teller(quiet=call.json)
         tell(f"A room was made: {room.url}. One SQLite file; no server.")
+        program = play(room, tell, quiet=call.json)
+        if program != EXPECTED:
+            raise DemoFailed(f"the program's result is {program}")
         processes = {name: stack.enter_context(_process(role, url, name)) for role, name in _cast()}
         _expect_agents(room, processes)
         tell(f"Agents started, each in a process of its own: {_cast_list(processes)}.")
@@ -73,7 +77,7 @@ def demo(call: Call) -> int:
         story = _kill_half_way(room, ada, processes, tell)
         receipts = [room.receipt(id) for id in (question, *story.jobs)]
         _check(receipts, story)
-        _show(call, receipts, story)
+        _show(call, receipts, story, program)
     return exits.DONE
 
 
@@ -196,10 +200,11 @@ def _check(receipts: list[Receipt], story: Story) -> None:
         raise DemoFailed(f"job 3 was delivered again only after {story.after_ms:.0f} ms")
 
 
-def _show(call: Call, receipts: list[Receipt], story: Story) -> None:
+def _show(call: Call, receipts: list[Receipt], story: Story, program: Any) -> None:
     if call.json:
         rows = [{"id": r.id, "state": r.state, "events": [list(entry) for entry in r.events]} for r in receipts]
-        show.document({"killed": story.victim, "delivered_again_ms": round(story.after_ms), "receipts": rows})
+        told = {"program": program, "killed": story.victim, "delivered_again_ms": round(story.after_ms)}
+        show.document(told | {"receipts": rows})
         return
     names = ["the question", *(f"job {number}" for number in range(1, len(receipts)))]
     show.write("")
@@ -221,4 +226,4 @@ def _show(call: Call, receipts: list[Receipt], story: Story) -> None:
         title="The ledger of job 3",
     )
     show.write("")
-    show.write("Every line above was checked. Next: `postroom init`, and docs/guide.md.")
+    show.write("Every line above was checked. Next: `postroom init`, docs/guide.md, and docs/language.md.")

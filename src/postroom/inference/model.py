@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, NamedTuple
 
+from postroom.errors import ModelError
+
 MAX_TOKENS: Final = 512
 TIMEOUT_S: Final = 60.0
 
@@ -20,6 +22,10 @@ class Completion(NamedTuple):
     #: From the call until the first byte of the answer, and until its end.
     first_byte_ms: float = 0.0
     total_ms: float = 0.0
+
+
+class ModelRefused(ModelError):
+    """The server does not take the request as it is; another try will not change its mind."""
 
 
 class Model(ABC):

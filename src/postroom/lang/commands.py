@@ -1,0 +1,52 @@
+"""Commands as data: words, environment, redirections; several of them in a pipeline or a chain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Redirect(NamedTuple):
+    """`op` is one of > >> < <<< &> &>> >&; see `nodes.ShellRedirect`."""
+
+    op: str
+    fd: int
+    target: str | None = None
+    to_fd: int | None = None
+
+
+class Command(NamedTuple):
+    """One program to start: its words, what is added to its environment, its redirections in order."""
+
+    words: list[str]
+    environment: dict[str, str]
+    redirects: tuple[Redirect, ...]
+
+    def __str__(self) -> str:
+        import shlex
+
+        before = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        return " ".join([*before, shlex.join(self.words)])
+
+
+class Pipeline(NamedTuple):
+    """Commands, the output of each the input of the next."""
+
+    commands: tuple[Command, ...]
+
+    def __str__(self) -> str:
+        return " | ".join(map(str, self.commands))
+
+
+class Chain(NamedTuple):
+    """Commands that are run one after the other, depending on how the one before ended: `&&`, `||`.
+
+    All but the first are made only when it is their turn.
+    """
+
+    op: str
+    first: Runnable
+    others: tuple[Callable[[], Runnable], ...]
+
+
+Runnable = Command | Pipeline | Chain

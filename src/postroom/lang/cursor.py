@@ -1,0 +1,189 @@
+"""A place among the tokens, and how to go on after a fault: what every part of the parser stands on."""
+
+from __future__ import annotations
+
+from typing import Final, NoReturn
+
+from .lexer import CLOSERS, KEYWORDS, OPENERS, Tokens
+from .problems import Problem
+from .source import Span
+
+#: Deeper than any program a person writes, and shallow enough for Python to compile what comes of it.
+MAX_NESTING: Final = 1000
+MAX_PROBLEMS: Final = 20
+
+_ROUND: Final = frozenset(["(", "[", "$(", "$(e", "($"])
+#: What stands at the beginning of a statement or declaration, or after the last one: a bracket does not go on there.
+_BEGIN_ANEW: Final = frozenset([
+    "}", "eof", "$", "var", "if", "for", "while", "return", "try", "break", "continue", "worker", "fun",
+    "trait", "type", "import", "export",
+])  # fmt: skip
+_NAMES: Final = {
+    "eof": "the end of the file",
+    "newline": "the end of the line",
+    '"': "a string",
+    'end"': "the end of the string",
+    "single": "a string",
+    "prompt{": "a prompt",
+    "do{": "do {",
+    "$(e": "$(",
+    "($": "($",
+    "$": "a command",
+}
+
+
+class Stop(Exception):
+    """Raised where a fault is found; caught where reading can go on."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        super().__init__(problem.message)
+
+
+class Cursor:
+    """The tokens with a place among them. `kind` of the token at the place is `self.kinds[self.i]`."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self.tokens = tokens
+        self.source = tokens.source
+        self.kinds = tokens.kinds
+        self.starts = tokens.starts
+        self.ends = tokens.ends
+        self.values = tokens.values
+        self.i = 0
+        self.depth = 0
+        self.free = 0  # inside brackets, where a new line means nothing
+        self.problems: list[Problem] = list(tokens.problems)
+
+    # ---------------------------------------------------------------- places
+
+    def span(self, start: int) -> Span:
+        """From an offset to the end of the token before the place."""
+        return Span(self.source, start, self.ends[self.i - 1])
+
+    def here(self) -> Span:
+        """The token at the place."""
+        return Span(self.source, self.starts[self.i], self.ends[self.i])
+
+    # ---------------------------------------------------------------- steps
+
+    def accept(self, kind: str) -> bool:
+        """Steps over a token of this kind, if it is one."""
+        if self.kinds[self.i] == kind:
+            self.i += 1
+            return True
+        return False
+
+    def expect(self, kind: str, what: str = "") -> int:
+        """Steps over a token of this kind and gives its start; anything else is a fault."""
+        if self.kinds[self.i] != kind:
+            self.unexpected(what or kind)
+        self.i += 1
+        return self.starts[self.i - 1]
+
+    def skip_newlines(self) -> None:
+        kinds = self.kinds
+        while kinds[self.i] == "newline":
+            self.i += 1
+
+    def skip_separators(self) -> None:
+        kinds = self.kinds
+        while kinds[self.i] in {"newline", ";"}:
+            self.i += 1
+
+    def after_newlines(self) -> str:
+        """The kind of the next token that is not the end of a line; the place stays."""
+        i, kinds = self.i, self.kinds
+        while kinds[i] == "newline":
+            i += 1
+        return kinds[i]
+
+    def identifier(self, what: str) -> str:
+        """A name that somebody chose; a word of the language is a fault that says so."""
+        if self.kinds[self.i] != "name":
+            if self.kinds[self.i] in KEYWORDS:
+                self.fail("keyword", f"{self.kinds[self.i]} is a word of the language and cannot be {what}")
+            self.unexpected(what)
+        self.i += 1
+        return self.values[self.i - 1]
+
+    def key(self, what: str) -> str:
+        """The name of a field: any name, also a word of the language."""
+        if self.kinds[self.i] != "name" and self.kinds[self.i] not in KEYWORDS:
+            self.unexpected(what)
+        self.i += 1
+        return self.values[self.i - 1]
+
+    # ---------------------------------------------------------------- faults
+
+    def found(self) -> str:
+        """The token at the place, in words."""
+        kind = self.kinds[self.i]
+        if kind in _NAMES:
+            return _NAMES[kind]
+        text = self.source.text[self.starts[self.i] : self.ends[self.i]]
+        return text if len(text) <= 30 else text[:27] + "..."
+
+    def unexpected(self, what: str, hint: str = "") -> NoReturn:
+        self.fail("syntax", f"expected {what}, found {self.found()}", hint)
+
+    def fail(self, code: str, message: str, hint: str = "", span: Span | None = None) -> NoReturn:
+        raise Stop(Problem(span or self.here(), code, message, hint=hint))
+
+    def deeper(self) -> None:
+        """One level further in. The caller takes it back when it is out again."""
+        self.depth += 1
+        if self.depth > MAX_NESTING:
+            self.fail("nesting", f"nested more than {MAX_NESTING} levels deep")
+
+    def note(self, problem: Problem) -> None:
+        """Keeps a fault, unless it only follows from something that is never closed."""
+        cut_off = self.tokens.cut_off
+        follows = cut_off is not None and (problem.code == "unclosed" or problem.span.start >= cut_off)
+        if not follows and len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(problem)
+
+    def unclosed(self, start: int) -> NoReturn:
+        """The bracket at an offset is never closed."""
+        opened = self.source.text[start]
+        closer = {"(": ")", "[": "]"}.get(opened, "}")
+        message = f"this {opened} is never closed: expected {closer}"
+        self.fail("unclosed", message, span=Span(self.source, start, start + 1))
+
+    def still_open(self, start: int) -> None:
+        """Where a line begins with a new statement instead of going on, the open bracket at an offset is the fault."""
+        if self.kinds[self.i] in _BEGIN_ANEW and self.kinds[self.i - 1] == "newline":
+            self.i -= 1  # the new statement is to be read too
+            self.unclosed(start)
+
+    def close(self, closer: str, start: int) -> None:
+        """Steps over what closes the bracket at an offset."""
+        if self.kinds[self.i] != closer:
+            self.still_open(start)
+            self.unexpected(closer)
+        self.i += 1
+
+    def skip_statement(self, start: int) -> None:
+        """Goes on after a fault in the statement whose first token is at `start`: at the end of a line outside its braces, or at
+        the `}` of the block around it. A round or square bracket that is still open there is probably the fault itself.
+        """
+        fault, self.i = self.i, start
+        open_ones: list[bool] = []  # for each bracket that is open, whether it is a brace or a quote
+        braces = 0
+        kinds = self.kinds
+        while (kind := kinds[self.i]) != "eof":
+            if kind in OPENERS:
+                open_ones.append(kind not in _ROUND)
+                braces += open_ones[-1]
+            elif kind in {"}", 'end"'}:
+                if not braces and kind == "}" and self.i >= fault:
+                    return
+                while open_ones and not open_ones.pop():
+                    pass
+                braces = max(0, braces - 1)
+            elif kind in CLOSERS:
+                if open_ones and not open_ones[-1]:
+                    open_ones.pop()
+            elif not braces and self.i >= fault and kind in {"newline", ";"}:
+                return
+            self.i += 1

@@ -1,0 +1,453 @@
+"""From text to tokens. Four modes on a stack, nested to any depth: code, prompt, command and string.
+
+A token is a kind, two offsets and a value, kept in four lists of equal length. Keywords and operators are their own kind.
+What a mode begins with is decided here; what may stand inside it is the parser's business.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from unicodedata import normalize
+
+from .nodes import Comment
+from .problems import Problem
+from .source import Source, Span
+
+KEYWORDS: Final = frozenset([
+    "think", "ask", "import", "export", "var", "if", "else", "for", "while", "await", "worker", "trait",
+    "skill", "fun", "default", "type", "return", "succeed", "throw", "break", "continue", "try", "catch",
+    "self", "in", "true", "false", "null", "_",
+])  # fmt: skip
+
+#: Kinds of tokens that open something, and those that close it: for skipping over what cannot be read.
+OPENERS: Final = frozenset(["(", "[", "{", "${", "$@{", "$(", "$(e", "($", "prompt{", "do{", '"'])
+CLOSERS: Final = frozenset([")", "]", "}", 'end"'])
+
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "'": "'", "$": "$", "0": "\0"}
+
+_CODE: Final = re.compile(
+    r"""(?P<space>[ \t\f\r]+(?!\n)|[ \t\f]+)
+      | (?P<word>[^\W\d]\w*)
+      | (?P<newline>\r?\n)
+      | (?P<shellparen>\(\s*\$(?=[ \t]))
+      | (?P<op>\.\.\.|->|==|!=|<=|>=|&&|\|\||\+\+|--|\?\.|>>|[<>+\-*/%!?=|&.()\[\]{};,:@])
+      | (?P<number>[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)
+      | (?P<string>")
+      | (?P<single>')
+      | (?P<comment>\#[^\n]*)
+      | (?P<capture>\$\()
+      | (?P<status>\$\?)
+      | (?P<shell>\$(?=[ \t\r\n]|\Z)[ \t]*)""",
+    re.VERBOSE,
+)
+#: The brackets that are counted inside a value, by what closes it.
+_BRACKETS: Final = {")": "()", "}": "{}"}
+_STRING: Final = re.compile(r'["\\$]')
+_SINGLE: Final = re.compile(r"(?:[^'\\]|\\.)*", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
+_VALUE: Final = re.compile(r"\$(?:(?P<name>[^\W\d]\w*)|(?P<open>@?\{|\())")
+_PROMPT: Final = re.compile(
+    r"(?P<brace>[{}])|\$'(?P<escape>.)'|\$(?P<name>[^\W\d]\w*)|(?P<open>\$@?\{|\$\()|(?<![\w$])(?P<do>do\s*\{)",
+    re.DOTALL,
+)
+_PROMPT_OPENS: Final = re.compile(r"\s*\{")
+_SHELL: Final = re.compile(
+    r"""(?P<space>[^\S\r\n]+|\\\r?\n|\r(?!\n))
+      | (?P<word>[^\s$"'()<>|&;\\{}]+)
+      | (?P<brace>[{}])
+      | (?P<newline>\r?\n)
+      | (?P<redirect>(?:>>|>&(?:[0-9]+)?|>\||>|<<<|<<|<&|<)|&>>|&>)
+      | (?P<op>&&|\|\||\|&|\||&|;|\(|\))
+      | (?P<string>")
+      | '(?P<single>[^']*)'
+      | (?P<quote>')
+      | \\(?P<escape>.)
+      | \$(?P<name>[^\W\d]\w*)
+      | (?P<open>\$@?\{|\$\()
+      | (?P<status>\$\?)
+      | (?P<dollar>\$|\\)""",
+    re.VERBOSE | re.DOTALL,
+)
+_NUMBERED: Final = re.compile(r"[0-9]+(?=[<>])")
+#: After one of these a command goes on in the next line.
+_SHELL_GOES_ON: Final = frozenset(["|", "&&", "||"])
+_MAX_PROBLEMS: Final = 20
+
+
+class _Frame:
+    """One open mode: where it was opened, what closes it, how many of its own brackets are open inside."""
+
+    __slots__ = ("closer", "depth", "mode", "start")
+
+    def __init__(self, mode: str, closer: str, start: int) -> None:
+        self.mode = mode
+        self.closer = closer
+        self.start = start
+        self.depth = 0
+
+
+class Tokens:
+    """The tokens of a source, its comments, and what could not be read. The last token is always "eof"."""
+
+    __slots__ = ("comments", "cut_off", "ends", "kinds", "problems", "source", "starts", "values")
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.kinds: list[str] = []
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self.values: list[str] = []
+        self.comments: list[Comment] = []
+        self.problems: list[Problem] = []
+        self.cut_off: int | None = None  # where something begins that is never closed: nothing after it can be judged
+
+
+class Lexer:
+    """Reads one source. Use `tokens_of`."""
+
+    def __init__(self, source: Source) -> None:
+        self.out = Tokens(source)
+        self.text = source.text
+        self.at = 1 if source.text.startswith("\ufeff") else 0
+        self.stack = [_Frame("code", "", 0)]
+
+    def run(self) -> Tokens:
+        end = len(self.text)
+        steps = {"code": self._code, "string": self._string, "prompt": self._prompt, "shell": self._shell}
+        while self.at < end and len(self.out.problems) < _MAX_PROBLEMS:
+            frame = self.stack[-1]
+            steps[frame.mode](frame)
+        if self.at >= end:
+            self._close_what_is_open()
+        else:
+            self.out.cut_off = self.at
+        self._emit("eof", end, end)
+        return self.out
+
+    # ---------------------------------------------------------------- shared
+
+    def _emit(self, kind: str, start: int, end: int, value: str = "") -> None:
+        out = self.out
+        out.kinds.append(kind)
+        out.starts.append(start)
+        out.ends.append(end)
+        out.values.append(value)
+
+    def _problem(self, start: int, end: int, code: str, message: str, hint: str = "") -> None:
+        self.out.problems.append(Problem(Span(self.out.source, start, end), code, message, hint=hint))
+
+    def _push(self, mode: str, closer: str, start: int) -> None:
+        self.stack.append(_Frame(mode, closer, start))
+
+    def _close_what_is_open(self) -> None:
+        """At the end of the text: a command may end here, anything else that is still open never ends."""
+        while self.stack[-1].mode == "shell" and self.stack[-1].closer == "":
+            self.stack.pop()
+        open_frames = [frame for frame in self.stack if frame.closer]
+        if not open_frames:
+            return
+        frame = open_frames[-1]
+        what = {"string": "string", "prompt": "prompt", "shell": "command"}.get(frame.mode, "value")
+        width = 1 if frame.mode in {"string", "prompt"} else 2
+        message = f"this {what} is never closed: expected {frame.closer}"
+        self._problem(frame.start, frame.start + width, "unclosed", message)
+        self.out.cut_off = frame.start
+
+    def _word_end(self, end: int) -> int:
+        """Where a name really ends: a pattern's word leaves out marks that many scripts write inside one."""
+        text = self.text
+        while end < len(text) and ("a" + text[end]).isidentifier():
+            end += 1
+        return end
+
+    def _value(self, start: int, end: int, opened: str | None, command: bool) -> None:
+        """`$name` or what opens a value: `${`, `$@{`, `$(`."""
+        if opened is None:
+            end = self._word_end(end)
+            self._emit("$name", start, end, normalize("NFC", self.text[start + 1 : end]))
+        elif opened == "$(":
+            self._emit("$(" if command else "$(e", start, end)
+            self._push("shell" if command else "code", ")", start)
+        else:
+            self._emit(opened, start, end)
+            self._push("code", "}", start)
+        self.at = end
+
+    # ---------------------------------------------------------------- code
+
+    def _code(self, frame: _Frame) -> None:
+        match, text, emit = _CODE.match, self.text, self._emit
+        while found := match(text, self.at):
+            kind, start, end = found.lastgroup, self.at, found.end()
+            self.at = end
+            if kind == "space":
+                continue
+            if kind == "word":
+                if self._word(start, end):
+                    return
+            elif kind == "op":
+                op = found.group()
+                emit(op, start, end)
+                if frame.closer and op in _BRACKETS[frame.closer] and self._bracket(frame, opens=op != frame.closer):
+                    return
+            elif kind in {"newline", "number"}:
+                emit(str(kind), start, end, text[start:end])
+            elif self._code_opens(str(kind), start, end):
+                return
+        if self.at < len(text):
+            self._unreadable()
+
+    def _bracket(self, frame: _Frame, *, opens: bool) -> bool:
+        """Counts the brackets inside a value; true when this one closes it."""
+        if opens:
+            frame.depth += 1
+        elif frame.depth:
+            frame.depth -= 1
+        else:
+            self.stack.pop()
+            return True
+        return False
+
+    def _word(self, start: int, end: int) -> bool:
+        """A name or a keyword; true when a prompt begins after it."""
+        text = self.text
+        if end < len(text) and text[end] > "\x7f":
+            end = self.at = self._word_end(end)
+        word = text[start:end]
+        if word not in KEYWORDS:
+            self._emit("name", start, end, word if word.isascii() else normalize("NFC", word))
+            return False
+        kinds = self.out.kinds
+        self._emit(word, start, end, word)
+        if word in {"think", "ask"} and (len(kinds) == 1 or kinds[-2] not in {".", "?."}):
+            opens = _PROMPT_OPENS.match(text, end)
+            if opens:
+                self.at = opens.end()
+                self._emit("prompt{", self.at - 1, self.at)
+                self._push("prompt", "}", self.at - 1)
+                return True
+        return False
+
+    def _code_opens(self, kind: str, start: int, end: int) -> bool:
+        """Comments, and what opens another mode; true when one was opened."""
+        if kind == "comment":
+            self._comment(start, end)
+        elif kind == "string":
+            self._emit('"', start, end)
+            self._push("string", '"', start)
+        elif kind == "single":
+            self._single(start)
+        elif kind == "status":
+            self._emit("$?", start, end)
+        elif kind == "capture":
+            self._emit("$(", start, end)
+            self._push("shell", ")", start)
+        elif kind == "shellparen":
+            self._emit("($", start, end)
+            self._push("shell", ")", start)
+        else:
+            self._emit("$", start, start + 1)
+            self._push("shell", "", start)
+        return kind not in {"comment", "single", "status"}
+
+    def _comment(self, start: int, end: int) -> None:
+        text = self.text
+        line = text.rfind("\n", 0, start) + 1
+        own_line = not text[line:start].strip(" \t\f\r\ufeff")
+        written = text[start:end].rstrip()
+        self.out.comments.append(Comment(Span(self.out.source, start, start + len(written)), written, own_line))
+
+    def _single(self, start: int) -> None:
+        """`'text'` in code: escapes count, nothing is interpolated."""
+        found = _SINGLE.match(self.text, start + 1)
+        end = found.end() if found else start + 1
+        if self.text[end : end + 1] != "'":
+            self._problem(start, start + 1, "unclosed", "this string is never closed: expected '")
+            self.out.cut_off = start
+            self.at = len(self.text)
+            return
+        cooked = _ESCAPE.sub(lambda m: _ESCAPES.get(m[1], m[0]), self.text[start + 1 : end])
+        self.at = end + 1
+        self._emit("single", start, end + 1, cooked)
+
+    def _unreadable(self) -> None:
+        """A character that means nothing in code."""
+        char = self.text[self.at]
+        if char == "$":
+            hint = "a variable is written without $ in code; a command is `$ cmd`, its output `$(cmd)`"
+            self._problem(self.at, self.at + 1, "dollar", "$ means nothing here", hint)
+        else:
+            shown = char if char.isprintable() else f"U+{ord(char):04X}"
+            self._problem(self.at, self.at + 1, "character", f"the character {shown} means nothing in code")
+        self.at += 1
+
+    # ---------------------------------------------------------------- strings
+
+    def _string(self, _frame: _Frame) -> None:
+        """Text up to the next value or the end of the string."""
+        text, start, at, cooked = self.text, self.at, self.at, []
+        in_command = self.stack[-2].mode == "shell"
+        while found := _STRING.search(text, at):
+            stop = found.start()
+            cooked.append(text[at:stop])
+            if text[stop] == "\\":
+                escaped = text[stop + 1 : stop + 2]
+                cooked.append(_ESCAPES.get(escaped, "\\" + escaped))
+                at = stop + 2
+                continue
+            value = _VALUE.match(text, stop)
+            if text[stop] == "$" and value is None and not (in_command and text.startswith("$?", stop)):
+                cooked.append("$")
+                at = stop + 1
+                continue
+            self._string_text(start, stop, cooked)
+            if text[stop] == '"':
+                self._emit('end"', stop, stop + 1)
+                self.stack.pop()
+                self.at = stop + 1
+            elif value is None:
+                self._emit("$?", stop, stop + 2)
+                self.at = stop + 2
+            else:
+                opened_by = value["open"] and "$" + value["open"]
+                self._value(stop, value.end(), opened_by, command=False)
+            return
+        self.at = len(text)
+
+    def _string_text(self, start: int, stop: int, cooked: list[str]) -> None:
+        if stop > start:
+            self._emit("text", start, stop, "".join(cooked))
+
+    # ---------------------------------------------------------------- prompts
+
+    def _prompt(self, frame: _Frame) -> None:
+        """Text up to the next value, step, or the end of the prompt. Balanced braces are text."""
+        text, start, at = self.text, self.at, self.at
+        cooked: list[str] = []
+        while found := _PROMPT.search(text, at):
+            stop, end, kind = found.start(), found.end(), found.lastgroup
+            cooked.append(text[at:stop])
+            at = end
+            if kind == "escape":
+                cooked.append(found["escape"])
+            elif kind == "brace" and text[stop] == "{":
+                frame.depth += 1
+                cooked.append("{")
+            elif kind == "brace" and frame.depth:
+                frame.depth -= 1
+                cooked.append("}")
+            else:
+                self._string_text(start, stop, cooked)
+                self._prompt_stops(str(kind), stop, end, found["open"])
+                return
+        self.at = len(text)
+
+    def _prompt_stops(self, kind: str, stop: int, end: int, opened: str | None) -> None:
+        if kind == "brace":
+            self._emit("}", stop, end)
+            self.stack.pop()
+            self.at = end
+        elif kind == "do":
+            self._emit("do{", stop, end)
+            self._push("code", "}", stop)
+            self.at = end
+        else:
+            self._value(stop, end, opened, command=True)
+
+    # ---------------------------------------------------------------- commands
+
+    def _shell(self, frame: _Frame) -> None:
+        match, text = _SHELL.match, self.text
+        while True:
+            start = self.at
+            found = match(text, start)
+            if found is None:
+                return  # the end of the text
+            kind, end = found.lastgroup, found.end()
+            self.at = end
+            if kind == "space":
+                continue
+            if kind == "word":
+                self._shell_word(start, end)
+            elif kind in {"single", "escape"}:
+                self._emit("lit", start, end, found[str(kind)])
+            elif self._shell_leaves(frame, str(kind), start, end) or self._shell_opens(
+                str(kind), start, end, found["open"]
+            ):
+                return
+
+    def _shell_leaves(self, frame: _Frame, kind: str, start: int, end: int) -> bool:
+        """Braces, redirections, operators and line ends; true when the command is over."""
+        if kind == "brace":
+            return self._shell_brace(frame, start)
+        if kind == "redirect":
+            self._emit("redirect", start, end, self.text[start:end])
+        elif kind in {"newline", "op"}:
+            return self._shell_ends(frame, self.text[start:end] if kind == "op" else "newline", start, end)
+        return False
+
+    def _shell_word(self, start: int, end: int) -> None:
+        """Literal characters; a number right before `<` or `>` is the descriptor that is redirected."""
+        ends = self.out.ends
+        glued = bool(ends) and ends[-1] == start and self.out.kinds[-1] not in {"|", "&&", "||", "$(", "($", "$"}
+        numbered = _NUMBERED.match(self.text, start)
+        if numbered and numbered.end() == end and not glued:
+            found = _SHELL.match(self.text, end)
+            if found and found.lastgroup == "redirect":
+                self.at = found.end()
+                self._emit("redirect", start, self.at, self.text[start : self.at])
+                return
+        self._emit("word", start, end, self.text[start:end])
+
+    def _shell_brace(self, frame: _Frame, start: int) -> bool:
+        """Balanced braces are characters; a `}` that closes nothing ends a `$` statement, as it ends its block."""
+        if self.text[start] == "{":
+            frame.depth += 1
+        elif frame.depth:
+            frame.depth -= 1
+        elif frame.closer == "":
+            self.at = start
+            self.stack.pop()
+            return True
+        self._emit("word", start, start + 1, self.text[start])
+        return False
+
+    def _shell_ends(self, frame: _Frame, kind: str, start: int, end: int) -> bool:
+        """Operators and line ends; true when the command is over."""
+        if kind == "newline" and self.out.kinds[-1] in _SHELL_GOES_ON:
+            return False
+        if frame.closer == "" and kind in {"newline", ";", ")"}:
+            self.at = start
+            self.stack.pop()
+            return True
+        self._emit(kind, start, end)
+        if kind == ")":
+            self.stack.pop()
+            return True
+        return False
+
+    def _shell_opens(self, kind: str, start: int, end: int, opened: str | None) -> bool:
+        """Strings and values inside a command; true when another mode was opened."""
+        if kind in {"brace", "redirect", "newline", "op"}:
+            return False
+        if kind == "string":
+            self._emit('"', start, end)
+            self._push("string", '"', start)
+        elif kind == "status":
+            self._emit("$?", start, end)
+        elif kind == "quote":
+            hint = "an apostrophe in a command is written \\' or \"'\""
+            self._problem(start, end, "unclosed", "this quote is never closed: expected '", hint)
+            self.out.cut_off = start
+            self.at = len(self.text)
+        elif kind == "dollar":
+            self._emit("word", start, end, self.text[start:end])
+        else:
+            self._value(start, end, opened, command=True)
+        return kind not in {"status", "dollar", "name"}
+
+
+def tokens_of(source: Source) -> Tokens:
+    """The tokens of a source. Never raises: what cannot be read is among `problems`, with its place."""
+    return Lexer(source).run()

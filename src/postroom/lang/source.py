@@ -1,0 +1,81 @@
+"""A source text and places in it. A place is two offsets; lines and columns are worked out only when somebody asks."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+
+class Source:
+    """The text of one `.pw` file and its name, as the person who wrote it knows it."""
+
+    __slots__ = ("_line_starts", "file", "text")
+
+    def __init__(self, text: str, file: str) -> None:
+        self.text = text
+        self.file = file
+        self._line_starts: list[int] | None = None
+
+    @property
+    def line_starts(self) -> list[int]:
+        """The offset at which each line begins; the first line begins at 0."""
+        if self._line_starts is None:
+            starts = [0]
+            find, at = self.text.find, self.text.find("\n")
+            while at >= 0:
+                starts.append(at + 1)
+                at = find("\n", at + 1)
+            self._line_starts = starts
+        return self._line_starts
+
+    def line_of(self, offset: int) -> int:
+        """The line of an offset, counted from 1."""
+        return bisect_right(self.line_starts, offset)
+
+    def column_of(self, offset: int) -> int:
+        """The column of an offset in characters, counted from 1."""
+        return offset - self.line_starts[self.line_of(offset) - 1] + 1
+
+    def line_text(self, line: int) -> str:
+        """The text of a line (counted from 1), without its end."""
+        starts = self.line_starts
+        end = starts[line] - 1 if line < len(starts) else len(self.text)
+        return self.text[starts[line - 1] : end].removesuffix("\r")
+
+
+class Span:
+    """A place in a source: from `start` up to, not including, `end`. Lines and columns are counted from 1, in characters."""
+
+    __slots__ = ("end", "source", "start")
+
+    def __init__(self, source: Source, start: int, end: int) -> None:
+        self.source = source
+        self.start = start
+        self.end = end
+
+    def __repr__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+    @property
+    def file(self) -> str:
+        return self.source.file
+
+    @property
+    def line(self) -> int:
+        return self.source.line_of(self.start)
+
+    @property
+    def column(self) -> int:
+        return self.source.column_of(self.start)
+
+    @property
+    def end_line(self) -> int:
+        return self.source.line_of(self.end)
+
+    @property
+    def end_column(self) -> int:
+        return self.source.column_of(self.end)
+
+    @property
+    def text(self) -> str:
+        """The source as written."""
+        return self.source.text[self.start : self.end]

@@ -1,0 +1,128 @@
+"""Stand-ins for what only a run can know: parameters, the output of commands, the answers of models and people.
+
+A stand-in is one value with an identity: whoever it is passed on to, by a call or by a message, has the same one, and what
+was once assumed about it stays assumed for the whole rehearsal. So two workers that look at the same thing agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Final
+
+from . import nodes as n
+from .kinds import ANY, Kind
+from .modules import LoadedModule
+
+_numbers = count()
+
+
+class StandIn:
+    """A value that is not known. `given` when it came in as a parameter: then it is a small number when one is needed."""
+
+    __slots__ = ("fields", "given", "items", "known", "number", "value")
+
+    def __init__(self, *, given: bool = False) -> None:
+        self.number = next(_numbers)  # not id(): that of one that is gone is given out again
+        self.given = given
+        self.known = False
+        self.value: Any = None  # what it turned out to be, once something was assumed
+        self.fields: dict[Any, Any] = {}
+        self.items: list[Any] | None = None
+
+    def become(self, value: Any) -> Any:
+        self.known, self.value = True, value
+        return value
+
+
+class Message(dict[str, Any]):
+    """An object that came out of a mailbox: it remembers where it was sent."""
+
+    __slots__ = ("mailbox", "sent_by")
+
+    def __init__(self, fields: dict[str, Any], mailbox: str, sent_by: n.Call) -> None:
+        super().__init__(fields)
+        self.mailbox = mailbox
+        self.sent_by = sent_by
+
+
+@dataclass(frozen=True, eq=False)
+class Code:
+    """A function, worker or skill of the program, as a value."""
+
+    function: n.Function
+    loaded: LoadedModule
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A called worker."""
+
+    callee: Code
+    args: list[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """A mailbox."""
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Method:
+    """A member of a value that waits to be called."""
+
+    of: Any
+    name: str
+
+
+@dataclass(eq=False)
+class Place:
+    """`self`, `self.session`, `self.session.mailbox`, a module or a builtin, as a value."""
+
+    what: str
+    loaded: LoadedModule | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+SELF: Final = Place("self")
+SESSION: Final = Place("session")
+MAILROOM: Final = Place("mailroom")
+
+
+def stand_in(kind: Kind, size: int, depth: int = 0) -> Any:
+    """A value of a kind: as exact as the kind is; lists have `size` items, numbers are `size`."""
+    make: Callable[[Kind], Any] = lambda inner: stand_in(inner, size, depth + 1)  # noqa: E731
+    if depth > 8:
+        return StandIn(given=True)
+    if kind.value is not None:
+        return kind.value
+    if kind.name in {"int", "number"}:
+        return size
+    if kind.name == "null":
+        return None
+    if kind.name == "list":
+        return [make(kind.element or ANY) for _ in range(size)]
+    if kind.name == "object" and kind.fields is not None:
+        return {name: make(inner) for name, inner in kind.fields.items()}
+    return StandIn(given=True)
+
+
+def copied(value: Any) -> Any:
+    """A copy, as a message is one; stand-ins keep their identity."""
+    if isinstance(value, list):
+        return [copied(item) for item in value]
+    if isinstance(value, dict):
+        return {key: copied(item) for key, item in value.items()}
+    return value
+
+
+def has_stand_in(value: Any) -> bool:
+    """Whether something in a value is not known."""
+    if isinstance(value, list):
+        return any(map(has_stand_in, value))
+    if isinstance(value, dict):
+        return any(map(has_stand_in, value.values()))
+    return isinstance(value, StandIn | Job | Code | Box | Place | Method)

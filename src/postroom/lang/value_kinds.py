@@ -1,0 +1,31 @@
+"""What kind of value something is, and how it is shown in an error's sentence."""
+
+from __future__ import annotations
+
+import json
+
+
+def kind_of(value: object) -> str:
+    """What `typeof` says: null boolean number string array object function."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float):
+        return "number"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, list | range):
+        return "array"
+    if isinstance(value, dict):
+        return "object"
+    return "function" if callable(value) else "thing"
+
+
+def shown(value: object) -> str:
+    """A value in an error's sentence: its kind, and the value itself when it is short."""
+    kind = kind_of(value)
+    if kind in ("null", "function", "thing"):
+        return kind if kind != "thing" else f"a {type(value).__name__}"
+    said = json.dumps(value, ensure_ascii=False, default=str)
+    return f"the {kind} {said if len(said) <= 40 else said[:37] + '...'}"

@@ -1,0 +1,257 @@
+"""Our end of a line to a worker: whoever waits for an answer reads, and reads for everybody.
+
+A thread that asks and waits does its own writing and reading, as long as nobody else reads: no other thread has to be
+woken, so a ping costs little more than the system's own part. When it has what it waited for while others still wait, it
+leaves the reading to the loop; the loop leaves it to nobody when nothing more is expected.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from .clock import SYSTEM
+from .frames import BrokenFrame, Splitter, ToWorker, pack
+from .pool_loop import PoolLoop
+
+#: A read of more than the allocator keeps at hand costs twenty microseconds for nothing.
+_CHUNK: Final = 32 * 1024
+#: The system counts the milliseconds of a wait in 32 bits.
+_LONGEST_WAIT_S: Final = 86_400.0
+_MIN_WAIT_NS: Final = 2_000_000
+_AT_ONCE: Final = socket.MSG_DONTWAIT
+_TIMEVAL: Final = struct.Struct("ll")
+
+
+class Line:
+    """One line to one process of a worker.
+
+    `take` is called with the frames that came, by whichever thread reads, one thread at a time and with no lock held.
+    `gone` is called once, in the loop's thread, when the other side has hung up and all that it said was taken.
+    """
+
+    def __init__(
+        self, end: socket.socket, loop: PoolLoop, take: Callable[[Sequence[Any]], None], gone: Callable[[], None]
+    ) -> None:
+        end.setblocking(True)  # one who reads for itself waits in the read; everything else says MSG_DONTWAIT
+        self._end = end
+        self._fd = end.fileno()
+        self._loop = loop
+        self._take = take
+        self._gone = gone
+        self._lock = threading.Lock()
+        self._incoming = Splitter(in_worker=False)
+        self._outgoing = b""
+        self._number = 0
+        self._expected = 0
+        self._wait_ms = 0  # how long a read waits at most; 0: for ever
+        self._led = False  # somebody reads: a thread that waits, or the loop
+        self._by_loop = False
+        self._hung_up = False
+        self._finishing = False
+        self._told_gone = False
+        #: Why the line was given up, if it was; follows the worker's name.
+        self.broken = ""
+
+    @property
+    def hung_up(self) -> bool:
+        """Whether nothing more will come over it."""
+        return self._hung_up
+
+    @property
+    def gaps(self) -> int:
+        """Frames that never came."""
+        return self._incoming.gaps
+
+    @property
+    def reordered(self) -> int:
+        """Frames that came after a later one."""
+        return self._incoming.reordered
+
+    # Writing
+
+    def send(
+        self, make: Callable[[int], ToWorker], *, answers: int = 1, before: Callable[[int], None] | None = None
+    ) -> None:
+        """Send the frame that `make` makes with its number. Never waits: what does not fit now is sent by the loop.
+
+        `answers` is how many are expected (`answered` counts them off); `before` is called with the number before anything
+        is sent. If `make` raises, nothing was sent. A line that was hung up takes everything, and nobody answers.
+        """
+        with self._lock:
+            number = self._number + 1
+            data = pack(make(number))
+            self._number = number
+            if before is not None:
+                before(number)
+            self._expected += answers
+            if self._outgoing or self._hung_up:
+                self._outgoing += data
+                return
+            try:
+                sent = self._end.send(data, _AT_ONCE)
+            except BlockingIOError:
+                sent = 0
+            except OSError:  # the other side is gone: the end of its process tells the rest
+                return
+            if sent < len(data):
+                self._outgoing = data[sent:]
+                self._loop.call(self._watch)
+
+    def _flush(self) -> None:
+        """In the loop: send what is left."""
+        with self._lock:
+            try:
+                sent = self._end.send(self._outgoing, _AT_ONCE) if self._outgoing else 0
+            except BlockingIOError:
+                return
+            except OSError:
+                sent = len(self._outgoing)
+            self._outgoing = self._outgoing[sent:]
+
+    # Reading
+
+    def expect(self, answers: int) -> None:
+        """So many more answers are to come, although nothing was sent."""
+        with self._lock:
+            self._expected += answers
+
+    def answered(self) -> None:
+        """One answer less is expected."""
+        with self._lock:
+            self._expected -= 1
+
+    def leave_to_loop(self) -> None:
+        """Nobody waits here for what was sent: let the loop read, if nobody does."""
+        with self._lock:
+            if self._led or self._hung_up:
+                return
+            self._led = self._by_loop = True
+        self._loop.call(self._watch)
+
+    def read_until(self, over: Callable[[], bool], until_ns: int) -> None:
+        """If nobody reads, read in this thread until `over()`, until that moment, or until the other side hangs up."""
+        with self._lock:
+            if self._led or self._hung_up:
+                return
+            self._led = True
+        flags = self._wait_in_read(until_ns - SYSTEM.steady_ns())
+        try:
+            while not over():
+                if flags:
+                    left_ns = until_ns - SYSTEM.steady_ns()
+                    if left_ns <= 0:
+                        break
+                    SYSTEM.wait_readable((self._fd,), min(left_ns / 1e9, _LONGEST_WAIT_S))
+                if not self._read(flags):
+                    break
+                flags = _AT_ONCE  # the first wait was for all the time there was; what is left of it is less
+        except BaseException:
+            # Ctrl-C: what was read just now may be lost, and with it the place in the line
+            self._give_up("was killed: the reading of its line was interrupted")
+            raise
+        finally:
+            self._stop_leading()
+
+    def _wait_in_read(self, left_ns: int) -> int:
+        """Let a read wait for that time, in one call to the system instead of two. Returns the flags to read with."""
+        if not _MIN_WAIT_NS <= left_ns < _LONGEST_WAIT_S * 1e9:
+            return _AT_ONCE
+        wait_ms = left_ns // 1_000_000 + 1
+        if self._wait_ms != wait_ms:
+            try:
+                self._end.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(*divmod(wait_ms * 1000, 1_000_000))
+                )
+            except OSError:
+                return _AT_ONCE
+            self._wait_ms = wait_ms
+        return 0
+
+    def _stop_leading(self) -> None:
+        with self._lock:
+            if self._finishing or self._hung_up:
+                self._led = False
+                self._loop.call(self.finish if self._finishing else self._tell_gone)
+            elif self._expected > 0:
+                self._by_loop = True
+                self._loop.call(self._watch)
+            else:
+                self._led = False
+
+    def _read(self, flags: int = _AT_ONCE) -> bool:
+        """Take what is there. False when the other side has hung up. By the leader only."""
+        try:
+            part = self._end.recv(_CHUNK, flags)
+        except BlockingIOError:
+            return True
+        except OSError:
+            part = b""
+        if part:
+            try:
+                frames = self._incoming.feed(part)
+            except BrokenFrame as broken:
+                self._give_up(f"said what is no frame ({broken})")
+                return False
+            self._take(frames)
+            return True
+        with self._lock:
+            self._hung_up = True
+        return False
+
+    def _give_up(self, why: str) -> None:
+        """Read no more: who knows where the next frame begins."""
+        with self._lock:
+            self.broken = self.broken or why
+            self._hung_up = True
+
+    # In the loop's thread
+
+    def _watch(self) -> None:
+        """Be called when there is something to read or to write here."""
+        if not self._told_gone:
+            self._loop.watch(self._fd, self._on_ready, read=self._by_loop, write=bool(self._outgoing))
+
+    def _on_ready(self) -> None:
+        if self._outgoing:
+            self._flush()
+        alive = self._read() if self._by_loop else True
+        with self._lock:
+            if self._by_loop and not (alive and self._expected > 0):
+                self._led = self._by_loop = False
+        self._watch()
+        if not alive:
+            self._tell_gone()
+
+    def finish(self) -> None:
+        """The process has ended: take what it still said, then call `gone`."""
+        with suppress(OSError):
+            self._end.shutdown(socket.SHUT_RDWR)  # whoever waits here wakes up, reads the rest, and leaves
+        with self._lock:
+            self._finishing = True
+            if self._led and not self._by_loop:
+                return  # it calls again when it leaves
+            self._led = self._by_loop = True
+        while self._read():
+            pass
+        self._tell_gone()
+
+    def _tell_gone(self) -> None:
+        if not self._told_gone:
+            self._told_gone = True
+            self._loop.unwatch(self._fd)
+            self._gone()
+
+    def hang_up(self) -> None:
+        """Say that nothing more will be sent. What the other side says is still read."""
+        with suppress(OSError):
+            self._end.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Let go of the socket, after `gone`."""
+        self._loop.unwatch(self._fd)
+        self._end.close()

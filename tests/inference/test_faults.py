@@ -1,0 +1,303 @@
+"""What servers do wrong reaches the caller as the right error, within the deadline, and leaves nothing behind.
+
+A script plays the server here, so this is no inference: it is about the client. Both dialects go through every fault.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postroom import ModelError, ModelMissing, ModelTimeout
+from postroom.inference import gate, open_model, wire
+
+from .scripted_server import ANSWER, Dialect, Script, ScriptedServer, chunk, reset, response, stream_head
+
+pytestmark = pytest.mark.slow
+
+TIMEOUT_S = 0.3
+#: A deadline that is kept may be seen so much later on a busy machine.
+PATIENCE_S = 10.0
+
+Start = Callable[[Script], ScriptedServer]
+
+
+@pytest.fixture(params=["ollama", "openai"])
+def dialect(request: pytest.FixtureRequest) -> Dialect:
+    return Dialect(request.param)
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Start]:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(gate, "BACKOFF_BASE_S", 0.01)
+    monkeypatch.setattr(wire, "MAX_BODY_BYTES", 1_000_000)
+    servers: list[ScriptedServer] = []
+
+    def start_one(script: Script) -> ScriptedServer:
+        servers.append(ScriptedServer(script))
+        return servers[-1]
+
+    yield start_one
+    for server in servers:
+        server.close()
+
+
+def send(*parts: bytes) -> Callable[[Dialect], Script]:
+    """A fault that sends these bytes, whatever the dialect."""
+    return lambda _: lambda connection, _number: connection.sendall(b"".join(parts))
+
+
+def streamed(make: Callable[[Dialect], bytes], *, end: bool = True) -> Callable[[Dialect], Script]:
+    """A fault inside a stream that begins well."""
+
+    def of(dialect: Dialect) -> Script:
+        data = stream_head(dialect.kind) + chunk(make(dialect)) + (b"0\r\n\r\n" if end else b"")
+        return lambda connection, _number: connection.sendall(data)
+
+    return of
+
+
+def hang(*parts: bytes) -> Callable[[Dialect], Script]:
+    def script(connection: socket.socket, _number: int) -> None:
+        connection.sendall(b"".join(parts))
+        connection.recv(1)  # until the client hangs up
+
+    return lambda _: script
+
+
+def drip(head: Callable[[Dialect], bytes], drop: bytes) -> Callable[[Dialect], Script]:
+    """Never silent, never done: what a time-out for each read does not end."""
+
+    def of(dialect: Dialect) -> Script:
+        def script(connection: socket.socket, _number: int) -> None:
+            connection.sendall(head(dialect))
+            connection.settimeout(0.02)
+            for _ in range(300):  # some seconds: a client that does not give up gets an end it does not expect
+                connection.sendall(drop)
+                try:
+                    if not connection.recv(1):
+                        return
+                except TimeoutError:
+                    continue
+
+        return script
+
+    return of
+
+
+def cut(make: Callable[[Dialect], bytes], end: Callable[[socket.socket], None]) -> Callable[[Dialect], Script]:
+    def of(dialect: Dialect) -> Script:
+        def script(connection: socket.socket, _number: int) -> None:
+            connection.sendall(make(dialect))
+            end(connection)
+
+        return script
+
+    return of
+
+
+def refusal(status: str, *extra: str) -> Callable[[Dialect], Script]:
+    return send(response(status, b'{"error": "not so"}', "application/json", *extra))
+
+
+FAULTS: dict[str, tuple[Callable[[Dialect], Script], type[Exception], int]] = {
+    # fault: what the server does, the error, how often it is asked (0: however often there is time for)
+    "hangs up at once": (cut(lambda _: b"", socket.socket.close), ModelError, 4),
+    "resets at once": (cut(lambda _: b"", reset), ModelError, 4),
+    "says nothing": (hang(), ModelTimeout, 1),
+    "half a status line": (hang(b"HTTP/1.1 20"), ModelTimeout, 1),
+    "headers without end": (send(b"HTTP/1.1 200 OK\r\n", b"X-Drop: 1\r\n" * 1000), ModelError, 4),
+    "one header, byte by byte": (drip(lambda _: b"HTTP/1.1 200 OK\r\nX: ", b"x"), ModelTimeout, 1),
+    "a body, byte by byte": (drip(lambda d: stream_head(d.kind), chunk(b" ")), ModelTimeout, 1),
+    "parts without end": (drip(lambda d: stream_head(d.kind) + chunk(d.part("hm ")), b"1\r\n \r\n"), ModelTimeout, 1),
+    "resets in the body": (cut(lambda d: stream_head(d.kind) + chunk(d.part("hm")), reset), ModelError, 4),
+    "ends in the body": (cut(lambda d: stream_head(d.kind) + chunk(d.part("hm")), socket.socket.close), ModelError, 4),
+    "half a chunk": (cut(lambda d: stream_head(d.kind) + b"ff\r\n{", socket.socket.close), ModelError, 4),
+    "less than it promised": (send(b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{"), ModelError, 4),
+    "404": (refusal("404 Not Found"), ModelMissing, 1),
+    "400": (refusal("400 Bad Request"), ModelError, 1),
+    "401": (refusal("401 Unauthorized"), ModelError, 1),
+    "500": (refusal("500 Oops"), ModelError, 4),
+    "502 and a page": (send(response("502 Bad Gateway", b"<html>", "text/html")), ModelError, 4),
+    "503 for ever": (refusal("503 Busy"), ModelError, 4),
+    "429 for ever": (refusal("429 Too Many"), ModelError, 4),
+    "429 for an hour": (refusal("429 Too Many", "Retry-After: 3600"), ModelError, 1),
+    "a redirect": (refusal("302 Found", "Location: http://127.0.0.1:1/"), ModelError, 1),
+    "no content": (send(b"HTTP/1.1 204 No Content\r\n\r\n"), ModelError, 0),
+    "nothing in it": (send(response("200 OK", b"")), ModelError, 4),
+    "a page": (send(response("200 OK", b"<html>hello</html>", "text/html")), ModelError, 4),
+    "bad JSON": (
+        streamed(lambda d: b'data: {"choices": [\n' if d.name == "openai" else b'{"response": \n'),
+        ModelError,
+        4,
+    ),
+    "a list": (streamed(lambda d: d.line([1, 2])), ModelError, 4),
+    "a number": (streamed(lambda d: d.line(5)), ModelError, 4),
+    "words that are no words": (streamed(lambda d: d.part({"a": 5}) + d.end()), ModelError, 4),
+    "bytes that are no text": (
+        streamed(lambda d: b"data: \xff\xfe\n" if d.name == "openai" else b"\xff\xfe\n"),
+        ModelError,
+        4,
+    ),
+    "an error in the stream": (streamed(lambda d: d.part("hm") + d.line({"error": "out of memory"})), ModelError, 0),
+    "no end": (streamed(lambda d: d.part("hm")), ModelError, 4),
+    "not HTTP": (send(b"SSH-2.0-OpenSSH_9.2\r\n"), ModelError, 4),
+    "a header as long as a book": (send(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000 + b"\r\n\r\n"), ModelError, 4),
+    "a body without end": (streamed(lambda d: d.part("hm " * 400_000)), ModelError, 0),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_a_server_does_wrong_is_the_right_error_in_time(dialect: Dialect, start: Start, fault: str) -> None:
+    make, error, asked = FAULTS[fault]
+    server = start(make(dialect))
+    model = open_model(dialect.spec(server.url))
+    before = set(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else set()
+    started = time.monotonic()
+
+    with pytest.raises(error) as caught:
+        model.complete("hello", timeout_s=TIMEOUT_S if error is ModelTimeout else PATIENCE_S)
+
+    assert isinstance(caught.value, ModelError)
+    assert server.url in str(caught.value)
+    assert time.monotonic() - started < 2 * PATIENCE_S
+    assert not asked or len(server.requests) == asked
+    server.close()
+    after = set(os.listdir("/proc/self/fd")) if before else set()
+    assert len(after) <= len(before)
+
+
+def test_nobody_there_is_said_with_what_to_do(dialect: Dialect, start: Start) -> None:
+    server = start(lambda connection, _number: None)
+    server.close()
+
+    with pytest.raises(
+        ModelMissing, match="no model server answers at .*; start it, or name another in POSTROOM_MODEL"
+    ):
+        open_model(dialect.spec(server.url)).complete("hello", timeout_s=TIMEOUT_S)
+
+
+def test_a_good_answer_is_read_whole_with_its_figures(dialect: Dialect, start: Start) -> None:
+    server = start(lambda connection, _number: connection.sendall(dialect.good()))
+
+    said = open_model(dialect.spec(server.url)).complete(
+        "hello", system="You are Ada.", schema={"type": "object"}, max_tokens=33, timeout_s=PATIENCE_S
+    )
+
+    assert (said.text, said.prompt_tokens, said.tokens) == (ANSWER, 12, 7)
+    assert 0 < said.first_byte_ms <= said.total_ms
+    asked = server.requests[0]
+    assert asked["model"] == "tiny"
+    if dialect.name == "ollama":
+        assert asked["path"] == "/api/generate"
+        assert asked["options"]["num_predict"] == 33  # inside options, where a server reads it
+        assert asked["options"]["temperature"] == 0
+        assert "num_predict" not in asked
+        assert asked["format"] == {"type": "object"}
+        assert asked["system"] == "You are Ada."
+    else:
+        assert asked["path"] == "/v1/chat/completions"
+        assert asked["max_tokens"] == 33
+        assert asked["response_format"]["json_schema"]["schema"] == {"type": "object"}
+        assert [message["role"] for message in asked["messages"]] == ["system", "user"]
+
+
+def test_a_stream_cut_at_every_byte_is_read_whole(dialect: Dialect, start: Start) -> None:
+    def script(connection: socket.socket, _number: int) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in stream_head(dialect.kind) + b"".join(chunk(bytes([b])) for b in dialect.whole()) + b"0\r\n\r\n":
+            connection.sendall(bytes([byte]))
+
+    server = start(script)
+
+    assert open_model(dialect.spec(server.url)).complete("hello", timeout_s=PATIENCE_S).text == ANSWER
+
+
+def test_a_busy_server_is_asked_again_later(dialect: Dialect, start: Start) -> None:
+    def script(connection: socket.socket, number: int) -> None:
+        busy = response("503 Busy", b"{}", "application/json", "Retry-After: 0.2")
+        connection.sendall(dialect.good() if number == 3 else busy)
+
+    server = start(script)
+    started = time.monotonic()
+
+    assert open_model(dialect.spec(server.url)).complete("hello", timeout_s=PATIENCE_S).text == ANSWER
+    assert len(server.requests) == 3
+    assert time.monotonic() - started >= 0.4  # as long as it asked for, twice
+
+
+def test_a_server_that_keeps_failing_is_left_alone(dialect: Dialect, start: Start) -> None:
+    server = start(lambda connection, _number: reset(connection))
+    model = open_model(dialect.spec(server.url))
+    for _ in range(gate.FAILURES):
+        with pytest.raises(ModelError):
+            model.complete("hello", timeout_s=PATIENCE_S)
+    asked = len(server.requests)
+
+    with pytest.raises(ModelError, match="it is left alone for 30 s"):
+        model.complete("hello", timeout_s=TIMEOUT_S)
+
+    assert len(server.requests) == asked
+
+
+def test_what_the_caller_did_wrong_does_not_count_against_the_server(dialect: Dialect, start: Start) -> None:
+    server = start(lambda connection, _number: connection.sendall(response("400 Bad Request", b"{}")))
+    model = open_model(dialect.spec(server.url))
+
+    for _ in range(gate.FAILURES + 2):
+        with pytest.raises(ModelError, match="400"):
+            model.complete("hello", timeout_s=TIMEOUT_S)
+
+
+def test_a_server_that_does_not_begin_is_given_up_at_the_first_byte_deadline(dialect: Dialect, start: Start) -> None:
+    server = start(hang()(dialect))
+    model: Any = open_model(dialect.spec(server.url))
+    model.first_byte_s = 0.1
+    started = time.monotonic()
+
+    with pytest.raises(ModelTimeout, match="sent nothing within 0.1 s"):
+        model.complete("hello", timeout_s=60)
+
+    assert time.monotonic() - started < PATIENCE_S
+
+
+def test_no_more_ask_one_server_at_once_than_may(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    dialect = Dialect("openai")
+    monkeypatch.setenv(gate.CONCURRENCY_VARIABLE, "2")
+
+    def script(connection: socket.socket, _number: int) -> None:
+        threading.Event().wait(0.03)
+        connection.sendall(dialect.good())
+
+    server = start(script)
+    model = open_model(dialect.spec(server.url))
+    threads = [threading.Thread(target=model.complete, args=("hello",)) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+
+    assert len(server.requests) == 10
+    assert server.most_at_once == 2
+
+
+def test_a_key_goes_only_where_it_is_meant_to(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    dialect = Dialect("openai")
+    server = start(lambda connection, _number: connection.sendall(dialect.good()))
+    model = open_model(dialect.spec(server.url))
+    monkeypatch.delenv("POSTROOM_MODEL_KEY", raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", "for somebody else")
+
+    model.complete("hello")
+    monkeypatch.setenv("POSTROOM_MODEL_KEY", "for this one")
+    model.complete("hello")
+
+    assert [asked["headers"].get("authorization") for asked in server.requests] == [None, "bearer for this one"]

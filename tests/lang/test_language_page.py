@@ -1,0 +1,123 @@
+"""docs/language.md says what is: every program in it is run, and prints what stands below it; its tables are checked."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from postroom.lang.check import check_file
+from postroom.lang.context import Settings
+from postroom.lang.fmt import formatted
+
+from .programs import PATIENCE_S, command, environment, value_of
+
+PAGE = (Path(__file__).parents[2] / "docs" / "language.md").read_text(encoding="utf-8")
+FILE = re.compile(r"^```(?:patchwork|jsonl) (\S+)\n(.*?)^```$", re.M | re.S)
+RUN = re.compile(r"^    \$ postroom (.*)\n((?:(?:    .*)?\n)*)", re.M)
+SESSION_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
+#: Programs that are wrong on purpose.
+WRONG = {"typo.pw"}
+
+
+class Shown(NamedTuple):
+    words: list[str]
+    output: str
+
+
+def files() -> dict[str, str]:
+    return {match[1]: match[2] for match in FILE.finditer(PAGE)}
+
+
+def runs() -> list[Shown]:
+    return [
+        Shown(shlex.split(match[1]), re.sub(r"^    ", "", match[2], flags=re.M).strip("\n") + "\n")
+        for match in RUN.finditer(PAGE)
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in files().items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_there_are_programs_and_runs() -> None:
+    assert len(files()) > 8
+    assert len(runs()) > 8
+
+
+def printed_by(words: list[str], folder: Path) -> str:
+    import subprocess
+
+    done = subprocess.run(
+        command(*words),
+        cwd=folder,
+        env=environment(LC_ALL="C.UTF-8"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    return SESSION_ID.sub("ID", done.stdout).rstrip("\n") + "\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shown", runs(), ids=lambda shown: " ".join(shown.words[:2]))
+def test_the_page_shows_what_is_printed(shown: Shown, folder: Path) -> None:
+    assert printed_by(shown.words, folder) == shown.output
+
+
+@pytest.mark.slow
+def test_the_program_of_the_readme_prints_what_stands_below_it(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    program = re.search(r"^```patchwork\n(.*?)^```$", readme, re.M | re.S)
+    shown = re.search(r"^    \$ postroom (run squares.pw)\n((?:    .*\n)+)", readme, re.M)
+    assert program is not None
+    assert shown is not None
+    (tmp_path / "squares.pw").write_text(program[1], encoding="utf-8")
+
+    assert check_file(tmp_path / "squares.pw") == []
+    assert printed_by(shown[1].split(), tmp_path) == re.sub(r"^    ", "", shown[2], flags=re.M)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in files() if name.endswith(".pw")))
+def test_the_programs_are_checked_and_in_form(name: str, folder: Path) -> None:
+    problems = check_file(folder / name)
+
+    assert bool(problems) == (name in WRONG), problems
+    if name not in WRONG:
+        assert formatted(files()[name], name) == files()[name]
+
+
+def rows() -> list[tuple[str, str]]:
+    """The rows of the table of expressions and their values."""
+    table = PAGE.partition("| expression | value |\n| --- | --- |\n")[2].partition("\n\n")[0]
+    found = re.findall(r"^\| `(.*)` \| `(.*)` \|$", table, re.M)
+    return [(expression.replace("\\|", "|"), value) for expression, value in found]
+
+
+@pytest.mark.parametrize(("expression", "value"), rows())
+def test_expressions_have_the_values_that_the_page_gives_them(expression: str, value: str, tmp_path: Path) -> None:
+    assert json.dumps(value_of(tmp_path, expression), ensure_ascii=False) == json.dumps(
+        json.loads(value), ensure_ascii=False
+    )
+
+
+def test_the_table_of_expressions_is_read() -> None:
+    assert len(rows()) > 15
+
+
+def test_every_option_of_a_run_is_named_on_the_page() -> None:
+    missing = [name for name in ("--model", "--human", "--record", "--replay", "--command-timeout") if name not in PAGE]
+
+    assert missing == []
+    assert Settings() == Settings(None)
