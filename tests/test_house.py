@@ -28,7 +28,7 @@ PUBLIC_NAMES = """
     Session Mailroom Mailbox worker SessionFailed Deadlock SessionEnded UnknownSession NotStartable
     Board Task HeldTask Reservation patterns
     CommunicationSystem TokenBucket CircuitBreaker CircuitState
-    PostroomError InvalidMessage TooManyHops RateLimited UnknownMessage NoMail ReceiveTimeout NotAcked
+    PostroomError InvalidMessage TooManyHops RateLimited IdentityRefused UnknownMessage NoMail ReceiveTimeout NotAcked
     UnknownTask DependencyCycle WrongDirection ReservationConflict
     AskFailed PeerGone Refused NotAnswered AskTimeout CircuitOpen
     Evaluation Coordinator Decision coordinate ModelError ModelMissing ModelTimeout

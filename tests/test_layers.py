@@ -35,6 +35,7 @@ WEB = (
     *("web.guard", "web.lines", "web.hour", "web.follower", "web.reading", "web.views", "web.by_hand", "web.metrics"),
     *("web.hub", "web.streams", "web.app", "web.server", "web"),
 )
+MCP = ("mcp_tools", "mcp_words", "mcp_desk", "mcp_guard", "mcp_server")
 NATS = (
     *("stores.nats_link", "stores.nats_wire", "stores.nats_entries", "stores.nats_tables", "stores.nats_following"),
     *("stores.nats_lives", "stores.nats_unsure", "stores.nats_room"),
@@ -42,8 +43,9 @@ NATS = (
     "stores.nats",
 )
 ROOM = (
-    *("desk", "inbox", "received", "ahead", "receipts", "artifacts", "presence", *BOARD),
-    *("asking", "serving", "upkeep", "agent", *SESSION, "room", "patterns", "opening", "worker_process"),
+    *("desk", "inbox", "received", "ahead", "receipts", "artifacts", "presence", "identity"),
+    *("hosts", "doorway", *BOARD),
+    *("asking", "serving", "upkeep", "agent", *SESSION, "room", "causes", "patterns", "opening", "worker_process"),
 )
 POOL = (
     *("frames", "supervisor", "pool_loop", "pool_line", "pool_request", "pool_figures", "pool_process"),
@@ -63,7 +65,7 @@ LAYERS = (
     ),
     ("running", ("evaluation", *POOL, "inference", *COORDINATOR)),
     ("language", ("lang",)),
-    ("doors", ("testing", "bench", *WEB, "cli", "__main__")),
+    ("doors", ("hook", "hook_gate", *MCP, "ringer", "install", "testing", "bench", *WEB, "cli", "__main__")),
 )
 
 #: The modules of each store. They never import another store's, whatever their order.
@@ -76,10 +78,12 @@ THIRD_PARTY = {
     "msgspec": (
         *("message", "config", "store", "stores", "evaluation", "frames", "inference"),
         *(*COORDINATOR, "testing", "bench", "web", "cli"),
+        *("hook", "mcp_tools", "mcp_words", "mcp_desk", "mcp_server"),
     ),
+    "mcp": ("mcp_server",),
     "rich": ("cli",),
     "starlette": ("web.app",),
-    "uvicorn": ("web.server",),
+    "uvicorn": ("mcp_server", "web.server"),
     "ollama": ("inference.ollama_model",),
     "httpx": ("inference.ollama_model",),
     "hypothesis": ("testing",),

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         EvaluationAborted,
         EvaluatorFailed,
         Fault,
+        IdentityRefused,
         InvalidMessage,
         ModelError,
         ModelMissing,
@@ -109,7 +110,7 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "CommunicationSystem", "Message", "TokenBucket", "CircuitBreaker", "CircuitState",
     # errors; errors.py draws the tree
     "PostroomError",
-    "InvalidMessage", "Fault", "TooManyHops", "RateLimited", "UnknownMessage",
+    "InvalidMessage", "Fault", "TooManyHops", "RateLimited", "IdentityRefused", "UnknownMessage",
     "UnknownTask", "DependencyCycle", "WrongDirection", "ReservationConflict",
     "NoMail", "ReceiveTimeout", "NotAcked",
     "AskFailed", "PeerGone", "Refused", "NotAnswered", "AskTimeout",

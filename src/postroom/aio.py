@@ -30,7 +30,7 @@ from .aio_calls import Stream, in_steps, in_thread, in_thread_anyway
 from .aio_serving import Handler, Serving
 from .clock import SYSTEM, Clock
 from .config import Config, RoomUrl
-from .desk import Desk, Series, Steps
+from .desk import Desk, Pause, Series, Steps
 from .errors import PostroomError, RoomClosed
 from .hooks import Hooks
 from .message import Draft
@@ -359,6 +359,28 @@ class Room:
 
         return Stream(self._worker, begin, _as_it_is)
 
+    # For those who build on rooms
+
+    async def call(self, function: Callable[[room.Room], T]) -> T:
+        """Call a function with the synchronous room, in the room's thread. It must not wait, nor send as an agent."""
+        return await self._worker.run(partial(function, self._sync), keep=True)
+
+    def post(self, function: Callable[[room.Room], object]) -> None:
+        """The same, for which nobody waits; before everything that is asked for after this."""
+        self._worker.begin(partial(function, self._sync))
+
+    def hints(self, topics: Iterable[str]) -> Stream[bool]:
+        """An item whenever one of the store's topics may have changed, with `async for`; the first one at once.
+
+        Whoever looks after each item misses nothing that happened after the call.
+        """
+        beginning = self._worker.begin(partial(_hinting, self._sync, tuple(topics)))
+
+        async def begin() -> Course[Any]:
+            return cast("Course[Any]", await asyncio.shield(beginning))
+
+        return Stream(self._worker, begin, bool)
+
     # The end
 
     async def close(self) -> None:
@@ -388,6 +410,18 @@ class Room:
 
 def _as_it_is(change: Change) -> Change:
     return change
+
+
+def _hinting(sync: room.Room, topics: tuple[str, ...]) -> Any:
+    return sync.desk.each(_hints(sync.desk, topics))
+
+
+def _hints(desk: Desk, topics: tuple[str, ...]) -> Series[bool]:
+    with desk.listen(topics) as waiter:
+        yield True
+        while True:
+            if (yield Pause(waiter, None)):
+                yield True
 
 
 class _Opening:

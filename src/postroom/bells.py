@@ -13,7 +13,6 @@ A ring is a hint. The waiter looks again, and looks by itself once a second in c
 from __future__ import annotations
 
 import errno
-import hashlib
 import mmap
 import os
 import socket
@@ -23,6 +22,11 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
+
+try:
+    from _blake2 import blake2b  # the same function; hashlib loads OpenSSL besides, which is 3 ms of every command
+except ImportError:  # another Python than CPython
+    from hashlib import blake2b
 
 from .clock import Clock
 from .platform import LINUX
@@ -59,7 +63,7 @@ _CROWD: Final = 16
 
 @lru_cache(maxsize=4096)
 def _mark(topic: str) -> bytes:
-    return hashlib.blake2b(topic.encode(), digest_size=_TOPIC_BYTES).digest()
+    return blake2b(topic.encode(), digest_size=_TOPIC_BYTES).digest()
 
 
 class NoBells(Exception):
@@ -82,7 +86,7 @@ class Bells:
             self._identity = self._map_page(self._path)
         except OSError as error:
             raise NoBells(str(error)) from error
-        self._prefix = hashlib.blake2b(self._identity.encode(), digest_size=8).hexdigest()
+        self._prefix = blake2b(self._identity.encode(), digest_size=8).hexdigest()
         self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         self._addresses: dict[int, str | bytes] = {}
         self._next = os.getpid() % SLOTS

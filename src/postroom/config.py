@@ -42,6 +42,9 @@ class Config(msgspec.Struct, kw_only=True, frozen=True):
     #: Sends per second and sender, over all processes; None is no limit. `rate_burst` may come at once.
     rate_per_s: float | None = None
     rate_burst: int | None = None
+    #: The same for one sender to one recipient: what ends two agents that keep each other busy.
+    pair_rate_per_s: float | None = None
+    pair_rate_burst: int | None = None
     #: Finished messages are kept for replay until one of these is crossed.
     keep_s: float = 7 * 86400.0
     keep_count: int = 1_000_000
@@ -196,6 +199,8 @@ _RANGES: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     "max_hops": _AT_LEAST_0,
     "rate_per_s": (lambda value: 0 < value < math.inf, "more than 0"),
     "rate_burst": _AT_LEAST_1,
+    "pair_rate_per_s": (lambda value: 0 < value < math.inf, "more than 0"),
+    "pair_rate_burst": _AT_LEAST_1,
     "keep_s": _AT_LEAST_0,
     "keep_count": _AT_LEAST_0,
     "keep_bytes": _AT_LEAST_0,

@@ -117,6 +117,9 @@ class Desk:
         self._limit: SenderLimit | None = None
         if config.rate_per_s is not None:
             self._limit = SenderLimit(store, config.rate_per_s, config.rate_burst, clock)
+        self._pair_limit: SenderLimit | None = None
+        if config.pair_rate_per_s is not None:
+            self._pair_limit = SenderLimit(store, config.pair_rate_per_s, config.pair_rate_burst, clock)
         self._held: dict[Ticket, None] = {}
         self._questions: dict[str, None] = {}
         self._late: dict[
@@ -210,6 +213,13 @@ class Desk:
         self._check(drafts)
         if limited and self._limit is not None and drafts:
             self._limit.take(drafts[0].from_agent, len(drafts))
+        if limited and self._pair_limit is not None:
+            pairs: dict[tuple[str, str], int] = {}
+            for draft in drafts:
+                if draft.to_agent is not None:
+                    pairs[draft.from_agent, draft.to_agent] = pairs.get((draft.from_agent, draft.to_agent), 0) + 1
+            for pair, count in pairs.items():
+                self._pair_limit.take_pair(*pair, count)
         if self.hooks:
             self.hooks.tell("before_send", drafts=drafts)
 

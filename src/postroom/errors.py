@@ -6,6 +6,7 @@ PostroomError
 │   ├── WrongDirection               you: an action was sent from or to somebody that it does not go from or to
 │   └── DependencyCycle              you: tasks would wait for each other
 ├── RateLimited                      you: sending faster than the room allows; says when to try again
+├── IdentityRefused                  you: a token that proves nothing, or a name that it does not prove
 ├── UnknownMessage (LookupError)     you: no message with that id is kept in this room
 ├── UnknownTask (LookupError)        you: no task with that id is on the board
 ├── ReservationConflict              another agent has reserved those files; says who, and what it works on
@@ -102,6 +103,10 @@ class RateLimited(PostroomError):
     def __init__(self, message: str, retry_after_s: float) -> None:
         self.retry_after_s = retry_after_s
         super().__init__(message)
+
+
+class IdentityRefused(PostroomError):
+    """A token proves nothing here, or somebody claimed a name that its token does not prove. Nothing was done."""
 
 
 class UnknownMessage(PostroomError, LookupError):

@@ -28,19 +28,25 @@ _NOTE: Final = (
 )
 
 
-def wrap(text: str, sender: str, *, mark: str | None = None) -> str:
+def new_mark(*texts: str) -> str:
+    """A mark that nobody can know and that none of the texts contains, for several fences of one result."""
+    while True:
+        mark = os.urandom(_MARK_BYTES).hex()
+        if not any(mark in text for text in texts):
+            return mark
+
+
+def wrap(text: str, sender: str, *, mark: str | None = None, note: bool = True) -> str:
     """The text between two lines that say whose words they are, with a note that they are data.
 
-    `sender` must be attested (taken from the envelope or a credential). `mark` is drawn unless given; tests give one.
+    `sender` must be attested (taken from the envelope or a credential). `mark` is drawn unless given. Several fences of
+    one result may share a mark, and then the note of the first is enough (`note` False for the others).
     """
     lines = visible(text.replace("\r\n", "\n"), keep="\n\t").split("\n")
-    while mark is None or not mark:
-        drawn = os.urandom(_MARK_BYTES).hex()
-        mark = None if drawn in text else drawn
+    mark = mark or new_mark(text)
     name = visible(sender)[:_MAX_NAME]
-    head = f"BEGIN WORDS {mark} of {name}"
-    note = _NOTE.format(mark=mark, name=name)
-    return "\n".join((head, note, *(f"| {line}" for line in lines), f"END WORDS {mark}"))
+    head = [f"BEGIN WORDS {mark} of {name}", *([_NOTE.format(mark=mark, name=name)] if note else [])]
+    return "\n".join((*head, *(f"| {line}" for line in lines), f"END WORDS {mark}"))
 
 
 def visible(text: str, keep: str = "") -> str:

@@ -194,9 +194,9 @@ class CircuitBreaker:
 
 
 class SenderLimit:
-    """A rate per sender that holds over all processes of a room.
+    """A rate per sender, or per sender and recipient, that holds over all processes of a room.
 
-    Each sender has a bucket of `burst` tokens (None: a second's worth) that refills at `rate_per_s`. It is kept in the
+    Each sender (or pair) has a bucket of `burst` tokens (None: a second's worth) that refills at `rate_per_s`. It is kept in the
     cell "limit/<sender>" as one number, the moment at which it will be full again, and changed by compare-and-set.
     A restart of the machine fills every bucket.
     """
@@ -222,20 +222,27 @@ class SenderLimit:
         (infinity when they are more than may ever come at once). Raises RoomBusy when too many others kept
         changing the same bucket; nothing is counted then either.
         """
+        self._take(f"limit/{sender}", sender, f"{sender} may send", count)
+
+    def take_pair(self, sender: str, recipient: str, count: int = 1) -> None:
+        """Count so many messages of the sender against its rate to this one recipient; raises as `take` does."""
+        # the length keeps "a/b" to "c" apart from "a" to "b/c"
+        name = f"limit-pair/{len(sender)}/{sender}/{recipient}"
+        self._take(name, sender, f"{sender} may send {recipient}", count)
+
+    def _take(self, name: str, sender: str, who: str, count: int) -> None:
         if count > self.burst:
             raise RateLimited(
-                f"{sender} may send at most {self.burst} messages at once here, not {count}; send fewer at a time",
-                math.inf,
+                f"{who} at most {self.burst} messages at once here, not {count}; send fewer at a time", math.inf
             )
-        name = f"limit/{sender}"
         for _ in range(self.MAX_TRIES):
             cell = self._store.cell_read(name)
-            value = self._after(sender, count, None if cell is None else cell.value)
+            value = self._after(who, count, None if cell is None else cell.value)
             if self._store.cell_write(name, value, expect=0 if cell is None else cell.version) is not None:
                 return
         raise RoomBusy(f"too many processes send as {sender} at the same moment; try again")
 
-    def _after(self, sender: str, count: int, value: Any) -> dict[str, Any]:
+    def _after(self, who: str, count: int, value: Any) -> dict[str, Any]:
         """What the cell must hold once the messages are counted; raises RateLimited."""
         now_ns, boot_id = self._clock.steady_ns(), self._clock.boot_id()
         room_ns = round(self.burst * self._token_ns)
@@ -248,7 +255,7 @@ class SenderLimit:
         if early_ns > 0:
             retry_after_s = early_ns / SECOND_NS
             raise RateLimited(
-                f"{sender} may send {self.rate_per_s:g} messages per second here ({self.burst} at once); "
+                f"{who} {self.rate_per_s:g} messages per second here ({self.burst} at once); "
                 f"try again in {retry_after_s:.3f} s",
                 retry_after_s,
             )

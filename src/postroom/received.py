@@ -173,14 +173,16 @@ class Received(Envelope):
         """Say no. The message ends, and one who asked gets `Refused` with the reason."""
         return self.conclude(Verdict("refused", words("reason", reason))).held
 
-    def reply(self, payload: dict[str, Any], *, type: str | None = None, ttl_s: float | None = None) -> bool:
+    def reply(
+        self, payload: dict[str, Any], *, type: str | None = None, ttl_s: float | None = None, _lane: str = "agent"
+    ) -> bool:
         """Answer it and end it, together or not at all.
 
         The answer goes to the sender in the same channel with the same priority; its type is the message's own with
         ".response" behind it, its correlation id the message's own, or else the message's id.
         Raises InvalidMessage, and the message stays claimed, when the answer is not valid.
         """
-        return self.conclude(self.answer_verdict(payload, type=type, ttl_s=ttl_s)).held
+        return self.conclude(self.answer_verdict(payload, type=type, ttl_s=ttl_s, lane=_lane)).held
 
     def extend(self, lease_s: float | None = None) -> bool:
         """Keep it for that many seconds from now (None: for as long as it was claimed for). False when it is lost."""
@@ -217,7 +219,7 @@ class Received(Envelope):
         return Verdict("retry", None if reason is None else words("reason", reason), delay_s)
 
     def answer_verdict(
-        self, payload: dict[str, Any], *, type: str | None = None, ttl_s: float | None = None
+        self, payload: dict[str, Any], *, type: str | None = None, ttl_s: float | None = None, lane: str = "agent"
     ) -> Verdict:
         """End it with this answer; InvalidMessage when the answer is not valid."""
         chain_id, hop_count, trace = follow(self, self._desk.config.max_hops)
@@ -232,6 +234,7 @@ class Received(Envelope):
             correlation_id=self.correlation_id or self.id,
             chain_id=chain_id,
             hop_count=hop_count,
+            lane=lane,
             trace=trace,
             max_deliveries=self._desk.config.max_deliveries,
             answer_to=self.id,

@@ -11,8 +11,8 @@ from .support import Cli
 
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    monkeypatch.delenv("POSTROOM_URL", raising=False)
-    monkeypatch.delenv("POSTROOM_AGENT", raising=False)
+    for name in ("URL", "AGENT", "TOKEN", "TOKEN_FILE"):
+        monkeypatch.delenv(f"POSTROOM_{name}", raising=False)
     monkeypatch.chdir(tmp_path)
     cli = Cli(capsys, monkeypatch)
     cli.ok("init")

@@ -49,6 +49,10 @@ def _run(words: list[str]) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
+    if words[:1] == ["hook"] and not {"--help", "-h"} & set(words):
+        gate = importlib.import_module("postroom.hook_gate")  # at every step of an agent: no parser, no room
+        status: int = gate.main(words[1:])
+        return status
     before, name, after = _split(words)
     if name is None or "--help" in before or "-h" in before:
         return _without_command(before)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import postroom
+from postroom.causes import held_cause
 from postroom.config import FOLDER
 from postroom.errors import RoomError
 
@@ -18,6 +19,8 @@ from .commands import COMMANDS
 
 if TYPE_CHECKING:
     from postroom.agent import Agent
+    from postroom.identity import Credential
+    from postroom.message import Message
     from postroom.room import Room
 
 AGENT_VARIABLE: Final = "POSTROOM_AGENT"
@@ -25,6 +28,9 @@ AGENT_VARIABLE: Final = "POSTROOM_AGENT"
 OWNER_VARIABLE: Final = "POSTROOM_OWNER"
 #: The room's cells that hold its agents begin so.
 AGENT_CELLS: Final = "agent/"
+#: Known here too: who has no token, in a room without them, does not load what checks them.
+TOKEN_VARIABLES: Final = ("POSTROOM_TOKEN", "POSTROOM_TOKEN_FILE")
+TOKEN_CELLS: Final = "token/"  # noqa: S105
 
 
 def run(name: str, words: list[str]) -> int:
@@ -67,6 +73,8 @@ class Call:
         self.args: Any = args
         self.json: bool = args.json
         self._room: Room | None = None
+        self._proved: Credential | None = None
+        self._asked = False
 
     def __enter__(self) -> Self:
         return self
@@ -97,8 +105,41 @@ class Call:
 
     @property
     def maybe_name(self) -> str | None:
-        """Whose name this call speaks in; None when nobody said."""
+        """Whose name this call speaks in; None when nobody said. In a room with tokens it is the token's."""
+        if self.credential is not None:
+            return self.credential.agent
+        return self.said_name
+
+    @property
+    def said_name(self) -> str | None:
+        """The name that was given, proved or not: for looking alone."""
         return self.args.name or os.environ.get(AGENT_VARIABLE) or None
+
+    @property
+    def credential(self) -> Credential | None:
+        """What the token in the environment proves; None in a room without tokens. Raises IdentityRefused."""
+        if not self._asked:
+            if any(os.environ.get(name) for name in TOKEN_VARIABLES) or self.room.store.cell_scan(TOKEN_CELLS):
+                from postroom import identity
+
+                self._proved = identity.prove(
+                    self.room.desk, self.said_name, identity.token_in(os.environ), "command line"
+                )
+            self._asked = True
+        return self._proved
+
+    def proved(self, credential: Credential) -> None:
+        """This call speaks as the holder of that credential, which was checked already."""
+        self._proved, self._asked = credential, True
+
+    @property
+    def lane(self) -> str:
+        """The lane of what this call sends: "human" when a person's token says so."""
+        return "agent" if self.credential is None else self.credential.lane
+
+    def cause(self, to: str | None) -> Message | None:
+        """What a message of this call is sent because of: what its agent holds at this moment."""
+        return held_cause(self.room, self.name, to)
 
     @property
     def owner(self) -> str | None:

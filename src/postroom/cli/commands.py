@@ -113,6 +113,37 @@ COMMANDS: Final[dict[str, Command]] = {
     "as": Command(
         "run_as", "run a program as an agent", ("postroom as bob -- python worker.py --fast",), function="run_as"
     ),
+    "agent": Command(
+        "tokens",
+        "make and take back the tokens that prove an agent's name",
+        (
+            "postroom agent add bob",
+            "postroom agent add bob --file ~/.config/postroom/bob.token",
+            "postroom agent add me --human",
+            "postroom agent revoke bob",
+            "postroom agent list",
+        ),
+    ),
+    "install": Command(
+        "installing",
+        "set up an agent program to use the room",
+        (
+            "postroom install claude-code",
+            "postroom install codex --as reviewer",
+            "postroom install vscode --scope project --dry-run",
+        ),
+    ),
+    "uninstall": Command(
+        "installing",
+        "take it out again, byte for byte",
+        ("postroom uninstall claude-code", "postroom uninstall codex --dry-run"),
+    ),
+    "mcp": Command(
+        "doors",
+        "serve the room to an agent program over MCP",
+        ("postroom mcp --as bob", "postroom mcp --http 8765", "postroom mcp --http 0 --as bob --no-token"),
+    ),
+    "hook": Command("doors", "what hooks of agent programs call", ("postroom hook auto",)),
     "board": Command(
         "board",
         "the tasks of the room: add, claim, report, list",
@@ -200,5 +231,6 @@ GROUPS: Final = (
     ),
     ("Sessions and workers", ("session", "pool")),
     ("Programs", ("run", "check", "fmt", "build")),
+    ("Agent programs", ("install", "uninstall", "mcp", "hook", "agent")),
     ("Rooms", ("init", "doctor", "requeue", "replay", "as", "demo", "bench", "nats", "completion")),
 )

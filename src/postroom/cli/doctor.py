@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from postroom.config import FILES_MARK, FOLDER, parse_url, room_folder
 from postroom.errors import RoomError, RoomNotFound
 
-from . import checks, exits, options, show
+from . import checks, door_checks, exits, options, show
 from .checks import DATABASE, FAIL, OK, WARN, Check
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def doctor(call: Call) -> int:
             advice = "make it with `postroom init`, or name another with --room"
             found[-1] = Check("room", FAIL, f"{address}: {error}", advice)
             reached = False
+    found += door_checks.doors(Path.cwd(), Path.home())
     _show(call, address, found)
     if not reached:
         return exits.NO_ROOM

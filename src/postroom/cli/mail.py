@@ -64,6 +64,8 @@ def send(call: Call) -> int:
         idempotency_key=args.key,
         wait=args.wait,
         timeout_s=(PATIENCE_S if args.timeout is None else args.timeout) if args.wait else None,
+        cause=call.cause(to),
+        _lane=call.lane,
     )
     if call.json:
         state = call.room.receipt(id).state
@@ -116,6 +118,8 @@ def ask(call: Call) -> int:
         priority=args.priority,
         ttl_s=args.ttl,
         timeout_s=args.timeout,
+        cause=call.cause(args.to),
+        _lane=call.lane,
     )
     if call.json:
         show.document(answer.to_dict())
@@ -134,7 +138,14 @@ def publish(call: Call) -> int:
     args = call.args
     payload = options.payload_of(args.payload, plain=args.text)
     ids = call.agent().publish(
-        args.channel, payload, type=args.type, priority=args.priority, ttl_s=args.ttl, delay_s=args.delay
+        args.channel,
+        payload,
+        type=args.type,
+        priority=args.priority,
+        ttl_s=args.ttl,
+        delay_s=args.delay,
+        cause=call.cause(None),
+        _lane=call.lane,
     )
     if call.json:
         show.document({"ids": ids})
@@ -328,7 +339,7 @@ def reply_options(parser: argparse.ArgumentParser) -> None:
 
 def reply(call: Call) -> int:
     payload = options.payload_of(call.args.payload, plain=call.args.text)
-    return _settle(call, [call.args.id], lambda message: message.reply(payload), "answered")
+    return _settle(call, [call.args.id], lambda message: message.reply(payload, _lane=call.lane), "answered")
 
 
 def refuse_options(parser: argparse.ArgumentParser) -> None:

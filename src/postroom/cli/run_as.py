@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from postroom.actions import role_of
@@ -14,7 +16,7 @@ from postroom.config import URL_VARIABLE
 from postroom.platform import this_process
 
 from . import exits, show
-from .call import AGENT_VARIABLE, OWNER_VARIABLE
+from .call import AGENT_VARIABLE, OWNER_VARIABLE, TOKEN_VARIABLES
 
 if TYPE_CHECKING:
     from postroom.room import Room
@@ -49,8 +51,36 @@ def run_as(call: Call) -> int:
         raise exits.UsageError("name the program to run: postroom as NAME -- COMMAND...")
     args.name = args.agent
     room = call.room
-    environment = {
-        **os.environ,
+    with _token_for(call, args.agent) as token:
+        return _run_with(call, room, {**os.environ, **token})
+
+
+@contextmanager
+def _token_for(call: Call, name: str) -> Iterator[dict[str, str]]:
+    """What proves the program's name, where that is asked for: the caller's own token, or, for a person, one for this run."""
+    token = next((os.environ[variable] for variable in TOKEN_VARIABLES if os.environ.get(variable)), None)
+    if token is None:
+        yield {}  # whether the room asks for one is seen when the agent is
+        return
+    from postroom import identity
+
+    desk = call.room.desk
+    held = identity.prove(desk, None, identity.token_in(os.environ), "command line")
+    if held is None or not held.human or held.agent == name:
+        yield {}
+        return
+    made = identity.add_token(desk, name)
+    proved = identity.credential_of(desk, made)
+    call.proved(proved)
+    try:
+        yield {identity.TOKEN_VARIABLE: made}
+    finally:
+        identity.revoke_tokens(desk, name, token_id=proved.token_id)
+
+
+def _run_with(call: Call, room: Room, environment: dict[str, str]) -> int:
+    args = call.args
+    environment |= {
         URL_VARIABLE: str(room.url),
         AGENT_VARIABLE: args.agent,
         ROLE_VARIABLE: role_of(args.agent, leads(room)),

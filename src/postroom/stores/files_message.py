@@ -112,9 +112,11 @@ def draft_of(body: Body, file: str, to_agent: str | None, channel: str | None, c
     )
     try:
         _check_kinds(draft)
-        return check(draft, config.max_payload_bytes)
+        check(draft, config.max_payload_bytes)
     except InvalidMessage as error:
         raise Unreadable("; ".join(str(fault) for fault in error.faults)) from None
+    draft.lane = "agent"  # a dropped file proves nobody: the human lane needs a token or the web page
+    return draft
 
 
 def _check_kinds(draft: Draft) -> None:

@@ -1,0 +1,161 @@
+"""`postroom mcp` and `postroom hook`: the doors that agent programs come in by."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any
+
+from postroom import aio, doorway, hosts
+from postroom.config import find_room
+from postroom.errors import IdentityRefused, PostroomError, RoomNotFound
+
+from . import exits, options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from postroom.identity import Credential
+    from postroom.mcp_desk import Caller
+    from postroom.mcp_server import RoomKeeper
+    from postroom.room import Room
+
+    from .call import Call
+
+
+def hook_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("host", metavar="HOST", help=f"{', '.join(hosts.HOSTS)}, or auto to find out")
+
+
+def hook(call: Call) -> int:
+    from postroom.hook_gate import main
+
+    return main([call.args.host])
+
+
+def mcp_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--http", type=options.whole, metavar="PORT", help="serve http://127.0.0.1:PORT/mcp instead of stdio; 0: any"
+    )
+    parser.add_argument(
+        "--no-token", action="store_true", help="with --http and --as: whoever reaches the port speaks as NAME"
+    )
+
+
+def mcp(call: Call) -> int:
+    try:
+        from postroom import mcp_server
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("mcp", "mcp_types", "uvicorn"):
+            raise
+        raise PostroomError("the MCP server needs more packages: pip install 'postroom[mcp]'") from None
+    keeper = mcp_server.RoomKeeper(_opener(call.args.room))
+    if call.args.http is None:
+        if call.args.no_token:
+            raise exits.UsageError("--no-token goes with --http")
+        if call.args.name:
+            _must_be_proved(call)
+        session = StdioSession(call.args.name)
+        asyncio.run(mcp_server.serve_stdio(keeper, session.identify, session.wake))
+        return exits.DONE
+    caller = _checked_for_http(call)
+    only = call.args.name
+
+    def started(port: int) -> None:
+        print(f"http://127.0.0.1:{port}{mcp_server.PATH}", flush=True)
+
+    try:
+        asyncio.run(mcp_server.serve_http(keeper, call.args.http, only=only, no_token=caller, started=started))
+    except OSError as error:
+        raise PostroomError(f"port {call.args.http} cannot be used ({error.strerror})") from None
+    return exits.DONE
+
+
+def _opener(named: str | None) -> Any:
+    async def open_room() -> aio.Room:
+        if named is None and find_room() is None:
+            raise RoomNotFound("there is no room here yet; make one with `postroom init` and try again")
+        return await aio.open(named, create=False)
+
+    return open_room
+
+
+def _must_be_proved(call: Call) -> None:
+    """A name that cannot be proved is told at once; a room that is not there yet is told when a tool is called."""
+    try:
+        _ = call.name
+    except RoomNotFound:
+        return
+
+
+def _checked_for_http(call: Call) -> Caller | None:
+    """Who everybody is, with --no-token; None where each caller shows a token. Over HTTP a name is always proved."""
+    from postroom.identity import has_tokens
+    from postroom.mcp_desk import Caller
+
+    if call.args.no_token:
+        if call.args.name is None:
+            raise exits.UsageError("--no-token needs --as NAME: somebody must have sent what is sent")
+        if has_tokens(call.room.desk):
+            raise IdentityRefused("this room has tokens: --no-token is not for it")
+        return Caller(call.args.name)
+    if not has_tokens(call.room.desk):
+        raise PostroomError(
+            "over HTTP callers are known by their tokens, and this room has none: make one with "
+            "`postroom agent add NAME` (or, for a test, add --no-token)"
+        )
+    return None
+
+
+class StdioSession:
+    """Who calls over stdio: the name given, or the token's, or the one that the program's session has in the room."""
+
+    def __init__(self, name: str | None) -> None:
+        self._named = name or os.environ.get("POSTROOM_AGENT") or None
+        self._known: dict[str, Caller] = {}
+
+    def identify(self, room: Room, meta: Mapping[str, Any]) -> Caller:
+        """The caller, as far as the process and the call's `_meta` tell. In the room's thread."""
+        thread = meta.get("threadId") or meta.get("sessionId")
+        key = thread if isinstance(thread, str) else ""
+        caller = self._known.get(key)
+        if caller is None:
+            caller = self._known[key] = self._find(room, key or None, str(meta.get("client", "")))
+            room.agent(caller.agent)  # it is here, and runs, for as long as this process does
+        return caller
+
+    def _find(self, room: Room, session: str | None, client: str) -> Caller:
+        from postroom.identity import prove, token_in
+        from postroom.mcp_desk import Caller
+
+        proved: Credential | None = prove(room.desk, self._named, token_in(os.environ), "mcp stdio")
+        lane = "agent" if proved is None else proved.lane
+        name = self._named if proved is None else proved.agent
+        host = hosts.of_client(client, os.environ) or (hosts.HOSTS["codex"] if session else None)
+        if host is None:
+            if name is None:
+                raise IdentityRefused("say who you are: start the server with --as NAME, or set POSTROOM_AGENT")
+            return Caller(name, lane)
+        return Caller(doorway.bind(room.desk, _visitor(host, session), name), lane)
+
+    async def wake(self, keeper: RoomKeeper) -> None:
+        """Beside the server: wake the program's idle sessions when mail comes, where it has a door for that."""
+        from postroom.ringer import RINGS, ring_for
+
+        host = hosts.of_client("", os.environ)
+        kinds = [host.name] if host is not None else ["codex", "opencode"]  # which say nothing in our environment
+        desk = await keeper.desk()
+        if host is not None:
+            await desk.room.call(lambda room: self.identify(room, {}))
+        await asyncio.gather(*(ring_for(desk.room, kind, RINGS[kind]) for kind in kinds if kind in RINGS))
+
+
+def _visitor(host: hosts.Host, session: str | None) -> doorway.Visitor:
+    """The session that this server was started by."""
+    from postroom.hook import process_name
+
+    if host.name != "claude-code":
+        return doorway.Visitor(host.name, host.agent, session)
+    session = os.environ.get("CLAUDE_CODE_SESSION_ID") or None
+    return doorway.Visitor(host.name, host.agent, session, process_name(os.getppid()))

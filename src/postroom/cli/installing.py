@@ -1,0 +1,87 @@
+"""`postroom install HOST` and `postroom uninstall HOST`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from postroom.hosts import HOSTS
+from postroom.install import plans, work
+
+from . import exits, show
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .call import Call
+
+#: What is left for the user to do, by host.
+NEXT: Final = {
+    "claude-code": "start `claude` in a project with a room (`postroom init`); a project copy asks for your trust once",
+    "codex": 'start `codex`; it asks once about new hooks ("Hooks need review"): trust them to be told of mail',
+    "gemini": "start `gemini` in a project with a room",
+    "opencode": "start `opencode` in a project with a room",
+    "cursor": "open Settings, MCP, and switch postroom on",
+    "vscode": "run the command `MCP: List Servers` and start postroom",
+    "windsurf": "restart it; the server is listed under MCP servers",
+}
+
+
+def install_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("host", metavar="HOST", choices=list(HOSTS), help=", ".join(HOSTS))
+    parser.add_argument("--dry-run", action="store_true", help="show what would change, as a diff, and change nothing")
+    parser.add_argument(
+        "--scope", choices=plans.SCOPES, help="for you everywhere, or in this project (default: user; vscode: project)"
+    )
+    parser.add_argument(
+        "--project", metavar="DIR", default=".", help="the project, with --scope project (default: here)"
+    )
+
+
+uninstall_options = install_options
+
+
+def _wish(call: Call) -> plans.Wish:
+    args = call.args
+    scope = args.scope or plans.DEFAULT_SCOPE.get(args.host, plans.USER)
+    project = Path(args.project).expanduser().resolve()
+    if scope == plans.PROJECT and not project.is_dir():
+        raise exits.UsageError(f"{project} is not a folder")
+    return plans.Wish(args.host, scope, args.name, project, Path.home())
+
+
+def install(call: Call) -> int:
+    return _do(call, work.plan_install, work.install, "installed")
+
+
+def uninstall(call: Call) -> int:
+    return _do(call, work.plan_uninstall, work.uninstall, "uninstalled")
+
+
+def _do(
+    call: Call,
+    plan: Callable[[plans.Wish], list[work.Change]],
+    do: Callable[[plans.Wish], list[work.Change]],
+    done: str,
+) -> int:
+    wish = _wish(call)
+    changes = plan(wish) if call.args.dry_run else do(wish)
+    if call.json:
+        kinds = [
+            {"path": str(c.path), "change": "removed" if c.after is None else "made" if c.before is None else "changed"}
+            for c in changes
+        ]
+        show.document({"host": wish.host, "scope": wish.scope, "dry_run": call.args.dry_run, "changes": kinds})
+        return exits.DONE
+    if call.args.dry_run:
+        for change in changes:
+            show.write(show.visible(change.diff(), keep="\n\t").rstrip("\n"))
+        show.write(f"{len(changes)} files would change" if changes else "nothing would change")
+        return exits.DONE
+    for change in changes:
+        show.write(f"{'removed' if change.after is None else 'wrote  '} {show.visible(str(change.path))}")
+    show.write(f"postroom is {done} for {HOSTS[wish.host].title}" + ("" if changes else " already"))
+    if done == "installed":
+        show.write(f"next: {NEXT[wish.host]}")
+    return exits.DONE

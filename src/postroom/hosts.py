@@ -1,0 +1,88 @@
+"""The agent programs that Postroom has doors for, as data: how each is recognised, and what it calls things."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+
+class Host(NamedTuple):
+    """One agent program."""
+
+    name: str
+    title: str
+    #: What its sessions are called in a room unless told otherwise.
+    agent: str
+    #: Its own words for the moments at which hooks are called, each with ours.
+    events: dict[str, str]
+    #: How it wants to be told to go on instead of stopping.
+    go_on: str = "block"
+
+
+START, PROMPT, TOOL, STOP, WAKE, END = "start", "prompt", "tool", "stop", "wake", "end"
+
+_CLAUDE_EVENTS: Final = {
+    "SessionStart": START,
+    "UserPromptSubmit": PROMPT,
+    "PostToolUse": TOOL,
+    "PostToolBatch": TOOL,
+    "Stop": STOP,
+    "FileChanged": WAKE,
+    "SessionEnd": END,
+}
+
+HOSTS: Final = {
+    host.name: host
+    for host in (
+        Host("claude-code", "Claude Code", "claude", _CLAUDE_EVENTS),
+        Host("codex", "Codex", "codex", _CLAUDE_EVENTS),
+        Host(
+            "gemini",
+            "Gemini CLI",
+            "gemini",
+            {
+                "SessionStart": START,
+                "BeforeAgent": PROMPT,
+                "AfterTool": TOOL,
+                "AfterAgent": STOP,
+                "SessionEnd": END,
+            },
+            go_on="deny",
+        ),
+        Host(
+            "opencode",
+            "OpenCode",
+            "opencode",
+            {"start": START, "prompt": PROMPT, "tool": TOOL, "stop": STOP, "wake": WAKE, "end": END},
+        ),
+        Host("cursor", "Cursor", "cursor", {}),
+        Host("vscode", "VS Code", "vscode", {}),
+        Host("windsurf", "Windsurf (Devin)", "windsurf", {}),
+    )
+}
+
+#: How an MCP client's own name begins, with the program that it belongs to.
+CLIENTS: Final = (("claude", "claude-code"), ("codex", "codex"), ("gemini", "gemini"), ("opencode", "opencode"))
+
+
+def of_hook(said: str, given: Mapping[str, Any], environment: Mapping[str, str]) -> Host | None:
+    """The program that called a hook; None for one that we do not know. Programs run hooks written for others."""
+    if environment.get("CLAUDECODE") == "1" and "turn_id" not in given:
+        return HOSTS["claude-code"]
+    if environment.get("GEMINI_SESSION_ID"):
+        return HOSTS["gemini"]
+    if "turn_id" in given or ("model" in given and environment.get("CODEX_HOME")):
+        return HOSTS["codex"]
+    host = HOSTS.get(said)
+    if host is None or (host.name == "claude-code" and "CLAUDE_PROJECT_DIR" not in environment):
+        return None
+    return host
+
+
+def of_client(client: str, environment: Mapping[str, str]) -> Host | None:
+    """The program behind an MCP client, by its name or by what it puts into our environment."""
+    if environment.get("CLAUDECODE") == "1":
+        return HOSTS["claude-code"]
+    if environment.get("GEMINI_CLI") == "1":
+        return HOSTS["gemini"]
+    return next((HOSTS[name] for begin, name in CLIENTS if client.lower().startswith(begin)), None)

@@ -1,0 +1,135 @@
+"""Waking idle agent programs when mail comes, without typing into anybody's terminal.
+
+It runs beside the MCP server of a session. Each kind of program has a door of its own: Claude Code and our plugin in OpenCode
+watch a file, which is touched; Codex takes a message into its queue. A notice is a pointer, it is sent once for a burst, and only about what is
+still unread and was not told by another door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+from . import aio, doorway
+from .errors import PostroomError
+from .message import Message
+from .room import Room
+from .store import topic_cells, topic_to
+
+#: What comes within this time is one notice, in seconds.
+SETTLE_S: Final = 0.1
+#: A ring after which the session was not told is repeated after this, then twice as long, so many times; in seconds.
+AGAIN_S: Final = 1.5
+MAX_TRIES: Final = 5
+#: A session that was busy when mail came, and was interrupted, is looked after this often, in seconds.
+IDLE_LOOK_S: Final = 30.0
+CODEX_S: Final = 20.0
+READ_WITH: Final = "Read it with the postroom inbox tool, then ack."
+
+Ring = Callable[[aio.Room, str, list[Message]], Awaitable[None]]
+
+
+async def ring_for(room: aio.Room, host: str, ring: Ring) -> None:
+    """Wake the sessions of one kind whenever mail comes for them. Ends when cancelled."""
+    ringing: dict[str, asyncio.Task[None]] = {}
+    try:
+        async with room.hints([topic_cells(doorway.CELLS)]) as hints:
+            async for _ in hints:
+                bound = await room.call(lambda room: list(doorway.bound_to(room.desk, host)))
+                for name in bound:
+                    if name not in ringing or ringing[name].done():
+                        ringing[name] = asyncio.create_task(_ring_one(room, name, ring))
+    finally:
+        for task in ringing.values():
+            task.cancel()
+        await asyncio.gather(*ringing.values(), return_exceptions=True)
+
+
+async def _ring_one(room: aio.Room, name: str, ring: Ring) -> None:
+    """Ring when there is news. A ring that nobody heard (the session was not ready yet) is repeated, ever later."""
+    rung: set[str] = set()
+    tries = 0
+    async with room.hints([topic_to(name), topic_cells(doorway.CELLS)]) as hints:
+        next_hint = asyncio.ensure_future(anext(hints))
+        try:
+            while True:
+                again_s = AGAIN_S * 2**tries if rung and tries < MAX_TRIES else IDLE_LOOK_S
+                done, _ = await asyncio.wait({next_hint}, timeout=again_s)
+                if done:
+                    next_hint.result()
+                    next_hint = asyncio.ensure_future(anext(hints))
+                    await asyncio.sleep(SETTLE_S)
+                fresh = await _look(room, name)
+                if not fresh <= rung or (fresh and not done and tries < MAX_TRIES):
+                    tries = tries + 1 if fresh <= rung else 0
+                    await _try(ring, room, name, fresh)
+                rung = fresh
+        finally:
+            next_hint.cancel()
+            await asyncio.gather(next_hint, return_exceptions=True)
+
+
+async def _look(room: aio.Room, name: str) -> set[str]:
+    """The unread messages that the session was not told of."""
+    with suppress(PostroomError):
+        return {message.id for message in await room.call(lambda room: _news(room, name))}
+    return set()
+
+
+async def _try(ring: Ring, room: aio.Room, name: str, fresh: set[str]) -> None:
+    with suppress(PostroomError, OSError):
+        news = await room.call(lambda room: _news(room, name))
+        if fresh and news:  # still unread, at the moment of ringing
+            await ring(room, name, news)
+
+
+def _news(room: Room, name: str) -> list[Message]:
+    bound = doorway.look(room.desk, name)
+    if bound is None or not bound["attended"] or bound["session"] is None or doorway.is_busy(room.desk, bound):
+        return []
+    return doorway.news(room.desk, name)
+
+
+async def touch_signal(room: aio.Room, name: str, _: list[Message]) -> None:
+    """For Claude Code and OpenCode: change the file that the session watches. Its hook looks again, and tells the model."""
+
+    def touch(inside: Room) -> None:
+        path = doorway.signal_path(inside.url, name)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_text(f"{inside.clock.wall_ms()}\n", encoding="ascii")
+
+    await room.call(touch)
+
+
+async def queue_in_codex(room: aio.Room, name: str, messages: list[Message]) -> None:
+    """For Codex: put a pointer into the queue of the session's thread, as a message of the user's would stand there."""
+    program = os.environ.get("POSTROOM_CODEX") or shutil.which("codex")
+    if program is None:
+        return
+    told = await room.call(lambda room: doorway.tell(room.desk, name, messages, None))
+    session = (await room.call(lambda room: doorway.look(room.desk, name)) or {}).get("session")
+    if not told or session is None:
+        return
+    text = doorway.pointer(name, told, READ_WITH)
+    process = await asyncio.create_subprocess_exec(
+        *(program, "queue", "--thread", session, "--message", text),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        status = await asyncio.wait_for(process.wait(), CODEX_S)
+    except TimeoutError:
+        process.kill()
+        status = await process.wait()
+    if status == 0:
+        await room.call(lambda room: doorway.note(room.desk, name, told, "codex queue"))
+    else:  # it was not told after all: the next hook will
+        await room.call(lambda room: doorway.untell(room.desk, name, told))
+
+
+RINGS: Final[dict[str, Ring]] = {"claude-code": touch_signal, "codex": queue_in_codex, "opencode": touch_signal}

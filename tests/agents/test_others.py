@@ -1,0 +1,128 @@
+"""Gemini CLI and OpenCode themselves, through the doors that they have."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+from postroom import doorway
+
+from . import programs
+from .conftest import World
+
+GEMINI_SETTINGS = {"security": {"auth": {"selectedType": "gemini-api-key"}}, "general": {"disableAutoUpdate": True}}
+
+
+def gemini(world: World, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = programs.environment(
+        world.home, GEMINI_API_KEY="x", GOOGLE_GEMINI_BASE_URL=f"http://127.0.0.1:{world.model.port}"
+    )
+    return programs.run([str(programs.NODE), str(programs.GEMINI), *words], world.project, environment)
+
+
+def with_gemini(world: World) -> None:
+    (world.home / ".gemini").mkdir()
+    (world.home / ".gemini" / "settings.json").write_text(json.dumps(GEMINI_SETTINGS), encoding="utf-8")
+    world.postroom("install", "gemini")
+
+
+def test_gemini_accepts_the_extension(world: World) -> None:
+    with_gemini(world)
+    done = gemini(world, "extensions", "validate", str(world.home / ".gemini" / "extensions" / "postroom"))
+
+    assert done.returncode == 0, done.stderr
+    assert "successfully validated" in done.stdout + done.stderr
+
+
+def test_gemini_is_told_of_mail_and_reads_it(world: World) -> None:
+    with_gemini(world)
+    world.room.agent("gemini", transient=True)
+    before = world.send("gemini", "BEFORE-IT-RAN")
+    done = gemini(world, "--skip-trust", "-y", "-o", "json", "-p", "WORK 2")
+    assert done.returncode == 0, done.stderr[-2000:]
+
+    world.model.wait_for("BEFORE-IT-RAN", 1)
+    world.until_acked([before], 1)
+    assert "shown" in world.events(before)
+
+
+def opencode_home(world: World) -> None:
+    folder = world.home / ".config" / "opencode"
+    folder.mkdir(parents=True)
+    provider = {
+        "npm": "@ai-sdk/anthropic",
+        "options": {"baseURL": f"http://127.0.0.1:{world.model.port}/v1", "apiKey": "x"},
+        "models": {"mock": {"name": "mock", "tool_call": True, "limit": {"context": 100000, "output": 4000}}},
+    }
+    settings = {
+        "model": "mock/mock",
+        "small_model": "mock/mock",
+        "provider": {"mock": provider},
+        "autoupdate": False,
+        "permission": "allow",
+    }
+    (folder / "opencode.json").write_text(json.dumps(settings), encoding="utf-8")
+    world.postroom("install", "opencode")
+
+
+def test_opencode_connects_and_reads_its_mail(world: World) -> None:
+    opencode_home(world)
+    world.room.agent("opencode", transient=True)
+    id = world.send("opencode", "FOR-OPENCODE")
+    environment = programs.environment(world.home)
+    listed = programs.run([str(programs.OPENCODE), "mcp", "list"], world.project, environment)
+    done = programs.run([str(programs.OPENCODE), "run", "WORK 2"], world.project, environment)
+
+    assert "postroom" in listed.stdout + listed.stderr
+    assert "connected" in listed.stdout + listed.stderr
+    assert done.returncode == 0, done.stderr[-2000:]
+    world.model.wait_for("FOR-OPENCODE", 1)
+    world.until_acked([id], 5)
+
+
+def test_an_idle_opencode_is_woken(world: World, tmp_path: Path) -> None:
+    opencode_home(world)
+    environment = programs.environment(world.home)
+    log = (tmp_path / "serve.log").open("wb")
+    server = subprocess.Popen(
+        [str(programs.OPENCODE), "serve", "--port", "0", "--print-logs"],
+        cwd=world.project,
+        env=environment,
+        stdout=log,
+        stderr=log,
+    )
+    try:
+        text = world.until(
+            lambda: (t := (tmp_path / "serve.log").read_text()).count("http://127.0.0.1:") and t, what="the server"
+        )
+        base = "http://127.0.0.1:" + text.split("http://127.0.0.1:")[1].split()[0].strip("/")
+        session = post(f"{base}/session?directory={world.project}", {})["id"]
+        post(
+            f"{base}/session/{session}/message?directory={world.project}",
+            {"parts": [{"type": "text", "text": "hello"}]},
+        )
+        world.until(
+            lambda: (doorway.look(world.room.desk, "opencode") or {}).get("session") == session, what="the binding"
+        )
+        time.sleep(2)
+        id = world.send("opencode", "WAKE-UP")
+        sent_s = time.time()
+        seen = world.model.wait_for("WAKE-UP", 30)
+        print(f"from send to the model's context: {seen.time_s - sent_s:.2f} s")
+        world.until_acked([id], 30)
+    finally:
+        server.kill()
+        server.wait()
+        log.close()
+        programs.end_all(world.home)
+
+
+def post(url: str, body: object) -> dict[str, str]:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        text = answer.read()
+    found: dict[str, str] = json.loads(text) if text else {}
+    return found

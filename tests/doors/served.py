@@ -1,0 +1,158 @@
+"""Real servers for tests: `postroom mcp` as a process of its own, over HTTP or stdio, spoken to in plain JSON-RPC."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.cli.support import clean_environment, command
+
+PATIENCE_S = 30.0
+MODERN = "2026-07-28"
+LEGACY = "2025-11-25"
+
+
+class Answer(NamedTuple):
+    """An HTTP answer."""
+
+    status: int
+    headers: dict[str, str]
+    body: str
+
+    @property
+    def json(self) -> Any:
+        data = [line.removeprefix("data: ") for line in self.body.splitlines() if line.startswith("data: ")]
+        return json.loads(data[-1] if data else self.body)
+
+
+def envelope(method: str, params: dict[str, Any] | None = None, id: int = 1) -> dict[str, Any]:
+    """A request of the stateless protocol."""
+    meta = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
+    return {"jsonrpc": "2.0", "id": id, "method": method, "params": {**(params or {}), "_meta": meta}}
+
+
+class Http:
+    """A client of one HTTP server."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def request(
+        self, body: bytes | str, headers: dict[str, str] | None = None, *, method: str = "POST", path: str = "/mcp"
+    ) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        try:
+            connection.putrequest(method, path, skip_host=True)
+            given = {
+                "Host": f"127.0.0.1:{self.port}",
+                "Content-Type": "application/json",
+                "Accept": "application/json, text/event-stream",
+                **(headers or {}),
+            }
+            data = body if isinstance(body, bytes) else body.encode()
+            given["Content-Length"] = str(len(data))
+            for name, value in given.items():
+                if value:
+                    connection.putheader(name, value)
+            connection.endheaders(data)
+            response = connection.getresponse()
+            return Answer(response.status, dict(response.getheaders()), response.read().decode("utf-8", "replace"))
+        finally:
+            connection.close()
+
+    def rpc(
+        self, method: str, params: dict[str, Any] | None = None, token: str | None = None, **headers: str
+    ) -> Answer:
+        """One stateless request."""
+        sent = {"MCP-Protocol-Version": MODERN, "Mcp-Method": method}
+        if params and isinstance(params.get("name"), str):
+            sent["Mcp-Name"] = params["name"]
+        if token is not None:
+            sent["Authorization"] = f"Bearer {token}"
+        return self.request(json.dumps(envelope(method, params)), sent | headers)
+
+    def tool(self, token: str | None, name: str, headers: dict[str, str] | None = None, **arguments: Any) -> Answer:
+        return self.rpc("tools/call", {"name": name, "arguments": arguments}, token, **(headers or {}))
+
+
+@contextmanager
+def http_server(room: Path, *more: str) -> Iterator[Http]:
+    """`postroom mcp --http 0` in a room, until the block ends."""
+    process = subprocess.Popen(
+        command("mcp", "--http", "0", "--room", f"sqlite:{room}", *more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment(),
+    )
+    assert process.stdout is not None and process.stderr is not None
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("http://127.0.0.1:"), line + process.stderr.read()
+        yield Http(int(line.split(":")[2].partition("/")[0]))
+        assert process.poll() is None, process.stderr.read()
+    finally:
+        process.terminate()
+        _, said = process.communicate(timeout=PATIENCE_S)
+    assert "Traceback" not in said, said
+
+
+class Stdio:
+    """A server on pipes, spoken to line by line."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+
+    def send(self, line: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + b"\n")
+        self.process.stdin.flush()
+
+    def read(self) -> Any:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+    def answer_to(self, id: int) -> Any:
+        while True:
+            message = self.read()
+            if message.get("id") == id:
+                return message
+
+    def ask(self, method: str, params: dict[str, Any] | None = None, id: int = 1) -> Any:
+        self.send(json.dumps(envelope(method, params, id)).encode())
+        return self.answer_to(id)
+
+    def tool(self, name: str, id: int = 1, **arguments: Any) -> Any:
+        return self.ask("tools/call", {"name": name, "arguments": arguments}, id)["result"]
+
+
+@contextmanager
+def stdio_server(room: Path, *more: str, **environment: str) -> Iterator[Stdio]:
+    """`postroom mcp` on pipes, until the block ends."""
+    process = subprocess.Popen(
+        command("mcp", "--room", f"sqlite:{room}", *more),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=clean_environment(**environment),
+    )
+    try:
+        yield Stdio(process)
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(PATIENCE_S)
+        finally:
+            process.kill()
+            assert process.stderr is not None and process.stdout is not None
+            said = process.stderr.read()
+            process.stderr.close()
+            process.stdout.close()
+    assert process.returncode == 0, said
+    assert said == b"", said

@@ -1,0 +1,249 @@
+"""Installing changes what it must and nothing else; uninstalling gives back every byte."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.support import Cli
+
+from postroom.hosts import HOSTS
+from postroom.install import jsonc, texts
+
+from .test_tools import most_tokens
+
+#: Settings as people have them, with what a clumsy editor would lose. Each with the hosts that change it.
+SETTINGS: dict[str, tuple[str, str]] = {
+    "opencode": (
+        ".config/opencode/opencode.json",
+        '{\n  // my own\n  "$schema": "https://opencode.ai/config.json",\n  "mcp": {\n    "other": { "type": "local" }, // keep\n  },\n\t"odd" :[1,2 , ],\n}\n',
+    ),
+    "cursor": (".cursor/mcp.json", '{"mcpServers":{"a":{"command":"x"}},"unknown":{"deep":[{}]}}'),
+    "windsurf": (".config/devin/config.json", '\ufeff{ /* c */ "mcpServers": { } , "x": "\\u00e9é" }\r\n'),
+    "codex": (".codex/config.toml", '# mine\nmodel = "x"\n\n[mcp_servers.other]\ncommand = "y"'),
+    "vscode": (".config/Code/User/mcp.json", '{\n    "inputs": [],\n    "servers": {}\n}'),
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "my home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "CODEX_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    return home
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("scope", ["user", "project"])
+@pytest.mark.parametrize("host", HOSTS)
+def test_what_was_not_there_is_gone_again(cli: Cli, home: Path, tmp_path: Path, host: str, scope: str) -> None:
+    project = tmp_path / "a project"
+    project.mkdir()
+    where = ("--scope", scope, "--project", str(project))
+
+    made = cli.json("install", host, *where)["changes"]
+    again = cli.json("install", host, *where)["changes"]
+    removed = cli.json("uninstall", host, *where)["changes"]
+
+    assert made and {change["change"] for change in made} == {"made"}
+    assert again == []
+    assert {change["path"] for change in removed} == {change["path"] for change in made}
+    assert list(home.iterdir()) == []
+    assert list(project.iterdir()) == []
+
+
+@pytest.mark.parametrize("host", SETTINGS)
+def test_settings_of_the_user_come_back_byte_for_byte(cli: Cli, home: Path, host: str) -> None:
+    place, text = SETTINGS[host]
+    path = home / place
+    path.parent.mkdir(parents=True)
+    path.write_bytes(text.encode())
+    path.chmod(0o600)
+    before = everything(home)
+
+    cli.ok("install", host, "--scope", "user", "--as", 'ann\'s "agent"')
+    changed = path.read_bytes().decode()
+    cli.ok("install", host, "--scope", "user", "--as", "another")
+    cli.ok("uninstall", host, "--scope", "user")
+
+    assert everything(home) == before
+    assert path.stat().st_mode & 0o777 == 0o600
+    for line in re.findall(r"//.*|/\*.*?\*/|# .*|\"odd\" :\[1,2 , \]|\"unknown\":\{\"deep\":\[\{\}\]\}", text):
+        assert line in changed
+    if host == "codex":
+        settings = tomllib.loads(changed)
+        assert set(settings["mcp_servers"]) == {"other", "postroom"}
+        assert settings["mcp_servers"]["postroom"]["env"] == {"POSTROOM_AGENT": 'ann\'s "agent"'}
+        assert settings["hooks"]["Stop"][0]["hooks"][0]["command"].endswith("postroom hook auto")
+    else:
+        root = {"opencode": "mcp", "vscode": "servers"}.get(host, "mcpServers")
+        entry = jsonc.value_at(changed, (root, "postroom"))
+        assert "mcp" in (entry.get("args") or entry["command"])
+
+
+def test_a_dry_run_shows_a_diff_and_changes_nothing(cli: Cli, home: Path) -> None:
+    path = home / ".cursor" / "mcp.json"
+    path.parent.mkdir()
+    path.write_text('{\n  "mcpServers": {}\n}\n', encoding="utf-8")
+    before = everything(home)
+
+    shown = cli.ok("install", "cursor", "--dry-run").out
+
+    assert f"--- {path}\n+++ {path}\n" in shown
+    assert '+    "postroom": {' in shown
+    assert everything(home) == before
+    assert cli.ok("uninstall", "cursor", "--dry-run").out == "nothing would change\n"
+
+
+def test_what_somebody_changed_since_is_kept(cli: Cli, home: Path) -> None:
+    path = home / ".cursor" / "mcp.json"
+    cli.ok("install", "cursor")
+    path.write_text(path.read_text(encoding="utf-8").replace("{\n", '{\n  "mine": 1, // yes\n', 1), encoding="utf-8")
+    cli.ok("uninstall", "cursor")
+
+    assert jsonc.value_at(path.read_text(encoding="utf-8"), ()) == {"mine": 1, "mcpServers": {}}
+    assert "// yes" in path.read_text(encoding="utf-8")
+
+
+def test_agents_page_keeps_the_text_around_our_block(cli: Cli, home: Path, tmp_path: Path) -> None:
+    page = tmp_path / "AGENTS.md"
+    page.write_text("# Ours\n\nText.", encoding="utf-8")
+    cli.ok("install", "vscode")
+    written = page.read_text(encoding="utf-8")
+    page.write_text(written + "\nMore.\n", encoding="utf-8")
+    cli.ok("uninstall", "vscode")
+
+    assert written.startswith("# Ours\n\nText.\n\n<!-- postroom:start -->\n")
+    assert written.count("\n") <= 16
+    assert "postroom" not in page.read_text(encoding="utf-8")
+    assert page.read_text(encoding="utf-8").startswith("# Ours\n\nText.")
+    assert page.read_text(encoding="utf-8").endswith("\nMore.\n")
+
+
+def test_a_file_that_two_programs_share_stays_until_both_are_gone(cli: Cli, home: Path) -> None:
+    skill = home / ".agents" / "skills" / "postroom" / "SKILL.md"
+    for host in ("codex", "opencode"):
+        cli.ok("install", host)
+    cli.ok("uninstall", "codex")
+    assert skill.is_file()
+    cli.ok("uninstall", "opencode")
+
+    assert list(home.iterdir()) == []
+
+
+def test_a_broken_file_is_left_alone_and_nothing_is_half_done(cli: Cli, home: Path) -> None:
+    path = home / ".config" / "opencode" / "opencode.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{\n "mcp": {,}\n}', encoding="utf-8")
+    before = everything(home)
+
+    result = cli("install", "opencode")
+
+    assert result.code == 1
+    assert "opencode.json: line 2 is not JSON; mend the file first, nothing was changed" in result.err
+    assert everything(home) == before
+
+
+def test_somebody_elses_entry_of_our_name_is_told(cli: Cli, home: Path) -> None:
+    path = home / ".codex" / "config.toml"
+    path.parent.mkdir()
+    path.write_text('[mcp_servers.postroom]\ncommand = "mine"\n', encoding="utf-8")
+
+    result = cli("install", "codex")
+
+    assert result.code == 1
+    assert "has an entry for postroom that is not ours" in result.err
+
+
+def test_the_skill_costs_at_most_700_tokens_and_its_commands_are_real(cli: Cli) -> None:
+    from postroom.cli.commands import COMMANDS
+
+    named = set(re.findall(r"^    postroom (\w+)", texts.SKILL, re.M))
+
+    assert most_tokens(texts.SKILL) <= 700
+    assert len(named) >= 9
+    assert named <= set(COMMANDS)
+
+
+def random_json(chance: random.Random, depth: int = 0) -> Any:
+    kind = chance.randrange(8 if depth < 4 else 5)
+    if kind >= 5:
+        names = [chance.choice(["a", "b", "mcp", "mcpServers", "é", 'q"', ""]) for _ in range(chance.randrange(4))]
+        return {name: random_json(chance, depth + 1) for name in names}
+    return chance.choice([None, True, 1, -2.5, "x", "a // b", "/* */", [], ["}", "{"], [[{"k": 1}]], 'q"\\'])
+
+
+def with_noise(chance: random.Random, text: str) -> str:
+    """The same JSON with comments, spaces and trailing commas strewn in between its parts."""
+    parts = re.findall(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|[^\[\]{}:,"]+', text)
+    out = ""
+    for index, part in enumerate(parts):
+        if part in "}]" and index and parts[index - 1] not in "{[," and chance.random() < 0.3:
+            out += ","
+        out += part
+        if chance.random() < 0.3:
+            out += chance.choice([" ", "\n", "\t", "// c }\n", "/* , { */", "\r\n"])
+    return out
+
+
+def test_any_settings_file_gets_our_entry_and_loses_it_again() -> None:
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    for _ in range(2000):
+        value = {"top": random_json(chance), **{name: random_json(chance) for name in ("a", "mcp")}}
+        text = with_noise(chance, json.dumps(value, ensure_ascii=False, indent=chance.choice([None, 1, 2])))
+        assert jsonc.value_at(text, ()) == value, text
+        path = chance.choice([("mcp", "postroom"), ("mcpServers", "postroom"), ("new", "deep", "postroom")])
+        if path[0] == "mcp" and not isinstance(value["mcp"], dict):
+            with pytest.raises(jsonc.NotJson, match="is not an object"):
+                jsonc.with_member(text, path, {"x": 1})
+            continue
+
+        added = jsonc.with_member(text, path, {"command": "p", "args": ["mcp"]})
+        assert jsonc.value_at(added, path) == {"command": "p", "args": ["mcp"]}, (text, added)
+        removed = jsonc.value_at(jsonc.without_member(added, path), ())
+        expected = {**value, **({path[0]: {}} if path[0] not in value else {})}
+        if path[0] == "new":
+            expected["new"] = {"deep": {}}
+        assert removed == expected, (text, added)
+
+
+def test_the_doctor_asks_the_program_itself(
+    cli: Cli, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+
+    def door() -> Any:
+        found = cli("doctor", "--json").json["checks"]
+        return [
+            (each["verdict"], each["says"], each["advice"]) for each in found if each["check"] == "door claude-code"
+        ]
+
+    assert door() == []
+    cli.ok("install", "claude-code")
+    assert "the program is not here to ask" in door()[0][1]
+    claude = programs / "claude"
+    claude.write_text(
+        '#!/bin/sh\n[ "$1 $2 $3" = "plugin validate --strict" ] && [ -f "$4/.mcp.json" ]\n', encoding="utf-8"
+    )
+    claude.chmod(0o755)
+    assert door() == [("ok", "installed (user); claude accepts it", "")]
+    claude.write_text("#!/bin/sh\necho 'hooks: bad'; exit 1\n", encoding="utf-8")
+    verdict, says, advice = door()[0]
+    assert (verdict, says) == ("fail", "claude does not accept it: hooks: bad")
+    assert advice.startswith("`claude plugin validate --strict")
+    (home / ".claude" / "skills" / "postroom" / ".mcp.json").unlink()
+    assert "is missing" in door()[0][1]

@@ -1,0 +1,105 @@
+"""Idle sessions are woken when mail comes: once for a burst, again if nobody heard it, not for what was read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.in_loop import run
+
+from postroom import aio, doorway, ringer
+from postroom.message import Message
+
+pytestmark = pytest.mark.slow
+
+CLAUDE = doorway.Visitor("claude-code", "claude", "s1", None, attended=True)
+
+
+class Bell:
+    """Notes each ring; `hears` says whether the session then tells its model, as a hook would."""
+
+    def __init__(self, *, hears: bool) -> None:
+        self.rings: list[list[str]] = []
+        self.hears = hears
+
+    async def __call__(self, room: aio.Room, name: str, messages: list[Message]) -> None:
+        self.rings.append([message.payload["text"] for message in messages])
+        if self.hears:
+            await room.call(lambda inner: doorway.tell(inner.desk, name, messages, "test"))
+
+
+async def settle(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():  # noqa: ASYNC110  what is waited for happens in other tasks
+            await asyncio.sleep(0.01)
+
+
+def test_a_burst_is_one_ring_and_what_was_told_is_not_rung_again(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            bell = Bell(hears=True)
+            ringing = asyncio.create_task(ringer.ring_for(room, "claude-code", bell))
+            await room.call(lambda inner: doorway.bind(inner.desk, CLAUDE))
+            for number in range(5):
+                await room.agent("ada").send("claude", {"text": f"{number}"})
+            await settle(lambda: bool(bell.rings))
+            await asyncio.sleep(4 * ringer.SETTLE_S)
+            await room.agent("ada").send("claude", {"text": "more"})
+            await settle(lambda: len(bell.rings) > 1)
+            ringing.cancel()
+            await asyncio.gather(ringing, return_exceptions=True)
+
+            assert sum(len(ring) for ring in bell.rings) == 6
+            assert len(bell.rings) <= 4
+            assert bell.rings[-1] == ["more"]
+
+    run(main())
+
+
+def test_a_ring_that_nobody_heard_is_repeated_and_then_given_up(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ringer, "AGAIN_S", 0.01)
+    monkeypatch.setattr(ringer, "MAX_TRIES", 3)
+
+    async def main() -> None:
+        async with aio.open(url) as room:
+            bell = Bell(hears=False)
+            await room.call(lambda inner: doorway.bind(inner.desk, CLAUDE))
+            ringing = asyncio.create_task(ringer.ring_for(room, "claude-code", bell))
+            await room.agent("ada").send("claude", {"text": "x"})
+            await settle(lambda: len(bell.rings) == 4)
+            await asyncio.sleep(0.3)
+            assert bell.rings == [["x"]] * 4
+            ringing.cancel()
+            await asyncio.gather(ringing, return_exceptions=True)
+
+    run(main())
+
+
+def test_what_is_read_before_the_ring_is_not_rung_for(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            bell = Bell(hears=True)
+            await room.call(lambda inner: doorway.bind(inner.desk, CLAUDE))
+            ringing = asyncio.create_task(ringer.ring_for(room, "claude-code", bell))
+            await asyncio.sleep(3 * ringer.SETTLE_S)
+            await room.agent("ada").send("claude", {"text": "x"})
+            assert await room.agent("claude", transient=True).poll() is not None  # within the settling time
+            await asyncio.sleep(4 * ringer.SETTLE_S)
+            assert bell.rings == []
+            ringing.cancel()
+            await asyncio.gather(ringing, return_exceptions=True)
+
+    run(main())
+
+
+def test_the_signal_of_claude_code_is_a_file_that_changes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with aio.open(f"sqlite:{tmp_path}/room") as room:
+            await ringer.touch_signal(room, "cl/aude", [])
+            path = tmp_path / "room" / "signals" / "cl%2Faude"
+            assert path.is_file()
+            assert path.parent.stat().st_mode & 0o777 == 0o700
+
+    run(main())

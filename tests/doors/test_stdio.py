@@ -1,0 +1,201 @@
+"""The server on pipes: both eras of the protocol, hints about one's own mail, and frames that no client should send."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.client import Client
+from mcp.client.stdio import StdioServerParameters
+from tests.cli.support import clean_environment, command, start
+from tests.in_loop import run
+
+from postroom import identity
+from postroom.opening import open_room
+
+from .fuzz import frames
+from .served import envelope, stdio_server
+from .support import inside
+
+pytestmark = pytest.mark.slow
+
+
+def server(folder: Path, *more: str, **environment: str) -> StdioServerParameters:
+    words = command("mcp", "--room", f"sqlite:{folder}", *more)
+    return StdioServerParameters(command=sys.executable, args=words[1:], env=clean_environment(**environment))
+
+
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+def test_a_client_of_either_era_sends_reads_and_acks(tmp_path: Path, era: Any) -> None:
+    async def main() -> None:
+        async with Client(server(tmp_path / "room", "--as", "bob"), mode=era) as client:
+            tools = (await client.list_tools()).tools
+            assert len(tools) == 8
+            assert all(tool.output_schema and tool.annotations and tool.title for tool in tools)
+            with open_room(f"sqlite:{tmp_path}/room") as room:
+                id = room.agent("ada").send("bob", {"text": "hi"})
+                ticks: list[float] = []
+
+                async def progress(progress: float, total: float | None, message: str | None) -> None:
+                    ticks.append(progress)
+
+                found = await client.call_tool("inbox", {"wait_s": 20}, progress_callback=progress)
+                assert found.structured_content is not None
+                assert json.loads(found.content[0].text) == found.structured_content  # type: ignore[union-attr]
+                (message,) = found.structured_content["messages"]
+                assert (message["id"], inside(message["body"])) == (id, "hi")
+                await client.call_tool("ack", {"ids": [id]})
+                assert room.receipt(id).state == "acked"
+            failed = await client.call_tool("send", {"to": "nobody", "body": "x"})
+            assert failed.is_error
+            board = await client.read_resource("postroom://board")
+            assert json.loads(board.contents[0].text) == {"tasks": []}  # type: ignore[union-attr]
+
+    open_room(f"sqlite:{tmp_path}/room").close()
+    run(main())
+
+
+def test_a_subscriber_of_the_new_protocol_hears_of_its_own_mail_alone(tmp_path: Path) -> None:
+    async def main() -> None:
+        with open_room(f"sqlite:{tmp_path}/room") as room:
+            async with Client(server(tmp_path / "room", "--as", "bob")) as client:
+                uris = ["postroom://inbox/bob", "postroom://inbox/ada", "postroom://board"]
+                async with client.listen(resource_subscriptions=uris) as hints:
+                    honoured = hints.honored.resource_subscriptions
+                    assert sorted(map(str, honoured or ())) == ["postroom://board", "postroom://inbox/bob"]
+                    await asyncio.sleep(0.2)
+                    room.agent("eve").send("ada", {})
+                    room.agent("eve").send("bob", {})
+                    event = await asyncio.wait_for(anext(aiter(hints)), 10)
+                    assert event.uri == "postroom://inbox/bob"  # type: ignore[union-attr]
+            assert identity.refusals(room.desk)[0] == 1
+
+    run(main())
+
+
+def test_a_subscriber_of_the_older_protocol_hears_of_its_own_mail_too(tmp_path: Path) -> None:
+    open_room(f"sqlite:{tmp_path}/room").close()
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+
+    def request(id: int | None, method: str, params: dict[str, Any]) -> bytes:
+        number = {} if id is None else {"id": id}
+        return json.dumps({"jsonrpc": "2.0", **number, "method": method, "params": params}).encode()
+
+    with stdio_server(tmp_path / "room", "--as", "bob") as served, open_room(f"sqlite:{tmp_path}/room") as room:
+        served.send(request(1, "initialize", hello))
+        assert served.answer_to(1)["result"]["capabilities"]["resources"]["subscribe"] is True
+        served.send(request(None, "notifications/initialized", {}))
+        served.send(request(2, "resources/subscribe", {"uri": "postroom://inbox/ada"}))
+        assert served.answer_to(2)["error"]["message"] == "Resource not found"
+        served.send(request(3, "resources/subscribe", {"uri": "postroom://inbox/bob"}))
+        assert served.answer_to(3)["result"] == {}
+        room.agent("eve").send("bob", {})
+        told = served.read()
+        served.send(request(4, "resources/unsubscribe", {"uri": "postroom://inbox/bob"}))
+        assert served.answer_to(4)["result"] == {}
+
+    assert told["method"] == "notifications/resources/updated"
+    assert told["params"]["uri"] == "postroom://inbox/bob"
+
+
+def test_a_cancelled_call_leaves_nothing_claimed(tmp_path: Path) -> None:
+    async def main() -> None:
+        with open_room(f"sqlite:{tmp_path}/room") as room:
+            async with Client(server(tmp_path / "room", "--as", "bob")) as client:
+                for _ in range(3):
+                    with pytest.raises(TimeoutError):
+                        async with asyncio.timeout(0.3):
+                            await client.call_tool("inbox", {"wait_s": 60})
+                id = room.agent("ada").send("bob", {"text": "hi"})
+                await asyncio.sleep(0.3)
+                assert room.receipt(id).state == "stored"
+                found = await client.call_tool("inbox", {})
+                assert found.structured_content is not None
+                assert [m["seen_before"] for m in found.structured_content["messages"]] == [False]
+
+    run(main())
+
+
+def test_without_a_room_the_server_runs_and_says_what_to_do(tmp_path: Path) -> None:
+    folder = tmp_path / "room"
+    with stdio_server(folder, "--as", "bob") as served:
+        before = served.tool("who", 1)
+        open_room(f"sqlite:{folder}").close()
+        after = served.tool("who", 2)
+
+    assert before["isError"]
+    assert "there is no room" in before["content"][0]["text"]
+    assert after["structuredContent"]["you"] == "bob"
+
+
+def test_in_a_room_with_tokens_the_name_is_the_tokens(tmp_path: Path) -> None:
+    with open_room(f"sqlite:{tmp_path}/room") as room:
+        ada = identity.add_token(room.desk, "ada")
+    with stdio_server(tmp_path / "room", POSTROOM_TOKEN=ada) as served:
+        who = served.tool("who")
+    refused = start(
+        "mcp", "--room", f"sqlite:{tmp_path}/room", "--as", "bob", env=clean_environment(POSTROOM_TOKEN=ada)
+    )
+    out, err = refused.communicate(timeout=30)
+
+    assert who["structuredContent"]["you"] == "ada"
+    assert (refused.returncode, out) == (1, "")
+    assert "the token is that of ada, who cannot speak as bob" in err
+
+
+def test_nobody_is_asked_to_say_who_it_is(tmp_path: Path) -> None:
+    open_room(f"sqlite:{tmp_path}/room").close()
+    with stdio_server(tmp_path / "room") as served:
+        result = served.tool("who")
+
+    assert result["isError"]
+    assert "say who you are" in result["content"][0]["text"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_cleanly_in_the_middle_of_a_wait(tmp_path: Path, number: signal.Signals) -> None:
+    with open_room(f"sqlite:{tmp_path}/room") as room:
+        process = start("mcp", "--room", f"sqlite:{tmp_path}/room", "--as", "bob", env=clean_environment())
+        assert process.stdin is not None and process.stdout is not None
+        for id, tool, arguments in ((1, "who", {}), (2, "inbox", {"wait_s": 600})):
+            process.stdin.write(json.dumps(envelope("tools/call", {"name": tool, "arguments": arguments}, id)) + "\n")
+            process.stdin.flush()
+            if id == 1:
+                process.stdout.readline()
+        process.send_signal(number)
+        assert process.wait(30) == 128 + number
+        _, said = process.communicate()
+
+        assert said == ""
+        assert [agent.status for agent in room.agents() if agent.name == "bob"] == ["stopped"]
+
+
+def fuzz(folder: Path, count: int) -> None:
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    open_room(f"sqlite:{folder}").close()
+    with stdio_server(folder, "--as", "bob") as served:
+        assert served.tool("who", 99)["structuredContent"]["you"] == "bob"
+        for start_at in range(0, count, 500):
+            portion = list(frames(seed + start_at, min(500, count - start_at)))
+            for frame in portion:
+                served.send(frame)
+            check = json.dumps({"probe": start_at})
+            answer = served.ask("tools/call", {"name": "who", "arguments": {}}, 1_000_000 + start_at)
+            assert "result" in answer, check
+        assert served.process.poll() is None
+
+
+def test_fuzzed_frames_crash_nothing(tmp_path: Path) -> None:
+    fuzz(tmp_path / "room", 8500)
+
+
+@pytest.mark.long
+def test_many_more_fuzzed_frames_crash_nothing(tmp_path: Path) -> None:
+    fuzz(tmp_path / "room", 85_000)

@@ -1,0 +1,73 @@
+"""The tools as data: few, small, and what they say they take is what they take."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from postroom.errors import InvalidMessage
+from postroom.mcp_tools import BY_NAME, TOOLS, IdentityArgument, input_schema, read_arguments
+
+MAX_TOKENS = 1500
+
+
+def most_tokens(text: str) -> int:
+    """Some more tokens than a usual tokenizer makes of JSON: marks by twos, words in pieces of five letters.
+
+    `make test-agents` compares it with a real one, which makes 840 of what is 1,300 here.
+    """
+    return len(re.findall(r"[A-Za-z]{1,5}|\d|[^\sA-Za-z\d]{1,2}", text))
+
+
+def words_of_all() -> str:
+    shown = [{"name": t.name, "description": t.description, "inputSchema": input_schema(t)} for t in TOOLS]
+    return json.dumps(shown, separators=(",", ":"))
+
+
+def test_there_are_at_most_eight_tools_with_the_names_that_are_fixed() -> None:
+    assert [tool.name for tool in TOOLS] == ["send", "inbox", "ack", "reply", "ask", "board", "who", "receipt"]
+
+
+def test_all_tools_together_cost_less_than_1500_tokens() -> None:
+    assert most_tokens(words_of_all()) < MAX_TOKENS
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
+def test_schemas_are_plain_and_closed(tool: Any) -> None:
+    schema = input_schema(tool)
+
+    assert schema["additionalProperties"] is False
+    assert set(schema["properties"]) == set(tool.takes.__struct_fields__)
+    assert "$ref" not in json.dumps(schema) and "anyOf" not in json.dumps(schema)
+    assert all("type" in value for value in schema["properties"].values())
+    assert tool.gives["type"] == "object"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "fault"),
+    [
+        ("send", {"body": "x"}, "Object missing required field `to`"),
+        ("send", {"to": 7, "body": "x"}, "to: Expected `str`, got `int`"),
+        ("send", {"to": "a", "body": "x", "priority": 11}, "priority: Expected `int` <= 10"),
+        ("send", {"to": "a", "body": "x", "colour": "red"}, "colour: is not an argument of send; there are: to, body"),
+        ("inbox", {"wait_s": -1}, "wait_s: Expected `float` >= 0"),
+        ("inbox", {"mode": "steal"}, "mode: Invalid enum value 'steal'"),
+        ("ack", {"ids": []}, "ids: Expected `array` of length >= 1"),
+        ("ack", {"ids": ["a", 1]}, "ids[1]: Expected `str`, got `int`"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_what_was_expected(tool: str, arguments: dict[str, Any], fault: str) -> None:
+    with pytest.raises(InvalidMessage, match=re.escape(fault)):
+        read_arguments(BY_NAME[tool], arguments)
+
+
+@pytest.mark.parametrize(
+    "name", ["from", "from_agent", "sender", "as", "agent", "lane", "human", "From-Agent", "TOKEN"]
+)
+def test_no_tool_takes_a_sender(name: str) -> None:
+    for tool in TOOLS:
+        with pytest.raises(IdentityArgument, match="who speaks is decided by the connection"):
+            read_arguments(tool, {name: "eve"})

@@ -1,0 +1,197 @@
+"""Tokens: what they prove, that nobody can read them later, and that a loop of agents ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from postroom import identity
+from postroom.causes import held_by, held_cause
+from postroom.clock import ManualClock
+from postroom.errors import IdentityRefused, InvalidMessage, RateLimited, TooManyHops
+from postroom.opening import open_room
+from postroom.room import Room
+
+
+def test_a_token_proves_its_agent_and_nothing_else(room: Room) -> None:
+    token = identity.add_token(room.desk, "ada")
+    human = identity.add_token(room.desk, "me", human=True)
+
+    assert identity.credential_of(room.desk, token)[:2] == ("ada", False)
+    assert identity.credential_of(room.desk, token).lane == "agent"
+    assert identity.credential_of(room.desk, f" {human}\n").lane == "human"
+    assert identity.prove(room.desk, "ada", token, "test") == identity.credential_of(room.desk, token)
+    with pytest.raises(IdentityRefused, match="the token is that of ada, who cannot speak as bob"):
+        identity.prove(room.desk, "bob", token, "test")
+
+
+def test_every_changed_token_is_refused(room: Room) -> None:
+    token = identity.add_token(room.desk, "ada")
+    other = identity.add_token(room.desk, "bob")
+    changed = [token[:i] + ("x" if token[i] != "x" else "y") + token[i + 1 :] for i in range(len(token))]
+    mixed = (
+        other[: other.rindex("_")] + token[token.rindex("_") :] if "_" not in token[17:] else other[:17] + token[17:]
+    )
+    broken = [
+        "",
+        "_",
+        "prt",
+        "prt__",
+        "prt_" + "0" * 12 + "_",
+        token + "x",
+        token.upper(),
+        "prt_ü_x",
+        "prt_a/../b_x",
+        mixed,
+    ]
+
+    for wrong in [*changed, *broken]:
+        with pytest.raises(IdentityRefused):
+            identity.credential_of(room.desk, wrong)
+
+
+def test_the_room_keeps_no_token(tmp_path: Path) -> None:
+    with open_room(f"sqlite:{tmp_path}/room") as room:
+        token = identity.add_token(room.desk, "ada")
+
+    kept = {path: path.read_bytes() for path in (tmp_path / "room").rglob("*") if path.is_file()}
+    secret = token[len("prt_") + 13 :].encode()
+    assert b"ada" in kept[tmp_path / "room" / "messages.db"]
+    assert [path for path, content in kept.items() if secret in content] == []
+    assert (tmp_path / "room" / "messages.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_revoked_token_is_refused_and_the_room_still_asks_for_one(room: Room) -> None:
+    first, second = identity.add_token(room.desk, "ada"), identity.add_token(room.desk, "ada")
+    bobs = identity.add_token(room.desk, "bob")
+
+    assert identity.revoke_tokens(room.desk, "ada") == 2
+    assert identity.revoke_tokens(room.desk, "ada") == 0
+    for token in (first, second):
+        with pytest.raises(IdentityRefused, match="the token of ada was revoked"):
+            identity.credential_of(room.desk, token)
+    assert identity.credential_of(room.desk, bobs).agent == "bob"
+    assert identity.revoke_tokens(room.desk, "bob") == 1
+    assert identity.has_tokens(room.desk)
+    assert [each.revoked_at is None for each in identity.tokens(room.desk)] == [False] * 3
+
+
+def test_without_tokens_every_name_is_believed(room: Room) -> None:
+    assert not identity.has_tokens(room.desk)
+    assert identity.prove(room.desk, "anybody", None, "test") is None
+    assert identity.refusals(room.desk) == (0, [])
+
+
+def test_claims_to_be_somebody_else_are_recorded_and_bounded(room: Room) -> None:
+    token = identity.add_token(room.desk, "ada")
+    for number in range(identity.MAX_REFUSALS + 5):
+        with pytest.raises(IdentityRefused):
+            identity.prove(room.desk, f"bob-{number}", token, "test")
+    with pytest.raises(IdentityRefused, match="this room has tokens: set \\$POSTROOM_TOKEN"):
+        identity.prove(room.desk, "eve", None, "door")
+
+    count, newest = identity.refusals(room.desk)
+
+    assert count == identity.MAX_REFUSALS + 6
+    assert len(newest) == identity.MAX_REFUSALS
+    assert newest[-1][1:] == ("door", "eve", None)
+    assert newest[-2][1:] == ("test", f"bob-{identity.MAX_REFUSALS + 4}", "ada")
+
+
+def test_a_name_that_is_none_gets_no_token(room: Room) -> None:
+    with pytest.raises(InvalidMessage, match="name: must not be empty"):
+        identity.add_token(room.desk, "")
+    assert not identity.has_tokens(room.desk)
+
+
+def test_the_token_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("prt_x\n", encoding="ascii")
+
+    assert identity.token_in({}) is None
+    assert identity.token_in({"POSTROOM_TOKEN": ""}) is None
+    assert identity.token_in({"POSTROOM_TOKEN_FILE": str(file)}) == "prt_x"
+    assert identity.token_in({"POSTROOM_TOKEN": "a", "POSTROOM_TOKEN_FILE": str(file)}) == "a"
+    with pytest.raises(IdentityRefused, match="cannot be read"):
+        identity.token_in({"POSTROOM_TOKEN_FILE": str(tmp_path / "none")})
+
+
+# What ends a loop
+
+
+def test_what_is_sent_while_a_message_is_held_is_caused_by_it(room: Room) -> None:
+    ada, bob = room.agent("ada"), room.agent("bob", transient=True)
+    first = ada.send("bob", {"n": 1})
+    room.agent("carl").send("bob", {"n": 2})
+    assert held_cause(room, "bob", "ada") is None
+    message, other = bob.poll(), bob.poll()
+    assert message is not None and other is not None
+
+    from_ada, newest = held_cause(room, "bob", "ada"), held_cause(room, "bob", "eve")
+
+    assert from_ada is not None and from_ada.id == first
+    assert newest is not None and newest.id == other.id
+    assert {each.id for each in held_by(room, "bob")} == {first, other.id}
+    assert held_by(room, "ada") == []
+    message.ack()
+    other.ack()
+    assert held_cause(room, "bob", "ada") is None
+
+
+def test_two_agents_that_keep_each_other_busy_are_stopped_after_eight_hops(room: Room) -> None:
+    names = ["ada", "bob"]
+    agents = [room.agent(name) for name in names]
+    agents[0].send("bob", {"n": 0})
+    sent = 0
+
+    with pytest.raises(TooManyHops, match="would be 9 hops long; this room allows 8"):
+        while True:
+            me = (sent + 1) % 2
+            message = agents[me].poll()
+            assert message is not None
+            agents[me].send(names[1 - me], {"n": sent}, cause=held_cause(room, names[me], names[1 - me]))
+            message.ack()
+            sent += 1
+
+    assert sent == room.config.max_hops
+
+
+def test_one_pair_has_a_rate_of_its_own(url: str, clock: ManualClock) -> None:
+    with open_room(url, clock=clock, pair_rate_per_s=1, pair_rate_burst=2) as room:
+        ada = room.agent("ada")
+        for _ in range(2):
+            ada.send("bob", {})
+        with pytest.raises(RateLimited, match=r"ada may send bob 1 messages per second here \(2 at once\)") as refused:
+            ada.send("bob", {})
+
+        ada.send("carl", {})
+        room.agent("bob").send("ada", {})
+        ada.send(None, {}, channel="jobs")
+        with pytest.raises(RateLimited, match="at most 2 messages at once here, not 3"):
+            ada.send_many([{"to": "dora", "payload": {}}] * 3)
+        clock.advance(refused.value.retry_after_s)
+        ada.send("bob", {})
+
+        assert len(room.peek(agent="bob")) == 3
+
+
+def test_pairs_whose_names_run_together_are_told_apart(url: str, clock: ManualClock) -> None:
+    with open_room(url, clock=clock, pair_rate_per_s=0.001, pair_rate_burst=1) as room:
+        room.agent("a/b").send("c", {})
+        room.agent("a").send("b/c", {})
+
+        assert room.stats().states["stored"] == 2
+
+
+def test_an_answer_may_travel_in_the_human_lane(room: Room) -> None:
+    ada, me = room.agent("ada"), room.agent("me")
+    ada.send("me", {"q": 1})
+    message = me.poll()
+    assert message is not None
+
+    assert message.reply({"a": 2}, _lane="human")
+
+    answer = ada.poll()
+    assert answer is not None
+    assert (answer.lane, answer.hop_count) == ("human", 1)
