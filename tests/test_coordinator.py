@@ -160,7 +160,8 @@ def test_a_pool_that_cannot_be_asked_leaves_the_message_to_others(room: Room) ->
         with pytest.raises(PostroomError, match="the pool has failed"):
             Coordinator(Broken("ada"), room=room).consider(message())
         open_files.append(len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0)
-    assert open_files[1] == open_files[2]  # the first may open what stays open
+    # the first may open what stays open; what other tests left may be closed meanwhile
+    assert open_files[2] <= open_files[1]
     decision = Coordinator(InstantPool("bob", judge=always(0.6)), room=room).consider(message())
 
     assert decision.granted == ("bob",)
