@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import postroom
-from postroom.causes import held_cause
 from postroom.config import FOLDER
 from postroom.errors import RoomError
 
@@ -139,6 +138,8 @@ class Call:
 
     def cause(self, to: str | None) -> Message | None:
         """What a message of this call is sent because of: what its agent holds at this moment."""
+        from postroom.causes import held_cause  # needs the room, which not every command does
+
         return held_cause(self.room, self.name, to)
 
     @property

@@ -151,6 +151,7 @@ def _call_store(locks: Locks, store: SqliteStore) -> None:
     call("find", lambda: store.find(Query()))
     call("events", store.events)
     call("number_at", lambda: store.number_at(0))
+    call("forgotten", store.forgotten)
     call("work_of", lambda: store.work_of("bob"))
     call("process_alive", lambda: store.process_alive(this_process()))
     call("purge", lambda: store.purge(Query(to_agent="zoe")))
