@@ -161,7 +161,7 @@ def test_who_acked_first_begins_something_new(cli: Cli) -> None:
 @pytest.mark.slow
 def test_a_person_runs_a_program_as_an_agent_with_a_token_for_that_run(cli: Cli, tmp_path: Path) -> None:
     me = token_for(cli, "me", "--human")
-    program = "import os, subprocess, sys; print(os.environ['POSTROOM_TOKEN']); sys.exit(subprocess.run([sys.executable, '-m', 'postroom', 'send', 'me', 'hi', '--new']).returncode)"
+    program = "import os, subprocess, sys; print(os.environ['POSTROOM_TOKEN'], flush=True); sys.exit(subprocess.run([sys.executable, '-m', 'postroom', 'send', 'me', 'hi', '--new']).returncode)"
 
     done = subprocess.run(
         command("as", "bob", "--", sys.executable, "-c", program),
