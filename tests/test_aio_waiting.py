@@ -15,13 +15,13 @@ from tests.in_loop import pass_time, run, until, waiting
 
 import postroom
 from postroom import aio
-from postroom.aio_waiting import AT_ONCE, FEW
+from postroom.aio_waiting import AT_ONCE
 from postroom.bells import SEATS, SWITCHBOARDS, Bells
 from postroom.clock import ManualClock
 from postroom.opening import open_room
 from postroom.platform import host_id, process_started
 
-MANY = 4 * FEW
+MANY = 16
 PEER = Path(__file__).parent / "programs" / "peer.py"
 
 
@@ -96,26 +96,39 @@ def test_what_no_hint_told_of_is_found_within_two_seconds(sqlite_url: str, clock
     run(main())
 
 
-def test_one_look_serves_all_while_nothing_changes(url: str, clock: ManualClock) -> None:
+@pytest.mark.parametrize("count", [1, MANY])
+def test_while_nothing_changes_the_thread_looks_for_all_and_nobody_is_woken(
+    url: str, clock: ManualClock, count: int
+) -> None:
     async def main() -> None:
         async with aio.open(url, clock=clock) as room:
-            receivers = [asyncio.create_task(room.agent(f"bob-{n}").receive()) for n in range(MANY)]
-            await waiting(room, MANY)
-            looks = []
+            receivers = [asyncio.create_task(room.agent(f"bob-{n}").receive()) for n in range(count)]
+            await waiting(room, count)
+            waits = room._worker.waits
+            looks: list[str] = []
+            found: list[set[str] | None] = []
             room.hooks.on("before_claim", lambda _, said: looks.append(said["want"].agent))
+            what_changed = waits._what_changed
 
-            async def rounds(count: int) -> int:
-                looks.clear()
-                for _ in range(count):
-                    before = len(looks)
+            def note_what_changed() -> set[str] | None:
+                found.append(what_changed())
+                return found[-1]
+
+            waits._what_changed = note_what_changed  # type: ignore[method-assign]
+
+            async def rounds(most: int) -> None:
+                for _ in range(most):
+                    before = len(found)
                     clock.advance(1)
-                    await until(lambda before=before: len(looks) > before)  # type: ignore[misc]
-                    await waiting(room, MANY)
-                return len(looks)
+                    await until(lambda before=before: len(found) > before)  # type: ignore[misc]
+                    await room._worker.run(lambda: None)  # what it posted to the loop is there now
+                    await waiting(room, count)
 
-            await rounds(2)  # everybody has looked once
-            assert await rounds(MANY) == MANY
-            assert len(set(looks)) == MANY, "by turns"
+            await rounds(2)  # from now on the feed is followed
+            looks.clear()
+            found.clear()
+            await rounds(5)
+            assert (found, looks) == ([set()] * 5, [])
             for task in receivers:
                 task.cancel()
 

@@ -3,8 +3,8 @@
 All who wait in one loop sit behind one descriptor where the store has switchboards (`Store.switchboard`); where it has none, each
 has a descriptor of its own; and where there is no descriptor at all, one look every 20 ms serves all of them.
 
-A hint may be lost, so once a second somebody looks without one. With more than a few who wait, that is one look at the feed
-for all of them: those whom a change concerns look for themselves.
+A hint may be lost, so once a second the room's thread looks without one, at the feed, for all of them. Where nothing has
+changed the loop does not hear of it; otherwise those whom a change concerns look for themselves.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from .clock import Alarm, Clock
 from .config import SAFETY_LOOK_S
 from .desk import Pause
 from .errors import RoomClosed, RoomError
-from .store import FEED, Change, Store, Switchboard, Waiter, topic_channel, topic_to
+from .store import FEED, Change, Store, Switchboard, Waiter, Want, topic_channel, topic_to
 
 #: Where a store has no descriptor to wait on, it is looked at this often, in seconds, for all who wait together.
 WATCH_S: Final = 0.02
-#: So few look for themselves once a second: that costs no more than looking at the feed for them.
-FEW: Final = 4
 #: More changes than this in a second are not told apart: everybody looks.
 MOST_CHANGES: Final = 200
 #: When everybody looks, so many at a time, and then others get their turn.
 AT_ONCE: Final = 25
 BETWEEN_S: Final = 0.01
 
+#: A claim of nothing: it lets the room see which processes are gone and which leases have ended, for everybody.
+_NOTHING: Final = Want(agent="nobody", lease_s=1, ids=())
 _wakes_by_feed: Final = (topic_to(""), topic_channel(""), FEED)
 
 
@@ -39,6 +39,9 @@ class Thread(Protocol):
 
     def run(self, call: Callable[[], Any]) -> Awaitable[Any]:
         """Make a call there, and return what it returns."""
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Make a call there for which nobody waits."""
 
 
 class Listening(Waiter):
@@ -109,7 +112,7 @@ class Waiting:
         self._store: Store | None = None
         self._cursors: tuple[int, int] | None = None  # of the feed, at the last round but one and at the last
         self._round: Alarm | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._looking = False  # the thread has been asked to look for all
         self._watching: asyncio.Task[None] | None = None
 
     # In the thread
@@ -207,22 +210,24 @@ class Waiting:
         self._begin_round()
         for switchboard in self._switchboards:
             switchboard.take()
-        if len(self.pauses) <= FEW:
-            self._let_look(list(self.pauses))
-        elif not self._tasks:  # else the last round is not over yet
-            task = self._loop.create_task(self._look_at_feed(), name="postroom safety look")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        self._let_look([woken for woken, listening in self.pauses.items() if not listening.in_feed])
+        if not self._looking and any(listening.in_feed for listening in self.pauses.values()):
+            self._looking = True
+            self._thread.post(self._look_for_all)
 
-    async def _look_at_feed(self) -> None:
-        """Let those look whom a change concerns, and those who have to see to more than the feed."""
-        with suppress(RoomClosed):
-            changed = await self._thread.run(self._what_changed)
-            others = [(woken, listening) for woken, listening in self.pauses.items() if listening.in_feed]
-            concerned = [woken for woken, listening in self.pauses.items() if not listening.in_feed]
-            concerned += [w for w, each in others if changed is None or not changed.isdisjoint(each.topics)]
-            # One looks in any case: a look also sees which processes are gone, for all. It is the one who waits longest.
-            self._let_look(list(dict.fromkeys([*(woken for woken, _ in others[:1]), *concerned])))
+    def _look_for_all(self) -> None:
+        """See whether anything changed, and let those look whom it concerns. In the thread."""
+        try:
+            changed = self._what_changed()
+        finally:
+            self._looking = False
+        if changed is None or changed:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits
+                self._loop.call_soon_threadsafe(self._let_concerned_look, changed)
+
+    def _let_concerned_look(self, changed: set[str] | None) -> None:
+        others = [(woken, listening.topics) for woken, listening in self.pauses.items() if listening.in_feed]
+        self._let_look([woken for woken, topics in others if changed is None or not changed.isdisjoint(topics)])
 
     def _what_changed(self) -> set[str] | None:
         """The topics of what changed since the last round but one; None: too much, or not known. In the thread.
@@ -231,18 +236,18 @@ class Waiting:
         """
         assert self._store is not None
         try:
-            if self._cursors is None:
-                self._cursors = (self._store.number_at(),) * 2
-                return None
-            before, last = self._cursors
-            changes = self._store.events(before, MOST_CHANGES)
-            many = len(changes) >= MOST_CHANGES
-            self._cursors = (last, self._store.number_at() if many else max(last, *(c.number for c in changes), 0))
+            self._store.claim(_NOTHING)
+            number = self._store.number_at()
+            before, last = self._cursors or (0, 0)
+            self._cursors = (last, number)
+            if before == number:
+                return set()
+            changes = [] if before == 0 else self._store.events(before, MOST_CHANGES)
         except RoomClosed:
-            raise
+            return set()
         except RoomError:  # busy for a while
             return None
-        return None if many else _topics_of(changes)
+        return None if before == 0 or len(changes) >= MOST_CHANGES else _topics_of(changes)
 
     def _let_look(self, waiting: list[asyncio.Future[bool]]) -> None:
         """Wake these without a hint; a few at a time, so that looking does not keep others from the thread."""

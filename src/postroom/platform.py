@@ -108,6 +108,8 @@ def this_process() -> str:
 
 def process_alive(name: str) -> bool | None:
     """Whether the process of that name still runs; None when that cannot be seen from here (another host)."""
+    if name == this_process():
+        return True
     host, _, rest = name.partition(":")
     pid, _, started = rest.partition(":")
     if host != host_id() or not pid.isdigit():

@@ -587,11 +587,11 @@ class SqliteStore(SqliteReading):
         while True:
             limit = 500 if surplus <= purged else min(500, surplus - purged)
             newest = too_old if surplus <= purged else 2**63 - 1
+            if not self._file.execute("oldest_finished", (newest, 1)):
+                return purged  # mostly: a room that rests is not locked for it
             with self._step():
                 keys = [key for (key,) in self._file.execute("oldest_finished", (newest, limit))]
                 purged += self._delete(keys)
-            if not keys:
-                return purged
 
     def _surplus_by_size(self, kept: int) -> int:
         """About how many finished messages are too many for the size: their share of the file is their share of the rows."""

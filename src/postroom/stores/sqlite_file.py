@@ -39,6 +39,8 @@ WAL_PAGES: Final = LONG_PAGES
 WAL_KEPT_BYTES: Final = 40 * 1024 * 1024
 #: Who folds the log back gives others so long to get out of the way; meanwhile nobody writes.
 _FOLD_PATIENCE_S: Final = 0.05
+#: The file is tidied no sooner than this after the last time: heartbeats alone are not worth a fold each.
+_TIDY_PAUSE_NS: Final = 30_000_000_000
 
 Row = tuple[Any, ...]
 
@@ -104,6 +106,7 @@ class SqliteFile:
         self._clock = clock
         self._columns = columns
         self._vfs = vfs
+        self._next_tidy_ns = 0
         self._local = threading.local()
         self._connections: weakref.WeakSet[apsw.Connection] = weakref.WeakSet()
         self._log = LogKeeper(self._fold, clock, beside=self.folds_beside)
@@ -454,8 +457,14 @@ class SqliteFile:
             return 0
 
     def tidy(self) -> None:
-        """Fold the log back into the file where nobody is in the way, and let SQLite refresh its statistics."""
-        connection = self.connection()
+        """Fold the log back into the file where nobody is in the way, and let SQLite refresh its statistics.
+
+        Twice a minute at most: more often it is most of what a room costs in which nothing happens (tests/faults/test_idle.py).
+        """
+        connection, now_ns = self.connection(), SYSTEM.steady_ns()
+        if now_ns < self._next_tidy_ns:
+            return
+        self._next_tidy_ns = now_ns + _TIDY_PAUSE_NS
         try:
             if self.wal_bytes() > WAL_KEPT_BYTES:
                 self._fold()
