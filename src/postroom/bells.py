@@ -29,7 +29,7 @@ except ImportError:  # another Python than CPython
     from hashlib import blake2b
 
 from .clock import Clock
-from .platform import LINUX
+from .platform import LINUX, map_part
 from .store import Switchboard, Waiter
 
 #: The page: a flag per slot, a state per switchboard, the topics of each slot. Behind it, once somebody needs one, each switchboard: how
@@ -94,7 +94,7 @@ class Bells:
     def _map_page(self, path: Path) -> str:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            self._page = _map(descriptor, 0, _PAGE_BYTES)
+            self._page = map_part(descriptor, 0, _PAGE_BYTES)
             return _identity(descriptor)
         finally:
             os.close(descriptor)
@@ -109,7 +109,7 @@ class Bells:
                 descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
                 try:
                     if _identity(descriptor) == self._identity:
-                        self._switchboards = _map(descriptor, _BOARDS_AT, _BOARDS_BYTES)
+                        self._switchboards = map_part(descriptor, _BOARDS_AT, _BOARDS_BYTES)
                 finally:
                     os.close(descriptor)
             except OSError:
@@ -545,16 +545,6 @@ def _identity(descriptor: int) -> str:
     """What a file is, whatever it is called."""
     about = os.fstat(descriptor)
     return f"{about.st_dev}.{about.st_ino}.{about.st_ctime_ns if not LINUX else ''}.{os.geteuid()}"
-
-
-def _map(descriptor: int, begin: int, size: int) -> mmap.mmap:
-    """Map a part of a file that is really on disk: writing to a hole of it on a full disk would end the process by SIGBUS."""
-    if os.fstat(descriptor).st_size < begin + size:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(descriptor, begin, size)
-        else:
-            os.pwrite(descriptor, bytes(size), begin)
-    return mmap.mmap(descriptor, size, offset=begin)
 
 
 def _clear_path(address: str) -> None:

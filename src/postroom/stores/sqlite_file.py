@@ -15,7 +15,7 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +28,7 @@ from ..errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomUnreachab
 from ..message import FRACTION_BITS, SALT_BITS, key_at
 from ..platform import NETWORK_FILE_SYSTEMS, current_pid, file_system_type, make_private_folder, sync_folder
 from .sqlite_log import LONG_PAGES, Fold, LogKeeper
+from .sqlite_turns import Patience, Turns
 
 DATABASE: Final = "messages.db"
 SCHEMA_VERSION: Final = 1
@@ -43,6 +44,17 @@ _FOLD_PATIENCE_S: Final = 0.05
 _TIDY_PAUSE_NS: Final = 30_000_000_000
 
 Row = tuple[Any, ...]
+
+
+class Connection(apsw.Connection):
+    """A connection, with what it does while others have the write lock."""
+
+    patience: Patience
+
+    def be_patient(self, patience: Patience) -> None:
+        """Wait so for the lock from now on."""
+        self.patience = patience
+        self.set_busy_handler(patience)
 
 
 def sqlite_is_safe(version: str) -> bool:
@@ -108,8 +120,9 @@ class SqliteFile:
         self._vfs = vfs
         self._next_tidy_ns = 0
         self._local = threading.local()
-        self._connections: weakref.WeakSet[apsw.Connection] = weakref.WeakSet()
+        self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._log = LogKeeper(self._fold, clock, beside=self.folds_beside)
+        self._turns = Turns(folder / "lock")
         self._pid = current_pid()
         self._closed = False
         _gate(folder)
@@ -230,12 +243,12 @@ class SqliteFile:
         rows = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchall()
         return rows[0][0] if rows else None
 
-    def _connect(self) -> apsw.Connection:
+    def _connect(self) -> Connection:
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX
-        connection = apsw.Connection(str(self.path), flags=flags, vfs=self._vfs)
+        connection = Connection(str(self.path), flags=flags, vfs=self._vfs)
         # Without it this SQLite plans claims anew at every call, three times slower (tests/test_sqlite.py times it).
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-        connection.set_busy_handler(_patience(self._config.busy_timeout_s))
+        connection.be_patient(Patience(self._config.busy_timeout_s))
         connection.create_scalar_function("tick", lambda *_: self.tick(), 0)
         connection.transaction_mode = "IMMEDIATE"
         synchronous = "FULL" if self._config.sync == "full" else "NORMAL"
@@ -267,7 +280,7 @@ class SqliteFile:
             return fold
         try:
             connection.set_wal_hook(None)
-            connection.set_busy_handler(_patience(_FOLD_PATIENCE_S))
+            connection.be_patient(Patience(_FOLD_PATIENCE_S))
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             fold = Fold.PINNED
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
@@ -282,7 +295,7 @@ class SqliteFile:
 
     # Use
 
-    def connection(self) -> apsw.Connection:
+    def connection(self) -> Connection:
         """This thread's connection."""
         try:
             return self._local.connection  # type: ignore[no-any-return]
@@ -294,6 +307,10 @@ class SqliteFile:
             connection = self._local.connection = self._connect()
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
+        turns = (
+            None if self._config.sync == "full" else self._turns
+        )  # each write waits for the disk: a queue gains nothing
+        connection.be_patient(Patience(self._config.busy_timeout_s, turns))
         self._connections.add(connection)
         return connection
 
@@ -312,10 +329,14 @@ class SqliteFile:
 
     def execute(self, name: str, bindings: Sequence[Any] = ()) -> list[Row]:
         """Run one named statement to its end; inside `transaction` as part of it, else on its own."""
+        connection = self.connection()
         try:
-            return self.connection().execute(self.statements[name], bindings).fetchall()
+            return connection.execute(self.statements[name], bindings).fetchall()
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
+        finally:
+            if connection.patience.in_turn:
+                connection.patience.end_turn()
 
     def change(self, name: str, bindings: Sequence[Any]) -> int:
         """Run one named statement that gives no rows. Returns how many rows it changed."""
@@ -324,6 +345,9 @@ class SqliteFile:
             connection.execute(self.statements[name], bindings)
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
+        finally:
+            if connection.patience.in_turn:
+                connection.patience.end_turn()
         return connection.changes()
 
     def insert(self, bindings: Sequence[Any]) -> int:
@@ -333,6 +357,9 @@ class SqliteFile:
             connection.execute(self.statements["insert"], bindings)
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
+        finally:
+            if connection.patience.in_turn:
+                connection.patience.end_turn()
         return connection.last_insert_rowid()
 
     def insert_many(self, rows: Iterable[Sequence[Any]]) -> None:
@@ -368,10 +395,14 @@ class SqliteFile:
 
     def begin(self) -> None:
         """Take the write lock: everything executed until `commit` is one step."""
+        connection = self.connection()
         try:
-            self.connection().execute("BEGIN IMMEDIATE")
+            connection.execute("BEGIN IMMEDIATE")
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
+        finally:
+            if connection.patience.in_turn:
+                connection.patience.end_turn()
 
     @contextmanager
     def unsynced(self) -> Iterator[None]:
@@ -487,6 +518,7 @@ class SqliteFile:
             with suppress(apsw.Error, apsw.ThreadingViolationError):
                 connection.close()
         self._local = threading.local()
+        self._turns.close()
         self._here.users -= 1
         if self._here.users == 0:
             _opened.pop(self._identity, None)
@@ -543,32 +575,6 @@ def _gate(folder: Path) -> None:
             f"{folder} lies on a network file system ({kind}), where the locks and the shared memory of SQLite's "
             "write-ahead log do not hold; put the room on a local disk, or use nats:// for several machines"
         )
-
-
-#: A lock is held for some 30 µs, so giving way for a while mostly suffices. SQLite's own handler would sleep 1 ms first, and
-#: a nap too early costs more than the turns it saves (bench/README.md has what else was tried).
-_YIELDS: Final = 100
-_NAP_CAP_S: Final = 0.01
-
-
-def _patience(timeout_s: float) -> Callable[[int], bool]:
-    """A busy handler: give way, then nap for growing and jittered times, until the time-out."""
-    until_ns = 0
-
-    def wait(count: int) -> bool:
-        nonlocal until_ns
-        if count == 0:
-            until_ns = SYSTEM.steady_ns() + int(timeout_s * 1e9)
-        if count < _YIELDS:
-            os.sched_yield()
-            return True
-        if SYSTEM.steady_ns() >= until_ns:
-            return False
-        nap_s = min(_NAP_CAP_S, 0.0002 * 1.3 ** min(40, count - _YIELDS))
-        SYSTEM.sleep(nap_s * (0.5 + SYSTEM.random()))
-        return True
-
-    return wait
 
 
 def _only_reading(operation: int, *_: Any) -> int:

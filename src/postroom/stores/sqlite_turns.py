@@ -1,0 +1,124 @@
+"""Waiting for SQLite's write lock while somebody else has it.
+
+That lock has no queue: whoever finds it taken tries again and again, and eight who do so on two cores spend more time on
+trying than on writing. Here they take turns: one tries, the others sleep in the kernel, in the order in which they came.
+
+A turn is a courtesy. The lock alone keeps writers apart, so whoever cannot have a turn (another system, a neighbour that was
+stopped while it had one) goes on without.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Final
+
+from ..clock import SYSTEM
+from ..platform import SharedLock
+
+#: Where others wait for their turn, so does who tried twice. Where nobody does, trying more often gets it sooner: two who
+#: write beside each other need no queue.
+_TRIES: Final = 1
+_TRIES_ALONE: Final = 8
+#: Between tries others may run, so often in a row: the lock is mostly free again within 30 µs. Then naps, longer and longer
+#: without a turn; with one they stay short, for nobody else tries (bench/README.md has what else was tried).
+_YIELDS: Final = 100
+_YIELDS_IN_TURN: Final = 30
+_NAP_CAP_S: Final = 0.01
+_NAP_IN_TURN_S: Final = 0.00003
+#: What loads with the first turn takes some milliseconds: programs that were in nobody's way until now go without.
+_TURNS_FROM: Final = 8
+#: Who does not get its turn in this time goes without one, and asks for none for a while: perhaps somebody was stopped.
+_TURN_MOST_S: Final = 0.05
+_WITHOUT_NS: Final = 100_000_000
+#: Where there are no turns to be had at all, nobody asks again so soon.
+_NONE_HERE_NS: Final = 60_000_000_000
+
+
+class Turns:
+    """The turns of one room, as this process sees them. Safe to use from all its threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._making = threading.Lock()
+        self._lock: SharedLock | None = None
+        self._in_the_way = 0  # how often somebody was
+        self._not_before_ns = 0
+
+    def worth_taking(self, tries: int) -> bool:
+        """Whether somebody who tried so often should wait for its turn now: early where others do, late where nobody does."""
+        return tries == _TRIES_ALONE or (tries == _TRIES and self._lock is not None and self._lock.is_held())
+
+    def take(self) -> bool:
+        """Wait for this thread's turn, a moment at most. False where there is none to be had."""
+        self._in_the_way += 1
+        if self._in_the_way < _TURNS_FROM or SYSTEM.steady_ns() < self._not_before_ns:
+            return False
+        try:
+            if self._open().acquire(_TURN_MOST_S):
+                return True
+            pause_ns = _WITHOUT_NS
+        except OSError:
+            pause_ns = _NONE_HERE_NS
+        self._not_before_ns = SYSTEM.steady_ns() + pause_ns
+        return False
+
+    def _open(self) -> SharedLock:
+        with self._making:
+            if self._lock is None:
+                self._lock = SharedLock(self._path)
+            return self._lock
+
+    def end(self) -> None:
+        """The turn is over: the next one may try."""
+        lock = self._lock  # once: another thread may close the room meanwhile
+        if lock is not None:
+            lock.release()
+
+    def close(self) -> None:
+        """Nobody of this process takes a turn any more."""
+        with self._making:
+            lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.close()
+
+
+class Patience:
+    """What a connection does when it finds the lock taken: it is called by SQLite until it has the lock, or gives up.
+
+    `in_turn` is set while it has its turn. Whoever got the lock, or gave up, ends that.
+    """
+
+    __slots__ = ("_timeout_ns", "_turns", "_until_ns", "in_turn")
+
+    def __init__(self, timeout_s: float, turns: Turns | None = None) -> None:
+        self.in_turn = False
+        self._timeout_ns = int(timeout_s * 1e9)
+        self._turns = turns
+        self._until_ns = 0
+
+    def __call__(self, count: int) -> bool:
+        """Wait a moment. False when there was no getting in for too long. `count` says how often it was called before."""
+        if count == 0:
+            self._until_ns = SYSTEM.steady_ns() + self._timeout_ns
+        if self._turns is not None and not self.in_turn and self._turns.worth_taking(count):
+            self.in_turn = self._turns.take()
+            return True
+        if count < (_YIELDS_IN_TURN if self.in_turn else _YIELDS):
+            os.sched_yield()
+            return True
+        if SYSTEM.steady_ns() >= self._until_ns:
+            return False
+        if self.in_turn:
+            SYSTEM.sleep(_NAP_IN_TURN_S)
+        else:
+            nap_s = min(_NAP_CAP_S, 0.0002 * 1.3 ** min(40, count - _YIELDS))
+            SYSTEM.sleep(nap_s * (0.5 + SYSTEM.random()))
+        return True
+
+    def end_turn(self) -> None:
+        """The lock is there, or was given up: the next one may try."""
+        self.in_turn = False
+        if self._turns is not None:
+            self._turns.end()
