@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import postroom
 from postroom import Agent, Room, presence
 from postroom.clock import ManualClock
+from postroom.opening import open_room
 
 PEER = Path(__file__).parent / "programs" / "peer.py"
 Background = Callable[[Callable[[], Any]], Any]
@@ -47,6 +49,27 @@ def test_an_answer_comes_back_acked(room: Room, ada: Agent, bob: Agent, in_backg
     assert room.receipt(answer.id).state == "acked"
     assert room.receipt(question.id).state == "answered"
     assert ada.poll() is None
+
+
+def test_an_answer_that_a_hint_told_of_is_taken_without_reading_the_question(
+    tmp_path: Path, clock: ManualClock, in_background: Background, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time stands still here: there is no safety look, which does read it."""
+    with open_room(f"sqlite:{tmp_path}/room", clock=clock) as room:
+        bob, paused, wait = room.agent("bob"), threading.Event(), room._desk.wait
+
+        def note_and_wait(*pause: Any) -> bool:
+            paused.set()
+            return wait(*pause)
+
+        monkeypatch.setattr(room._desk, "wait", note_and_wait)
+        asked = in_background(lambda: room.agent("ada").ask("bob", {}))
+        assert paused.wait(30)
+        question = bob.receive()
+        monkeypatch.setattr(room.store, "get", lambda _: pytest.fail("the question was read"))
+        question.reply({"a": 1})
+
+        assert asked.result().payload == {"a": 1}
 
 
 def test_receive_does_not_see_an_answer_that_is_waited_for(

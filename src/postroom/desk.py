@@ -19,7 +19,7 @@ from .hooks import Hooks
 from .limits import SenderLimit
 from .message import Draft, check
 from .platform import current_pid, this_process
-from .store import Claimed, Settled, Store, Swept, Ticket, Waiter, Want
+from .store import Claimed, Delivery, Settled, Store, Swept, Ticket, Waiter, Want
 
 #: Claims that are given back when the room closes: the newest so many. Older ones end with their lease.
 MAX_REMEMBERED: Final = 10_000
@@ -246,6 +246,18 @@ class Desk:
         if self.hooks:
             self.hooks.tell("after_claim", want=want, deliveries=claimed.deliveries)
         return claimed
+
+    def claim_answer(self, question: str, want: Want) -> Delivery | None:
+        """Take the answer to a question, if it can be had without reading the question; see `Store.claim_answer`."""
+        self.check_open()
+        if self.hooks:
+            self.hooks.tell("before_claim", want=want)
+        delivery = self.store.claim_answer(question, want)
+        deliveries = [] if delivery is None else [delivery]
+        self._remember(want, Claimed(deliveries, None))
+        if self.hooks:
+            self.hooks.tell("after_claim", want=want, deliveries=deliveries)
+        return delivery
 
     def settle(
         self,

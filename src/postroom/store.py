@@ -323,6 +323,14 @@ class Store(ABC):
         A ledger that is full (64 KiB) takes no more notes; it always takes changes of state.
         """
 
+    def claim_answer(self, question: str, want: Want) -> Delivery | None:
+        """Take the answer that is held for a question as `want` says, without reading the question first.
+
+        None when it is not there, or when this store cannot tell for less than reading the question costs.
+        """
+        del question, want
+        return None
+
     @abstractmethod
     def abandon(self, id: str) -> None:
         """The asker of this question no longer waits: its answer, come or to come, is ordinary mail."""

@@ -115,7 +115,7 @@ class SqliteStore(SqliteReading):
     # Putting
 
     def put(self, drafts: Sequence[Draft]) -> list[str]:
-        if len(drafts) == 1 and _is_plain(drafts[0]):
+        if len(drafts) == 1 and _is_plain(drafts[0], waiter=True):
             return self._put_one_plain(drafts[0])
         if all(map(_is_plain, drafts)):
             return self._put_plain(drafts)
@@ -125,10 +125,14 @@ class SqliteStore(SqliteReading):
             return self._put_all(drafts, moment)
 
     def _put_one_plain(self, draft: Draft) -> list[str]:
-        """The usual send: one statement, with nothing to read before it."""
+        """The usual send or question: one statement, with nothing to read before it."""
+        waiter = None
+        if draft.waiter is not None:
+            self._enrol(draft.waiter)
+            waiter = self._process_id(draft.waiter)
         moment = self._moment()
         hooks.reached("sqlite.begun")
-        ids = [self._insert(draft, moment, State.READY, draft.to_agent, None)]
+        ids = [self._insert(draft, moment, State.READY, draft.to_agent, waiter)]
         self._ring(moment)
         return ids
 
@@ -224,6 +228,11 @@ class SqliteStore(SqliteReading):
         if not claimed.deliveries and self._release_the_gone() is not None:
             claimed = self._claim_here(want)
         return claimed
+
+    def claim_answer(self, question: str, want: Want) -> Delivery | None:
+        with self._step() as moment:
+            rows = self._file.execute("claim_answer", (self._key(question), want.agent))
+            return self._take(rows[0], want, moment) if rows else None
 
     def _claim_here(self, want: Want) -> Claimed:
         if self._config.sync == "full" and not want.settle:
@@ -614,6 +623,6 @@ class SqliteStore(SqliteReading):
         self._file.close()
 
 
-def _is_plain(draft: Draft) -> bool:
-    """Whether nothing has to be read to store it."""
-    return not (draft.publish or draft.answer_to or draft.idempotency_key or draft.waiter)
+def _is_plain(draft: Draft, *, waiter: bool = False) -> bool:
+    """Whether nothing has to be read to store it. With `waiter` somebody may wait for its answer."""
+    return not (draft.publish or draft.answer_to or draft.idempotency_key or (draft.waiter and not waiter))

@@ -195,6 +195,9 @@ SELECT {columns} FROM mail
 WHERE key = ?1 AND (to_agent IS NULL OR to_agent = ?2)
     AND (state = 8 OR (state = 0 AND (expires IS NULL OR expires > ?3)))
 
+-- name: claim_answer
+SELECT {columns} FROM mail INDEXED BY answers WHERE answer_to = ?1 AND state = 8 AND (to_agent IS NULL OR to_agent = ?2) LIMIT 1
+
 -- name: take
 UPDATE mail SET state = 1, token = token + 1, change = tick(), wake_at = ?2, delivery_count = delivery_count + 1,
     last_delivered_ms = ?3, claimed_by = ?4, owner = ?5, waiter = CASE WHEN state <> 8 THEN waiter END, implied = 1

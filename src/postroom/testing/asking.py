@@ -43,6 +43,30 @@ class Asking(StoreBench):
 
         assert self.found(answer_to=question) == [answer]
 
+    def test_a_held_answer_is_claimed_by_its_question_or_left_as_it_is(self) -> None:
+        question = self.ask()
+        want = self.want("ada", settle=True)
+        assert self.store.claim_answer(question, want) is None
+        answer = self.reply(question)
+        self.reply(self.ask())
+        assert self.store.claim_answer(question, self.want("eve", settle=True)) is None
+
+        delivery = self.store.claim_answer(question, want)
+
+        if delivery is None:  # a store that cannot do so for less than reading the question costs
+            assert self.state(answer) is State.HELD
+        else:
+            assert (delivery.message.id, delivery.message.answer_to) == (answer, question)
+            assert self.state(answer) is State.ACKED
+            assert self.store.claim_answer(question, want) is None
+
+    def test_an_answer_that_is_ordinary_mail_is_not_claimed_by_its_question(self) -> None:
+        question = self.send()
+        answer = self.reply(question)
+
+        assert self.store.claim_answer(question, self.want("ada", settle=True)) is None
+        assert self.drain("ada") == [answer]
+
     def test_the_answer_to_a_message_that_nobody_waits_for_is_ordinary_mail(self) -> None:
         answer = self.reply(self.send())
 
