@@ -65,7 +65,10 @@ LAYERS = (
     ),
     ("running", ("evaluation", *POOL, "inference", *COORDINATOR)),
     ("language", ("lang",)),
-    ("doors", ("hook", "hook_gate", *MCP, "ringer", "install", "testing", "bench", *WEB, "cli", "__main__")),
+    (
+        "doors",
+        ("lean_start", "hook", "hook_gate", *MCP, "ringer", "install", "testing", "bench", *WEB, "cli", "__main__"),
+    ),
 )
 
 #: The modules of each store. They never import another store's, whatever their order.

@@ -11,15 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-# typing_extensions takes 12 ms to load, and msgspec asks for it only to know more kinds of types than a room has
-# (tests/test_hook.py holds the list of what is loaded).
-if "typing_extensions" not in sys.modules:
-    sys.modules["typing_extensions"] = None  # type: ignore[assignment]
-    import msgspec
-
-    del sys.modules["typing_extensions"]
-else:
-    import msgspec
+import msgspec
 
 from . import doorway, hosts, presence
 from .clock import SYSTEM
