@@ -153,7 +153,7 @@ class StdioSession:
 
 def _visitor(host: hosts.Host, session: str | None) -> doorway.Visitor:
     """The session that this server was started by."""
-    from postroom.hook import process_name
+    from postroom.platform import process_name
 
     if host.name != "claude-code":
         return doorway.Visitor(host.name, host.agent, session)
