@@ -80,7 +80,9 @@ def of_hook(said: str, given: Mapping[str, Any], environment: Mapping[str, str])
 
 
 def of_client(client: str, environment: Mapping[str, str]) -> Host | None:
-    """The program behind an MCP client, by its name or by what it puts into our environment."""
+    """The program behind an MCP client, by its name or by what it, or its entry for us, puts into our environment."""
+    if environment.get("POSTROOM_HOST") in HOSTS:
+        return HOSTS[environment["POSTROOM_HOST"]]
     if environment.get("CLAUDECODE") == "1":
         return HOSTS["claude-code"]
     if environment.get("GEMINI_CLI") == "1":
