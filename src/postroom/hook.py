@@ -193,6 +193,8 @@ def visitor_of(host: Host, given: Mapping[str, Any], environment: Mapping[str, s
     process = None
     if host.name == "claude-code" and environment.get("CLAUDE_PID", "").isdigit():
         process = process_name(int(environment["CLAUDE_PID"]))
+    elif host.is_parent:
+        process = process_name(os.getppid())  # a shell that stays in between ends with this hook, and frees the name
     attended = host.name != "claude-code" or _is_attended(environment)
     return doorway.Visitor(host.name, host.agent, session if isinstance(session, str) else None, process, attended)
 

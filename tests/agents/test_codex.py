@@ -107,9 +107,12 @@ def test_two_in_one_folder_are_two_agents(world: World, codex: Codex) -> None:
         assert any(f"FOR {own}." in text for text in texts)
         assert not any(f"FOR {other}." in text for text in texts)
 
-    first.kill()  # and the server that they share runs on
-    codex.start("hello from three")
+    time.sleep(3)  # the turns are over
+    first.kill()  # and the server that they share runs on, with its session, which nobody sees any more
     id = world.send("codex", "FOR three.")
+    time.sleep(3)
+    assert world.events(id) == ["stored"]
+    codex.start("hello from three")
     seen = world.model.wait_for("FOR three.")
     assert "hello from three" in seen.text
     world.until_acked([id])

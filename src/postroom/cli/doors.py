@@ -165,7 +165,8 @@ def _visitor(host: hosts.Host, session: str | None) -> doorway.Visitor:
 
     if not host.events:  # an editor: it is here for as long as this server, and another window has another
         return doorway.Visitor(host.name, host.agent, process=this_process())
-    if host.name != "claude-code":
+    if host.name == "codex":
         return doorway.Visitor(host.name, host.agent, session)
-    session = os.environ.get("CLAUDE_CODE_SESSION_ID") or None
+    if host.name == "claude-code":
+        session = os.environ.get("CLAUDE_CODE_SESSION_ID") or None
     return doorway.Visitor(host.name, host.agent, session, process_name(os.getppid()))

@@ -1,4 +1,4 @@
-"""Codex runs the sessions of all terminals in one server: each terminal is an agent of its own all the same.
+"""Each program is an agent of its own: also Codex, which runs the sessions of all its terminals in one server.
 
 The server and the terminals are real processes with Codex's name, in real terminals; only what they do is left out.
 """
@@ -225,3 +225,16 @@ def test_a_server_whose_terminals_cannot_be_seen_gives_the_newest_the_name(world
     assert "the agent codex " in world.hook("s1")
     assert "the agent codex " in world.hook("s2")
     assert sessions(room) == {"codex": "s2"}
+
+
+def test_two_programs_that_start_our_hooks_themselves_are_two_agents(
+    codex: Path, folder: Path, room: Room, opened: list[Terminal | Server]
+) -> None:
+    one, two = (Server(codex, folder, "gemini", GEMINI_SESSION_ID=session) for session in ("s1", "s2"))
+    opened += [one, two]
+
+    assert "the agent gemini " in one("s1")
+    assert "the agent gemini-2 " in two("s2")
+    one.close()
+    assert "the agent gemini-2 " in two("s3")  # another session of the same program
+    assert doorway.bound_to(room.desk, "gemini").keys() == {"gemini", "gemini-2"}
