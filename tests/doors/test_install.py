@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -251,6 +252,20 @@ def test_the_doctor_asks_the_program_itself(
     assert advice.startswith("`claude plugin validate --strict")
     (home / ".claude" / "skills" / "postroom" / ".mcp.json").unlink()
     assert "is missing" in door()[0][1]
+
+
+def test_what_the_server_lacks_is_said_at_once_and_by_the_doctor(
+    cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.ok("init")
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "mcp", None)  # as where it was not installed
+        assert "first: pip install 'postroom[mcp]'" in cli.ok("install", "cursor").out
+        checks = {check["check"]: check for check in cli("doctor", "--json").json["checks"]}
+    assert "first:" not in cli.ok("install", "cursor").out
+
+    door = checks["door cursor"]
+    assert (door["verdict"], door["advice"]) == ("fail", "pip install 'postroom[mcp]'")
 
 
 @pytest.mark.slow
