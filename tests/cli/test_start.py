@@ -83,7 +83,9 @@ def test_leaving_at_once_leaves_nothing_out(before: str, code: int, written: str
         f"import atexit, sys; {before}from postroom.lean_start import leave; sys.stdout.write('said')\n"
         "atexit.register(lambda: sys.stdout.write(', at the end'))\nif 't' in globals(): t.start()\nleave(3)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    environment = clean_environment()
+    environment.pop("PYTHONUNBUFFERED", None)  # with which there would be nothing left to write
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
 
     assert done.returncode == code
     assert done.stdout.startswith(written)

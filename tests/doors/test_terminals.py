@@ -161,6 +161,19 @@ def test_two_terminals_in_one_folder_are_two_agents(world: World, room: Room) ->
     assert sessions(room) == {"codex": "s1", "codex-2": "s2"}
 
 
+def test_a_terminal_that_has_a_session_is_not_given_to_another_though_it_was_typed_into_last(
+    world: World, room: Room
+) -> None:
+    one = world.terminal()
+    world.first_words("s1", one)
+    two = world.terminal()
+    two.typed(1_000_000)
+    said = world.hook("s2")
+
+    assert "the agent codex-2 " in said
+    assert sessions(room) == {"codex": "s1", "codex-2": "s2"}
+
+
 def test_when_a_terminal_is_closed_the_next_one_has_its_name_though_the_server_stays(world: World, room: Room) -> None:
     one, two = world.terminal(), world.terminal()
     world.first_words("s1", one)
