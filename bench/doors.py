@@ -144,10 +144,14 @@ def main() -> None:
             for name in ("ada", "bob"):
                 room.agent(name, transient=True)
         figures = starts(folder, args.runs)
+        ready: list[float] = []
+        for _ in range(args.runs + 1):
+            server = Server(folder)
+            ready.append(server.ready_ms)
+            server.close()
         server = Server(folder)
-        server.close()
-        server = Server(folder)  # the second start: everything has its bytecode
-        figures |= {"mcp_ready_ms": server.ready_ms, "mcp_mib": server.mib} | wakes(folder, server, args.runs)
+        ready_ms = statistics.median(ready[1:])  # by the second start everything has its bytecode
+        figures |= {"mcp_ready_ms": ready_ms, "mcp_mib": server.mib} | wakes(folder, server, args.runs)
         server.close()
     if args.json:
         print(json.dumps(figures))

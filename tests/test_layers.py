@@ -35,6 +35,7 @@ WEB = (
     *("web.guard", "web.lines", "web.hour", "web.follower", "web.reading", "web.views", "web.by_hand", "web.metrics"),
     *("web.hub", "web.streams", "web.app", "web.server", "web"),
 )
+HOOK = ("lean_start", "codex_terminals", "hook", "hook_gate")
 MCP = ("mcp_tools", "mcp_words", "mcp_desk", "mcp_guard", "mcp_server")
 NATS = (
     *("stores.nats_link", "stores.nats_wire", "stores.nats_entries", "stores.nats_tables", "stores.nats_following"),
@@ -65,7 +66,7 @@ LAYERS = (
     ),
     ("running", ("evaluation", *POOL, "inference", *COORDINATOR)),
     ("language", ("lang",)),
-    ("doors", ("hook", "hook_gate", *MCP, "ringer", "install", "testing", "bench", *WEB, "cli", "__main__")),
+    ("doors", (*HOOK, *MCP, "ringer", "install", "testing", "bench", *WEB, "cli", "__main__")),
 )
 
 #: The modules of each store. They never import another store's, whatever their order.

@@ -11,15 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-# typing_extensions takes 12 ms to load, and msgspec asks for it only to know more kinds of types than a room has
-# (tests/test_hook.py holds the list of what is loaded).
-if "typing_extensions" not in sys.modules:
-    sys.modules["typing_extensions"] = None  # type: ignore[assignment]
-    import msgspec
-
-    del sys.modules["typing_extensions"]
-else:
-    import msgspec
+import msgspec
 
 from . import doorway, hosts, presence
 from .clock import SYSTEM
@@ -27,6 +19,7 @@ from .config import AGENT_LEASE_S, RoomUrl, find_room, make_config, parse_url, r
 from .desk import Desk
 from .errors import PostroomError
 from .hosts import END, PROMPT, START, STOP, TOOL, WAKE, Host
+from .platform import process_name
 from .store import Ticket
 from .stores import open_store
 
@@ -86,7 +79,10 @@ class Visit:
     def answer(self) -> int:
         """Do what the event is for. Returns the exit status."""
         visitor = visitor_of(self._host, self._given, os.environ)
-        name = doorway.bind(self._desk, visitor, proved_name(self._desk, os.environ))
+        environment: Mapping[str, str] = os.environ
+        if self._host.name == "codex":
+            visitor, environment = self._in_codex(visitor)
+        name = doorway.bind(self._desk, visitor, proved_name(self._desk, environment))
         presence.enter(self._desk, name, transient=True)
         if self._event == END:
             if self._given.get("reason") not in ("clear", "resume"):
@@ -97,6 +93,12 @@ class Visit:
         if self._event == TOOL:
             self._see_to_held(name)
         return self._tell(name) if self._may_be_told() else 0
+
+    def _in_codex(self, visitor: doorway.Visitor) -> tuple[doorway.Visitor, Mapping[str, str]]:
+        from . import codex_terminals
+
+        place = codex_terminals.find(self._desk, visitor.session, self._event, self._given.get("cwd"))
+        return visitor._replace(process=place.process), place.environment
 
     def _may_be_told(self) -> bool:
         """Not a subagent, which does not speak for its session; nor a wake where nobody would be woken."""
@@ -191,16 +193,10 @@ def visitor_of(host: Host, given: Mapping[str, Any], environment: Mapping[str, s
     process = None
     if host.name == "claude-code" and environment.get("CLAUDE_PID", "").isdigit():
         process = process_name(int(environment["CLAUDE_PID"]))
+    elif host.is_parent:
+        process = process_name(os.getppid())  # a shell that stays in between ends with this hook, and frees the name
     attended = host.name != "claude-code" or _is_attended(environment)
     return doorway.Visitor(host.name, host.agent, session if isinstance(session, str) else None, process, attended)
-
-
-def process_name(pid: int) -> str | None:
-    """The name of another process, as `platform.this_process` makes it; None when it does not run."""
-    from .platform import host_id, process_started
-
-    started = process_started(pid)
-    return None if started is None else f"{host_id()}:{pid}:{started}"
 
 
 def proved_name(desk: Desk, environment: Mapping[str, str]) -> str | None:

@@ -20,6 +20,9 @@ def main(words: list[str]) -> int:
         given = sys.stdin.buffer.read(MAX_STDIN)
         if not may_have_room(given):
             return 0
+        from . import lean_start
+
+        lean_start.load_msgspec()
         from . import hook
     except Exception:  # noqa: BLE001  the host's work matters more than ours
         return 0

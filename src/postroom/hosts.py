@@ -17,6 +17,8 @@ class Host(NamedTuple):
     events: dict[str, str]
     #: How it wants to be told to go on instead of stopping.
     go_on: str = "block"
+    #: Whether the process of its session is the one that starts our hooks and our server.
+    is_parent: bool = False
 
 
 START, PROMPT, TOOL, STOP, WAKE, END = "start", "prompt", "tool", "stop", "wake", "end"
@@ -48,12 +50,14 @@ HOSTS: Final = {
                 "SessionEnd": END,
             },
             go_on="deny",
+            is_parent=True,
         ),
         Host(
             "opencode",
             "OpenCode",
             "opencode",
             {"start": START, "prompt": PROMPT, "tool": TOOL, "stop": STOP, "wake": WAKE, "end": END},
+            is_parent=True,
         ),
         Host("cursor", "Cursor", "cursor", {}),
         Host("vscode", "VS Code", "vscode", {}),
@@ -80,7 +84,9 @@ def of_hook(said: str, given: Mapping[str, Any], environment: Mapping[str, str])
 
 
 def of_client(client: str, environment: Mapping[str, str]) -> Host | None:
-    """The program behind an MCP client, by its name or by what it puts into our environment."""
+    """The program behind an MCP client, by its name or by what it, or its entry for us, puts into our environment."""
+    if environment.get("POSTROOM_HOST") in HOSTS:
+        return HOSTS[environment["POSTROOM_HOST"]]
     if environment.get("CLAUDECODE") == "1":
         return HOSTS["claude-code"]
     if environment.get("GEMINI_CLI") == "1":

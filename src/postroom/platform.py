@@ -108,6 +108,12 @@ def this_process() -> str:
     return _this[1]
 
 
+def process_name(pid: int) -> str | None:
+    """The name of another process, as `this_process` makes it; None when it does not run."""
+    started = process_started(pid)
+    return None if started is None else f"{host_id()}:{pid}:{started}"
+
+
 def process_alive(name: str) -> bool | None:
     """Whether the process of that name still runs; None when that cannot be seen from here (another host)."""
     if name == this_process():

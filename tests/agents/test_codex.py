@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 
@@ -15,38 +16,58 @@ from . import programs
 from .conftest import World, check_story
 from .programs import Terminal
 
-FREE = ["--dangerously-bypass-hook-trust", "--dangerously-bypass-approvals-and-sandbox"]
+#: The hooks are trusted as a user does it. The flag that spares one the question also keeps the session out of the server that
+#: all terminals share, and a session by itself looks into its queue only every 10 s.
+FREE = ["--dangerously-bypass-approvals-and-sandbox"]
 
 
 class Codex:
-    """Codex in a terminal, which may be killed and started again."""
+    """Codex in terminals, which may be killed and started again."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        folder = world.home / ".codex"
-        folder.mkdir()
-        (folder / "config.toml").write_text(programs.codex_settings(world.model.port, world.project), encoding="utf-8")
+        self._folder = world.home / ".codex"
+        self._folder.mkdir()
+        settings = programs.codex_settings(world.model.port, world.project)
+        (self._folder / "config.toml").write_text(settings, encoding="utf-8")
         world.postroom("install", "codex")
         path = f"{programs.CODEX.parent}:{programs.environment(world.home)['PATH']}"
         self.environment = programs.environment(world.home, MOCK_KEY="x") | {"PATH": path}
-        self.terminal: Terminal | None = None
+        self.terminals: list[Terminal] = []
+        self._is_trusted = False
 
     def start(self, prompt: str = "hello") -> Terminal:
         """Start it and say something: a session begins with its first turn."""
         since = len(self.world.model.log)
-        self.terminal = Terminal([str(programs.CODEX), *FREE], self.world.project, self.environment)
-        time.sleep(4)
-        self.terminal.type(prompt)
+        terminal = Terminal([str(programs.CODEX), *FREE], self.world.project, self.environment)
+        self.terminals.append(terminal)
+        before = 0
+        if not self._is_trusted:
+            terminal.wait_for("Trust all")
+            time.sleep(0.5)
+            before = len(terminal.written)
+            terminal.type("2")
+            terminal.wait_for("\u203a 2. Trust all", since=before)  # chosen
+            terminal.type("\r")
+            self._is_trusted = True
+        terminal.wait_for("for shortcuts", since=before)
+        time.sleep(2)
+        terminal.type(prompt)
         time.sleep(1)
-        self.terminal.type("\r")
+        terminal.type("\r")
         self.world.model.wait_for(prompt, 60, since=since)
-        return self.terminal
+        return terminal
 
     def kill(self) -> None:
-        if self.terminal is not None:
-            self.terminal.close()
-            self.terminal = None
+        """End the terminals, and the server that they share."""
+        for terminal in self.terminals:
+            terminal.close()
+        self.terminals = []
         programs.end_all(self.world.home)
+
+    def clean(self) -> None:
+        """It has put a copy of itself into its home, of 440 MB."""
+        shutil.rmtree(self._folder / "packages", ignore_errors=True)
 
 
 @pytest.fixture
@@ -54,19 +75,47 @@ def codex(world: World) -> Iterator[Codex]:
     codex = Codex(world)
     yield codex
     codex.kill()
+    codex.clean()
 
 
 def test_an_idle_session_is_woken_through_its_queue(world: World, codex: Codex) -> None:
     codex.start()
-    time.sleep(3)
-    since, sent_s = len(world.model.log), time.time()
-    id = world.send("codex", "MARK-1")
-    seen = world.model.wait_for("MARK-1", since=since)
-    world.until_acked([id])
+    took: list[float] = []
+    for number in range(3):
+        time.sleep(4)  # idle, as at a desk where nobody sits
+        since, sent_s = len(world.model.log), time.time()
+        id = world.send("codex", f"MARK-{number}")
+        took.append(world.model.wait_for(f"MARK-{number}", since=since).time_s - sent_s)
+        world.until_acked([id])
+        assert world.events(id) == ["stored", "notified", "claimed", "notified", "shown", "acked"]
+        assert world.room.receipt(id).events[1].detail == "codex queue"
 
-    print(f"from send to the model's context: {seen.time_s - sent_s:.2f} s")
-    assert world.events(id) == ["stored", "notified", "claimed", "notified", "shown", "acked"]
-    assert world.room.receipt(id).events[1].detail == "codex queue"
+    print("from send to the model's context:", ", ".join(f"{each:.2f} s" for each in took))
+    assert min(took) < 2
+
+
+def test_two_in_one_folder_are_two_agents(world: World, codex: Codex) -> None:
+    first = codex.start("hello from one")
+    codex.start("hello from two")
+    names = ("codex", "codex-2")
+    bound = [(doorway.look(world.room.desk, name) or {}).get("session") for name in names]
+    assert len({*bound, None}) == 3  # two sessions, and each has a name
+
+    world.until_acked([world.send(name, f"FOR {name}.") for name in names])
+    for prompt, own, other in (("from one", *names), ("from two", *names[::-1])):
+        texts = [seen.text for seen in world.model.log if f"hello {prompt}" in seen.text]
+        assert any(f"FOR {own}." in text for text in texts)
+        assert not any(f"FOR {other}." in text for text in texts)
+
+    time.sleep(3)  # the turns are over
+    first.kill()  # and the server that they share runs on, with its session, which nobody sees any more
+    id = world.send("codex", "FOR three.")
+    time.sleep(3)
+    assert world.events(id) == ["stored"]
+    codex.start("hello from three")
+    seen = world.model.wait_for("FOR three.")
+    assert "hello from three" in seen.text
+    world.until_acked([id])
 
 
 def test_mail_is_told_between_two_tool_calls(world: World, codex: Codex) -> None:

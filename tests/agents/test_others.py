@@ -6,6 +6,7 @@ import json
 import subprocess
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from postroom import doorway
@@ -47,6 +48,21 @@ def test_gemini_is_told_of_mail_and_reads_it(world: World) -> None:
     world.model.wait_for("BEFORE-IT-RAN", 1)
     world.until_acked([before], 1)
     assert "shown" in world.events(before)
+
+
+def test_two_gemini_programs_are_two_agents(world: World) -> None:
+    with_gemini(world)
+    words = ["--skip-trust", "-y", "-o", "json", "-p"]
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(gemini, world, *words, "WORK 40")
+        world.until(lambda: "gemini" in doorway.bound_to(world.room.desk, "gemini"), what="the first one's name")
+        world.room.agent("gemini-2", transient=True)
+        id = world.send("gemini-2", "FOR-THE-SECOND")
+        second = gemini(world, *words, "WORK 2")
+        world.until_acked([id], 5)
+        assert not first.done()
+    assert (first.result().returncode, second.returncode) == (0, 0)
+    assert world.room.receipt(id).events[-1].agent == "gemini-2"
 
 
 def opencode_home(world: World) -> None:

@@ -57,6 +57,7 @@ def test_a_claude_code_and_a_codex_talk_through_a_room(world: World) -> None:
     finally:
         claude.kill()
         codex.kill()
+        codex.clean()
 
     assert any("mcp__plugin_postroom_mail__" in turn.text for turn in seen.turns if turn.role == "call") or seen.tools
     (answer,) = answered

@@ -13,14 +13,13 @@ from .support import Cli, clean_environment, command
 
 #: Everything of ours that `postroom send` loads. A line more is a millisecond more of every hook: is it worth that?
 OURS = """
-    agent asking bells causes clock config desk errors fence hooks inbox limits message opening platform presence
+    agent asking bells causes clock config desk errors fence hooks inbox lean_start limits message opening platform presence
     receipts received
     retry room states store upkeep
     cli cli.call cli.commands cli.exits cli.mail cli.options cli.show
     stores stores.sqlite stores.sqlite_file stores.sqlite_log stores.sqlite_reading stores.sqlite_rows
 """.split()
-#: typing_extensions comes with msgspec where it is installed.
-THIRD_PARTY = {"apsw", "msgspec", "typing_extensions"}
+THIRD_PARTY = {"apsw", "msgspec"}
 #: Parts of the standard library that cost a millisecond or more, and that sending needs nothing of.
 TOO_DEAR = """
     asyncio bz2 concurrent difflib email hmac http json logging lzma multiprocessing secrets shutil signal subprocess
@@ -70,3 +69,37 @@ def test_sending_takes_less_than_a_tenth_of_a_second(cli: Cli, tmp_path: Path) -
     took_ms = [cpu_ms_of(send, tmp_path) for _ in range(20)]
 
     assert min(took_ms) < MAX_CPU_MS, took_ms
+
+
+@pytest.mark.parametrize(
+    ("before", "code", "written"),
+    [
+        ("", 3, "said, at the end"),
+        ("import threading; t = threading.Thread(target=lambda: print(', by a thread')); ", 3, "said"),
+    ],
+)
+def test_leaving_at_once_leaves_nothing_out(before: str, code: int, written: str) -> None:
+    program = (
+        f"import atexit, sys; {before}from postroom.lean_start import leave; sys.stdout.write('said')\n"
+        "atexit.register(lambda: sys.stdout.write(', at the end'))\nif 't' in globals(): t.start()\nleave(3)"
+    )
+    environment = clean_environment()
+    environment.pop("PYTHONUNBUFFERED", None)  # with which there would be nothing left to write
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+
+    assert done.returncode == code
+    assert done.stdout.startswith(written)
+    assert done.stdout.endswith(", at the end")
+    assert ("by a thread" in done.stdout) == bool(before)
+    assert done.stderr == ""
+
+
+def test_who_cannot_be_written_to_is_told_as_ever(cli: Cli) -> None:
+    """The process does not leave before what it wrote has arrived: a full disk is not a success."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command("--help"), env=clean_environment(), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+
+    assert done.returncode != 0
+    assert "No space left" in done.stderr

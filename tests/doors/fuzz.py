@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 from .served import envelope
@@ -66,6 +67,6 @@ def _spoil(chance: random.Random, request: dict[str, Any]) -> None:
         return
     name = chance.choice(list(place))
     if chance.random() < 0.5:
-        place[name] = chance.choice(_VALUES)
+        place[name] = deepcopy(chance.choice(_VALUES))  # it may be spoiled next, and even be put into itself
     else:
         del place[name]

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow  # processes of their own
 
 #: Everything of ours that a hook loads; a line more is a millisecond more of every step that an agent takes.
 OURS = """
-    bells clock config desk doorway errors fence hook hook_gate hooks hosts limits message platform presence states store
+    bells clock config desk doorway errors fence hook hook_gate hooks hosts lean_start limits message platform presence states store
     cli cli.commands cli.exits
     stores stores.sqlite stores.sqlite_file stores.sqlite_log stores.sqlite_reading stores.sqlite_rows
 """.split()
@@ -320,7 +320,9 @@ def test_where_there_is_no_room_next_to_nothing_is_loaded(claude: Session, tmp_p
     )
     ours = {name for name in done.stdout.split() if name.startswith("postroom.")}
 
-    assert ours == {f"postroom.{name}" for name in ("cli", "cli.commands", "cli.exits", "errors", "hook_gate")}
+    assert ours == {
+        f"postroom.{name}" for name in ("cli", "cli.commands", "cli.exits", "errors", "hook_gate", "lean_start")
+    }
     assert "msgspec" not in done.stdout.split()
 
 

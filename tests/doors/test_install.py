@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import random
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.support import Cli
+from mcp.client import Client
+from mcp.client.stdio import StdioServerParameters
+from tests.cli.support import Cli, clean_environment
+from tests.in_loop import run
 
 from postroom.hosts import HOSTS
 from postroom.install import jsonc, texts
+from postroom.opening import open_room
 
 from .test_tools import most_tokens
 
@@ -247,3 +252,50 @@ def test_the_doctor_asks_the_program_itself(
     assert advice.startswith("`claude plugin validate --strict")
     (home / ".claude" / "skills" / "postroom" / ".mcp.json").unlink()
     assert "is missing" in door()[0][1]
+
+
+def test_what_the_server_lacks_is_said_at_once_and_by_the_doctor(
+    cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.ok("init")
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "mcp", None)  # as where it was not installed
+        assert "first: pip install 'postroom[mcp]'" in cli.ok("install", "cursor").out
+        checks = {check["check"]: check for check in cli("doctor", "--json").json["checks"]}
+    assert "first:" not in cli.ok("install", "cursor").out
+
+    door = checks["door cursor"]
+    assert (door["verdict"], door["advice"]) == ("fail", "pip install 'postroom[mcp]'")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scope", ["user", "project"])
+@pytest.mark.parametrize("host", ["cursor", "vscode", "windsurf"])
+def test_an_editors_entry_starts_a_server_that_knows_its_name_and_its_room(
+    cli: Cli, home: Path, tmp_path: Path, host: str, scope: str
+) -> None:
+    """The editors are not here to be tried, so what they document is done by hand: their entry is read, and run."""
+    project = tmp_path / "a project"
+    project.mkdir()
+    open_room(f"sqlite:{project}/.postroom").close()
+    made = cli.json("install", host, "--scope", scope, "--project", str(project))["changes"]
+    (path,) = [Path(change["path"]) for change in made if change["path"].endswith(".json")]
+    root = "servers" if host == "vscode" else "mcpServers"
+    entry = json.loads(path.read_text(encoding="utf-8"))[root]["postroom"]
+    environment = {name: value.replace("${workspaceFolder}", str(project)) for name, value in entry["env"].items()}
+    server = StdioServerParameters(
+        command=entry["command"],
+        args=entry["args"],
+        env=clean_environment(HOME=str(home), **environment),
+        cwd=project if host == "windsurf" else home,  # Devin's agent runs where it was started
+    )
+
+    async def main() -> None:
+        async with Client(server) as one, Client(server) as two:
+            for number, client in enumerate((one, two)):
+                sent = await client.call_tool("send", {"to": "ada", "body": str(number), "new": True})
+                assert not sent.is_error, sent.content
+
+    run(main())
+    with open_room(f"sqlite:{project}/.postroom") as room:
+        assert sorted(message.from_agent for message in room.peek()) == [host, f"{host}-2"]

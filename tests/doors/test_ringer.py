@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests.in_loop import run
 
 from postroom import aio, doorway, ringer
 from postroom.message import Message
+from postroom.platform import host_id, this_process
 
 pytestmark = pytest.mark.slow
 
@@ -88,6 +90,24 @@ def test_what_is_read_before_the_ring_is_not_rung_for(url: str) -> None:
             assert await room.agent("claude", transient=True).poll() is not None  # within the settling time
             await asyncio.sleep(4 * ringer.SETTLE_S)
             assert bell.rings == []
+            ringing.cancel()
+            await asyncio.gather(ringing, return_exceptions=True)
+
+    run(main())
+
+
+def test_a_session_whose_terminal_is_gone_is_not_woken(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            bell = Bell(hears=True)
+            gone = CLAUDE._replace(process=f"{host_id()}:{os.getpid()}:1")  # an earlier process of the same number
+            await room.call(lambda inner: doorway.bind(inner.desk, gone))
+            ringing = asyncio.create_task(ringer.ring_for(room, "claude-code", bell))
+            await room.agent("ada").send("claude", {"text": "x"})
+            await asyncio.sleep(4 * ringer.SETTLE_S)
+            assert bell.rings == []
+            await room.call(lambda inner: doorway.bind(inner.desk, CLAUDE._replace(process=this_process())))
+            await settle(lambda: bell.rings == [["x"]])
             ringing.cancel()
             await asyncio.gather(ringing, return_exceptions=True)
 

@@ -11,11 +11,18 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
+from postroom import lean_start
 from postroom.errors import PostroomError
 
 from . import exits
 from .commands import COMMANDS, GROUPS
+
+
+def program() -> NoReturn:
+    """The whole of the process `postroom`."""
+    lean_start.leave(main())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,6 +70,7 @@ def _dispatch(words: list[str]) -> int:
     if name not in COMMANDS:
         raise exits.UsageError(f"there is no command {name!r}{_near(name)}; `postroom --help` lists them all")
     # argparse costs 9 ms, so even it waits until a command is known
+    lean_start.load_msgspec()
     running = importlib.import_module("postroom.cli.call")
     code: int = running.run(name, before + after)
     return code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,14 @@ from .checks import FAIL, OK, WARN, Check
 
 #: A program gets this long to say what it thinks of our door, in seconds.
 PATIENCE_S: Final = 30.0
+
+NO_TOOLS: Final = "the server with the tools cannot start: the package mcp is missing"
+MORE_PACKAGES: Final = "pip install 'postroom[mcp]'"
+
+
+def has_tools() -> bool:
+    """Whether the server that we installed can start."""
+    return all(find_spec(name) is not None for name in ("mcp", "uvicorn"))
 
 
 class Judge:
@@ -70,6 +79,8 @@ def _door(wish: plans.Wish) -> Check:
     broken = _command_problem(wish)
     if broken:
         return Check(name, FAIL, broken, again)
+    if not has_tools():
+        return Check(name, FAIL, NO_TOOLS, MORE_PACKAGES)
     judge = JUDGES.get(wish.host)
     program = shutil.which(judge.program) if judge is not None else None
     if judge is None or program is None:

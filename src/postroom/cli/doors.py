@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postroom import aio, doorway, hosts
@@ -74,11 +75,18 @@ def mcp(call: Call) -> int:
 
 def _opener(named: str | None) -> Any:
     async def open_room() -> aio.Room:
-        if named is None and find_room() is None:
+        address = named or find_room(_project())
+        if address is None:
             raise RoomNotFound("there is no room here yet; make one with `postroom init` and try again")
-        return await aio.open(named, create=False)
+        return await aio.open(address, create=False)
 
     return open_room
+
+
+def _project() -> Path | None:
+    """The folder that an editor works in, where its entry for us names it; None: where this process was started."""
+    said = os.environ.get("POSTROOM_PROJECT", "")
+    return Path(said) if os.path.isdir(said) else None
 
 
 def _must_be_proved(call: Call) -> None:
@@ -153,9 +161,12 @@ class StdioSession:
 
 def _visitor(host: hosts.Host, session: str | None) -> doorway.Visitor:
     """The session that this server was started by."""
-    from postroom.hook import process_name
+    from postroom.platform import process_name, this_process
 
-    if host.name != "claude-code":
+    if not host.events:  # an editor: it is here for as long as this server, and another window has another
+        return doorway.Visitor(host.name, host.agent, process=this_process())
+    if host.name == "codex":
         return doorway.Visitor(host.name, host.agent, session)
-    session = os.environ.get("CLAUDE_CODE_SESSION_ID") or None
+    if host.name == "claude-code":
+        session = os.environ.get("CLAUDE_CODE_SESSION_ID") or None
     return doorway.Visitor(host.name, host.agent, session, process_name(os.getppid()))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from postroom.hosts import HOSTS
 from postroom.install import plans, work
 
-from . import exits, show
+from . import door_checks, exits, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,5 +83,7 @@ def _do(
         show.write(f"{'removed' if change.after is None else 'wrote  '} {show.visible(str(change.path))}")
     show.write(f"postroom is {done} for {HOSTS[wish.host].title}" + ("" if changes else " already"))
     if done == "installed":
+        if not door_checks.has_tools():
+            show.write(f"first: {door_checks.MORE_PACKAGES} ({door_checks.NO_TOOLS})")
         show.write(f"next: {NEXT[wish.host]}")
     return exits.DONE

@@ -22,6 +22,10 @@ PROJECT: Final = "project"
 SCOPES: Final = (USER, PROJECT)
 #: Where each program is set up unless told otherwise.
 DEFAULT_SCOPE: Final = {"vscode": PROJECT}
+#: Programs without hooks: their server alone says that they are there.
+EDITORS: Final = ("cursor", "vscode", "windsurf")
+#: Those of them that put the project's folder where its name stands.
+EXPANDING: Final = ("cursor", "vscode")
 
 
 class Own(NamedTuple):
@@ -75,7 +79,13 @@ class Wish(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
-        return {"POSTROOM_AGENT": self.agent} if self.agent else {}
+        """What our server is told by its entry. An editor starts it somewhere, and does not say in it which editor it is."""
+        told = {"POSTROOM_AGENT": self.agent} if self.agent else {}
+        if self.host in EDITORS:
+            told["POSTROOM_HOST"] = self.host
+        if self.host in EXPANDING:
+            told["POSTROOM_PROJECT"] = "${workspaceFolder}"
+        return told
 
     def server(self, **more: Any) -> dict[str, Any]:
         """The usual entry of an MCP server."""
@@ -219,7 +229,8 @@ def _agents_page(wish: Wish) -> Block:
 
 
 def _vscode(wish: Wish) -> list[Step]:
-    user = _config(wish) / "Code" / "User" / "mcp.json"
+    data = wish.home / "Library" / "Application Support" if sys.platform == "darwin" else _config(wish)
+    user = data / "Code" / "User" / "mcp.json"
     settings = user if wish.scope == USER else wish.project / ".vscode" / "mcp.json"
     steps: list[Step] = [Entry(settings, ("servers", "postroom"), wish.server(type="stdio"))]
     return [*steps, *([_agents_page(wish)] if wish.scope == PROJECT else []), _skill(wish)]
