@@ -11,6 +11,7 @@ async function read(response) {
     const error = new Error(data?.error?.message ?? `the server answered ${response.status}`);
     error.status = response.status;
     error.code = data?.error?.code;
+    error.type = data?.error?.type;
     throw error;
   }
   return data;
