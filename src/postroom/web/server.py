@@ -105,7 +105,9 @@ class _Impatient(H11Protocol):
         super().connection_lost(exc)
 
     def _watch(self) -> None:
-        if not getattr(self.cycle, "response_complete", True):  # a request is under way; before the first there is no cycle
+        if not getattr(
+            self.cycle, "response_complete", True
+        ):  # a request is under way; before the first there is no cycle
             self._stop_watch()
         elif self._late is None:
             self._late = self.loop.call_later(HEAD_S, self.transport.abort)
