@@ -61,7 +61,7 @@ def serving(room: Room, rates: Rates | None = UNLIMITED, at: Site | None = None)
         yield site
     finally:
         ends[0]()
-        thread.join(60)
+        thread.join(PATIENCE_MS / 1000)
         assert not thread.is_alive(), "the server did not end"
 
 

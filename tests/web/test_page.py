@@ -453,12 +453,65 @@ def test_a_page_whose_server_was_away_goes_on_without_a_gap(browser: Any, tmp_pa
             first = ada.send("bob", {"n": 1})
             row(page, first)
         page.wait_for_selector('#live[data-how="lost"]')
+        assert "goes on by itself" in page.locator("#notice").inner_text()
         missed = ada.send("bob", {"n": 2})
         with serving(room, at=site):
             page.wait_for_selector('#live[data-how="live"]')
             row(page, missed)
             row(page, ada.send("bob", {"n": 3}))
+            assert page.locator("#notice").is_hidden()
     context.close()
+
+
+def test_a_page_whose_key_is_no_longer_right_says_so_and_tries_no_more(browser: Any, tmp_path: Path) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    with postroom.open(f"sqlite:{tmp_path}/room") as room:
+        with serving(room) as site:
+            page.goto(site.address)
+            page.wait_for_selector('#live[data-how="live"]')
+        with serving(room, at=site._replace(token="another")):
+            page.wait_for_selector('#live[data-how="shut"]')
+            assert "Open the address" in page.locator("#notice").inner_text()
+    context.close()
+
+
+def test_what_cannot_be_had_while_the_server_is_away_is_told_and_breaks_nothing(browser: Any, tmp_path: Path) -> None:
+    context, faults = browser.new_context(), []
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    with postroom.open(f"sqlite:{tmp_path}/room") as room:
+        with serving(room) as site:
+            room.agent("ada").send("bob", {"n": 1})
+            page.goto(site.address)
+            page.locator(".row[data-id]").wait_for()
+        page.wait_for_selector('#live[data-how="lost"]')
+        page.locator("#t-slider").fill("10")
+        page.locator("#toasts .bad", has_text="cannot be reached").wait_for()
+    context.close()
+    assert faults == []
+
+
+def test_of_many_lanes_an_arrow_beside_what_is_seen_is_pointed_at_and_comes_into_view(
+    sqlite_room: Room, open_page: Open
+) -> None:
+    ada = sqlite_room.agent("ada")
+    for number in range(40):
+        ada.send(f"agent-with-a-long-name-{number}", {"n": number})
+    far = sqlite_room.agent("agent-with-a-long-name-38").send("agent-with-a-long-name-39", {"text": "far away"})
+    page = open_page()
+    label = row(page, far).locator(".label.off-right")
+    label.wait_for()
+    box = label.bounding_box()
+    assert box["x"] + box["width"] <= 1280
+    assert len(set(page.locator(".lane b").all_inner_texts())) == 41  # cut, and still told apart
+
+    row(page, far).click(position={"x": 20, "y": 18})
+    row(page, far).locator(".label:not(.off-right)").wait_for()
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.querySelector('#scroll').scrollLeft") > 1000
 
 
 def test_many_messages_need_few_rows(sqlite_room: Room, open_page: Open) -> None:

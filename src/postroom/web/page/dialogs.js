@@ -58,7 +58,7 @@ export async function compose(about, to = "") {
     [
       el("p.soft", null, nameWords(about)),
       el("div.pair", null, el("label", null, "To", (() => {
-        const input = el("input", { name: "to", value: to, placeholder: "an agent; empty for whoever is free", autocomplete: "off" });
+        const input = el("input", { name: "to", value: to, placeholder: "empty: whoever is free", autocomplete: "off" });
         input.setAttribute("list", "names");
         return input;
       })()), el("label", null, "Channel", el("input", { name: "channel", value: "general", required: true, autocomplete: "off" }))),

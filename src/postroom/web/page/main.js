@@ -60,6 +60,7 @@ class Page {
     const button = byId("who");
     button.hidden = name !== null && !tokens;
     button.classList.toggle("alarm", name === null);
+    button.setAttribute("aria-label", name === null ? "Who are you?" : `You are ${plain(name)}`);
     set(button.lastElementChild, name === null ? "Who are you?" : `${plain(name)}${human ? "" : " (agent)"}`);
   }
 
@@ -124,10 +125,7 @@ class Page {
 
   lost(error) {
     this.say("lost");
-    if (error.status === 401) {
-      toast("This page's key is no longer right. Open the address that `postroom web` printed.", true);
-      return;
-    }
+    if (error.status === 401) return this.say("shut"); // trying again would not help
     clearTimeout(this.again);
     this.again = setTimeout(() => this.join(), 1500);
   }
@@ -156,13 +154,17 @@ class Page {
       byId("totals").replaceChildren(
         ...totals.map(([state, n]) => el(`span.look-${state}`, { title: `${state}: ${n}` }, icon(state), el("b", null, count(n)), state)),
       );
-      set(byId("dead-count"), pulse.states.dead ? count(pulse.states.dead) : "");
+      const dead = pulse.states.dead ?? 0;
+      set(byId("dead-count"), dead > 999 ? `${Math.floor(dead / 1000)}k` : dead ? String(dead) : "");
     }
   }
 
   say(how) {
     byId("live").dataset.how = how;
-    set(byId("live").lastElementChild, { live: "live", past: "in the past", lost: "reconnecting" }[how] ?? how);
+    set(byId("live").lastElementChild, { live: "live", past: "in the past", lost: "reconnecting", shut: "closed" }[how] ?? how);
+    const words = { lost: "The server does not answer. What you see is as it was; this page goes on by itself when it is back.", shut: "The server was started anew, and its key is another. Open the address that `postroom web` printed." }[how];
+    byId("notice").hidden = !words;
+    if (words) set(byId("notice"), words);
   }
 
   // Going about
@@ -234,4 +236,19 @@ async function begin() {
   page.turn();
 }
 
-begin().catch((error) => toast(error.message, true));
+// what a button or the slider asked for and did not get is told; anything else is a fault of the page, and stays one
+addEventListener("unhandledrejection", (event) => {
+  if (event.reason?.status === undefined) return;
+  event.preventDefault();
+  toast(event.reason.message, true);
+});
+
+function start() {
+  begin().catch((error) => {
+    if (error.status === undefined) throw error;
+    toast(error.message, true);
+    if (error.status !== 401) setTimeout(start, 3000);
+  });
+}
+
+start();

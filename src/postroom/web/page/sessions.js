@@ -88,7 +88,7 @@ export class Sessions {
     keyed(this.pools, pools, (pool) => pool.id, (pool) => this.pool(pool), (section, pool) => {
       const p = section.parts;
       setSaid(p.name, pool.name);
-      setSaid(p.evaluator, pool.evaluator === pool.name ? "" : pool.evaluator);
+      setSaid(p.evaluator, pool.evaluator === pool.name ? "" : `${pool.evaluator} · `);
       const restarts = pool.workers.reduce((sum, worker) => sum + worker.restarts, 0);
       set(p.about, `${pool.workers.length + pool.more} workers · ${restarts} restart${restarts === 1 ? "" : "s"} · for ${span(moment - pool.since_ms)}`);
       p.failure.hidden = pool.failure === null;
@@ -101,7 +101,7 @@ export class Sessions {
 
   pool() {
     const p = { name: el("span"), evaluator: el("small.soft"), about: el("small.soft"), failure: el("div.card.failure", { role: "alert" }), rows: el("tbody"), more: el("p.faint") };
-    const section = el("section.pool", null, el("h2", null, "Pool ", p.name), el("p", null, p.evaluator, " ", p.about), p.failure,
+    const section = el("section.pool", null, el("h2", null, "Pool ", p.name), el("p", null, p.evaluator, p.about), p.failure,
       table([["worker"], ["state"], ["process"], ["restarts", "num"], ["done", "num"], ["failed", "num"], ["in hand", "num"], ["last end that nobody asked for"]], p.rows), p.more);
     section.parts = p;
     return section;
