@@ -185,7 +185,7 @@ def judges(room: Room) -> Iterator[postroom.WorkerPool]:
         pid = pool.workers["editor"].pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        assert back.wait(60)
+        assert back.wait(300)
         yield pool
 
 

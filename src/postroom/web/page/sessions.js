@@ -78,7 +78,7 @@ export class Sessions {
     this.decisions.replaceChildren(
       el("h2", null, "Decisions"),
       table([["decided"], ["message"], ["by"], ["may answer"], ["the others"]],
-        el("tbody", null, ...decisions.map((d) => el("tr", null, el("td.num", null, clock(d.time_ms)), el("td.mono", { said: d.message_id }), el("td", { said: String(d.trigger ?? "") }), el("td", { said: (d.granted ?? []).join(", ") || "nobody" }), el("td.soft", { said: others(d) }))))),
+        el("tbody", null, ...decisions.map((d) => el("tr", null, el("td.num", null, clock(d.time_ms)), el("td.mono", { said: d.message_id }), el("td", { said: String(d.trigger ?? "").replaceAll("_", " ") }), el("td", { said: (d.granted ?? []).join(", ") || "nobody" }), el("td.soft", { said: others(d) }))))),
     );
   }
 
