@@ -50,7 +50,7 @@ ROOM = (
 )
 POOL = (
     *("frames", "supervisor", "pool_loop", "pool_line", "pool_request", "pool_figures", "pool_process"),
-    *("pool_life", "pool_worker", "pool_serving", "pool"),
+    *("pool_life", "pool_worker", "pool_serving", "pool_report", "pool"),
 )
 
 COORDINATOR = ("coordinate", "decisions", "coordinator")

@@ -106,6 +106,8 @@ class Coordinator:
         self._decisions: Decisions = LocalDecisions() if room is None else RoomDecisions(room, self.clock)
         self._late = _LateWriter(self._decisions)
         self._lock = threading.Lock()
+        if room is not None and (report_to := getattr(pool, "report_to", None)) is not None:
+            report_to(room)  # whoever looks at the room sees who is to decide; a pool need not have it
         self._spoken: dict[str, float] = {}
         self._times: dict[str, deque[float]] = {}
 

@@ -30,6 +30,7 @@ from .pool_worker import EVALUATE_TIMEOUT_S, EVENTS, Plan, PoolWorker
 from .supervisor import Recycling, RestartPolicy
 
 if TYPE_CHECKING:
+    from .pool_report import Report
     from .pool_serving import Answering, Following
     from .room import Room
 
@@ -98,6 +99,7 @@ class WorkerPool:
         self._closed = False
         self._known: dict[str, dict[str, Request]] = {}  # evaluated before anybody asked (`follow`)
         self._services: list[Answering | Following] = []
+        self._reports: list[Report] = []  # to the rooms that it works in
         self._pid = current_pid()
         self._loop = pool_loop.enter()
         try:
@@ -151,6 +153,7 @@ class WorkerPool:
             with self._lock:
                 self._check_open()
                 self._workers.update(made)
+            self._tell_rooms()
         except BaseException:
             _end_all(made.values())
             raise
@@ -173,6 +176,11 @@ class WorkerPool:
     def stats(self) -> dict[str, dict[str, Any]]:
         """What each worker did and how it is, as plain data."""
         return {name: worker.stats() for name, worker in self._workers.items()}
+
+    @property
+    def evaluator(self) -> str:
+        """What its workers run: "module:function"."""
+        return self._plan.evaluator
 
     # Asking
 
@@ -302,6 +310,7 @@ class WorkerPool:
 
         serving = Answering(self, room, agent, channels, timeout_s, lease_s, answer, stop)
         with self._running(serving):
+            self.report_to(room, agent)
             serving.run()
 
     def follow(
@@ -316,9 +325,29 @@ class WorkerPool:
 
         self._check_open()
         following = Following(self, room, channels, timeout_s, keep)
+        self.report_to(room)
         self._services.append(following)
         following.start()
         return following
+
+    def report_to(self, room: Room, name: str | None = None) -> None:
+        """Let a room know of its workers, their states and restarts, until the pool ends or the room is closed.
+
+        The page shows it. `serve`, `follow` and a coordinator with a room do this by themselves. It returns at once, and
+        twice is once; the pool has the first name that it is given, and that of its evaluator until then.
+        """
+        from .pool_report import Report
+
+        desk = room.desk
+        desk.check_open()
+        with self._lock:
+            self._check_open()  # with the lock: whoever shuts the pool down meanwhile closes this report too
+            self._reports = [report for report in self._reports if not report.closed]
+            known = next((report for report in self._reports if report.is_to(desk)), None)
+            if known is None:
+                self._reports.append(Report(desk, self, name))
+            else:
+                known.call_it(name)
 
     def remember(self, message_id: str, requests: dict[str, Request], keep: int) -> None:
         """Let `begin` find these requests. The oldest of more than `keep` are forgotten."""
@@ -370,6 +399,10 @@ class WorkerPool:
         _end_all(workers)
         for service in tuple(self._services):
             service.close(0)
+        with self._lock:
+            reports, self._reports = self._reports, []
+        for report in reports:
+            report.close()
         pool_loop.leave()
 
     # For its workers, in the loop's thread
@@ -386,6 +419,14 @@ class WorkerPool:
     def ended(self, worker: PoolWorker) -> None:
         if self.takes_work and self._workers.get(worker.name) is worker:  # it was shut down alone, and leaves the pool
             del self._workers[worker.name]
+
+    def changed(self, worker: PoolWorker) -> None:
+        del worker  # a room is told of all of them
+        self._tell_rooms()
+
+    def _tell_rooms(self) -> None:
+        for report in self._reports:
+            report.stir()
 
     def give_up(self, worker: PoolWorker, reason: str) -> None:
         said = f"worker {worker.name} is not started again: {reason}"

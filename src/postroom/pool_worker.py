@@ -78,6 +78,9 @@ class Keeper(Protocol):
     def ended(self, worker: PoolWorker) -> None:
         """It has no process any more, and will not get another."""
 
+    def changed(self, worker: PoolWorker) -> None:
+        """Its state or its process is another. Must not wait."""
+
 
 class _PingWait:
     """One who waits for a pong."""
@@ -510,6 +513,7 @@ class PoolWorker:
         boot_ms = (SYSTEM.steady_ns() - life.born_ns) / 1e6
         self._started.set()
         self._keeper.recycled(self)
+        self._keeper.changed(self)
         self._tell("ready", pid=frame.pid, boot_ms=boot_ms)
 
     # Processes, in the loop's thread
@@ -589,6 +593,7 @@ class PoolWorker:
             self._begin()
         else:
             self._supervise(life)
+        self._keeper.changed(self)
 
     def _take_back(self, life: Life) -> list[Request]:
         """What the process had in hand goes back into the queue, as far as it may be tried again. Returns the others.
@@ -682,6 +687,7 @@ class PoolWorker:
             self._finished()
         elif life.asked is None:
             life.end("shutdown", self._plan.grace_s)
+        self._keeper.changed(self)
 
     def _finished(self) -> None:
         with self._lock:

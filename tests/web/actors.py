@@ -14,7 +14,7 @@ def hold(url: str, name: str, *channels: str) -> None:
     with postroom.open(url) as room:
         agent = room.agent(name)
         agent.heartbeat(current_task="holding on to one message")
-        message = agent.receive(timeout_s=30, channels=channels or None)
+        message = agent.receive(timeout_s=120, channels=channels or None, lease_s=600)
         print(message.id, flush=True)
         sys.stdin.read()
 

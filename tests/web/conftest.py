@@ -42,7 +42,7 @@ class Client:
         given = {"Authorization": f"Bearer {self.site.token}", "Content-Type": "application/json", **headers}
         request = urllib.request.Request(self.site.base + path, data, {k: v for k, v in given.items() if v})
         try:
-            with urllib.request.urlopen(request, timeout=20) as response:
+            with urllib.request.urlopen(request, timeout=120) as response:
                 return Answer(response.status, dict(response.headers), response.read())
         except urllib.error.HTTPError as error:
             with error:

@@ -14,6 +14,8 @@ from .browser import Site, browsing, serving
 from .story import ROOT, an_hour, everything
 
 OTHERS = ("agents", "mailboxes", "board", "sessions", "dead")
+#: Views that have more to show than a screen.
+TALL = {"sessions": 1180}
 SETTLE_MS = 1200
 
 
@@ -50,6 +52,7 @@ def take(folder: Path) -> None:
         browsing() as page,
     ):
         for view in OTHERS:
+            page.set_viewport_size({"width": 1440, "height": TALL.get(view, 900)})
             shot(page, site, view, folder / f"{view}.png")
 
 

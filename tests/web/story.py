@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -171,6 +172,24 @@ def run_sessions(folder: Path, url: str) -> None:
 
 
 @contextmanager
+def judges(room: Room) -> Iterator[postroom.WorkerPool]:
+    """A pool that judges messages, one of whose workers was killed and is back, and a decision of its coordinator."""
+    with postroom.WorkerPool("postroom.inference:mock", workers=["critic", "editor", "lawyer"]) as pool:
+        pool.report_to(room, "judges")
+        coordinator = postroom.Coordinator(pool, room=room, deadline_s=30)
+        for number in range(3):
+            content = f"Shall we ship version {number + 2}?"
+            coordinator.consider({"id": f"release-{number + 2}", "content": content, "sender_id": "planner"})
+        back = threading.Event()
+        pool.on("ready", lambda _event, _detail: back.set())
+        pid = pool.workers["editor"].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        assert back.wait(300)
+        yield pool
+
+
+@contextmanager
 def an_hour(folder: Path) -> Iterator[Room]:
     """A room in which agents talked for an hour, and still do."""
     clock = LeapingClock()
@@ -210,6 +229,7 @@ def everything(folder: Path) -> Iterator[Room]:
             ("planner", "watching the release"),
         ):
             room.agent(name).heartbeat(current_task=task)
+        stack.enter_context(judges(room))
         for asker, peer in (("eve", "frank"), ("frank", "grace"), ("grace", "eve"), ("heidi", "planner")):
             stack.enter_context(actor("ask", url, asker, peer))
         yield room

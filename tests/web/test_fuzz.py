@@ -48,11 +48,20 @@ PATHS = (
         "/api/release",
         "/api/release-task",
         "/api/stop-session",
+        "/api/sign-in",
         "/page/main.js",
     ),
     *("/page/../../x", "//", "/%", "/%00", "/\x7f", "/api", "*", "http://evil.example/", "/api/messages/%ff/payload"),
 )
-ACTS = ("/api/send", "/api/requeue", "/api/drop", "/api/release", "/api/release-task", "/api/stop-session")
+ACTS = (
+    "/api/send",
+    "/api/requeue",
+    "/api/drop",
+    "/api/release",
+    "/api/release-task",
+    "/api/stop-session",
+    "/api/sign-in",
+)
 NAMES = ("after", "before", "limit", "at_ms", "start", "agent", "channel", "type", "text", "view", "pick", "token", "x")
 VALUES = (
     "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 import postroom
+from postroom import identity
 from postroom.room import Room
 
 from .browser import PATIENCE_MS, Site, chromium, need_browser, serving
@@ -41,13 +43,15 @@ def open_page(browser: Any, site: Site) -> Iterator[Open]:
     faults: list[str] = []
     contexts = []
 
-    def open_one(view: str = "conversation", width: int = 1280, height: int = 800, **more: Any) -> Any:
+    def open_one(
+        view: str = "conversation", width: int = 1280, height: int = 800, expect: str = "", **more: Any
+    ) -> Any:
         context = browser.new_context(viewport={"width": width, "height": height}, **more)
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(PATIENCE_MS)
         page.on("pageerror", lambda error: faults.append(f"error: {error}"))
-        page.on("console", lambda said: faults.append(f"console: {said.text}") if said.type == "error" else None)
+        page.on("console", lambda said: faults.append(f"console: {said.text}") if is_fault(said, expect) else None)
         page.goto(f"{site.address}#{view}")
         page.wait_for_selector('#live[data-how="live"]')
         return page
@@ -56,6 +60,11 @@ def open_page(browser: Any, site: Site) -> Iterator[Open]:
     for context in contexts:
         context.close()
     assert faults == []
+
+
+def is_fault(said: Any, expected: str) -> bool:
+    """Whether the console says that something went wrong, other than what the test is about."""
+    return said.type == "error" and not (expected and expected in said.text)
 
 
 def row(page: Any, id: str, look: str | None = None) -> Any:
@@ -348,6 +357,82 @@ def test_a_failed_session_shows_its_traceback_and_output(sqlite_room: Room, open
     page.locator('[data-worker="reader"]').wait_for()
 
 
+def test_the_workers_of_a_pool_and_their_restarts_are_shown_as_they_happen(sqlite_room: Room, open_page: Open) -> None:
+    page = open_page("sessions")
+    page.locator("#view-sessions .void").wait_for()
+    with postroom.WorkerPool("postroom.inference:mock", workers=["ada", "bob"]) as pool:
+        pool.report_to(sqlite_room, "judges")
+        ada = page.locator('.pool tr[data-worker="ada"]')
+        ada.locator(".chip.p-ready").wait_for()
+        before = pool.workers["ada"].pid
+        assert before is not None
+        assert f"pid {before}" in ada.inner_text()
+        assert "judges" in page.locator(".pool h2").inner_text()
+        assert page.locator("#view-sessions .void").is_hidden()
+
+        os.kill(before, signal.SIGKILL)
+        page.locator('.pool tr[data-worker="ada"] .bad', has_text=re.compile("^1$")).wait_for()
+        page.locator('.pool tr[data-worker="ada"]', has_text="SIGKILL").wait_for()
+        assert "1 restart " in page.locator(".pool > p").first.inner_text()
+        page.locator('.pool tr[data-worker="bob"] .chip.p-ready').wait_for()
+    page.locator(".pool").wait_for(state="detached")
+    page.locator("#view-sessions .void").wait_for()
+
+
+def test_what_people_did_by_hand_is_listed_also_when_the_message_is_gone(sqlite_room: Room, open_page: Open) -> None:
+    ada, bob = sqlite_room.agent("ada"), sqlite_room.agent("bob")
+    id = ada.send("bob", {"n": 1})
+    bob.receive(timeout_s=5).dead("no")
+    page = open_page("dead")
+    page.locator(f'.letter[data-id="{id}"]').get_by_role("button", name="Drop").click()
+    page.locator("dialog[open] button[type=submit]").click()
+
+    listed = page.locator("#view-dead tbody tr")
+    listed.wait_for()
+    assert re.search(f"mia\\s+dropped\\s+{id}", listed.inner_text())
+    assert "from ada to bob" in listed.inner_text()
+
+
+def test_in_a_room_with_tokens_a_person_says_who_it_is_before_it_acts(sqlite_room: Room, open_page: Open) -> None:
+    sqlite_room.agent("bob")
+    page = open_page(expect="403")
+    assert page.locator("#who").is_hidden()  # without tokens every name is believed
+    token = identity.add_token(sqlite_room.desk, "zoe", human=True)
+
+    page.keyboard.press("w")
+    page.locator('dialog[open] input[name="to"]').fill("bob")
+    page.locator("dialog[open] textarea").fill("a word from zoe")
+    page.keyboard.press("Control+Enter")
+    page.locator("dialog[open] .fault", has_text="this room has tokens").wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Who are you?").click()
+    page.locator('dialog[open] input[name="token"]').fill(token)
+    page.keyboard.press("Enter")
+    page.locator("#who", has_text="zoe").wait_for()
+    assert token not in page.evaluate("document.cookie")
+    page.keyboard.press("w")
+    page.locator("dialog[open] p", has_text="in the name of zoe").wait_for()
+    page.locator('dialog[open] input[name="to"]').fill("bob")
+    page.locator("dialog[open] textarea").fill("a word from zoe")
+    page.keyboard.press("Control+Enter")
+    page.locator("dialog[open]").wait_for(state="detached")
+
+    (sent,) = sqlite_room.peek(agent="bob")
+    assert (sent.from_agent, sent.lane) == ("zoe", "human")
+
+
+def test_the_arrows_go_from_view_to_view_and_each_has_a_name_also_where_only_its_sign_fits(open_page: Open) -> None:
+    page = open_page(width=800)
+    names = ["Conversation", "Agents", "Mailboxes", "Board", "Sessions", "Dead letters"]
+    for name in names:
+        assert page.get_by_role("tab", name=name, exact=True).count() == 1
+    page.get_by_role("tab", name="Conversation").focus()
+    for key, view in (("ArrowDown", "agents"), ("End", "dead"), ("ArrowDown", "conversation"), ("ArrowUp", "dead")):
+        page.keyboard.press(key)
+        page.locator(f"#view-{view}:not([hidden])").wait_for()
+    assert page.evaluate("document.activeElement.dataset.view") == "dead"
+
+
 def test_a_session_is_stopped_from_the_page(sqlite_room: Room, open_page: Open) -> None:
     with suppress(postroom.SessionFailed), sqlite_room.session() as session:
         page = open_page("sessions")
@@ -368,12 +453,65 @@ def test_a_page_whose_server_was_away_goes_on_without_a_gap(browser: Any, tmp_pa
             first = ada.send("bob", {"n": 1})
             row(page, first)
         page.wait_for_selector('#live[data-how="lost"]')
+        assert "goes on by itself" in page.locator("#notice").inner_text()
         missed = ada.send("bob", {"n": 2})
         with serving(room, at=site):
             page.wait_for_selector('#live[data-how="live"]')
             row(page, missed)
             row(page, ada.send("bob", {"n": 3}))
+            assert page.locator("#notice").is_hidden()
     context.close()
+
+
+def test_a_page_whose_key_is_no_longer_right_says_so_and_tries_no_more(browser: Any, tmp_path: Path) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    with postroom.open(f"sqlite:{tmp_path}/room") as room:
+        with serving(room) as site:
+            page.goto(site.address)
+            page.wait_for_selector('#live[data-how="live"]')
+        with serving(room, at=site._replace(token="another")):
+            page.wait_for_selector('#live[data-how="shut"]')
+            assert "Open the address" in page.locator("#notice").inner_text()
+    context.close()
+
+
+def test_what_cannot_be_had_while_the_server_is_away_is_told_and_breaks_nothing(browser: Any, tmp_path: Path) -> None:
+    context, faults = browser.new_context(), []
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    with postroom.open(f"sqlite:{tmp_path}/room") as room:
+        with serving(room) as site:
+            room.agent("ada").send("bob", {"n": 1})
+            page.goto(site.address)
+            page.locator(".row[data-id]").wait_for()
+        page.wait_for_selector('#live[data-how="lost"]')
+        page.locator("#t-slider").fill("10")
+        page.locator("#toasts .bad", has_text="cannot be reached").wait_for()
+    context.close()
+    assert faults == []
+
+
+def test_of_many_lanes_an_arrow_beside_what_is_seen_is_pointed_at_and_comes_into_view(
+    sqlite_room: Room, open_page: Open
+) -> None:
+    ada = sqlite_room.agent("ada")
+    for number in range(40):
+        ada.send(f"agent-with-a-long-name-{number}", {"n": number})
+    far = sqlite_room.agent("agent-with-a-long-name-38").send("agent-with-a-long-name-39", {"text": "far away"})
+    page = open_page()
+    label = row(page, far).locator(".label.off-right")
+    label.wait_for()
+    box = label.bounding_box()
+    assert box["x"] + box["width"] <= 1280
+    assert len(set(page.locator(".lane b").all_inner_texts())) == 41  # cut, and still told apart
+
+    row(page, far).click(position={"x": 20, "y": 18})
+    row(page, far).locator(".label:not(.off-right)").wait_for()
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.querySelector('#scroll').scrollLeft") > 1000
 
 
 def test_many_messages_need_few_rows(sqlite_room: Room, open_page: Open) -> None:

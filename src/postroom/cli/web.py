@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+from postroom import identity
 from postroom.errors import Fault, InvalidMessage, PostroomError
 from postroom.message import check_name
 
@@ -53,7 +54,9 @@ def web(call: Call) -> int:
         from postroom.web import guard, server
     except ModuleNotFoundError as error:
         raise PostroomError(f"the page needs {error.name}: pip install 'postroom[web]'") from None
-    name = call.maybe_name or HUMAN
+    who = identity.token_in(os.environ)
+    # who neither says nor proves a name may look: in a room with tokens, the page asks for one before anything is done
+    name = (call.maybe_name if who is not None or call.said_name is not None else None) or HUMAN
     faults: list[Fault] = []
     check_name("--as", name, faults)
     if faults:
@@ -71,7 +74,7 @@ def web(call: Call) -> int:
         def began(_: Callable[[], None]) -> None:
             open_it()
 
-        ended_by = server.serve(room, sock, token, name=name, names=call.args.names, began=began)
+        ended_by = server.serve(room, sock, token, name=name, who=who, names=call.args.names, began=began)
     return exits.DONE if ended_by == 0 else 128 + ended_by
 
 

@@ -9,6 +9,7 @@ GET  /api/events?after=     the feed for other programs, a page at a time
 GET  /api/stream?after=     the same as server-sent events, for ever
 GET  /metrics               Prometheus' text format
 POST /api/send, /api/requeue, /api/drop, /api/release, /api/release-task, /api/stop-session
+POST /api/sign-in           keeps the token of the room that says who you are, as a cookie
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from .hub import Hub
 from .lines import LOOK_AFTER, LOOKS
 from .metrics import CONTENT_TYPE, metrics
 from .reading import MAX_EVENTS, MAX_LINES, CursorError, whole_number
-from .views import VIEWS
+from .views import VIEWS, deeds
 
 #: The parts of the page, and what they are.
 TYPES: Final = {
@@ -60,6 +61,7 @@ _MAX_CURSOR: Final = 2**63 - 1
 _STATUS: Final = (
     ((errors.UnknownMessage, errors.UnknownSession, errors.UnknownTask), 404),
     ((CursorError,), 410),
+    ((errors.IdentityRefused,), 403),
     ((errors.RateLimited,), 429),
     ((errors.InvalidMessage,), 400),
     ((errors.RoomError,), 503),
@@ -76,9 +78,9 @@ class Rates(msgspec.Struct, frozen=True):
     acts_per_s: float = ACTS_PER_S
 
 
-def application(hub: Hub, door: guard.Guard, name: str, rates: Rates | None = None) -> ASGIApp:
-    """The whole server of one room, for the person of that name."""
-    pages = Pages(hub, door, by_hand.Hand(hub.room, name))
+def application(hub: Hub, door: guard.Guard, hand: by_hand.Hand, rates: Rates | None = None) -> ASGIApp:
+    """The whole server of one room."""
+    pages = Pages(hub, door, hand)
     plain = Starlette(
         routes=pages.routes(),
         exception_handlers={errors.PostroomError: _told_wrong, HTTPException: _refused, ClientDisconnect: _gone},
@@ -204,6 +206,7 @@ class Pages:
             "/api/release": self._act(by_hand.One, hand.release),
             "/api/release-task": self._act(by_hand.One, hand.release_task),
             "/api/stop-session": self._act(by_hand.One, hand.stop_session),
+            "/api/sign-in": self._sign_in,
         }
         return [
             *(Route(path, answer, methods=["GET"]) for path, answer in reads.items()),
@@ -227,13 +230,13 @@ class Pages:
             raise HTTPException(404, "there is no such part of the page")
         return Response(_part(name), 200, {"Cache-Control": "no-cache"}, TYPES[kind])
 
-    async def _about(self, _: Request) -> Response:
+    async def _about(self, request: Request) -> Response:
         room = self._hub.room
         return _json(
             {
                 "room": str(room.url),
                 "version": __version__,
-                "name": self._hand.name,
+                **await self._hub.ask(self._hand.about, self._shown(request)),
                 "looks": LOOKS,
                 "look_after": LOOK_AFTER,
                 "states": PUBLIC_STATES,
@@ -278,7 +281,7 @@ class Pages:
         return _json(await self._hub.ask(self._hub.views.look, name, request.query_params.get("pick", "")))
 
     async def _deeds(self, _: Request) -> Response:
-        return _json({"deeds": await self._hub.ask(self._hand.deeds)})
+        return _json({"deeds": await self._hub.ask(deeds, self._hub.room)})
 
     async def _metrics(self, _: Request) -> Response:
         return Response(await self._hub.ask(metrics, self._hub.room), media_type=CONTENT_TYPE)
@@ -312,19 +315,31 @@ class Pages:
 
     # Acting
 
-    def _act(self, shape: type[Any], act: Callable[[Any], Any], most_bytes: int = MAX_BODY_BYTES) -> Any:
+    def _act(
+        self, shape: type[Any], act: Callable[[Any, by_hand.Person], Any], most_bytes: int = MAX_BODY_BYTES
+    ) -> Any:
         """An answer that reads a wish of that shape and carries it out."""
         decoder = msgspec.json.Decoder(shape)
 
         async def answer(request: Request) -> Response:
-            body = await _body(request, most_bytes)
-            try:
-                wish = decoder.decode(body)
-            except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-                raise errors.InvalidMessage("body", str(error)) from None
-            return _json(await self._hub.ask(act, wish))
+            wish = await _wish(request, decoder, most_bytes)
+            who = await self._hub.ask(self._hand.who, self._shown(request))
+            return _json(await self._hub.ask(act, wish, who))
 
         return answer
+
+    async def _sign_in(self, request: Request) -> Response:
+        """Keep the token that says who somebody is, if it does."""
+        token = (await _wish(request, _SIGN_IN, MAX_BODY_BYTES)).token.strip()
+        if token:
+            await self._hub.ask(self._hand.who, token)
+        told = await self._hub.ask(self._hand.about, token or None)
+        return _json(told, headers={"Set-Cookie": self._door.set_who(token)})
+
+    def _shown(self, request: Request) -> str | None:
+        """The token of the room that a request shows."""
+        headers = request.headers
+        return self._door.shown_token(headers.getlist("cookie"), headers.getlist(guard.WHO_HEADER))
 
 
 def _wanted(request: Request) -> dict[str, str]:
@@ -340,6 +355,18 @@ def _cursor(request: Request) -> int:
     """Where a stream goes on: a browser that lost the connection says so in a header of its own."""
     last = request.headers.get("last-event-id")
     return whole_number("after", last or request.query_params.get("after"), 0, 0, _MAX_CURSOR)
+
+
+_SIGN_IN: Final = msgspec.json.Decoder(by_hand.SignIn)
+
+
+async def _wish(request: Request, decoder: Any, most_bytes: int) -> Any:
+    """What a request asks for, read by the decoder of its shape."""
+    body = await _body(request, most_bytes)
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise errors.InvalidMessage("body", str(error)) from None
 
 
 async def _body(request: Request, most_bytes: int) -> bytes:

@@ -29,7 +29,10 @@ PAGE: Final = 500
 #: A room that cannot be read is asked again after this time, in seconds.
 AGAIN_S: Final = 0.5
 #: What wakes it: every change of a message, and of what the views show besides.
-TOPICS: Final = (FEED, topic_cells("agent/"), topic_cells("board/"), topic_cells("reservations"))
+TOPICS: Final = (
+    FEED,
+    *map(topic_cells, ("agent/", "board/", "reservations", "pool/", "web-deeds")),
+)
 
 
 class Frame(NamedTuple):

@@ -22,6 +22,12 @@ MISDIRECTED: Final = 421
 UNKNOWN: Final = 401
 FORBIDDEN: Final = 403
 _BEARER: Final = "bearer "
+#: How a cookie is kept: no script reads it, no other site's page sends it.
+_KEPT: Final = "Path=/; HttpOnly; SameSite=Strict"
+#: No token: what is made of two.
+_TWO: Final = "two"
+#: Programs show the token of the room in this header, where browsers use a cookie.
+WHO_HEADER: Final = "x-postroom-token"
 
 
 class Refusal(NamedTuple):
@@ -51,6 +57,8 @@ class Guard:
         self._token = token.encode()
         #: Cookies do not know ports: without it, two rooms of one machine would take each other's.
         self.cookie_name = f"postroom_{port}"
+        #: In this one a browser keeps the token of the room that says who its person is.
+        self.who_name = f"postroom_who_{port}"
         named = [name.lower() for name in (*LOOPBACK_NAMES, *names)]
         hosts = {f"{name}:{port}" for name in named} | ({*named} if port == 80 else set())
         self.hosts: frozenset[str] = frozenset(hosts)
@@ -69,7 +77,7 @@ class Guard:
         """Whether the request has the token. What a browser sends by itself (the cookie) changes nothing without an Origin."""
         if self._by_authorization(shown.authorization):
             return None
-        if not any(self.is_token(value) for value in self._cookies(shown.cookie)):
+        if not any(self.is_token(value) for value in _cookies(shown.cookie, self.cookie_name)):
             return Refusal(
                 UNKNOWN, "TOKEN", "the token is missing or wrong; open the address that `postroom web` printed"
             )
@@ -86,13 +94,23 @@ class Guard:
             return False
         return self.is_token(headers[0][len(_BEARER) :].strip())
 
-    def _cookies(self, headers: Sequence[str]) -> list[str]:
-        pairs = [pair.strip().partition("=") for header in headers for pair in header.split(";")]
-        return [value for name, _, value in pairs if name == self.cookie_name]
-
     def set_cookie(self) -> str:
         """The header that lets a browser keep the token where no script can read it and no other site can send it."""
-        return f"{self.cookie_name}={self._token.decode()}; Path=/; HttpOnly; SameSite=Strict"
+        return f"{self.cookie_name}={self._token.decode()}; {_KEPT}"
+
+    def shown_token(self, cookies: Sequence[str], headers: Sequence[str]) -> str | None:
+        """The token of the room that a request shows: in a header of its own, or in the cookie. Two prove nothing."""
+        shown = [value.strip() for value in headers] or _cookies(cookies, self.who_name)
+        return None if not shown else shown[0] if len(shown) == 1 else _TWO
+
+    def set_who(self, token: str) -> str:
+        """The header that lets a browser keep who its person is, until it is closed; or forget it."""
+        return f"{self.who_name}={token}; {_KEPT}" if token else f"{self.who_name}=; Max-Age=0; {_KEPT}"
+
+
+def _cookies(headers: Sequence[str], wanted: str) -> list[str]:
+    pairs = [pair.strip().partition("=") for header in headers for pair in header.split(";")]
+    return [value for name, _, value in pairs if name == wanted]
 
 
 #: Nothing from elsewhere, nothing inline, no frames, and no text that a script could turn into markup.

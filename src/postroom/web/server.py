@@ -10,19 +10,23 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from postroom.errors import PostroomError
 from postroom.room import Room
 
 from .app import Rates, application
+from .by_hand import Hand
 from .guard import LOOPBACK_ADDRESSES, Guard
 from .hub import Hub
 
 LOOPBACK: Final = "127.0.0.1"
 #: POST on a telephone's keys.
 DEFAULT_PORT: Final = 7678
-#: Connections at once; pages keep one or two.
+#: Connections at once; pages keep one or two. More are told to come later, and twice as many are not listened to.
 MAX_CONNECTIONS: Final = 200
+#: A connection that has no request under way has this long to send one whole head, in seconds.
+HEAD_S: Final = 10.0
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -78,11 +82,47 @@ class _Server(uvicorn.Server):
         self._told.set()
 
 
+class _Impatient(H11Protocol):
+    """A connection that is closed when it has had its time to say what it wants, however busily it sends a byte now and
+    then. uvicorn's own would wait for ever (tests/web/test_slow.py). Once a request has begun, others watch over it: its
+    body has a time of its own (`app.BODY_S`), and a stream goes on as long as it is wanted.
+    """
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > 2 * MAX_CONNECTIONS:
+            transport.abort()
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_watch()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        if not getattr(
+            self.cycle, "response_complete", True
+        ):  # a request is under way; before the first there is no cycle
+            self._stop_watch()
+        elif self._late is None:
+            self._late = self.loop.call_later(HEAD_S, self.transport.abort)
+
+    def _stop_watch(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+
 async def _serve(
     room: Room,
     sock: socket.socket,
     token: str,
-    name: str,
+    hand: Hand,
     names: Sequence[str],
     began: Callable[[Callable[[], None]], None],
     rates: Rates | None,
@@ -91,9 +131,9 @@ async def _serve(
     hub = Hub(room)
     host, port = sock.getsockname()[:2]
     own = () if host in ("0.0.0.0", "::") else (f"[{host}]" if ":" in host else host,)  # noqa: S104
-    app = application(hub, Guard(port, token, (*own, *names)), name, rates)
+    app = application(hub, Guard(port, token, (*own, *names)), hand, rates)
     config = uvicorn.Config(
-        app, http="h11", ws="none", lifespan="off", loop="asyncio", log_config=None, log_level="critical", access_log=False,
+        app, http=_Impatient, ws="none", lifespan="off", loop="asyncio", log_config=None, log_level="critical", access_log=False,
         server_header=False, date_header=False, proxy_headers=False, limit_concurrency=MAX_CONNECTIONS, timeout_graceful_shutdown=2,
     )  # fmt: skip
     server = _Server(config)
@@ -140,12 +180,14 @@ def serve(
     token: str,
     *,
     name: str = "human",
+    who: str | None = None,
     names: Sequence[str] = (),
     began: Callable[[Callable[[], None]], None] = lambda _: None,
     rates: Rates | None = None,
 ) -> int:
     """Serve a room on a socket until SIGINT or SIGTERM; returns which, or 0. Every thread of its own is over then.
 
-    `began` is called when it is about to serve, with a function that ends it from any thread.
+    `token` is the key to the page. `name` is whose deeds are done from it; once the room has tokens, `who` is the one that
+    proves it. `began` is called when it is about to serve, with a function that ends it from any thread.
     """
-    return asyncio.run(_serve(room, sock, token, name, names, began, rates))
+    return asyncio.run(_serve(room, sock, token, Hand(room, name, who), names, began, rates))

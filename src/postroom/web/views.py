@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from postroom import session_report
+from postroom import pool_report, session_report
 from postroom.board_book import Book
 from postroom.clock import from_iso
 from postroom.deadlock import wait_words
@@ -41,6 +41,9 @@ MAX_OUTPUT_BYTES: Final = 16 * 1024
 
 #: Cells in which coordinators keep what they decided begin so.
 DECISIONS: Final = "decision/"
+#: The cell in which what people did from the page is remembered (`by_hand.py`); a view shows the latest.
+DEEDS_CELL: Final = "web-deeds"
+MAX_DEEDS_SHOWN: Final = 50
 #: A session whose opener died before it could say so.
 GONE: Final = "gone"
 #: Every view but the first, which is made of frames.
@@ -259,15 +262,25 @@ class Views:
                     {"line": line_of(whole), "attempts": [attempt._asdict() for attempt in attempts_of(whole)]}
                 )
         letters.reverse()
-        return {"letters": letters, "count": room.stats().states.get("dead", 0)}
+        return {
+            "letters": letters,
+            "count": room.stats().states.get("dead", 0),
+            "deeds": deeds(room)[:MAX_DEEDS_SHOWN],
+        }
 
 
-def pools(_room: Room) -> list[Data]:
-    """Pools of workers, as far as the room's own data tells of them: nothing writes such data yet.
+def deeds(room: Room) -> list[Data]:
+    """What people did from the page, the latest first."""
+    cell = room.store.cell_read(DEEDS_CELL)
+    return [] if cell is None else list(reversed(cell.value["deeds"]))
 
-    Each is {"name", "workers": [{"name", "state", "pid", "restarts", "last_error"}]}; the page draws whatever is given.
-    """
-    return []
+
+def pools(room: Room) -> list[Data]:
+    """The pools that work in the room, as far as they tell of themselves (`pool_report.py`)."""
+    return [
+        {**pool._asdict(), "since_ms": from_iso(pool.since), "workers": [worker._asdict() for worker in pool.workers]}
+        for pool in pool_report.pools(room.desk)
+    ]
 
 
 def decisions(room: Room) -> list[Data]:

@@ -59,7 +59,7 @@ export class Agents {
 
   status(agent, moment) {
     const age = span(Math.floor((moment - agent.heartbeat_ms) / 1000) * 1000);
-    if (agent.status === "gone") return `process gone · ♥ ${age} ago`;
+    if (agent.status === "gone") return `gone · ♥ ${age} ago`;
     if (agent.status === "seen") return `seen ${age} ago`;
     if (agent.status === "stopped") return `stopped ${age} ago`;
     return `${plain(agent.status)}${agent.processes > 1 ? ` ×${agent.processes}` : ""} · ♥ ${age}`;

@@ -1,4 +1,13 @@
-// Asking the server. Every answer is JSON; what went wrong is an Error whose message is a sentence.
+// Asking the server. Every answer is JSON; what went wrong is an Error whose message is a sentence, and whose status is
+// that of the answer, or 0 when there was none.
+
+async function reach(path, how) {
+  try {
+    return await fetch(path, how);
+  } catch {
+    throw Object.assign(new Error("the server cannot be reached; it may have been stopped"), { status: 0 });
+  }
+}
 
 async function read(response) {
   let data = null;
@@ -11,6 +20,7 @@ async function read(response) {
     const error = new Error(data?.error?.message ?? `the server answered ${response.status}`);
     error.status = response.status;
     error.code = data?.error?.code;
+    error.type = data?.error?.type;
     throw error;
   }
   return data;
@@ -19,9 +29,9 @@ async function read(response) {
 export async function get(path, query = {}) {
   const words = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== "" && value != null));
   const text = words.toString();
-  return read(await fetch(text ? `${path}?${text}` : path, { headers: { Accept: "application/json" } }));
+  return read(await reach(text ? `${path}?${text}` : path, { headers: { Accept: "application/json" } }));
 }
 
 export async function post(path, body) {
-  return read(await fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }));
+  return read(await reach(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }));
 }

@@ -283,7 +283,8 @@ export class Conversation {
 
 /** Give a choice those options, keeping what is chosen. */
 function fill(select, values, shown) {
-  if (select.options.length === values.length + 1) return;
+  if (select.known?.length === values.length && values.every((value, n) => value === select.known[n])) return;
+  select.known = [...values];
   const chosen = select.value;
   const kept = select.options[0];
   const options = values.sort().map((value) => new Option(shown(value), value));

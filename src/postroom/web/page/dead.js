@@ -1,7 +1,10 @@
 // Messages that were set aside: why, how often it was tried, and putting them back or dropping them.
 import { el, keyed, nothing, set, setSaid } from "./dom.js";
 import { drop, requeue } from "./detail.js";
-import { channelName, now, plain, span } from "./text.js";
+import { channelName, dayAndClock, now, plain, span } from "./text.js";
+
+// deeds after which the message is still there to be looked at
+const KEPT = new Set(["sent", "put back", "released"]);
 
 export class DeadLetters {
   constructor(section, { open }) {
@@ -14,11 +17,15 @@ export class DeadLetters {
     this.right = el("div.right", null, el("label.soft", null, this.all, " all"), this.back, this.drop);
     this.list = el("div.letters");
     this.none = nothing("dead-letters", "No dead letters", "A message that fails on its last delivery lands here, with the history of every attempt.");
-    section.append(el("div.head", null, el("h1", null, "Dead letters"), this.head, this.right), this.list, this.none);
+    this.deeds = el("tbody");
+    this.done = el("section.section", null, el("h2", null, "Done by hand"), el("p.soft", null, "What people did from this page, the latest first. It stays when the message is gone."),
+      el("div.card.wide", null, el("table.plain", null, el("thead", null, el("tr", null, ...["when", "who", "what", "which", ""].map((name) => el("th", { scope: "col" }, name)))), this.deeds)));
+    section.append(el("div.head", null, el("h1", null, "Dead letters"), this.head, this.right), this.list, this.none, this.done);
   }
 
-  show({ letters, count }) {
+  show({ letters, count, deeds }) {
     this.letters = letters;
+    this.showDeeds(deeds);
     const here = new Set(letters.map(({ line }) => line.id));
     for (const id of this.chosen) if (!here.has(id)) this.chosen.delete(id);
     set(this.head, count > letters.length ? `the latest ${letters.length} of ${count}` : count ? `${count} set aside` : "");
@@ -49,6 +56,18 @@ export class DeadLetters {
     setSaid(p.text, line.text ?? "");
     set(p.tries, `${attempts.length} attempt${attempts.length === 1 ? "" : "s"}`);
     keyed(p.history, attempts.map((attempt, n) => ({ ...attempt, n })), (a) => a.n, (a) => el("li", { said: `${a.agent ?? "nobody"}, ${a.claimed_at.slice(11, 19)}, for ${span(Date.parse(a.ended_at) - Date.parse(a.claimed_at))}: ${plain(a.error ?? "no word")}` }), () => {});
+  }
+
+  showDeeds(deeds) {
+    this.done.hidden = deeds.length === 0;
+    const shape = JSON.stringify(deeds);
+    if (shape === this.shape) return;
+    this.shape = shape;
+    this.deeds.replaceChildren(...deeds.map((deed) => {
+      const more = deed.count > 1 ? ` and ${deed.count - 1} more` : "";
+      const which = KEPT.has(deed.what) ? el("button.link", { onclick: () => this.open(deed.ids[0]), said: deed.ids[0] }) : el("span.mono", { said: deed.ids[0] ?? "" });
+      return el("tr", null, el("td.num", null, dayAndClock(deed.time_ms)), el("td", null, el("b", { said: deed.by })), el("td", { said: deed.what }), el("td", null, which, more), el("td.soft", { said: deed.detail }));
+    }));
   }
 
   choose(id, on) {

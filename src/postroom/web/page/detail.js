@@ -2,7 +2,7 @@
 import { byId, el, icon, lookChip } from "./dom.js";
 import { get, post } from "./api.js";
 import { confirm, compose, toast } from "./dialogs.js";
-import { count, dayAndClock, plain, say, span } from "./text.js";
+import { count, dayAndClock, plain, say, shortened, span } from "./text.js";
 
 const AGAIN_MS = 250; // a message that changes often is fetched this often
 
@@ -144,7 +144,7 @@ export class Detail {
       acts.push(el("button.danger", { onclick: async () => (await drop([id])) && this.close() }, "Drop"));
     }
     if (envelope.state === "claimed") acts.push(el("button.danger", { onclick: () => release(id, line.claimed_by) }, "Release the claim"));
-    acts.push(el("button", { onclick: () => compose(this.about, envelope.from_agent) }, `Write to ${plain(envelope.from_agent)}`));
+    acts.push(el("button", { onclick: () => compose(this.about, envelope.from_agent) }, `Write to ${shortened(plain(envelope.from_agent), 28)}`));
     return el("div.acts", null, ...acts);
   }
 }

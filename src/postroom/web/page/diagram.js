@@ -1,12 +1,15 @@
 // The sequence diagram. Only the rows that can be seen exist; they are used again for others when the sheet moves, and
 // are touched only when what they show has changed, so it costs the same for a hundred messages and a hundred thousand.
 import { el, icon } from "./dom.js";
-import { channelName, clock, plain, say } from "./text.js";
+import { channelName, clock, plain, say, shortened } from "./text.js";
 import { lookAt } from "./model.js";
 
 export const ROW = 36;
 const SPARE = 4;
 const MAX_BARS = 60;
+const LETTER = 7.4; // of a lane's name, at most, in pixels
+const LANE_LEAST = 104;
+const LANE_LEAST_SMALL = 80;
 
 export class Diagram {
   constructor({ lanes, scroll, sheet, lookAfter, me, onPick }) {
@@ -27,10 +30,17 @@ export class Diagram {
       this.lanesEl.scrollLeft = scroll.scrollLeft;
       this.ask();
     }, { passive: true });
-    new ResizeObserver(() => this.relay()).observe(scroll);
+    new ResizeObserver(() => {
+      this.relay();
+      const chosen = this.model?.byId.get(this.chosen);
+      if (chosen && scroll.clientWidth) this.revealAcross(chosen); // the drawer that it opened takes room from it
+    }).observe(scroll);
     this.over.addEventListener("click", (event) => {
       const row = event.target.closest(".row");
-      if (row) this.choose(row.dataset.id, true);
+      if (!row) return;
+      const line = this.model.byId.get(row.dataset.id);
+      if (line) this.revealAcross(line);
+      this.choose(row.dataset.id, true);
     });
     scroll.addEventListener("keydown", (event) => this.key(event));
   }
@@ -100,18 +110,19 @@ export class Diagram {
     this.unlaid = false;
     this.layout++;
     const small = innerWidth <= 640;
-    const view = this.scroll.clientWidth;
+    const view = (this.view = this.scroll.clientWidth);
     this.gutter = small ? 82 : 118;
     const many = Math.max(1, this.lanes.size);
-    this.laneWidth = Math.min(340, Math.max(small ? 80 : 92, (view - this.gutter - 12) / many));
+    this.laneWidth = Math.min(340, Math.max(small ? LANE_LEAST_SMALL : LANE_LEAST, (view - this.gutter - 12) / many));
     this.width = Math.max(view, Math.ceil(this.gutter + this.laneWidth * many));
+    const letters = Math.floor((this.laneWidth - 38) / LETTER);
     const heads = [];
     const stems = [];
     for (const lane of this.lanes.values()) {
       const x = this.x(lane);
       const kind = lane.kind === "box" ? "box" : lane.human ? "human" : this.gone.has(lane.name) ? "gone" : "agent";
       const name = lane.kind === "box" ? `# ${channelName(lane.name)}` : lane.name;
-      const head = el(`div.lane.${kind}`, { title: plain(lane.name) }, el("b", { said: name }));
+      const head = el(`div.lane.${kind}`, { title: plain(lane.name) }, el("b", { said: shortened(name, letters) }));
       head.style.width = `${this.laneWidth - 10}px`;
       head.style.transform = `translateX(${x - this.laneWidth / 2 + 5}px)`;
       heads.push(head);
@@ -159,6 +170,10 @@ export class Diagram {
 
   draw() {
     this.resize();
+    if (this.panned !== this.scroll.scrollLeft) {
+      this.panned = this.scroll.scrollLeft;
+      this.layout++; // what stands at the edge is another now
+    }
     const length = this.length;
     const first = Math.max(0, Math.floor(this.scroll.scrollTop / ROW) - SPARE);
     const wanted = Math.ceil(this.scroll.clientHeight / ROW) + 2 * SPARE;
@@ -241,10 +256,7 @@ export class Diagram {
     slot.arrow.className = `arrow ${self ? "self" : to > from ? "right" : "left"}`;
     slot.arrow.style.left = `${left}px`;
     slot.arrow.style.width = `${wide}px`;
-    const room = Math.max(wide, Math.min(250, this.width - 8));
-    const start = Math.max(this.gutter - 8, Math.min(left + wide / 2 - room / 2, this.width - room - 4));
-    slot.label.style.left = `${start}px`;
-    slot.label.style.width = `${room}px`;
+    this.placeLabel(slot, left, wide);
     const passed = line.to_agent == null && holder != null ? this.x(this.lane(holder, "agent", false)) : null;
     slot.hop.hidden = passed === null || passed === to;
     if (!slot.hop.hidden) {
@@ -257,6 +269,18 @@ export class Diagram {
       slot.count.textContent = `×${tries}`;
       slot.count.style.left = `${to + (to >= from ? 6 : -26)}px`;
     }
+  }
+
+  /** Above the arrow; when that lies beside what is seen, at the edge, with a sign that says where it is. */
+  placeLabel(slot, left, wide) {
+    const seenFrom = this.panned + Math.max(0, this.gutter - 8 - this.panned);
+    const seenTo = this.panned + this.view; // as it was when the lanes were laid: asking for it here would cost a layout for each row
+    const off = left > seenTo - 8 ? "right" : left + wide < seenFrom ? "left" : "";
+    const room = off ? Math.min(250, seenTo - seenFrom - 12) : Math.max(wide, Math.min(250, this.width - 8));
+    const start = off === "right" ? seenTo - room - 8 : off === "left" ? seenFrom + 4 : Math.max(this.gutter - 8, Math.min(left + wide / 2 - room / 2, this.width - room - 4));
+    slot.label.className = off ? `label off-${off}` : "label";
+    slot.label.style.left = `${start}px`;
+    slot.label.style.width = `${room}px`;
   }
 
   /** Where somebody works on a question: from its row to that of its answer. */
@@ -309,7 +333,17 @@ export class Diagram {
     const { scrollTop, clientHeight } = this.scroll;
     if (top < scrollTop + ROW) this.scroll.scrollTop = top - ROW;
     else if (top > scrollTop + clientHeight - 2 * ROW) this.scroll.scrollTop = top - clientHeight + 2 * ROW;
+    this.revealAcross(this.model.shown[at]);
     return true;
+  }
+
+  /** Let an arrow that lies beside what is seen come into view. */
+  revealAcross(line) {
+    if (this.unlaid) this.lay();
+    const ends = [this.lane(line.from_agent, "agent", false), line.to_agent != null ? this.lane(line.to_agent, "agent", false) : this.lane(line.channel, "box", false)].map((lane) => this.x(lane));
+    const { scrollLeft, clientWidth } = this.scroll;
+    const beside = Math.min(...ends) > scrollLeft + clientWidth - 8 || Math.max(...ends) < scrollLeft;
+    if (beside) this.scroll.scrollLeft = (ends[0] + ends[1]) / 2 - clientWidth / 2;
   }
 
   key(event) {

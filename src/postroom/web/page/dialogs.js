@@ -1,6 +1,7 @@
 // Asking the person, and telling it: dialogs and short notes.
 import { byId, el } from "./dom.js";
 import { get, post } from "./api.js";
+import { plain } from "./text.js";
 
 export function toast(text, bad = false) {
   const note = el(bad ? "div.bad" : "div", null, text);
@@ -26,6 +27,7 @@ function ask(title, body, { yes, danger = false, act = async (values) => values 
         fault.textContent = error.message;
         fault.hidden = false;
         sure.disabled = false;
+        if (error.type === "IdentityRefused") dispatchEvent(new Event("postroom-who")); // the page shows where to say it
       }
     });
     form.addEventListener("keydown", (event) => {
@@ -54,9 +56,9 @@ export async function compose(about, to = "") {
   const sent = await ask(
     "Write a message",
     [
-      el("p.soft", null, `It goes out in the name of ${about.name}, in the lane of people: agents see that a human wrote it.`),
+      el("p.soft", null, nameWords(about)),
       el("div.pair", null, el("label", null, "To", (() => {
-        const input = el("input", { name: "to", value: to, placeholder: "an agent; empty for whoever is free", autocomplete: "off" });
+        const input = el("input", { name: "to", value: to, placeholder: "empty: whoever is free", autocomplete: "off" });
         input.setAttribute("list", "names");
         return input;
       })()), el("label", null, "Channel", el("input", { name: "channel", value: "general", required: true, autocomplete: "off" }))),
@@ -79,6 +81,26 @@ export async function compose(about, to = "") {
     },
   );
   if (sent) toast("Sent.");
+}
+
+function nameWords({ name, human }) {
+  if (name === null) return "This room has tokens, and nobody knows who you are yet: give yours with the key at the top.";
+  if (!human) return `It goes out in the name of ${plain(name)}, as that agent's mail: its token is not a person's.`;
+  return `It goes out in the name of ${plain(name)}, in the lane of people: agents see that a human wrote it.`;
+}
+
+/** Let the person say who it is, by a token of the room. Resolves with what the server then knows, or null. */
+export function signIn() {
+  return ask(
+    "Who are you?",
+    [
+      el("p.soft", null, "In a room with tokens, what you do here is done in the name that your token proves. Make one with "),
+      el("p", null, el("code", null, "postroom agent add NAME --human")),
+      el("label", null, "Your token", el("input", { name: "token", type: "password", autocomplete: "off", spellcheck: false, placeholder: "prt_…" })),
+      el("p.faint", null, "Empty: forget it. The browser keeps it until it is closed, where no script can read it."),
+    ],
+    { yes: "That is me", act: ({ token }) => post("/api/sign-in", { token }) },
+  );
 }
 
 function payloadOf(text) {

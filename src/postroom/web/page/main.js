@@ -1,7 +1,7 @@
 // The page: which view is open, and the one stream through which everything comes.
 import { byId, el, icon, set } from "./dom.js";
 import { get } from "./api.js";
-import { count, setNow } from "./text.js";
+import { count, plain, setNow } from "./text.js";
 import { Conversation } from "./conversation.js";
 import { Detail } from "./detail.js";
 import { Agents } from "./agents.js";
@@ -9,7 +9,7 @@ import { Mailboxes } from "./mailboxes.js";
 import { Board } from "./board.js";
 import { Sessions } from "./sessions.js";
 import { DeadLetters } from "./dead.js";
-import { compose, keys, toast } from "./dialogs.js";
+import { compose, keys, signIn, toast } from "./dialogs.js";
 
 const VIEWS = ["conversation", "agents", "mailboxes", "board", "sessions", "dead"];
 const HIDDEN_MS = 20000; // a page that nobody sees lets go of the stream after this time
@@ -31,13 +31,17 @@ class Page {
     };
     set(byId("room"), about.room);
     byId("room").title = about.room;
+    this.showWho(about);
     this.wire();
   }
 
   wire() {
     for (const tab of byId("tabs").children) tab.addEventListener("click", () => (location.hash = tab.dataset.view));
+    byId("tabs").addEventListener("keydown", (event) => this.tabKey(event));
     addEventListener("hashchange", () => this.turn());
     byId("write").addEventListener("click", () => compose(this.about));
+    byId("who").addEventListener("click", async () => this.showWho(await signIn()));
+    addEventListener("postroom-who", async () => this.showWho(await get("/api/about")));
     byId("help").addEventListener("click", keys);
     byId("theme").addEventListener("click", turnTheme);
     addEventListener("keydown", (event) => this.key(event));
@@ -47,6 +51,17 @@ class Page {
       if (document.hidden) hiding = setTimeout(() => this.leave(), HIDDEN_MS);
       else if (!this.stream) this.join();
     });
+  }
+
+  /** Who the person is: of interest only where a token says so. */
+  showWho(known) {
+    if (!known) return;
+    const { name, human, tokens } = Object.assign(this.about, { name: known.name, human: known.human, tokens: known.tokens });
+    const button = byId("who");
+    button.hidden = name !== null && !tokens;
+    button.classList.toggle("alarm", name === null);
+    button.setAttribute("aria-label", name === null ? "Who are you?" : `You are ${plain(name)}`);
+    set(button.lastElementChild, name === null ? "Who are you?" : `${plain(name)}${human ? "" : " (agent)"}`);
   }
 
   get view() {
@@ -110,10 +125,7 @@ class Page {
 
   lost(error) {
     this.say("lost");
-    if (error.status === 401) {
-      toast("This page's key is no longer right. Open the address that `postroom web` printed.", true);
-      return;
-    }
+    if (error.status === 401) return this.say("shut"); // trying again would not help
     clearTimeout(this.again);
     this.again = setTimeout(() => this.join(), 1500);
   }
@@ -142,13 +154,17 @@ class Page {
       byId("totals").replaceChildren(
         ...totals.map(([state, n]) => el(`span.look-${state}`, { title: `${state}: ${n}` }, icon(state), el("b", null, count(n)), state)),
       );
-      set(byId("dead-count"), pulse.states.dead ? count(pulse.states.dead) : "");
+      const dead = pulse.states.dead ?? 0;
+      set(byId("dead-count"), dead > 999 ? `${Math.floor(dead / 1000)}k` : dead ? String(dead) : "");
     }
   }
 
   say(how) {
     byId("live").dataset.how = how;
-    set(byId("live").lastElementChild, { live: "live", past: "in the past", lost: "reconnecting" }[how] ?? how);
+    set(byId("live").lastElementChild, { live: "live", past: "in the past", lost: "reconnecting", shut: "closed" }[how] ?? how);
+    const words = { lost: "The server does not answer. What you see is as it was; this page goes on by itself when it is back.", shut: "The server was started anew, and its key is another. Open the address that `postroom web` printed." }[how];
+    byId("notice").hidden = !words;
+    if (words) set(byId("notice"), words);
   }
 
   // Going about
@@ -161,6 +177,18 @@ class Page {
     location.hash = "conversation";
     if (!this.conversation.diagram.reveal(id)) toast("That message is further back than what is loaded: use the time slider.");
     this.conversation.diagram.choose(id, true);
+  }
+
+  /** Only the chosen tab can be reached with Tab; the arrows, Home and End go on from there. */
+  tabKey(event) {
+    const at = VIEWS.indexOf(this.view);
+    const to = { ArrowDown: at + 1, ArrowRight: at + 1, ArrowUp: at - 1, ArrowLeft: at - 1, Home: 0, End: VIEWS.length - 1 }[event.key];
+    if (to === undefined) return;
+    const next = byId("tabs").children[(to + VIEWS.length) % VIEWS.length];
+    location.hash = next.dataset.view;
+    next.focus();
+    event.preventDefault();
+    event.stopPropagation();
   }
 
   key(event) {
@@ -208,4 +236,19 @@ async function begin() {
   page.turn();
 }
 
-begin().catch((error) => toast(error.message, true));
+// what a button or the slider asked for and did not get is told; anything else is a fault of the page, and stays one
+addEventListener("unhandledrejection", (event) => {
+  if (event.reason?.status === undefined) return;
+  event.preventDefault();
+  toast(event.reason.message, true);
+});
+
+function start() {
+  begin().catch((error) => {
+    if (error.status === undefined) throw error;
+    toast(error.message, true);
+    if (error.status !== 401) setTimeout(start, 3000);
+  });
+}
+
+start();

@@ -2,7 +2,7 @@
 import { el, keyed, nothing, set, setSaid } from "./dom.js";
 import { post } from "./api.js";
 import { confirm, toast } from "./dialogs.js";
-import { clock, now, plain, span } from "./text.js";
+import { clock, count, now, plain, span } from "./text.js";
 
 export class Sessions {
   constructor(section, { onPick }) {
@@ -77,23 +77,62 @@ export class Sessions {
     const others = (d) => d.outcomes.filter((o) => !o.granted).map((o) => `${o.name}: ${o.reason ?? "not granted"}`).join(", ");
     this.decisions.replaceChildren(
       el("h2", null, "Decisions"),
-      el("div.card", null, el("table.plain", null,
-        el("thead", null, el("tr", null, ...["decided", "message", "by", "may answer", "the others"].map((name) => el("th", null, name)))),
-        el("tbody", null, ...decisions.map((d) => el("tr", null, el("td.num", null, clock(d.time_ms)), el("td.mono", { said: d.message_id }), el("td", { said: String(d.trigger ?? "") }), el("td", { said: (d.granted ?? []).join(", ") || "nobody" }), el("td.soft", { said: others(d) }))))),
-      ),
+      table([["decided"], ["message"], ["by"], ["may answer"], ["the others"]],
+        el("tbody", null, ...decisions.map((d) => el("tr", null, el("td.num", null, clock(d.time_ms)), el("td.mono", { said: d.message_id }), el("td", { said: String(d.trigger ?? "").replaceAll("_", " ") }), el("td", { said: (d.granted ?? []).join(", ") || "nobody" }), el("td.soft", { said: others(d) }))))),
     );
   }
 
-  /** Pools of workers: whatever the room tells of them. */
+  /** Pools of workers that judge messages: what each worker is at, and how often it had to be started again. */
   showPools(pools) {
+    const moment = now();
+    keyed(this.pools, pools, (pool) => pool.id, (pool) => this.pool(pool), (section, pool) => {
+      const p = section.parts;
+      setSaid(p.name, pool.name);
+      setSaid(p.evaluator, pool.evaluator === pool.name ? "" : `${pool.evaluator} · `);
+      const restarts = pool.workers.reduce((sum, worker) => sum + worker.restarts, 0);
+      set(p.about, `${pool.workers.length + pool.more} workers · ${restarts} restart${restarts === 1 ? "" : "s"} · for ${span(moment - pool.since_ms)}`);
+      p.failure.hidden = pool.failure === null;
+      if (pool.failure !== null) setSaid(p.failure, pool.failure);
+      keyed(p.rows, pool.workers, (worker) => worker.name, (worker) => row(worker), (line, worker) => updateRow(line, worker, moment));
+      set(p.more, pool.more ? `and ${pool.more} more workers` : "");
+    });
     this.pools.hidden = pools.length === 0;
-    this.pools.replaceChildren(...pools.flatMap((pool) => [
-      el("h2", { said: pool.name ?? "pool" }),
-      el("div.card", null, el("table.plain", null,
-        el("thead", null, el("tr", null, ...["worker", "state", "pid", "restarts", "last error"].map((name) => el("th", null, name)))),
-        el("tbody", null, ...(pool.workers ?? []).map((w) => el("tr", null, el("td", { said: w.name }), el("td", null, String(w.state ?? "")), el("td.num", null, String(w.pid ?? "")), el("td.num", null, String(w.restarts ?? 0)), el("td", { said: w.last_error ?? "" })))))),
-    ]));
   }
+
+  pool() {
+    const p = { name: el("span"), evaluator: el("small.soft"), about: el("small.soft"), failure: el("div.card.failure", { role: "alert" }), rows: el("tbody"), more: el("p.faint") };
+    const section = el("section.pool", null, el("h2", null, "Pool ", p.name), el("p", null, p.evaluator, p.about), p.failure,
+      table([["worker"], ["state"], ["process"], ["restarts", "num"], ["done", "num"], ["failed", "num"], ["in hand", "num"], ["last end that nobody asked for"]], p.rows), p.more);
+    section.parts = p;
+    return section;
+  }
+}
+
+function row(worker) {
+  const p = { chip: el("span.chip"), pid: el("td.mono.soft"), restarts: el("td.num"), done: el("td.num"), failed: el("td.num"), hand: el("td.num"), exit: el("td.soft") };
+  const line = el("tr", { "data-worker": worker.name }, el("td", null, el("b", { said: worker.name })), el("td", null, p.chip), p.pid, p.restarts, p.done, p.failed, p.hand, p.exit);
+  line.parts = p;
+  return line;
+}
+
+function updateRow(line, worker, moment) {
+  const p = line.parts;
+  p.chip.className = `chip p-${worker.state}`;
+  set(p.chip, worker.state);
+  set(p.pid, worker.pid === null ? "none" : `pid ${worker.pid}`);
+  set(p.restarts, count(worker.restarts));
+  p.restarts.classList.toggle("bad", worker.restarts > 0);
+  set(p.done, count(worker.done));
+  set(p.failed, count(worker.failed));
+  p.failed.classList.toggle("bad", worker.failed > 0);
+  set(p.hand, count(worker.waiting));
+  setSaid(p.exit, worker.last_exit === null ? "" : `${span(Math.floor((moment - worker.last_exit_ms) / 1000) * 1000)} ago: ${worker.last_exit}`);
+}
+
+/** A table of plain cells, which scrolls sideways where there is no room for it. */
+function table(columns, body) {
+  return el("div.card.wide", null, el("table.plain", null,
+    el("thead", null, el("tr", null, ...columns.map(([name, kind]) => el(kind ? `th.${kind}` : "th", { scope: "col" }, name)))), body));
 }
 
 function failure({ message, stack, worker, timestamp, kind }) {

@@ -71,6 +71,14 @@ export function span(ms) {
   return `${Math.floor(s / 86400)} d`;
 }
 
+/** A name cut in its middle: how names begin is often the same, how they end is not. */
+export function shortened(text, most) {
+  const letters = [...text];
+  if (letters.length <= most) return text;
+  const end = Math.max(1, Math.floor((most - 1) / 2));
+  return `${letters.slice(0, Math.max(1, most - 1 - end)).join("")}…${letters.slice(-end).join("")}`;
+}
+
 export function rate(perS) {
   return perS >= 100 ? String(Math.round(perS)) : perS >= 10 ? perS.toFixed(0) : perS.toFixed(1);
 }

@@ -1,0 +1,179 @@
+"""Who acts from the page, once a room has tokens: whoever the token proves, and no more than that token allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from postroom import identity
+from postroom.clock import ManualClock
+from postroom.errors import IdentityRefused
+from postroom.room import Room
+from postroom.web.by_hand import Chosen, Hand, One, Person, Send
+
+from .browser import serving
+from .conftest import Answer, Client
+
+
+@pytest.fixture
+def here(room_with: Callable[..., Room]) -> Room:
+    return room_with(ManualClock())
+
+
+def token_for(room: Room, name: str, *, human: bool) -> str:
+    return identity.add_token(room.desk, name, human=human)
+
+
+def test_in_a_room_without_tokens_everybody_is_the_one_who_opened_the_page(here: Room) -> None:
+    assert Hand(here, "mia").who() == Person("mia", human=True)
+
+
+def test_with_the_first_token_a_name_must_be_proved(here: Room) -> None:
+    hand = Hand(here, "mia")
+    token = token_for(here, "zoe", human=True)
+
+    with pytest.raises(IdentityRefused, match="this room has tokens"):
+        hand.who()
+    assert hand.who(token) == Person("zoe", human=True)
+    assert Hand(here, "mia", token).who() == Person("zoe", human=True)
+    assert hand.about() == {"name": None, "human": False, "tokens": True}
+    assert hand.about(token) == {"name": "zoe", "human": True, "tokens": True}
+
+
+def test_a_shown_token_counts_before_that_of_the_server(here: Room) -> None:
+    mine, theirs = (token_for(here, name, human=True) for name in ("mia", "zoe"))
+
+    assert Hand(here, "mia", mine).who(theirs).name == "zoe"
+
+
+def test_a_token_that_was_taken_back_acts_no_more(here: Room) -> None:
+    token = token_for(here, "zoe", human=True)
+    hand = Hand(here, "mia", token)
+    assert hand.who().name == "zoe"
+
+    identity.revoke_tokens(here.desk, "zoe")
+
+    with pytest.raises(IdentityRefused, match="was revoked"):
+        hand.who()
+    assert hand.about()["name"] is None
+
+
+@pytest.mark.parametrize("nonsense", ["x", "prt_000000000000_x", "two", "\0", "prt_" + "é" * 12 + "_x"])
+def test_a_token_that_proves_nothing_is_refused_and_recorded(here: Room, nonsense: str) -> None:
+    token_for(here, "zoe", human=True)
+
+    with pytest.raises(IdentityRefused):
+        Hand(here, "mia").who(nonsense)
+    assert identity.refusals(here.desk)[0] == 1
+
+
+def test_a_person_writes_in_the_lane_of_people_and_an_agent_in_that_of_agents(here: Room) -> None:
+    hand = Hand(here, "mia")
+    here.agent("bob")
+
+    for who in (Person("zoe", human=True), Person("eve", human=False)):
+        hand.send(Send({"text": "hi"}, to="bob"), who)
+
+    sent = here.peek(agent="bob", order="oldest")
+    assert [(message.from_agent, message.lane) for message in sent] == [("zoe", "human"), ("eve", "agent")]
+
+
+def deeds_of_people(room: Room) -> dict[str, tuple[Callable[[Hand, Person], Any], Callable[[], Any]]]:
+    """What only people may do to others: the deed, and what it would change."""
+    ada, bob = room.agent("ada"), room.agent("bob")
+    dead = ada.send("bob", {"n": 1})
+    bob.receive(timeout_s=5).dead("no")
+    held = ada.send("bob", {"n": 2})
+    bob.receive(timeout_s=5)
+    room.board.add("T1")
+    room.board.claim("bob", "T1", transient=True)
+    return {
+        "requeue": (lambda hand, who: hand.requeue(Chosen([dead]), who), lambda: room.receipt(dead).state),
+        "drop": (lambda hand, who: hand.drop(Chosen([dead]), who), lambda: len(room.peek(state=None))),
+        "release": (lambda hand, who: hand.release(One(held), who), lambda: room.receipt(held).state),
+        "release the task": (lambda hand, who: hand.release_task(One("T1"), who), lambda: room.board.get("T1").state),
+        "stop": (lambda hand, who: hand.stop_session(One("no-such"), who), lambda: None),
+    }
+
+
+def test_the_token_of_an_agent_does_nothing_to_others(here: Room) -> None:
+    hand, deeds = Hand(here, "mia"), deeds_of_people(here)
+    for name, (deed, look) in deeds.items():
+        before = look()
+        with pytest.raises(IdentityRefused, match="eve may not"):
+            deed(hand, Person("eve", human=False))
+        assert look() == before, name
+
+    count, refused = identity.refusals(here.desk)
+    assert count == len(deeds)
+    assert {(each.door, each.real) for each in refused} == {("web", "eve")}
+
+
+def test_an_agent_may_let_go_of_what_it_holds_itself(here: Room) -> None:
+    hand, deeds = Hand(here, "mia"), deeds_of_people(here)
+
+    assert deeds["release"][0](hand, Person("bob", human=False)) == {"released": True}
+    assert deeds["release the task"][0](hand, Person("bob", human=False)) == {"released": True}
+
+
+def test_a_person_may_do_all_of_it_and_is_named_in_each_trace(here: Room) -> None:
+    hand, deeds = Hand(here, "mia"), deeds_of_people(here)
+    zoe = Person("zoe", human=True)
+    for name in ("requeue", "release", "release the task"):
+        before = deeds[name][1]()
+        deeds[name][0](hand, zoe)
+        assert deeds[name][1]() != before, name
+
+    from postroom.web.views import deeds as remembered
+
+    assert {deed["by"] for deed in remembered(here)} == {"zoe"}
+
+
+# The same over real sockets
+
+
+@pytest.fixture
+def guarded(sqlite_room: Room) -> Iterator[tuple[Room, Client]]:
+    """A served room with tokens, whose server was started without one."""
+    sqlite_room.agent("bob")
+    with serving(sqlite_room) as site:
+        yield sqlite_room, Client(site)
+
+
+def write(client: Client, **headers: str) -> Answer:
+    return client("/api/send", {"to": "bob", "payload": {"text": "hi"}}, **headers)
+
+
+@pytest.mark.slow
+def test_over_the_wire_the_name_comes_from_the_token_alone(guarded: tuple[Room, Client]) -> None:
+    room, client = guarded
+    assert client.get("/api/about")["name"] == "mia"
+    token = token_for(room, "zoe", human=True)
+
+    refused = write(client)
+    assert (refused.status, refused.json["error"]["type"]) == (403, "IdentityRefused")
+    assert client.get("/api/about")["name"] is None
+    assert client("/api/recent").status == 200  # who looks need not be known
+    assert write(client, **{"X-Postroom-Token": token + "x"}).status == 403
+    assert write(client, **{"X-Postroom-Token": token, "X-Postroom-As": "root", "From": "root"}).status == 200
+    assert [message.from_agent for message in room.peek(agent="bob")] == ["zoe"]
+
+
+@pytest.mark.slow
+def test_a_browser_keeps_the_token_where_no_script_reads_it_and_can_forget_it(guarded: tuple[Room, Client]) -> None:
+    room, client = guarded
+    token = token_for(room, "zoe", human=True)
+
+    wrong = client("/api/sign-in", {"token": "prt_000000000000_x"})
+    assert (wrong.status, "set-cookie" in wrong.headers) == (403, False)
+    right = client("/api/sign-in", {"token": f" {token}\n"})
+    cookie = right.headers["set-cookie"]
+    assert right.json == {"name": "zoe", "human": True, "tokens": True}
+    assert cookie == f"postroom_who_{client.site.port}={token}; Path=/; HttpOnly; SameSite=Strict"
+    assert write(client, Cookie=cookie.partition(";")[0]).status == 200
+    assert write(client, Cookie=f"{cookie.partition(';')[0]}; {cookie.partition(';')[0]}").status == 403
+    forgotten = client("/api/sign-in", {"token": ""})
+    assert "Max-Age=0" in forgotten.headers["set-cookie"]
+    assert forgotten.json["name"] is None
