@@ -23,6 +23,7 @@ from postroom.opening import open_room
 from postroom.platform import this_process
 from postroom.states import State
 from postroom.store import Query, Want, Work
+from postroom.stores import nats_claims
 from postroom.stores.nats import NatsStore
 from postroom.stores.nats_entries import subject_of
 from postroom.stores.nats_lives import process_subject
@@ -498,3 +499,37 @@ def test_a_server_that_was_stopped_for_longer_than_anybody_waits_is_tried_once_m
         finally:
             going_on.join()
             store.close()
+
+
+def state_known_to(store: NatsStore, id: str) -> State:
+    with store._room.follower.lock:
+        return store._room.tables.rows[id].kept.state
+
+
+@pytest.mark.parametrize("settle", [True, False], ids=["acked", "claimed"])
+@pytest.mark.parametrize("way", ["claim", "settle and claim"])
+def test_what_another_takes_between_our_choice_and_our_claim_is_not_taken_again(
+    open_store: Opener, monkeypatch: pytest.MonkeyPatch, way: str, settle: bool
+) -> None:
+    """The other's claim is heard of here before ours is written: then ours must still be that of the entry that was chosen."""
+    one, other = open_store(), open_store()
+    before, id = one.put([letter(), letter()])
+    (held,) = one.claim(want(ids=(before,))).deliveries
+    choose = nats_claims._steps
+
+    def too_slow(*chosen: Any) -> Any:
+        monkeypatch.undo()
+        assert [delivery.message.id for delivery in other.claim(want(settle=settle)).deliveries] == [id]
+        until("it is heard of here", lambda: state_known_to(one, id) is not State.READY)
+        return choose(*chosen)
+
+    monkeypatch.setattr(nats_claims, "_steps", too_slow)
+
+    claimed = one.claim(want()) if way == "claim" else one.settle(held.ticket, "acked", claim_next=want()).claimed
+
+    assert claimed is not None
+    assert claimed.deliveries == []
+    message = other.get(id)
+    assert message is not None
+    assert [entry.event for entry in message.ledger] == ["stored", "claimed", *(["acked"] if settle else [])]
+    assert message.delivery_count == 1
