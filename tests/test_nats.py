@@ -533,3 +533,46 @@ def test_what_another_takes_between_our_choice_and_our_claim_is_not_taken_again(
     assert message is not None
     assert [entry.event for entry in message.ledger] == ["stored", "claimed", *(["acked"] if settle else [])]
     assert message.delivery_count == 1
+
+
+def test_a_word_that_comes_after_nobody_waited_for_it_does_not_make_a_connection_deaf(clock: ManualClock) -> None:
+    """Who listens asks the servers whether they heard it. Their late word once ended all hearing, for half a minute."""
+    proxy = Proxy(shared_server().port)
+    store = NatsStore(parse_url(f"nats://{proxy.address}/{room_name()}"), Config(server_timeout_s=3), clock)
+    wire = store._room.wire
+    proxy.cut(to_server=False, to_client=True)
+    with pytest.raises(RoomUnreachable):
+        store.listen(["to:bob"])
+    subscriptions = len(wire._nc._subs)
+
+    proxy.cut(to_server=False, to_client=False)
+
+    (id,) = store.put([letter()])
+    with store.listen(["to:bob"]) as waiter:
+        store.put([letter()])
+        assert waiter.wait(20)
+        assert len(wire._nc._subs) == subscriptions + 1
+    assert store.get(id) is not None
+    assert wire.losses == 0, "the connection was well, and need not have been made again"
+    store.close()
+    proxy.close()
+
+
+def test_a_connection_whose_reading_fails_is_made_again_at_once(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = parse_url(f"nats://{shared_server().address}/{room_name()}")
+    store = NatsStore(url, Config(server_timeout_s=8), clock)
+    wire = store._room.wire
+
+    async def fail(_data: bytes) -> None:
+        monkeypatch.undo()
+        raise RuntimeError("on purpose")
+
+    monkeypatch.setattr(wire._nc._ps, "parse", fail)
+
+    (id,) = store.put([letter()])
+
+    assert [message.id for message in store.find(Query()).messages] == [id]
+    assert wire.losses == 1
+    store.close()

@@ -654,8 +654,12 @@ class Wire:
                 raise _NoReply(sent=False)
             try:
                 subscription = await self._hear(self._hints + pattern, queue, on_message)
+            except self._error:
+                raise _NoReply(sent=False) from None
+            try:
                 await self._nc.flush(timeout=ATTEMPT_S)
             except (self._error, TimeoutError):
+                await _quietly(subscription.unsubscribe)  # the next attempt makes another
                 raise _NoReply(sent=False) from None
             return subscription
 
