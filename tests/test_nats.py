@@ -576,3 +576,18 @@ def test_a_connection_whose_reading_fails_is_made_again_at_once(
     assert [message.id for message in store.find(Query()).messages] == [id]
     assert wire.losses == 1
     store.close()
+
+
+def test_what_was_left_of_a_connection_does_not_spoil_the_next(open_store: Opener) -> None:
+    store = open_store(server_timeout_s=8)
+    client = store._room.wire._nc
+
+    async def end_in_the_middle_of_a_line() -> None:
+        await client.force_reconnect()
+        client._ps.buf.extend(b"the end of something\r\n")  # as the reading does that is about to be ended
+
+    store._room.wire.run(end_in_the_middle_of_a_line())
+
+    (id,) = store.put([letter()])
+    assert [message.id for message in store.find(Query()).messages] == [id]
+    assert client.stats["reconnects"] == 1

@@ -151,10 +151,10 @@ def hearing_at_once(client: type[Any]) -> type[Any]:
             await super()._process_pong()
 
         async def _read_loop(self) -> None:
+            self._ps.reset()  # the connection before may have left half a line
             await super()._read_loop()
-            if (
-                self.is_connected and self._reading_task is asyncio.current_task()
-            ):  # neither closed nor cut off: it failed
+            if self.is_connected and self._reading_task is asyncio.current_task():
+                # neither closed nor cut off: something was raised while it read
                 await self._process_op_err(ConnectionError("the reading of this connection ended"))
 
     return Hearing
