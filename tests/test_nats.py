@@ -535,6 +535,21 @@ def test_what_another_takes_between_our_choice_and_our_claim_is_not_taken_again(
     assert message.delivery_count == 1
 
 
+def test_who_was_not_chosen_is_woken_all_the_same(open_store: Opener) -> None:
+    """The servers choose whom to wake before they tell: who begins to wait in between hears of the mail and is not chosen."""
+    one, other = open_store(), open_store()
+    work = want(channels=("work",))
+    with one.listen(["channel:work"]) as waiter:
+        assert one.claim(work).deliveries == []
+        follower = one._room.follower
+        (chosen,) = [each for key, each in follower._subscriptions.items() if key[1]]
+        follower._wire.run(chosen.unsubscribe())
+        other.put([letter(None, channel="work")])
+
+        until("it is woken", lambda: waiter.wait(0))
+        assert len(one.claim(work).deliveries) == 1
+
+
 def test_a_word_that_comes_after_nobody_waited_for_it_does_not_make_a_connection_deaf(clock: ManualClock) -> None:
     """Who listens asks the servers whether they heard it. Their late word once ended all hearing, for half a minute."""
     proxy = Proxy(shared_server().port)

@@ -166,6 +166,10 @@ class Wire:
             if not self._closed:
                 asyncio.run_coroutine_threadsafe(_quietly(call), self._loop)
 
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Do this after that time. Only from the background loop itself."""
+        self._loop.call_later(seconds, call)
+
     def every(self, seconds: float, call: Callable[[], Awaitable[Any]]) -> None:
         """Do this again and again on the background loop, until the connection is closed. What fails is done later."""
 
