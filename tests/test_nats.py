@@ -23,6 +23,7 @@ from postroom.opening import open_room
 from postroom.platform import this_process
 from postroom.states import State
 from postroom.store import Query, Want, Work
+from postroom.stores import nats_claims
 from postroom.stores.nats import NatsStore
 from postroom.stores.nats_entries import subject_of
 from postroom.stores.nats_lives import process_subject
@@ -498,3 +499,110 @@ def test_a_server_that_was_stopped_for_longer_than_anybody_waits_is_tried_once_m
         finally:
             going_on.join()
             store.close()
+
+
+def state_known_to(store: NatsStore, id: str) -> State:
+    with store._room.follower.lock:
+        return store._room.tables.rows[id].kept.state
+
+
+@pytest.mark.parametrize("settle", [True, False], ids=["acked", "claimed"])
+@pytest.mark.parametrize("way", ["claim", "settle and claim"])
+def test_what_another_takes_between_our_choice_and_our_claim_is_not_taken_again(
+    open_store: Opener, monkeypatch: pytest.MonkeyPatch, way: str, settle: bool
+) -> None:
+    """The other's claim is heard of here before ours is written: then ours must still be that of the entry that was chosen."""
+    one, other = open_store(), open_store()
+    before, id = one.put([letter(), letter()])
+    (held,) = one.claim(want(ids=(before,))).deliveries
+    choose = nats_claims._steps
+
+    def too_slow(*chosen: Any) -> Any:
+        monkeypatch.undo()
+        assert [delivery.message.id for delivery in other.claim(want(settle=settle)).deliveries] == [id]
+        until("it is heard of here", lambda: state_known_to(one, id) is not State.READY)
+        return choose(*chosen)
+
+    monkeypatch.setattr(nats_claims, "_steps", too_slow)
+
+    claimed = one.claim(want()) if way == "claim" else one.settle(held.ticket, "acked", claim_next=want()).claimed
+
+    assert claimed is not None
+    assert claimed.deliveries == []
+    message = other.get(id)
+    assert message is not None
+    assert [entry.event for entry in message.ledger] == ["stored", "claimed", *(["acked"] if settle else [])]
+    assert message.delivery_count == 1
+
+
+def test_who_was_not_chosen_is_woken_all_the_same(open_store: Opener) -> None:
+    """The servers choose whom to wake before they tell: who begins to wait in between hears of the mail and is not chosen."""
+    one, other = open_store(), open_store()
+    work = want(channels=("work",))
+    with one.listen(["channel:work"]) as waiter:
+        assert one.claim(work).deliveries == []
+        follower = one._room.follower
+        (chosen,) = [each for key, each in follower._subscriptions.items() if key[1]]
+        follower._wire.run(chosen.unsubscribe())
+        other.put([letter(None, channel="work")])
+
+        until("it is woken", lambda: waiter.wait(0))
+        assert len(one.claim(work).deliveries) == 1
+
+
+def test_a_word_that_comes_after_nobody_waited_for_it_does_not_make_a_connection_deaf(clock: ManualClock) -> None:
+    """Who listens asks the servers whether they heard it. Their late word once ended all hearing, for half a minute."""
+    proxy = Proxy(shared_server().port)
+    store = NatsStore(parse_url(f"nats://{proxy.address}/{room_name()}"), Config(server_timeout_s=3), clock)
+    wire = store._room.wire
+    proxy.cut(to_server=False, to_client=True)
+    with pytest.raises(RoomUnreachable):
+        store.listen(["to:bob"])
+    subscriptions = len(wire._nc._subs)
+
+    proxy.cut(to_server=False, to_client=False)
+
+    (id,) = store.put([letter()])
+    with store.listen(["to:bob"]) as waiter:
+        store.put([letter()])
+        assert waiter.wait(20)
+        assert len(wire._nc._subs) == subscriptions + 1
+    assert store.get(id) is not None
+    assert wire.losses == 0, "the connection was well, and need not have been made again"
+    store.close()
+    proxy.close()
+
+
+def test_a_connection_whose_reading_fails_is_made_again_at_once(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = parse_url(f"nats://{shared_server().address}/{room_name()}")
+    store = NatsStore(url, Config(server_timeout_s=8), clock)
+    wire = store._room.wire
+
+    async def fail(_data: bytes) -> None:
+        monkeypatch.undo()
+        raise RuntimeError("on purpose")
+
+    monkeypatch.setattr(wire._nc._ps, "parse", fail)
+
+    (id,) = store.put([letter()])
+
+    assert [message.id for message in store.find(Query()).messages] == [id]
+    assert wire.losses == 1
+    store.close()
+
+
+def test_what_was_left_of_a_connection_does_not_spoil_the_next(open_store: Opener) -> None:
+    store = open_store(server_timeout_s=8)
+    client = store._room.wire._nc
+
+    async def end_in_the_middle_of_a_line() -> None:
+        await client.force_reconnect()
+        client._ps.buf.extend(b"the end of something\r\n")  # as the reading does that is about to be ended
+
+    store._room.wire.run(end_in_the_middle_of_a_line())
+
+    (id,) = store.put([letter()])
+    assert [message.id for message in store.find(Query()).messages] == [id]
+    assert client.stats["reconnects"] == 1

@@ -167,7 +167,6 @@ def test_eight_senders_and_one_receiver_keep_the_order_of_a_hundred_thousand(tmp
     check_order(tmp_path, 100_000)
 
 
-# With eight receivers one of 400 messages was given twice, once in a dozen runs on a busy machine: not found yet (docs/operations.md).
 @pytest.mark.slow
 @pytest.mark.parametrize("total", [400, pytest.param(20_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("check", [check_order, check_shares])

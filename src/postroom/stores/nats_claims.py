@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -17,7 +17,7 @@ from .nats_entries import Entry, Kept, Line, Moment, claimed, counts, extended, 
 from .nats_entries import settled as _ended
 from .nats_putting import Plan
 from .nats_room import NatsRoom
-from .nats_tables import Row
+from .nats_tables import Chosen
 from .nats_wire import Changed, Committed, Write
 
 #: Entries of claimed messages that are remembered; who settles an older one has to look it up.
@@ -54,52 +54,63 @@ def _claim_best(room: NatsRoom, want: Want) -> list[Delivery]:
     taken: list[Kept] = []
     while len(taken) < want.limit:
         # not the same one twice in one claim, should its owner be gone already (tests/test_store_model.py)
-        with _picked(room, want, want.limit - len(taken), {kept.entry.id for kept in taken}) as (rows, ended):
-            if rows or ended:
-                taken += _take(room, rows, ended, want, raises=not taken)
+        with _picked(room, want, want.limit - len(taken), {kept.entry.id for kept in taken}) as picked:
+            if picked.best or picked.ended:
+                taken += _take(room, picked, want, raises=not taken)
                 continue
         if taken or not room.follower.look_if_late(patterns):
             break
     return _deliver(room, taken, want)
 
 
+class _Picked(NamedTuple):
+    """The best that may be claimed, what the clock has ended, and the moment at which both were judged so."""
+
+    best: list[Chosen]
+    ended: list[Chosen]
+    moment: Moment
+
+
 @contextmanager
-def _picked(room: NatsRoom, want: Want, count: int, taken: set[str]) -> Iterator[tuple[list[Row], list[Row]]]:
-    """The best rows, which no other thread of this process picks meanwhile; and rows that the clock has ended."""
+def _picked(room: NatsRoom, want: Want, count: int, taken: set[str], write: str | None = None) -> Iterator[_Picked]:
+    """What to claim, which no other thread of this process picks meanwhile."""
     room.bury_the_gone()
     tables = room.tables
     with room.follower.lock:
-        tables.wind(room.now_ms())
-        rows = tables.best(want, count, tables.picked | taken)
+        moment = room.moment(
+            write
+        )  # under the lock: what was judged by a later clock must not be claimed by an earlier one
+        tables.wind(moment.room_ms)
+        best = tables.best(want, count, tables.picked | taken)
         ended = tables.overdue_for(want)
-        ids = {row.kept.entry.id for row in (*rows, *ended)}
+        ids = {each.kept.entry.id for each in (*best, *ended)}
         tables.picked |= ids
     try:
-        yield rows, ended
+        yield _Picked(best, ended, moment)
     finally:
         with room.follower.lock:
             tables.picked -= ids
 
 
-def _take(room: NatsRoom, rows: Sequence[Row], ended: Sequence[Row], want: Want, *, raises: bool) -> list[Kept]:
+def _take(room: NatsRoom, picked: _Picked, want: Want, *, raises: bool) -> list[Kept]:
     """Claim these, and write down what the clock did to the others; all at once. Those that were claimed, in their order.
 
     Whatever somebody else changed first is read anew, and is not claimed here.
     """
-    moment = room.moment()
-    return _make(room, _steps(rows, ended, want, moment), moment, raises=raises)
+    return _make(room, _steps(picked, want), picked.moment, raises=raises)
 
 
 #: A message, what becomes of it, and whether it is claimed by that.
 _Step = tuple[Kept, Entry, bool]
 
 
-def _steps(rows: Sequence[Row], ended: Sequence[Row], want: Want, moment: Moment) -> list[_Step]:
-    steps = [(row.kept, claimed(row.kept, want, moment, gone=row.gone), True) for row in rows]
-    for row in ended:
-        entry = wound(row.kept, moment, gone=row.gone)
+def _steps(picked: _Picked, want: Want) -> list[_Step]:
+    moment = picked.moment
+    steps = [(each.kept, claimed(each.kept, want, moment, gone=each.gone), True) for each in picked.best]
+    for each in picked.ended:
+        entry = wound(each.kept, moment, gone=each.gone)
         if entry is not None:
-            steps.append((row.kept, entry, False))
+            steps.append((each.kept, entry, False))
     return steps
 
 
@@ -149,14 +160,13 @@ def _as_written(room: NatsRoom, write: Write, entry: Entry, end: Committed) -> K
 
 def _claim_named(room: NatsRoom, want: Want) -> list[Delivery]:
     """Of the messages asked for by id those that the agent may have, best first."""
-    now_ms = room.now_ms()
     moment = room.moment()
     free: list[tuple[Kept, bool]] = []
     for kept in room.read_open(want.ids or ()):
         entry = kept.entry
         process = entry.waiter if kept.state is State.HELD else entry.owner
         gone = process is not None and process_alive(process) is False
-        may_have = kept.state is State.HELD or judged(entry, now_ms, gone=gone) is State.READY
+        may_have = kept.state is State.HELD or judged(entry, moment.room_ms, gone=gone) is State.READY
         if entry.to_agent in (want.agent, None) and may_have:
             free.append((kept, gone and kept.state is not State.HELD))
     free.sort(key=lambda each: (-each[0].entry.priority, each[0].first))
@@ -236,12 +246,11 @@ def _settle_and_take(
     if want.owner == this_process():
         room.lives.beat()
     room.follower.follow(patterns_of(want))
-    moment = room.moment(write)
-    entry = _ended(kept, outcome, ticket.agent, detail, 0, moment)
-    with _picked(room, want, want.limit, {ticket.id}) as (rows, ended):
-        if not rows:
+    with _picked(room, want, want.limit, {ticket.id}, write) as picked:
+        if not picked.best:
             return None
-        steps = _steps(rows, ended, want, moment)
+        entry = _ended(kept, outcome, ticket.agent, detail, 0, picked.moment)
+        steps = _steps(picked, want)
         writes = [room.write_of(entry, kept.seq), *(room.write_of(each, old.seq) for old, each, _ in steps)]
         first, *ends = room.wire.run_all([room.commit_one(each, write) for each in writes])
         taken = _taken(room, steps, writes[1:], ends, raises=False)

@@ -13,11 +13,13 @@ import os
 import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final
 
 from .. import store as contract
 from ..clock import Clock
 from ..errors import RoomClosed
+from ..states import State
 from .nats_entries import MOVED, hex_of, is_there, pattern_to, patterns_around, subject_of, unpack
 from .nats_tables import Tables
 from .nats_wire import Wire
@@ -31,6 +33,8 @@ _MESSAGES: Final = "m.>"
 OPEN_PART: Final = "m.o.>"
 ARCHIVE: Final = "m.f.>"
 _MAX_RUNG: Final = 4000
+#: Mail for anybody in a channel that still lies there so long after it was heard of wakes one who waits for it here.
+_PASSED_BY_S: Final = 0.05
 #: The name under which those who wait for the mail of a channel share it: one of them is woken, not all.
 _ONE: Final = "one"
 
@@ -245,6 +249,25 @@ class Follower:
             if key[0] == _WHOLE_ROOM and self._whole is not None and seq == self._whole.sure + 1:
                 self._whole.sure = seq
             self._ring(key, seq)
+            if seq and key[1] != _ONE:
+                self._see_to_it(subject, seq)
+
+    def _see_to_it(self, subject: str, seq: int) -> None:
+        """See to it that somebody takes mail of a channel, where the servers may have chosen nobody to be woken.
+
+        They choose before they tell, so whoever begins to wait in between is told by its ordinary subscription, after its
+        look, and not chosen (tests/test_nats.py: test_who_was_not_chosen_is_woken_all_the_same).
+        """
+        for key in ((pattern, _ONE) for pattern in patterns_around(subject)):
+            if key in self._waiters:
+                self._wire.later(_PASSED_BY_S, partial(self._ring_if_it_lies_there, key, subject, seq))
+
+    def _ring_if_it_lies_there(self, key: Key, subject: str, seq: int) -> None:
+        with self.lock:
+            row = self.tables.rows.get(subject.rpartition(".")[2])
+            lies_there = row is not None and row.kept.seq == seq and row.kept.state is State.READY
+            if lies_there and key in self._waiters and not self.closed:
+                self._ring(key, seq)
 
     def _covers(self, subject: str) -> bool:
         return any(each in self._followed or each in self._parts for each in patterns_around(subject))

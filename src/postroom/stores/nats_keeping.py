@@ -44,7 +44,7 @@ from .nats_following import OPEN_PART
 from .nats_putting import key_subject, key_without, part_subjects
 from .nats_reading import FAILED, PROCESSED, know_for, matching
 from .nats_room import NatsRoom
-from .nats_tables import Row
+from .nats_tables import Chosen
 from .nats_wire import Changed, Write
 
 #: A finished message stays in its box for this long.
@@ -65,8 +65,8 @@ def sweep(room: NatsRoom) -> Swept:
         room.bury_the_gone()
         with room.follower.lock:
             room.tables.wind(room.now_ms())
-            rows = [room.tables.rows[id] for id in room.tables.overdue]
-        written = _write_down(room, rows)
+            overdue = room.tables.all_overdue()
+        written = _write_down(room, overdue)
         done += written
         if not written:
             break
@@ -74,17 +74,17 @@ def sweep(room: NatsRoom) -> Swept:
     return Swept(done.count("expired"), done.count("released"), done.count("dead"), _forget_finished(room))
 
 
-def _write_down(room: NatsRoom, rows: Sequence[Row]) -> list[str]:
+def _write_down(room: NatsRoom, overdue: Sequence[Chosen]) -> list[str]:
     """The next step of each of these; the ledger's words for those that were written."""
     moment = room.moment()
     steps: list[tuple[Kept, Entry]] = []
-    for row in rows:
-        entry = _step(row, moment)
+    for each in overdue:
+        entry = _step(each, moment)
         if entry is not None:
-            steps.append((row.kept, entry))
+            steps.append((each.kept, entry))
         else:
             with room.follower.lock:
-                room.tables.overdue.pop(row.kept.entry.id, None)
+                room.tables.forget_overdue(each)
     writes = [room.write_of(entry, kept.seq) for kept, entry in steps]
     ends = room.wire.run_all([room.commit_one(write, moment.write) for write in writes])
     events: list[str] = []
@@ -101,10 +101,10 @@ def _write_down(room: NatsRoom, rows: Sequence[Row]) -> list[str]:
     return events
 
 
-def _step(row: Row, moment: Moment) -> Entry | None:
-    entry = wound(row.kept, moment, gone=row.gone)
-    if entry is None and row.waiter_gone and row.kept.state is not State.HELD:
-        return asker_gone(row.kept, moment)
+def _step(each: Chosen, moment: Moment) -> Entry | None:
+    entry = wound(each.kept, moment, gone=each.gone)
+    if entry is None and each.waiter_gone and each.kept.state is not State.HELD:
+        return asker_gone(each.kept, moment)
     return entry
 
 

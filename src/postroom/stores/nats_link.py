@@ -122,10 +122,11 @@ class Heard(NamedTuple):
 
 
 def hearing_at_once(client: type[Any]) -> type[Any]:
-    """nats-py's client, which hands over what comes for one of our ears as soon as it is read.
+    """nats-py's client, which hands over what comes for one of our ears as soon as it is read, and does not go deaf.
 
     By itself it reads the headers line by line and puts each message into a queue, from which a task takes it: with that, one
-    change took ten turns of the loop.
+    change took ten turns of the loop. And by itself it ends its reading, with a line in the log and nothing else, when
+    anything is raised there: the connection stands, and nothing is heard on it for half a minute.
     """
 
     class Hearing(client):  # type: ignore[misc]
@@ -142,6 +143,19 @@ def hearing_at_once(client: type[Any]) -> type[Any]:
                 ear(bytes(subject), data, headers or b"")
             except Exception as error:  # noqa: BLE001  (nats-py would end its reading)
                 await self._error_cb(error)
+
+        async def _process_pong(self) -> None:
+            """The servers' word that they heard us; whoever asked for it may have given up, which nats-py does not expect."""
+            if self._pongs and self._pongs[0].done():
+                self._pongs[0] = asyncio.get_running_loop().create_future()
+            await super()._process_pong()
+
+        async def _read_loop(self) -> None:
+            self._ps.reset()  # the connection before may have left half a line
+            await super()._read_loop()
+            if self.is_connected and self._reading_task is asyncio.current_task():
+                # neither closed nor cut off: something was raised while it read
+                await self._process_op_err(ConnectionError("the reading of this connection ended"))
 
     return Hearing
 

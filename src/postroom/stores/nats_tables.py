@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ..states import FINISHED, State
 from ..store import Want
@@ -19,8 +19,21 @@ from .nats_entries import Kept, judged, timer_ms
 _MAX_DROPPED: Final = 20_000
 
 
+class Chosen(NamedTuple):
+    """A row as it stood when it was chosen.
+
+    Rows change with every hint, as soon as the lock is free. Only the entry that was judged may be replaced: a step that
+    was made from a row as it is a moment later would replace whatever stands there then, also another's claim
+    (tests/test_nats.py: test_what_another_takes_between_our_choice_and_our_claim_is_not_taken_again).
+    """
+
+    kept: Kept
+    gone: bool
+    waiter_gone: bool
+
+
 class Row:
-    """An entry and where it stands in the tables."""
+    """An entry and where it stands in the tables. To be looked at under the lock only; see `Chosen`."""
 
     __slots__ = ("kept", "owner_gone", "ready", "timer", "waiter_gone")
 
@@ -38,6 +51,9 @@ class Row:
 
     def judged(self, now_ms: int) -> State:
         return judged(self.kept.entry, now_ms, gone=self.gone)
+
+    def chosen(self) -> Chosen:
+        return Chosen(self.kept, self.gone, self.waiter_gone)
 
 
 class Tables:
@@ -172,7 +188,7 @@ class Tables:
 
     # Choosing
 
-    def best(self, want: Want, count: int, without: set[str]) -> list[Row]:
+    def best(self, want: Want, count: int, without: set[str]) -> list[Chosen]:
         """The best of what may be claimed, at most so many, without those that are named."""
         own, anyones = self.boxes.get(want.agent, {}), self.boxes.get(None, {})
         names: Iterable[str] = own if want.channels is None else dict.fromkeys(want.channels)
@@ -187,7 +203,7 @@ class Tables:
                     free += 1
                     if free == count:
                         break
-        return [self.rows[key[2]] for key in sorted(found)[:count]]
+        return [self.rows[key[2]].chosen() for key in sorted(found)[:count]]
 
     def next_due_ms(self, want: Want) -> int | None:
         """When something that the agent takes from may become claimable by itself."""
@@ -201,7 +217,17 @@ class Tables:
                 return ms
         return None
 
-    def overdue_for(self, want: Want) -> list[Row]:
+    def all_overdue(self) -> list[Chosen]:
+        """What the clock or the end of a process has changed and nobody has written down yet."""
+        return [self.rows[id].chosen() for id in self.overdue]
+
+    def forget_overdue(self, chosen: Chosen) -> None:
+        """There was nothing to write down for this one, unless it has changed meanwhile."""
+        row = self.rows.get(chosen.kept.entry.id)
+        if row is not None and row.kept is chosen.kept:
+            self.overdue.pop(chosen.kept.entry.id, None)
+
+    def overdue_for(self, want: Want) -> list[Chosen]:
         """Of what the clock has finished those that lie in the boxes the agent takes from."""
         found = []
         for id in self.overdue:
@@ -214,7 +240,7 @@ class Tables:
             else:
                 mine = entry.channel in want.channels and entry.to_agent in (want.agent, None)
             if mine:
-                found.append(row)
+                found.append(row.chosen())
         return found
 
     def in_order(self, after: int | None, *, newest: bool) -> Iterator[Row]:

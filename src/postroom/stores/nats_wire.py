@@ -166,6 +166,10 @@ class Wire:
             if not self._closed:
                 asyncio.run_coroutine_threadsafe(_quietly(call), self._loop)
 
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Do this after that time. Only from the background loop itself."""
+        self._loop.call_later(seconds, call)
+
     def every(self, seconds: float, call: Callable[[], Awaitable[Any]]) -> None:
         """Do this again and again on the background loop, until the connection is closed. What fails is done later."""
 
@@ -654,8 +658,12 @@ class Wire:
                 raise _NoReply(sent=False)
             try:
                 subscription = await self._hear(self._hints + pattern, queue, on_message)
+            except self._error:
+                raise _NoReply(sent=False) from None
+            try:
                 await self._nc.flush(timeout=ATTEMPT_S)
             except (self._error, TimeoutError):
+                await _quietly(subscription.unsubscribe)  # the next attempt makes another
                 raise _NoReply(sent=False) from None
             return subscription
 
