@@ -490,14 +490,16 @@ class SqliteFile:
     def tidy(self) -> None:
         """Fold the log back into the file where nobody is in the way, and let SQLite refresh its statistics.
 
-        Twice a minute at most: more often it is most of what a room costs in which nothing happens (tests/faults/test_idle.py).
+        Twice a minute at most, unless the log is large: more often it is most of what a room costs in which nothing happens
+        (tests/faults/test_idle.py).
         """
         connection, now_ns = self.connection(), SYSTEM.steady_ns()
-        if now_ns < self._next_tidy_ns:
+        is_large = self.wal_bytes() > WAL_KEPT_BYTES
+        if now_ns < self._next_tidy_ns and not is_large:
             return
         self._next_tidy_ns = now_ns + _TIDY_PAUSE_NS
         try:
-            if self.wal_bytes() > WAL_KEPT_BYTES:
+            if is_large:
                 self._fold()
             else:
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
