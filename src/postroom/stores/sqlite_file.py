@@ -307,9 +307,8 @@ class SqliteFile:
             connection = self._local.connection = self._connect()
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
-        turns = (
-            None if self._config.sync == "full" else self._turns
-        )  # each write waits for the disk: a queue gains nothing
+        # with sync=full each write waits for the disk: a queue gains nothing
+        turns = None if self._config.sync == "full" else self._turns
         connection.be_patient(Patience(self._config.busy_timeout_s, turns))
         self._connections.add(connection)
         return connection
@@ -327,39 +326,30 @@ class SqliteFile:
             "fork before you open the room, or start processes with spawn"
         )
 
-    def execute(self, name: str, bindings: Sequence[Any] = ()) -> list[Row]:
-        """Run one named statement to its end; inside `transaction` as part of it, else on its own."""
-        connection = self.connection()
+    def _fetch(self, connection: Connection, sql: str, bindings: Any = ()) -> list[Row]:
+        """Run one statement to its end. All that may have to wait for the write lock pass here: a turn ends with it."""
         try:
-            return connection.execute(self.statements[name], bindings).fetchall()
+            return connection.execute(sql, bindings).fetchall()
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
         finally:
-            if connection.patience.in_turn:
+            if connection.patience.turn is not None:
                 connection.patience.end_turn()
+
+    def execute(self, name: str, bindings: Sequence[Any] = ()) -> list[Row]:
+        """Run one named statement to its end; inside `transaction` as part of it, else on its own."""
+        return self._fetch(self.connection(), self.statements[name], bindings)
 
     def change(self, name: str, bindings: Sequence[Any]) -> int:
         """Run one named statement that gives no rows. Returns how many rows it changed."""
         connection = self.connection()
-        try:
-            connection.execute(self.statements[name], bindings)
-        except apsw.Error as error:
-            raise in_our_words(error, self.path) from error
-        finally:
-            if connection.patience.in_turn:
-                connection.patience.end_turn()
+        self._fetch(connection, self.statements[name], bindings)
         return connection.changes()
 
     def insert(self, bindings: Sequence[Any]) -> int:
         """Store one message. Returns its key."""
         connection = self.connection()
-        try:
-            connection.execute(self.statements["insert"], bindings)
-        except apsw.Error as error:
-            raise in_our_words(error, self.path) from error
-        finally:
-            if connection.patience.in_turn:
-                connection.patience.end_turn()
+        self._fetch(connection, self.statements["insert"], bindings)
         return connection.last_insert_rowid()
 
     def insert_many(self, rows: Iterable[Sequence[Any]]) -> None:
@@ -388,21 +378,11 @@ class SqliteFile:
 
     def select(self, sql: str, bindings: Any = ()) -> list[Row]:
         """Run a reading statement that was put together."""
-        try:
-            return self.connection().execute(sql, bindings).fetchall()
-        except apsw.Error as error:
-            raise in_our_words(error, self.path) from error
+        return self._fetch(self.connection(), sql, bindings)
 
     def begin(self) -> None:
         """Take the write lock: everything executed until `commit` is one step."""
-        connection = self.connection()
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except apsw.Error as error:
-            raise in_our_words(error, self.path) from error
-        finally:
-            if connection.patience.in_turn:
-                connection.patience.end_turn()
+        self._fetch(self.connection(), "BEGIN IMMEDIATE")
 
     @contextmanager
     def unsynced(self) -> Iterator[None]:
@@ -501,8 +481,8 @@ class SqliteFile:
                 self._fold()
             else:
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            connection.execute("PRAGMA optimize").fetchall()
-        except (apsw.BusyError, apsw.LockedError):
+            self._fetch(connection, "PRAGMA optimize")
+        except (apsw.BusyError, apsw.LockedError, RoomBusy):
             return  # somebody reads or writes: the next round will do
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
