@@ -326,30 +326,41 @@ class SqliteFile:
             "fork before you open the room, or start processes with spawn"
         )
 
-    def _fetch(self, connection: Connection, sql: str, bindings: Any = ()) -> list[Row]:
-        """Run one statement to its end. All that may have to wait for the write lock pass here: a turn ends with it."""
+    # Whoever may have to wait for the write lock has to end its turn; in each of the first four, for a call costs too much.
+
+    def execute(self, name: str, bindings: Sequence[Any] = ()) -> list[Row]:
+        """Run one named statement to its end; inside `transaction` as part of it, else on its own."""
+        connection = self.connection()
         try:
-            return connection.execute(sql, bindings).fetchall()
+            return connection.execute(self.statements[name], bindings).fetchall()
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
         finally:
             if connection.patience.turn is not None:
                 connection.patience.end_turn()
 
-    def execute(self, name: str, bindings: Sequence[Any] = ()) -> list[Row]:
-        """Run one named statement to its end; inside `transaction` as part of it, else on its own."""
-        return self._fetch(self.connection(), self.statements[name], bindings)
-
     def change(self, name: str, bindings: Sequence[Any]) -> int:
         """Run one named statement that gives no rows. Returns how many rows it changed."""
         connection = self.connection()
-        self._fetch(connection, self.statements[name], bindings)
+        try:
+            connection.execute(self.statements[name], bindings)
+        except apsw.Error as error:
+            raise in_our_words(error, self.path) from error
+        finally:
+            if connection.patience.turn is not None:
+                connection.patience.end_turn()
         return connection.changes()
 
     def insert(self, bindings: Sequence[Any]) -> int:
         """Store one message. Returns its key."""
         connection = self.connection()
-        self._fetch(connection, self.statements["insert"], bindings)
+        try:
+            connection.execute(self.statements["insert"], bindings)
+        except apsw.Error as error:
+            raise in_our_words(error, self.path) from error
+        finally:
+            if connection.patience.turn is not None:
+                connection.patience.end_turn()
         return connection.last_insert_rowid()
 
     def insert_many(self, rows: Iterable[Sequence[Any]]) -> None:
@@ -378,11 +389,24 @@ class SqliteFile:
 
     def select(self, sql: str, bindings: Any = ()) -> list[Row]:
         """Run a reading statement that was put together."""
-        return self._fetch(self.connection(), sql, bindings)
+        connection = self.connection()
+        try:
+            return connection.execute(sql, bindings).fetchall()
+        except apsw.Error as error:
+            raise in_our_words(error, self.path) from error
+        finally:
+            connection.patience.end_turn()
 
     def begin(self) -> None:
         """Take the write lock: everything executed until `commit` is one step."""
-        self._fetch(self.connection(), "BEGIN IMMEDIATE")
+        connection = self.connection()
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except apsw.Error as error:
+            raise in_our_words(error, self.path) from error
+        finally:
+            if connection.patience.turn is not None:
+                connection.patience.end_turn()
 
     @contextmanager
     def unsynced(self) -> Iterator[None]:
@@ -481,7 +505,7 @@ class SqliteFile:
                 self._fold()
             else:
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            self._fetch(connection, "PRAGMA optimize")
+            self.select("PRAGMA optimize")
         except (apsw.BusyError, apsw.LockedError, RoomBusy):
             return  # somebody reads or writes: the next round will do
         except apsw.Error as error:
