@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.in_loop import pass_time, run, until, waiting
+from tests.nats_servers import room_name, shared_server
 
 import postroom
 from postroom import aio
@@ -20,6 +21,7 @@ from postroom.bells import SEATS, SWITCHBOARDS, Bells
 from postroom.clock import ManualClock
 from postroom.opening import open_room
 from postroom.platform import host_id, process_started
+from postroom.stores import nats_following
 
 MANY = 16
 PEER = Path(__file__).parent / "programs" / "peer.py"
@@ -96,6 +98,58 @@ def test_what_no_hint_told_of_is_found_within_two_seconds(sqlite_url: str, clock
     run(main())
 
 
+async def look_for_all(room: aio.Room, clock: ManualClock) -> set[str] | None:
+    """Let a second pass: the room's thread looks once, and tells what it found."""
+    waits, found = room._worker.waits, list[set[str] | None]()
+    what_changed = waits._what_changed
+
+    def note_what_changed() -> set[str] | None:
+        found.append(what_changed())
+        return found[-1]
+
+    waits._what_changed = note_what_changed  # type: ignore[method-assign]
+    clock.advance(1)
+    await until(lambda: bool(found))
+    await room._worker.run(lambda: None)  # what it posted to the loop is there now
+    waits._what_changed = what_changed  # type: ignore[method-assign]
+    return found[0]
+
+
+async def without_news(room: aio.Room, clock: ManualClock, count: int) -> None:
+    """Let time pass until all wait, and have no reason to look any more."""
+    await waiting(room, count)
+    while await look_for_all(room, clock) != set():
+        await waiting(room, count)
+    await waiting(room, count)
+
+
+@pytest.mark.slow
+def test_what_the_servers_did_not_tell_is_found_within_two_seconds(clock: ManualClock) -> None:
+    url = f"nats://{shared_server().address}/{room_name()}"
+
+    async def main() -> None:
+        async with aio.open(url, clock=clock) as room:
+            ada, bob = await room.agent("ada"), await room.agent("bob")
+            follower = room._sync.store._room.follower  # type: ignore[attr-defined]
+            receiving = asyncio.create_task(bob.receive())
+            await without_news(room, clock, 1)
+            clock.advance(nats_following.SAFETY_LOOK_S)
+            await ada.send("bob", {"n": 0})
+            assert (await receiving).payload == {"n": 0}
+            receiving = asyncio.create_task(
+                bob.receive()
+            )  # who has just looked at the leader does not do so again soon
+            await without_news(room, clock, 1)
+            follower._heard = lambda *_: None
+            with open_room(url, clock=clock) as other:
+                other.agent("eve").send("bob", {"n": 1})
+            await look_for_all(room, clock)
+
+            assert (await receiving).payload == {"n": 1}
+
+    run(main())
+
+
 @pytest.mark.parametrize("count", [1, MANY])
 def test_while_nothing_changes_the_thread_looks_for_all_and_nobody_is_woken(
     url: str, clock: ManualClock, count: int
@@ -103,31 +157,10 @@ def test_while_nothing_changes_the_thread_looks_for_all_and_nobody_is_woken(
     async def main() -> None:
         async with aio.open(url, clock=clock) as room:
             receivers = [asyncio.create_task(room.agent(f"bob-{n}").receive()) for n in range(count)]
-            await waiting(room, count)
-            waits = room._worker.waits
+            await without_news(room, clock, count)
             looks: list[str] = []
-            found: list[set[str] | None] = []
             room.hooks.on("before_claim", lambda _, said: looks.append(said["want"].agent))
-            what_changed = waits._what_changed
-
-            def note_what_changed() -> set[str] | None:
-                found.append(what_changed())
-                return found[-1]
-
-            waits._what_changed = note_what_changed  # type: ignore[method-assign]
-
-            async def rounds(most: int) -> None:
-                for _ in range(most):
-                    before = len(found)
-                    clock.advance(1)
-                    await until(lambda before=before: len(found) > before)  # type: ignore[misc]
-                    await room._worker.run(lambda: None)  # what it posted to the loop is there now
-                    await waiting(room, count)
-
-            await rounds(2)  # from now on the feed is followed
-            looks.clear()
-            found.clear()
-            await rounds(5)
+            found = [await look_for_all(room, clock) for _ in range(5)]
             assert (found, looks) == ([set()] * 5, [])
             for task in receivers:
                 task.cancel()
@@ -146,12 +179,9 @@ def test_a_message_whose_receiver_died_is_given_to_one_of_many_who_wait(url: str
                 want = postroom.store.Want(agent="bob-3", lease_s=600, owner=owner)
                 await room._worker.run(lambda: room._sync.store.claim(want))
                 receivers = [asyncio.create_task(room.agent(f"bob-{n}").receive()) for n in range(MANY)]
-                await waiting(room, MANY)
-                clock.advance(1)
-                await until(lambda: room._worker.waits._cursors is not None)
-                await waiting(room, MANY)
+                await without_news(room, clock, MANY)
                 other.kill()
-            await pass_time(room, clock, receivers[3])
+            await look_for_all(room, clock)
 
             assert (await receivers[3]).delivery_count == 2
             for task in receivers:

@@ -72,7 +72,6 @@ def test_another_process_that_has_it_is_waited_for(path: Path) -> None:
         other.stdin.flush()
         assert lock.acquire(20)
     lock.release()
-    lock.close()
 
 
 def test_who_came_first_is_served_first(path: Path) -> None:
@@ -93,7 +92,6 @@ def test_who_came_first_is_served_first(path: Path) -> None:
     for thread in waiting:
         thread.join()
     assert served == [0, 1, 2, 3]
-    lock.close()
 
 
 def _is_in_line(thread: threading.Thread) -> bool:
@@ -115,7 +113,6 @@ def test_it_is_free_when_its_holder_was_killed(path: Path, somebody_waits: bool)
             waiting.start()
         waiting.join()
     assert ends == [True]
-    lock.close()
 
 
 @pytest.mark.usefixtures("eager")
@@ -138,7 +135,6 @@ def test_where_there_are_no_turns_everybody_goes_on_without(path: Path, monkeypa
     monkeypatch.setattr("postroom.platform._FUTEX", None)
     turns = Turns(path)
     assert not turns.take()
-    turns.end()
     turns.close()
 
 
@@ -162,8 +158,112 @@ def test_a_writer_that_gives_up_leaves_the_turn_to_the_next(tmp_path: Path) -> N
         lock = SharedLock(tmp_path / "room" / "lock")
         assert lock.acquire(0), "nobody has the turn"
         lock.release()
-        lock.close()
         assert ada.send("bob", {})
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_room_that_is_closed_while_others_wait_for_their_turn_leaves_it_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_turns, "_TURN_MOST_S", 20)
+    room = postroom.open(f"sqlite:{tmp_path}/room")
+    ada, ends, over = room.agent("ada"), list[str | Exception](), threading.Event()
+    ada.send("bob", {})
+    other = apsw.Connection(f"{tmp_path}/room/messages.db")
+    other.execute("BEGIN IMMEDIATE")
+
+    def send() -> None:
+        try:
+            ends.append(ada.send("bob", {}))
+        except Exception as error:
+            ends.append(error)
+        over.wait()  # a thread that ended would have no turn any more
+
+    senders = [threading.Thread(target=send) for _ in range(3)]
+    for sender in senders:
+        sender.start()
+    while not any(_is_in_line(sender) for sender in senders):  # then another has the turn
+        SYSTEM.sleep(0.001)
+    room.store.close()
+    other.execute("ROLLBACK")
+    other.close()
+    while len(ends) < 3:
+        SYSTEM.sleep(0.001)
+    try:
+        assert SharedLock(tmp_path / "room" / "lock").acquire(0), "nobody has the turn"
+        assert [end for end in ends if isinstance(end, Exception)] == []
+    finally:
+        over.set()
+        for sender in senders:
+            sender.join()
+        room.close()
+
+
+@pytest.mark.usefixtures("eager")
+def test_who_waits_for_its_turn_gives_up_in_time(path: Path) -> None:
+    turns = Turns(path)
+    patience = Patience(0.001, turns)
+    with holder(path):
+        begun_ns, tries = SYSTEM.steady_ns(), 0
+        while tries != sqlite_turns._TRIES_ALONE + 1:
+            assert patience(tries)
+            tries += 1
+        waited_ns = SYSTEM.steady_ns() - begun_ns
+        begun_ns = SYSTEM.steady_ns()
+        assert not SharedLock(path).acquire(sqlite_turns._TURN_MOST_S)
+        assert waited_ns < SYSTEM.steady_ns() - begun_ns, "not as long as one with more time would"
+    turns.close()
+
+
+@pytest.mark.usefixtures("eager")
+def test_an_interrupt_at_the_moment_of_the_turn_leaves_it_to_the_next(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(SharedLock):
+        def acquire(self, timeout_s: float) -> bool:
+            assert super().acquire(timeout_s)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sqlite_turns, "SharedLock", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Turns(path).take()
+    _free_for_another_thread(path)
+
+
+def _free_for_another_thread(path: Path) -> None:
+    ends = list[bool]()
+    other = threading.Thread(target=lambda: ends.append(SharedLock(path).acquire(0)))
+    other.start()
+    other.join()
+    assert ends == [True]
+
+
+def test_who_has_it_still_after_an_interrupt_has_it(path: Path) -> None:
+    assert SharedLock(path).acquire(0)
+    lock = SharedLock(path)
+    assert lock.acquire(0)
+    lock.release()
+    _free_for_another_thread(path)
+
+
+@pytest.mark.usefixtures("eager")
+def test_reading_and_tidying_keep_no_turn(tmp_path: Path) -> None:
+    with postroom.open(f"sqlite:{tmp_path}/room") as room:
+        file = room.store._file  # type: ignore[attr-defined]
+        for use in (lambda: file.select("SELECT 1"), file.tidy):
+            file.connection().patience.turn = file._turns.take()
+            use()
+            assert file.connection().patience.turn is None
+            _free_for_another_thread(tmp_path / "room" / "lock")
+
+
+def test_those_who_number_threads_otherwise_have_another_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number of another boot or container may be that of any thread here, which would never give the lock back."""
+    with holder(path):
+        monkeypatch.setattr(platform, "host_id", lambda: "another.boot")
+        lock = SharedLock(path)
+        assert lock.acquire(0)
+        lock.release()
 
 
 @pytest.mark.usefixtures("eager")
@@ -187,24 +287,21 @@ def test_writers_go_on_beside_one_that_was_stopped_in_its_turn(tmp_path: Path) -
 
 def test_who_tries_often_waits_for_its_turn_and_sooner_where_others_do(path: Path) -> None:
     class Counted(Turns):
-        taken = ended = 0
+        taken = 0
 
-        def take(self) -> bool:
+        def take(self, most_s: float = 0) -> SharedLock:
             self.taken += 1
-            return True
-
-        def end(self) -> None:
-            self.ended += 1
+            return self._open()
 
     def tries_before_a_turn() -> int:
         turns = Counted(path)
         turns._open()
         patience = Patience(60, turns)
         tries = 0
-        while patience(tries) and not patience.in_turn:
+        while patience(tries) and patience.turn is None:
             tries += 1
         patience.end_turn()
-        assert (turns.taken, turns.ended, patience.in_turn) == (1, 1, False)
+        assert (turns.taken, patience.turn) == (1, None)
         turns.close()
         return tries
 

@@ -191,6 +191,7 @@ def _libc() -> ctypes.CDLL:
 _FUTEX: Final = {"x86_64": 202, "aarch64": 98, "riscv64": 98}.get(os.uname().machine if LINUX else "")
 _UNLOCK_PI: Final = 7
 _LOCK_PI2: Final = 13  # counts in a clock that nobody sets; since Linux 5.14
+_LOCK_WORDS: Final = 1024
 
 
 class SharedLock:
@@ -198,36 +199,33 @@ class SharedLock:
 
     The kernel keeps the queue (a futex with priority inheritance: whoever holds it up runs with the priority of those who
     wait). The number of the holder's thread stands in the file, so it holds only among those who know each other by the
-    same numbers: whoever needs more than a courtesy needs another lock.
+    same numbers: each boot and each container has a word of its own there. Whoever needs more than a courtesy needs another
+    lock. It lasts as long as somebody has it in use: there is nothing to close.
     """
 
     def __init__(self, path: Path) -> None:
         """Raises OSError where the system has no such thing."""
         import ctypes
+        from zlib import crc32
 
         if _FUTEX is None or ctypes.sizeof(ctypes.c_long) != 8:
             raise OSError(errno.ENOTSUP, "this system has no lock of that kind")
-
-        class Moment(ctypes.Structure):
-            _fields_ = (("s", ctypes.c_long), ("ns", ctypes.c_long))
-
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            self._map = map_part(descriptor, 0, 4)
+            words = map_part(descriptor, 0, 4 * _LOCK_WORDS)
         finally:
             os.close(descriptor)
-        self._word = ctypes.c_uint32.from_buffer(self._map)
+        self._word = ctypes.c_uint32.from_buffer(words, 4 * (crc32(host_id().encode()) % _LOCK_WORDS))
         self._at = ctypes.c_void_p(ctypes.addressof(self._word))
-        self._until = Moment
+        self._until = ctypes.c_long * 2  # seconds and nanoseconds
         self._by_reference = ctypes.byref
         self._errno = ctypes.get_errno
         self._call = _libc().syscall
 
     def acquire(self, timeout_s: float) -> bool:
         """Wait for it, so long at most. Raises OSError when it cannot be had at all."""
-        until_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + int(
-            timeout_s * 1e9
-        )  # the kernel's clock, not a room's
+        now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)  # the kernel's clock, not a room's
+        until_ns = now_ns + int(timeout_s * 1e9)
         until = self._by_reference(self._until(*divmod(until_ns, 1_000_000_000)))
         if self._call(_FUTEX, self._at, _LOCK_PI2, 0, until, None, 0) == 0:
             return True
@@ -235,6 +233,8 @@ class SharedLock:
         if number == errno.ESRCH:  # its holder died while nobody waited
             self._word.value = 0
             return bool(self._call(_FUTEX, self._at, _LOCK_PI2, 0, until, None, 0) == 0)
+        if number == errno.EDEADLK:  # this thread has it still: it was interrupted before it could let it go
+            return True
         if number == errno.ETIMEDOUT:
             return False
         raise OSError(number, os.strerror(number))
@@ -246,11 +246,6 @@ class SharedLock:
     def release(self) -> None:
         """Let the next one have it. Only by the thread that has it; otherwise nothing happens."""
         self._call(_FUTEX, self._at, _UNLOCK_PI, 0, None, None, 0)
-
-    def close(self) -> None:
-        """Use it no more."""
-        del self._word, self._at  # they point into the map
-        self._map.close()
 
 
 def map_part(descriptor: int, begin: int, size: int) -> mmap.mmap:

@@ -324,7 +324,7 @@ class Store(ABC):
         """
 
     def claim_answer(self, question: str, want: Want) -> Delivery | None:
-        """Take the answer that is held for a question as `want` says, without reading the question first.
+        """Take the answer that is held for a question that has ended with it, as `want` says, without reading the question first.
 
         None when it is not there, or when this store cannot tell for less than reading the question costs.
         """

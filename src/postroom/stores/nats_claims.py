@@ -160,6 +160,8 @@ def _as_written(room: NatsRoom, write: Write, entry: Entry, end: Committed) -> K
 
 def _claim_named(room: NatsRoom, want: Want) -> list[Delivery]:
     """Of the messages asked for by id those that the agent may have, best first."""
+    if not want.ids:  # who asks for nothing wants to know who is gone (tests/test_aio_waiting.py)
+        room.bury_the_gone()
     moment = room.moment()
     free: list[tuple[Kept, bool]] = []
     for kept in room.read_open(want.ids or ()):

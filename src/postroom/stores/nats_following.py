@@ -280,6 +280,13 @@ class Follower:
             for pattern in patterns_around(subject):
                 self._ring((pattern, ""), seq)
 
+    def stir(self, id: str) -> None:
+        """A message may be claimed though its entry did not change: those who wait for it here look. Under the lock."""
+        for pattern in patterns_around(str(subject_of(id))):
+            for key in ((pattern, ""), (pattern, _ONE)):
+                if key in self._waiters:
+                    self._ring(key, 0)
+
     def _ring(self, key: Key, seq: int) -> None:
         """Wake those who listen, once for each change: it is heard of twice when it was made here."""
         waiters = self._waiters.get(key)

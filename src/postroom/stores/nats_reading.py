@@ -14,7 +14,7 @@ from ..message import Message
 from ..states import FINISHED, PUBLIC_NAME, PUBLIC_STATES, State
 from ..store import Change, Page, Query, Stats, Work
 from .nats_cells import archive_of, tally_of
-from .nats_entries import Entry, Kept, is_there, judged, unpack
+from .nats_entries import Entry, Kept, judged
 from .nats_following import ARCHIVE, OPEN_PART
 from .nats_room import NatsRoom, stream_settings, told_ms
 from .nats_tables import Row
@@ -96,10 +96,9 @@ def events(room: NatsRoom, after: int, limit: int) -> list[Change]:
         found, _ = room.wire.run(room.wire.page(first.seq, "m.>", min(500, limit - len(kepts))))
         for entry in found or [first]:
             position = entry.seq + 1
-            if is_there(entry.data):
-                kept = unpack(entry.seq, entry.data)
-                if not 0 < kept.entry.number <= after:  # a write that is no change, after a change that was told
-                    kepts.append(kept)
+            kept = room.kept_of(entry)  # known here from now on: nobody has to hear of it who is told to look for it
+            if kept is not None and not 0 < kept.entry.number <= after:  # else no change, after one that was told
+                kepts.append(kept)
     changes = []
     for kept, message in zip(kepts, room.show(kepts), strict=True):
         lines = [kept.entry.ledger[-1]]

@@ -277,7 +277,7 @@ class NatsRoom:
                     continue
                 alive = process_alive(process)
                 if alive is False:
-                    self.tables.bury(process, self.now_ms())
+                    self._bury(process)
                 elif alive:
                     self._seen_alive_ns[process] = now_ns
 
@@ -290,7 +290,12 @@ class NatsRoom:
         names = sorted(name for name in beating if name is not None and process_alive(name) is None)
         for name in self.lives.look(names):
             with self.follower.lock:
-                self.tables.bury(name, self.now_ms())
+                self._bury(name)
+
+    def _bury(self, process: str) -> None:
+        """Nothing is written for it, so nobody else would tell those who wait here for what it held."""
+        for id in self.tables.bury(process, self.now_ms()):
+            self.follower.stir(id)
 
     def close(self) -> None:
         self.follower.close()

@@ -162,16 +162,24 @@ class Tables:
         while self.timers and self.timers[0][0] <= now_ms:
             self._turn(self.rows[self.timers[0][1]], now_ms)
 
-    def bury(self, process: str, now_ms: int) -> None:
-        """A process is gone: what it held may be claimed, and what it waited for is ordinary mail."""
+    def bury(self, process: str, now_ms: int) -> list[str]:
+        """A process is gone: what it held may be claimed, and what it waited for is ordinary mail.
+
+        Returns the ids of the messages of which that was not known yet.
+        """
+        found = []
         for id in {*self.owners.get(process, ()), *self.waits.get(process, ())}:
             row = self.rows[id]
+            before = row.owner_gone, row.waiter_gone
             row.owner_gone |= row.kept.entry.owner == process
             row.waiter_gone |= row.kept.entry.waiter == process
+            if before != (row.owner_gone, row.waiter_gone):
+                found.append(id)
             if row.gone and row.kept.entry.state in (State.CLAIMED, State.HELD):
                 self._turn(row, now_ms)
             else:
                 self.overdue[id] = None
+        return found
 
     def _turn(self, row: Row, now_ms: int) -> None:
         """Put a row where its judged state belongs."""

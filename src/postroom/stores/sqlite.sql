@@ -196,7 +196,9 @@ WHERE key = ?1 AND (to_agent IS NULL OR to_agent = ?2)
     AND (state = 8 OR (state = 0 AND (expires IS NULL OR expires > ?3)))
 
 -- name: claim_answer
-SELECT {columns} FROM mail INDEXED BY answers WHERE answer_to = ?1 AND state = 8 AND (to_agent IS NULL OR to_agent = ?2) LIMIT 1
+SELECT {columns} FROM mail INDEXED BY answers WHERE answer_to = ?1 AND state = 8 AND (to_agent IS NULL OR to_agent = ?2)
+    AND (SELECT question.state FROM mail AS question WHERE question.key = ?1) = 3
+LIMIT 1
 
 -- name: take
 UPDATE mail SET state = 1, token = token + 1, change = tick(), wake_at = ?2, delivery_count = delivery_count + 1,

@@ -307,9 +307,8 @@ class SqliteFile:
             connection = self._local.connection = self._connect()
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
-        turns = (
-            None if self._config.sync == "full" else self._turns
-        )  # each write waits for the disk: a queue gains nothing
+        # with sync=full each write waits for the disk: a queue gains nothing
+        turns = None if self._config.sync == "full" else self._turns
         connection.be_patient(Patience(self._config.busy_timeout_s, turns))
         self._connections.add(connection)
         return connection
@@ -327,6 +326,8 @@ class SqliteFile:
             "fork before you open the room, or start processes with spawn"
         )
 
+    # Whoever may have to wait for the write lock has to end its turn; in each of the first four, for a call costs too much.
+
     def execute(self, name: str, bindings: Sequence[Any] = ()) -> list[Row]:
         """Run one named statement to its end; inside `transaction` as part of it, else on its own."""
         connection = self.connection()
@@ -335,7 +336,7 @@ class SqliteFile:
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
         finally:
-            if connection.patience.in_turn:
+            if connection.patience.turn is not None:
                 connection.patience.end_turn()
 
     def change(self, name: str, bindings: Sequence[Any]) -> int:
@@ -346,7 +347,7 @@ class SqliteFile:
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
         finally:
-            if connection.patience.in_turn:
+            if connection.patience.turn is not None:
                 connection.patience.end_turn()
         return connection.changes()
 
@@ -358,7 +359,7 @@ class SqliteFile:
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
         finally:
-            if connection.patience.in_turn:
+            if connection.patience.turn is not None:
                 connection.patience.end_turn()
         return connection.last_insert_rowid()
 
@@ -388,10 +389,13 @@ class SqliteFile:
 
     def select(self, sql: str, bindings: Any = ()) -> list[Row]:
         """Run a reading statement that was put together."""
+        connection = self.connection()
         try:
-            return self.connection().execute(sql, bindings).fetchall()
+            return connection.execute(sql, bindings).fetchall()
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
+        finally:
+            connection.patience.end_turn()
 
     def begin(self) -> None:
         """Take the write lock: everything executed until `commit` is one step."""
@@ -401,7 +405,7 @@ class SqliteFile:
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
         finally:
-            if connection.patience.in_turn:
+            if connection.patience.turn is not None:
                 connection.patience.end_turn()
 
     @contextmanager
@@ -503,8 +507,8 @@ class SqliteFile:
                 self._fold()
             else:
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            connection.execute("PRAGMA optimize").fetchall()
-        except (apsw.BusyError, apsw.LockedError):
+            self.select("PRAGMA optimize")
+        except (apsw.BusyError, apsw.LockedError, RoomBusy):
             return  # somebody reads or writes: the next round will do
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error

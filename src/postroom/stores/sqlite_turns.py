@@ -9,6 +9,7 @@ stopped while it had one) goes on without.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -21,12 +22,13 @@ from ..platform import SharedLock
 #: write beside each other need no queue.
 _TRIES: Final = 1
 _TRIES_ALONE: Final = 8
-#: Between tries others may run, so often in a row: the lock is mostly free again within 30 µs. Then naps, longer and longer
-#: without a turn; with one they stay short, for nobody else tries (bench/README.md has what else was tried).
+#: Between tries others may run, so often in a row: the lock is mostly free again within 30 µs. Then naps, longer and longer;
+#: with a turn they begin short and stay shorter, for nobody else tries (docs/design.md has what else was tried).
 _YIELDS: Final = 100
 _YIELDS_IN_TURN: Final = 30
 _NAP_CAP_S: Final = 0.01
 _NAP_IN_TURN_S: Final = 0.00003
+_NAP_IN_TURN_CAP_S: Final = 0.001
 #: What loads with the first turn takes some milliseconds: programs that were in nobody's way until now go without.
 _TURNS_FROM: Final = 8
 #: Who does not get its turn in this time goes without one, and asks for none for a while: perhaps somebody was stopped.
@@ -43,57 +45,61 @@ class Turns:
         self._path = path
         self._making = threading.Lock()
         self._lock: SharedLock | None = None
+        self._closed = False
         self._in_the_way = 0  # how often somebody was
         self._not_before_ns = 0
 
     def worth_taking(self, tries: int) -> bool:
         """Whether somebody who tried so often should wait for its turn now: early where others do, late where nobody does."""
-        return tries == _TRIES_ALONE or (tries == _TRIES and self._lock is not None and self._lock.is_held())
+        lock = self._lock  # once: another thread may close the room meanwhile
+        return tries == _TRIES_ALONE or (tries == _TRIES and lock is not None and lock.is_held())
 
-    def take(self) -> bool:
-        """Wait for this thread's turn, a moment at most. False where there is none to be had."""
+    def take(self, most_s: float = _TURN_MOST_S) -> SharedLock | None:
+        """Wait for this thread's turn, a moment and `most_s` at most. What ends it is to release the lock that this returns;
+        None where there is no turn to be had.
+        """
         self._in_the_way += 1
         if self._in_the_way < _TURNS_FROM or SYSTEM.steady_ns() < self._not_before_ns:
-            return False
+            return None
+        pause_ns = _WITHOUT_NS
         try:
-            if self._open().acquire(_TURN_MOST_S):
-                return True
-            pause_ns = _WITHOUT_NS
-        except OSError:
-            pause_ns = _NONE_HERE_NS
+            lock = self._open()
+            try:
+                if lock.acquire(max(0.0, min(most_s, _TURN_MOST_S))):
+                    return lock
+            except BaseException:  # an interrupt, perhaps at the moment at which it had it
+                lock.release()
+                raise
+        except OSError as error:
+            if error.errno in (errno.ENOSYS, errno.ENOTSUP):
+                pause_ns = _NONE_HERE_NS
         self._not_before_ns = SYSTEM.steady_ns() + pause_ns
-        return False
+        return None
 
     def _open(self) -> SharedLock:
         with self._making:
+            if self._closed:
+                raise OSError(errno.EBADF, "the room is closed")
             if self._lock is None:
                 self._lock = SharedLock(self._path)
             return self._lock
 
-    def end(self) -> None:
-        """The turn is over: the next one may try."""
-        lock = self._lock  # once: another thread may close the room meanwhile
-        if lock is not None:
-            lock.release()
-
     def close(self) -> None:
-        """Nobody of this process takes a turn any more."""
+        """Nobody of this process takes a turn any more. Who has one, or waits for it in another thread, ends it as ever."""
         with self._making:
-            lock, self._lock = self._lock, None
-        if lock is not None:
-            lock.close()
+            self._closed, self._lock = True, None
 
 
 class Patience:
     """What a connection does when it finds the lock taken: it is called by SQLite until it has the lock, or gives up.
 
-    `in_turn` is set while it has its turn. Whoever got the lock, or gave up, ends that.
+    `turn` is there while it has its turn. Whoever got the lock, or gave up, ends that.
     """
 
-    __slots__ = ("_timeout_ns", "_turns", "_until_ns", "in_turn")
+    __slots__ = ("_timeout_ns", "_turns", "_until_ns", "turn")
 
     def __init__(self, timeout_s: float, turns: Turns | None = None) -> None:
-        self.in_turn = False
+        self.turn: SharedLock | None = None
         self._timeout_ns = int(timeout_s * 1e9)
         self._turns = turns
         self._until_ns = 0
@@ -102,16 +108,16 @@ class Patience:
         """Wait a moment. False when there was no getting in for too long. `count` says how often it was called before."""
         if count == 0:
             self._until_ns = SYSTEM.steady_ns() + self._timeout_ns
-        if self._turns is not None and not self.in_turn and self._turns.worth_taking(count):
-            self.in_turn = self._turns.take()
+        if self._turns is not None and self.turn is None and self._turns.worth_taking(count):
+            self.turn = self._turns.take((self._until_ns - SYSTEM.steady_ns()) / 1e9)
             return True
-        if count < (_YIELDS_IN_TURN if self.in_turn else _YIELDS):
+        if count < (_YIELDS if self.turn is None else _YIELDS_IN_TURN):
             os.sched_yield()
             return True
         if SYSTEM.steady_ns() >= self._until_ns:
             return False
-        if self.in_turn:
-            SYSTEM.sleep(_NAP_IN_TURN_S)
+        if self.turn is not None:
+            SYSTEM.sleep(min(_NAP_IN_TURN_CAP_S, _NAP_IN_TURN_S * 1.05 ** min(100, count - _YIELDS_IN_TURN)))
         else:
             nap_s = min(_NAP_CAP_S, 0.0002 * 1.3 ** min(40, count - _YIELDS))
             SYSTEM.sleep(nap_s * (0.5 + SYSTEM.random()))
@@ -119,6 +125,6 @@ class Patience:
 
     def end_turn(self) -> None:
         """The lock is there, or was given up: the next one may try."""
-        self.in_turn = False
-        if self._turns is not None:
-            self._turns.end()
+        if self.turn is not None:
+            self.turn.release()
+            self.turn = None

@@ -60,6 +60,19 @@ class Asking(StoreBench):
             assert self.state(answer) is State.ACKED
             assert self.store.claim_answer(question, want) is None
 
+    def test_an_answer_is_not_claimed_by_its_question_before_that_has_ended(self) -> None:
+        """Its receiver may still fail and give it back; whoever answers it then would answer somebody who left."""
+        question = self.ask()
+        want = self.want("ada", settle=True)
+        ticket = self.take("bob", ids=(question,)).ticket
+        (answer,) = self.store.put([self.draft("ada", "answer!", "bob", answer_to=question)])
+
+        assert self.store.claim_answer(question, want) is None
+        assert self.state(answer) is State.HELD
+        assert self.store.settle(ticket, "answered", detail=answer).held
+        delivery = self.store.claim_answer(question, want)
+        assert delivery is None or delivery.message.id == answer
+
     def test_an_answer_that_is_ordinary_mail_is_not_claimed_by_its_question(self) -> None:
         question = self.send()
         answer = self.reply(question)

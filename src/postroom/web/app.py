@@ -9,7 +9,7 @@ GET  /api/events?after=     the feed for other programs, a page at a time
 GET  /api/stream?after=     the same as server-sent events, for ever
 GET  /metrics               Prometheus' text format
 POST /api/send, /api/requeue, /api/drop, /api/release, /api/release-task, /api/stop-session
-POST /api/sign-in           keeps the token of the room that says who you are, as a cookie
+POST /api/sign-in           keeps the token of the room that says who you are, for a cookie
 """
 
 from __future__ import annotations
@@ -334,7 +334,7 @@ class Pages:
         if token:
             await self._hub.ask(self._hand.who, token)
         told = await self._hub.ask(self._hand.about, token or None)
-        return _json(told, headers={"Set-Cookie": self._door.set_who(token)})
+        return _json(told, headers={"Set-Cookie": self._door.set_who(token, request.headers.getlist("cookie"))})
 
     def _shown(self, request: Request) -> str | None:
         """The token of the room that a request shows."""

@@ -24,8 +24,11 @@ FORBIDDEN: Final = 403
 _BEARER: Final = "bearer "
 #: How a cookie is kept: no script reads it, no other site's page sends it.
 _KEPT: Final = "Path=/; HttpOnly; SameSite=Strict"
-#: No token: what is made of two.
+#: No token: what is made of two, and of a cookie that this server did not give.
 _TWO: Final = "two"
+_UNKNOWN_COOKIE: Final = "unknown"
+#: So many browsers are remembered; the one that signed in first is forgotten first.
+MAX_SIGNED_IN: Final = 1000
 #: Programs show the token of the room in this header, where browsers use a cookie.
 WHO_HEADER: Final = "x-postroom-token"
 
@@ -57,8 +60,10 @@ class Guard:
         self._token = token.encode()
         #: Cookies do not know ports: without it, two rooms of one machine would take each other's.
         self.cookie_name = f"postroom_{port}"
-        #: In this one a browser keeps the token of the room that says who its person is.
+        #: In this one a browser keeps a number that stands for the token of the room that says who its person is. Not the
+        #: token: a browser shows its cookies to every server of this machine, and may write them to its disk.
         self.who_name = f"postroom_who_{port}"
+        self._signed_in: dict[str, str] = {}
         named = [name.lower() for name in (*LOOPBACK_NAMES, *names)]
         hosts = {f"{name}:{port}" for name in named} | ({*named} if port == 80 else set())
         self.hosts: frozenset[str] = frozenset(hosts)
@@ -99,13 +104,22 @@ class Guard:
         return f"{self.cookie_name}={self._token.decode()}; {_KEPT}"
 
     def shown_token(self, cookies: Sequence[str], headers: Sequence[str]) -> str | None:
-        """The token of the room that a request shows: in a header of its own, or in the cookie. Two prove nothing."""
-        shown = [value.strip() for value in headers] or _cookies(cookies, self.who_name)
+        """The token of the room that a request shows: in a header of its own, or by its cookie. Two prove nothing."""
+        shown = [value.strip() for value in headers]
+        shown = shown or [self._signed_in.get(value, _UNKNOWN_COOKIE) for value in _cookies(cookies, self.who_name)]
         return None if not shown else shown[0] if len(shown) == 1 else _TWO
 
-    def set_who(self, token: str) -> str:
-        """The header that lets a browser keep who its person is, until it is closed; or forget it."""
-        return f"{self.who_name}={token}; {_KEPT}" if token else f"{self.who_name}=; Max-Age=0; {_KEPT}"
+    def set_who(self, token: str, cookies: Sequence[str]) -> str:
+        """The header that lets a browser be the person of that token until it is closed; or nobody. What it was is forgotten."""
+        for value in _cookies(cookies, self.who_name):
+            self._signed_in.pop(value, None)
+        if not token:
+            return f"{self.who_name}=; Max-Age=0; {_KEPT}"
+        while len(self._signed_in) >= MAX_SIGNED_IN:
+            del self._signed_in[next(iter(self._signed_in))]
+        number = new_token()
+        self._signed_in[number] = token
+        return f"{self.who_name}={number}; {_KEPT}"
 
 
 def _cookies(headers: Sequence[str], wanted: str) -> list[str]:
