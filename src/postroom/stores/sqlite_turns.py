@@ -21,7 +21,7 @@ from ..platform import SharedLock
 #: Where others wait for their turn, so does who tried twice. Where nobody does, trying more often gets it sooner: two who
 #: write beside each other need no queue.
 _TRIES: Final = 1
-_TRIES_ALONE: Final = 8
+_TRIES_ALONE: Final = 24
 #: Between tries others may run, so often in a row: the lock is mostly free again within 30 µs. Then naps, longer and longer;
 #: with a turn they begin short and stay shorter, for nobody else tries (docs/design.md has what else was tried).
 _YIELDS: Final = 100
