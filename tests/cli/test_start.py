@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import postroom
+
 from .support import Cli, clean_environment, command
 
 #: Everything of ours that `postroom send` loads. A line more is a millisecond more of every hook: is it worth that?
@@ -104,3 +106,16 @@ def test_who_cannot_be_written_to_is_told_as_ever(cli: Cli) -> None:
 
     assert done.returncode != 0
     assert "No space left" in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_whose_streams_were_closed_does_its_work_and_writes_nowhere(closed: str, tmp_path: Path) -> None:
+    """The numbers of what was closed are given out again: without care a room's file would be standard output."""
+    url = f"sqlite:{tmp_path}/room"
+    postroom.open(url).close()
+    words = command("--room", url, "--as", "ada", "send", "bob", "hi", "--new")
+    done = subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *words], env=clean_environment(), check=False)
+
+    assert done.returncode == 0
+    with postroom.open(url) as room:
+        assert [message.payload for message in room.peek(agent="bob")] == [{"text": "hi"}]

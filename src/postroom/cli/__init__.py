@@ -22,7 +22,15 @@ from .commands import COMMANDS, GROUPS
 
 def program() -> NoReturn:
     """The whole of the process `postroom`."""
+    _fill_closed_streams()
     lean_start.leave(main())
+
+
+def _fill_closed_streams() -> None:
+    """What was closed by whoever started this process (`>&-`) leads nowhere: a room's file must not get its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w" if number else "r", encoding="utf-8"))  # noqa: SIM115  until the end
 
 
 def main(argv: Sequence[str] | None = None) -> int:
