@@ -383,13 +383,20 @@ def count_puts(room: aio.Room, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def count_claims(room: aio.Room, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...] | None]:
     store, taken = room._sync.store, []
-    claim = store.claim
+    claim, claim_answer = store.claim, store.claim_answer
 
     def counted(want: Any) -> Any:
         taken.append(want.ids)
         return claim(want)
 
+    def counted_by_question(question: str, want: Any) -> Any:
+        delivery = claim_answer(question, want)
+        if delivery is not None:
+            taken.append((delivery.message.id,))
+        return delivery
+
     monkeypatch.setattr(store, "claim", counted)
+    monkeypatch.setattr(store, "claim_answer", counted_by_question)
     return taken
 
 
