@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import shutil
 import subprocess
 import sys
@@ -65,7 +66,7 @@ class Server:
 
     def __init__(self, program: Path, folder: Path, word: str = "app-server", **environment: str) -> None:
         self._folder = folder
-        hook = " ".join(command("hook", "auto"))
+        hook = shlex.join(command("hook", "auto"))
         self.process = subprocess.Popen(
             [program, "-c", SERVER.format(hook=hook), word],
             cwd=folder,
@@ -83,8 +84,10 @@ class Server:
         self.process.stdin.write(json.dumps(given) + "\n")
         self.process.stdin.flush()
         said = ""
-        while (line := self.process.stdout.readline().strip()) != "0":
-            said += line
+        while not (line := self.process.stdout.readline()).strip().isdigit():
+            assert line, "the server has ended"
+            said += line.strip()
+        assert int(line) == 0, f"the hook ended with {line}"
         return said
 
     def close(self) -> None:

@@ -288,7 +288,7 @@ def deaths(pool: WorkerPool) -> int:
 def test_kills_of_workers_lose_no_task_and_cost_one_execution_each(sqlite_room, tmp_path: Path, make_pool) -> None:
     pool = make_pool("task", workers=NAMES, restart=EVER)
     room = sqlite_room(max_deliveries=1000)
-    figures = kill_storm(room, pool, tmp_path / "journal", 600, 60)
+    figures = kill_storm(room, pool, tmp_path / "journal", 1_000, 60)
 
     print(figures)
 

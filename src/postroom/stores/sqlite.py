@@ -381,6 +381,7 @@ class SqliteStore(SqliteReading):
     def _end_wait(self, key: int, state: int, to_agent: str | None, moment: Moment) -> None:
         if state == State.HELD:
             self._file.change("unhold_by_key", (key,))
+            self._next_look = 0
             moment.everyone.add(topic_to(to_agent or ""))
         else:
             entry = ledger_text("abandoned", moment.wall_ms, None, ASKER_GONE)
@@ -460,6 +461,7 @@ class SqliteStore(SqliteReading):
             state, wake_at = State.DELAYED, due if expires is None else min(due, expires)
         entry = ledger_text("retried", moment.wall_ms, ticket.agent, detail)
         self._file.change("retry", (key, int(state), wake_at, detail, entry))
+        self._next_look = 0
         hooks.reached("sqlite.retried")
         moment.wake_receiver(to_agent, channel)
         return state
@@ -469,6 +471,7 @@ class SqliteStore(SqliteReading):
         _, _, _, to_agent, channel, _ = row
         entry = ledger_text("returned", moment.wall_ms, ticket.agent, detail)
         self._file.change("return", (self._key(ticket.id), entry))
+        self._next_look = 0  # its timer may have run out while it was held
         moment.everyone.add(topic_message(ticket.id))
         moment.wake_receiver(to_agent, channel)
         return State.READY
@@ -499,6 +502,7 @@ class SqliteStore(SqliteReading):
             self._file.change("stop_waiting", (key, entry))
             for (to_agent,) in self._file.execute("unhold", (key,)):
                 moment.everyone.add(topic_to(to_agent))
+            self._next_look = 0
 
     # Putting back, deleting
 

@@ -46,17 +46,6 @@ _TIDY_PAUSE_NS: Final = 30_000_000_000
 Row = tuple[Any, ...]
 
 
-class Connection(apsw.Connection):
-    """A connection, with what it does while others have the write lock."""
-
-    patience: Patience
-
-    def be_patient(self, patience: Patience) -> None:
-        """Wait so for the lock from now on."""
-        self.patience = patience
-        self.set_busy_handler(patience)
-
-
 def sqlite_is_safe(version: str) -> bool:
     """Whether that SQLite keeps a write-ahead log with many writers whole.
 
@@ -120,7 +109,7 @@ class SqliteFile:
         self._vfs = vfs
         self._next_tidy_ns = 0
         self._local = threading.local()
-        self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self._connections: weakref.WeakSet[apsw.Connection] = weakref.WeakSet()
         self._log = LogKeeper(self._fold, clock, beside=self.folds_beside)
         self._turns = Turns(folder / "lock")
         self._pid = current_pid()
@@ -243,12 +232,12 @@ class SqliteFile:
         rows = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchall()
         return rows[0][0] if rows else None
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX
-        connection = Connection(str(self.path), flags=flags, vfs=self._vfs)
+        connection = apsw.Connection(str(self.path), flags=flags, vfs=self._vfs)
         # Without it this SQLite plans claims anew at every call, three times slower (tests/test_sqlite.py times it).
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-        connection.be_patient(Patience(self._config.busy_timeout_s))
+        connection.set_busy_handler(Patience(self._config.busy_timeout_s))
         connection.create_scalar_function("tick", lambda *_: self.tick(), 0)
         connection.transaction_mode = "IMMEDIATE"
         synchronous = "FULL" if self._config.sync == "full" else "NORMAL"
@@ -280,7 +269,7 @@ class SqliteFile:
             return fold
         try:
             connection.set_wal_hook(None)
-            connection.be_patient(Patience(_FOLD_PATIENCE_S))
+            connection.set_busy_handler(Patience(_FOLD_PATIENCE_S))
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             fold = Fold.PINNED
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
@@ -295,7 +284,7 @@ class SqliteFile:
 
     # Use
 
-    def connection(self) -> Connection:
+    def connection(self) -> apsw.Connection:
         """This thread's connection."""
         try:
             return self._local.connection  # type: ignore[no-any-return]
@@ -309,7 +298,7 @@ class SqliteFile:
             raise in_our_words(error, self.path) from error
         # with sync=full each write waits for the disk: a queue gains nothing
         turns = None if self._config.sync == "full" else self._turns
-        connection.be_patient(Patience(self._config.busy_timeout_s, turns))
+        connection.set_busy_handler(Patience(self._config.busy_timeout_s, turns))
         self._connections.add(connection)
         return connection
 
@@ -336,8 +325,8 @@ class SqliteFile:
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
         finally:
-            if connection.patience.turn is not None:
-                connection.patience.end_turn()
+            if self._turns.mine.turn is not None:
+                self._turns.end()
 
     def change(self, name: str, bindings: Sequence[Any]) -> int:
         """Run one named statement that gives no rows. Returns how many rows it changed."""
@@ -347,8 +336,8 @@ class SqliteFile:
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
         finally:
-            if connection.patience.turn is not None:
-                connection.patience.end_turn()
+            if self._turns.mine.turn is not None:
+                self._turns.end()
         return connection.changes()
 
     def insert(self, bindings: Sequence[Any]) -> int:
@@ -359,8 +348,8 @@ class SqliteFile:
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
         finally:
-            if connection.patience.turn is not None:
-                connection.patience.end_turn()
+            if self._turns.mine.turn is not None:
+                self._turns.end()
         return connection.last_insert_rowid()
 
     def insert_many(self, rows: Iterable[Sequence[Any]]) -> None:
@@ -395,7 +384,7 @@ class SqliteFile:
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
         finally:
-            connection.patience.end_turn()
+            self._turns.end()
 
     def begin(self) -> None:
         """Take the write lock: everything executed until `commit` is one step."""
@@ -405,8 +394,8 @@ class SqliteFile:
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
         finally:
-            if connection.patience.turn is not None:
-                connection.patience.end_turn()
+            if self._turns.mine.turn is not None:
+                self._turns.end()
 
     @contextmanager
     def unsynced(self) -> Iterator[None]:

@@ -38,10 +38,18 @@ _WITHOUT_NS: Final = 100_000_000
 _NONE_HERE_NS: Final = 60_000_000_000
 
 
+class _Mine(threading.local):
+    """What a thread has: its turn, while it has one."""
+
+    turn: SharedLock | None = None
+
+
 class Turns:
     """The turns of one room, as this process sees them. Safe to use from all its threads."""
 
     def __init__(self, path: Path) -> None:
+        # Not with the connection: a subclass of apsw's crashes when it is collected in a ring (tests/test_sqlite_turns.py).
+        self.mine = _Mine()
         self._path = path
         self._making = threading.Lock()
         self._lock: SharedLock | None = None
@@ -54,27 +62,28 @@ class Turns:
         lock = self._lock  # once: another thread may close the room meanwhile
         return tries == _TRIES_ALONE or (tries == _TRIES and lock is not None and lock.is_held())
 
-    def take(self, most_s: float = _TURN_MOST_S) -> SharedLock | None:
-        """Wait for this thread's turn, a moment and `most_s` at most. What ends it is to release the lock that this returns;
-        None where there is no turn to be had.
-        """
+    def take(self, most_s: float = _TURN_MOST_S) -> bool:
+        """Wait for this thread's turn, a moment and `most_s` at most; whether it has it. Then `end` ends it."""
         self._in_the_way += 1
         if self._in_the_way < _TURNS_FROM or SYSTEM.steady_ns() < self._not_before_ns:
-            return None
+            return False
         pause_ns = _WITHOUT_NS
         try:
-            lock = self._open()
-            try:
-                if lock.acquire(max(0.0, min(most_s, _TURN_MOST_S))):
-                    return lock
-            except BaseException:  # an interrupt, perhaps at the moment at which it had it
-                lock.release()
-                raise
+            self.mine.turn = self._open()  # before it is had: an interrupt may come at any moment, and `end` is safe
+            if self.mine.turn.acquire(max(0.0, min(most_s, _TURN_MOST_S))):
+                return True
         except OSError as error:
             if error.errno in (errno.ENOSYS, errno.ENOTSUP):
                 pause_ns = _NONE_HERE_NS
+        self.mine.turn = None
         self._not_before_ns = SYSTEM.steady_ns() + pause_ns
-        return None
+        return False
+
+    def end(self) -> None:
+        """This thread's turn is over, if it has one: it got the lock, or gave up. The next one may try."""
+        lock, self.mine.turn = self.mine.turn, None
+        if lock is not None:
+            lock.release()
 
     def _open(self) -> SharedLock:
         with self._making:
@@ -93,13 +102,12 @@ class Turns:
 class Patience:
     """What a connection does when it finds the lock taken: it is called by SQLite until it has the lock, or gives up.
 
-    `turn` is there while it has its turn. Whoever got the lock, or gave up, ends that.
+    It may take a turn. Whoever got the lock, or gave up, ends that (`Turns.end`).
     """
 
-    __slots__ = ("_timeout_ns", "_turns", "_until_ns", "turn")
+    __slots__ = ("_timeout_ns", "_turns", "_until_ns")
 
     def __init__(self, timeout_s: float, turns: Turns | None = None) -> None:
-        self.turn: SharedLock | None = None
         self._timeout_ns = int(timeout_s * 1e9)
         self._turns = turns
         self._until_ns = 0
@@ -108,23 +116,18 @@ class Patience:
         """Wait a moment. False when there was no getting in for too long. `count` says how often it was called before."""
         if count == 0:
             self._until_ns = SYSTEM.steady_ns() + self._timeout_ns
-        if self._turns is not None and self.turn is None and self._turns.worth_taking(count):
-            self.turn = self._turns.take((self._until_ns - SYSTEM.steady_ns()) / 1e9)
+        in_turn = self._turns is not None and self._turns.mine.turn is not None
+        if self._turns is not None and not in_turn and self._turns.worth_taking(count):
+            self._turns.take((self._until_ns - SYSTEM.steady_ns()) / 1e9)
             return True
-        if count < (_YIELDS if self.turn is None else _YIELDS_IN_TURN):
+        if count < (_YIELDS_IN_TURN if in_turn else _YIELDS):
             os.sched_yield()
             return True
         if SYSTEM.steady_ns() >= self._until_ns:
             return False
-        if self.turn is not None:
+        if in_turn:
             SYSTEM.sleep(min(_NAP_IN_TURN_CAP_S, _NAP_IN_TURN_S * 1.05 ** min(100, count - _YIELDS_IN_TURN)))
         else:
             nap_s = min(_NAP_CAP_S, 0.0002 * 1.3 ** min(40, count - _YIELDS))
             SYSTEM.sleep(nap_s * (0.5 + SYSTEM.random()))
         return True
-
-    def end_turn(self) -> None:
-        """The lock is there, or was given up: the next one may try."""
-        if self.turn is not None:
-            self.turn.release()
-            self.turn = None
