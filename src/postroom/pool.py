@@ -203,24 +203,30 @@ class WorkerPool:
         listener: ResultListener | None = None,
         *,
         skip: Container[object] = (),
+        keep: int | None = None,
     ) -> dict[str, Request]:
         """The same without waiting: the request to each worker, by name. Each ends by itself, at its deadline at the latest.
 
-        Workers in `skip` are not asked.
+        Workers in `skip` are not asked. With `keep` later calls find these requests, unless so many others were made since.
 
         `listener(name, request)` is called at each evaluation that comes (a first look, the last word) and at the end.
         """
         self._check_open()
         text = message_text(message)
         known = self._known.get(message["id"], {})
-        requests = {}
+        requests, new = {}, []
         for name, worker in tuple(self._workers.items()):
             if name in skip:
                 continue
             request = known.get(name)
             if request is None or request.error is not None:
-                request = _submitted(worker, text, timeout_s)
+                request = Request(text, worker.name, timeout_s, 1)
+                new.append((worker, request))
             requests[name] = request
+        if keep is not None:  # before a worker has it: who asks from then on finds it
+            self._remember(message["id"], requests, keep)
+        for worker, request in new:
+            _send(worker, request)
         if listener is not None:
             for name, request in requests.items():
                 request.on_change(lambda changed, name=name: listener(name, changed))  # type: ignore[misc]
@@ -349,7 +355,7 @@ class WorkerPool:
             else:
                 known.call_it(name)
 
-    def remember(self, message_id: str, requests: dict[str, Request], keep: int) -> None:
+    def _remember(self, message_id: str, requests: dict[str, Request], keep: int) -> None:
         """Let `begin` find these requests. The oldest of more than `keep` are forgotten."""
         with self._lock:
             self._known[message_id] = requests
@@ -436,14 +442,12 @@ class WorkerPool:
             each.stop_with(self.failure, "failed")
 
 
-def _submitted(worker: PoolWorker, text: Any, timeout_s: float | None) -> Request:
-    """A request to this worker; one that ended already when the worker did not take it."""
-    request = Request(text, worker.name, timeout_s, 1)
+def _send(worker: PoolWorker, request: Request) -> None:
+    """Send a request to this worker; it ends at once when the worker does not take it."""
     try:
         worker.send(request)
     except WorkerError as error:
         request.end(error)
-    return request
 
 
 def _outcome(request: Request, until_ns: int = NEVER_NS) -> Evaluation | WorkerError:

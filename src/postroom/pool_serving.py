@@ -59,9 +59,7 @@ class Minds(Protocol):
 
     def evaluate(self, message: Mapping[str, Any], timeout_s: float | None) -> Evaluation: ...
 
-    def begin(self, message: Mapping[str, Any], timeout_s: float | None) -> dict[str, Request]: ...
-
-    def remember(self, message_id: str, requests: dict[str, Request], keep: int) -> None: ...
+    def begin(self, message: Mapping[str, Any], timeout_s: float | None, *, keep: int | None) -> dict[str, Request]: ...
 
 
 class Answering:
@@ -191,5 +189,5 @@ class Following:
         self._seen[message.id] = None
         while len(self._seen) > self._keep:
             del self._seen[next(iter(self._seen))]
-        self._pool.remember(message.id, self._pool.begin(as_message(message), self._timeout_s), self._keep)
+        self._pool.begin(as_message(message), self._timeout_s, keep=self._keep)
         self.count += 1

@@ -20,6 +20,7 @@ from postroom.evaluation import Evaluation
 from postroom.opening import open_room
 from postroom.pool import WorkerPool
 from postroom.pool_serving import as_message
+from postroom.pool_worker import PoolWorker
 from postroom.room import Room
 from postroom.supervisor import RestartPolicy
 
@@ -303,6 +304,24 @@ def test_a_thousand_kills_over_ten_thousand_tasks(sqlite_room, tmp_path: Path, m
 
 
 # Before anybody asks
+
+
+def test_who_asks_while_the_workers_are_given_a_message_finds_that_evaluation(
+    room: Room, make_pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, message, found = make_pool("act", workers=["ada"]), as_message(room.get(put(room, "hello"))), []
+    send = PoolWorker.send
+
+    def ask_first(worker: PoolWorker, request: Any) -> None:
+        monkeypatch.undo()
+        found.append(pool.begin(message)["ada"] is request)
+        send(worker, request)
+
+    monkeypatch.setattr(PoolWorker, "send", ask_first)
+    begun = pool.begin(message, keep=10)["ada"]
+    begun.wait()
+
+    assert found == [True]
 
 
 def test_new_messages_are_evaluated_before_anybody_asks(room: Room, make_pool, tmp_path: Path) -> None:
