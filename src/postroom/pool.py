@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from . import pool_loop
 from .clock import SYSTEM
-from .errors import Fault, InvalidMessage, PoolFailed, WorkerError, WorkerNotReady, WorkerStopped, WorkerTimeout
+from .errors import (
+    EvaluationAborted,
+    Fault,
+    InvalidMessage,
+    PoolFailed,
+    WorkerError,
+    WorkerNotReady,
+    WorkerStopped,
+    WorkerTimeout,
+)
 from .evaluation import Evaluation
 from .frames import context_text, message_text
 from .hooks import Listener
@@ -225,8 +234,7 @@ class WorkerPool:
             requests[name] = request
         if keep is not None:  # before a worker has it: who asks from then on finds it
             self._remember(message["id"], requests, keep)
-        for worker, request in new:
-            _send(worker, request)
+        _send_all(new)
         if listener is not None:
             for name, request in requests.items():
                 request.on_change(lambda changed, name=name: listener(name, changed))  # type: ignore[misc]
@@ -442,12 +450,18 @@ class WorkerPool:
             each.stop_with(self.failure, "failed")
 
 
-def _send(worker: PoolWorker, request: Request) -> None:
-    """Send a request to this worker; it ends at once when the worker does not take it."""
+def _send_all(requests: list[tuple[PoolWorker, Request]]) -> None:
+    """Send each to its worker; it ends at once when the worker does not take it. None is left that would never end."""
     try:
-        worker.send(request)
-    except WorkerError as error:
-        request.end(error)
+        for worker, request in requests:
+            try:
+                worker.send(request)
+            except WorkerError as error:
+                request.end(error)
+    except BaseException:  # an interrupt: others may have found these requests, and wait for them
+        for _, request in requests:
+            request.end(EvaluationAborted("it was interrupted before the workers had it", request.worker))
+        raise
 
 
 def _outcome(request: Request, until_ns: int = NEVER_NS) -> Evaluation | WorkerError:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from postroom.errors import InvalidMessage, PoolFailed, WorkerStopped
+from postroom.errors import EvaluationAborted, InvalidMessage, PoolFailed, WorkerStopped
 from postroom.evaluation import Evaluation
 from postroom.opening import open_room
 from postroom.pool import WorkerPool
@@ -322,6 +322,24 @@ def test_who_asks_while_the_workers_are_given_a_message_finds_that_evaluation(
     begun.wait()
 
     assert found == [True]
+
+
+def test_an_interrupt_while_the_workers_are_given_a_message_leaves_nobody_waiting(
+    room: Room, make_pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, message = make_pool("act", workers=["ada", "bob"]), as_message(room.get(put(room, f"note {tmp_path}/runs")))
+    begun: list[Any] = []
+
+    def interrupt(_: PoolWorker, request: Any) -> None:
+        begun.extend(pool._known[message["id"]].values())
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(PoolWorker, "send", interrupt)
+        pool.begin(message, keep=10)
+
+    assert [type(request.error) for request in begun] == [EvaluationAborted] * 2
+    assert {type(each) for each in pool.evaluate_message(message).values()} == {Evaluation}
 
 
 def test_new_messages_are_evaluated_before_anybody_asks(room: Room, make_pool, tmp_path: Path) -> None:
