@@ -16,7 +16,13 @@ SOURCE = Path(__file__).parents[1] / "src"
 TABLES = ("stores.tables", "stores.steps", "stores.tabled")
 MEMORY = ("stores.memory_room", "stores.memory")
 SQLITE = (
-    *("stores.sqlite_rows", "stores.sqlite_import", "stores.sqlite_log", "stores.sqlite_turns", "stores.sqlite_file"),
+    *(
+        "stores.sqlite_rows",
+        "stores.sqlite_import",
+        "stores.sqlite_log",
+        "stores.sqlite_patience",
+        "stores.sqlite_file",
+    ),
     *("stores.sqlite_reading", "stores.sqlite"),
 )
 SESSION = (

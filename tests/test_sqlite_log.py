@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +16,7 @@ from postroom.config import Config
 from postroom.message import Draft, check
 from postroom.stores import sqlite_file
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.sqlite_log import LONG_PAGES, TOO_LONG_PAGES, Fold, LogKeeper
+from postroom.stores.sqlite_log import AHEAD_FROM_PAGES, AHEAD_PAGES, LONG_PAGES, TOO_LONG_PAGES, Fold, LogKeeper
 
 PATIENCE_S = 10.0
 
@@ -105,3 +108,108 @@ def test_the_log_of_a_room_begins_anew_while_its_writer_goes_on(
     # Some 7,500 pages were written; a log that nobody folds back would have them all. How many of them are there when the
     # thread that folds gets its turn is the machine's affair.
     assert max(pages) < 6000
+
+
+# With sync=full the log is made longer ahead of what is written to it
+
+
+def frames_of(store: SqliteStore) -> int:
+    """How long the log file is, in pages."""
+    return store._file.wal_bytes() // (sqlite_file.PAGE_BYTES + 24)
+
+
+def send_until_longer(store: SqliteStore, most: int = 3000) -> int:
+    """Send until the log is longer than what was written to it. Returns how many."""
+    letter = check(Draft(from_agent="ada", to_agent="bob", payload={"text": "x" * 500}))
+    for sent in range(1, most):
+        store.put([letter])
+        if frames_of(store) > 4 * sent + AHEAD_PAGES // 2:
+            return sent
+    raise AssertionError("nobody made it longer")
+
+
+def count(folder: Path) -> int:
+    store = SqliteStore(folder, Config(), SYSTEM)
+    try:
+        return sum(box.depth for box in store.stats().mailboxes)
+    finally:
+        store.close()
+
+
+def test_a_log_that_waits_for_the_disk_is_made_longer_ahead(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "room", Config(sync="full"), SYSTEM)
+    sent = send_until_longer(store)
+    assert sent > AHEAD_FROM_PAGES // 8, "not for a message or two"
+    store._file._log.close()  # what is under way is over
+    assert store._file._lengthen_from > AHEAD_FROM_PAGES
+    shutil.copytree(tmp_path / "room", tmp_path / "after a crash")  # zeros behind the end and all
+    store.close()
+    assert count(tmp_path / "room") == count(tmp_path / "after a crash") == sent
+
+
+def test_a_log_that_does_not_wait_for_the_disk_is_not(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "room", Config(), SYSTEM)
+    with pytest.raises(AssertionError, match="nobody made it longer"):
+        send_until_longer(store, 400)
+    store.close()
+
+
+def test_several_who_write_while_the_log_is_made_longer_lose_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "AHEAD_PAGES", 40)  # again and again
+    lengthened: list[int] = []
+    write = os.pwrite
+
+    def write_and_note(log: int, zeros: bytes, at: int) -> int:
+        lengthened.append(at)
+        return write(log, zeros, at)
+
+    monkeypatch.setattr(os, "pwrite", write_and_note)
+    stores = [SqliteStore(tmp_path / "room", Config(sync="full"), SYSTEM) for _ in range(3)]
+    letter = check(Draft(from_agent="ada", to_agent="bob", payload={"text": "x" * 500}))
+    threads = [threading.Thread(target=lambda s=store: [s.put([letter]) for _ in range(150)]) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert stores[0]._file.faults(30) == []
+    assert len(lengthened) > 3
+    shutil.copytree(tmp_path / "room", tmp_path / "after a crash")
+    for store in stores:
+        store.close()
+    assert count(tmp_path / "room") == count(tmp_path / "after a crash") == 450
+
+
+def test_a_full_disk_only_means_that_it_is_not_made_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: list[int] = []
+
+    def no_space(*_: object) -> int:
+        refused.append(1)
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    store = SqliteStore(tmp_path / "room", Config(sync="full"), SYSTEM)
+    monkeypatch.setattr(os, "pwrite", no_space)
+    with pytest.raises(AssertionError, match="nobody made it longer"):
+        send_until_longer(store, 300)
+    store._file._log.close()
+    store.close()
+    assert 1 <= len(refused) < 10, "not at every commit"
+    assert count(tmp_path / "room") == 299
+
+
+def test_a_log_of_its_usual_length_is_made_no_longer_and_folded_back_as_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "WAL_PAGES", 300)
+    store = SqliteStore(tmp_path / "room", Config(sync="full"), SYSTEM)
+    long: list[int] = []
+    monkeypatch.setattr(store._file._log, "has_pages", lambda pages, _: long.append(pages))
+    letter = check(Draft(from_agent="ada", to_agent="bob", payload={"text": "x" * 500}))
+    while not long:
+        store.put([letter])
+    store._file._log.close()
+    assert 300 <= long[0] < 400
+    assert store._file._lengthen_from == 300
+    assert frames_of(store) < 400
+    store.close()

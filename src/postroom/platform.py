@@ -8,7 +8,6 @@ import os
 import select
 import struct
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
@@ -185,67 +184,6 @@ def _libc() -> ctypes.CDLL:
     import ctypes  # only for those who start processes or watch folders
 
     return ctypes.CDLL(None, use_errno=True)
-
-
-#: The number of the call `futex`, where a word of memory is the same for all who share it.
-_FUTEX: Final = {"x86_64": 202, "aarch64": 98, "riscv64": 98}.get(os.uname().machine if LINUX else "")
-_UNLOCK_PI: Final = 7
-_LOCK_PI2: Final = 13  # counts in a clock that nobody sets; since Linux 5.14
-_LOCK_WORDS: Final = 1024
-
-
-class SharedLock:
-    """A lock in a file that processes share: first come, first served. It is free when its holder dies.
-
-    The kernel keeps the queue (a futex with priority inheritance: whoever holds it up runs with the priority of those who
-    wait). The number of the holder's thread stands in the file, so it holds only among those who know each other by the
-    same numbers: each boot and each container has a word of its own there. Whoever needs more than a courtesy needs another
-    lock. It lasts as long as somebody has it in use: there is nothing to close.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Raises OSError where the system has no such thing."""
-        import ctypes
-        from zlib import crc32
-
-        if _FUTEX is None or ctypes.sizeof(ctypes.c_long) != 8:
-            raise OSError(errno.ENOTSUP, "this system has no lock of that kind")
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            words = map_part(descriptor, 0, 4 * _LOCK_WORDS)
-        finally:
-            os.close(descriptor)
-        self._word = ctypes.c_uint32.from_buffer(words, 4 * (crc32(host_id().encode()) % _LOCK_WORDS))
-        self._at = ctypes.c_void_p(ctypes.addressof(self._word))
-        self._until = ctypes.c_long * 2  # seconds and nanoseconds
-        self._by_reference = ctypes.byref
-        self._errno = ctypes.get_errno
-        self._call = _libc().syscall
-
-    def acquire(self, timeout_s: float) -> bool:
-        """Wait for it, so long at most. Raises OSError when it cannot be had at all."""
-        now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)  # the kernel's clock, not a room's
-        until_ns = now_ns + int(timeout_s * 1e9)
-        until = self._by_reference(self._until(*divmod(until_ns, 1_000_000_000)))
-        if self._call(_FUTEX, self._at, _LOCK_PI2, 0, until, None, 0) == 0:
-            return True
-        number = self._errno()
-        if number == errno.ESRCH:  # its holder died while nobody waited
-            self._word.value = 0
-            return bool(self._call(_FUTEX, self._at, _LOCK_PI2, 0, until, None, 0) == 0)
-        if number == errno.EDEADLK:  # this thread has it still: it was interrupted before it could let it go
-            return True
-        if number == errno.ETIMEDOUT:
-            return False
-        raise OSError(number, os.strerror(number))
-
-    def is_held(self) -> bool:
-        """Whether somebody seems to have it."""
-        return bool(self._word.value)
-
-    def release(self) -> None:
-        """Let the next one have it. Only by the thread that has it; otherwise nothing happens."""
-        self._call(_FUTEX, self._at, _UNLOCK_PI, 0, None, None, 0)
 
 
 def map_part(descriptor: int, begin: int, size: int) -> mmap.mmap:

@@ -2,7 +2,7 @@
 
 This is the only module that touches apsw. The rules it keeps, each of which somebody once broke with loss of data:
 
-- Nobody else opens the database, its -wal or its -shm: closing any descriptor of them drops this process's locks.
+- Nobody else opens the database or its -shm: closing any descriptor of them drops this process's locks. (The -wal has none.)
 - A write is one autocommit statement or begins with BEGIN IMMEDIATE; a read never becomes a write.
 - No read transaction outlives the call that needed it, so the log can always be folded back into the file.
 - A connection belongs to one thread; a process that forked is told to open the room anew.
@@ -15,7 +15,7 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -27,8 +27,8 @@ from ..config import Config
 from ..errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomUnreachable, RoomUnsafe
 from ..message import FRACTION_BITS, SALT_BITS, key_at
 from ..platform import NETWORK_FILE_SYSTEMS, current_pid, file_system_type, make_private_folder, sync_folder
-from .sqlite_log import LONG_PAGES, Fold, LogKeeper
-from .sqlite_turns import Patience, Turns
+from .sqlite_log import AHEAD_FROM_PAGES, AHEAD_PAGES, LONG_PAGES, Fold, LogKeeper
+from .sqlite_patience import Crowd, Patience
 
 DATABASE: Final = "messages.db"
 SCHEMA_VERSION: Final = 1
@@ -37,9 +37,13 @@ APPLICATION_ID: Final = 0x504F5354
 #: A claim or an ack changes a few rows here and there: small pages are less to write (bench/README.md).
 PAGE_BYTES: Final = 2048
 WAL_PAGES: Final = LONG_PAGES
+_FRAME_BYTES: Final = PAGE_BYTES + 24  # a page in the log
 WAL_KEPT_BYTES: Final = 40 * 1024 * 1024
 #: Who folds the log back gives others so long to get out of the way; meanwhile nobody writes.
 _FOLD_PATIENCE_S: Final = 0.05
+#: Who has made so many changes, without a pause of 2 ms between them, is one of those who write all the time.
+_IN_A_ROW: Final = 16
+_IN_A_ROW_SPAN: Final = 2 << FRACTION_BITS
 #: The file is tidied no sooner than this after the last time: heartbeats alone are not worth a fold each.
 _TIDY_PAUSE_NS: Final = 30_000_000_000
 
@@ -94,6 +98,19 @@ def in_our_words(error: apsw.Error, path: Path) -> RoomError:
     return RoomUnreachable(f"{path} could not be read or written ({error}); nothing was changed")
 
 
+class _Mine(threading.local):
+    """What a thread has of a file: its connection, from the first time that it is asked for."""
+
+    def __init__(self, open_connection: Callable[[], apsw.Connection]) -> None:
+        self._open_connection = open_connection
+
+    def __getattr__(self, name: str) -> apsw.Connection:
+        if name != "connection":
+            raise AttributeError(name)
+        connection = self.connection = self._open_connection()
+        return connection
+
+
 class SqliteFile:
     """The room's database file. `execute` runs a named statement; `begin` and `commit` make several of them one step."""
 
@@ -108,10 +125,13 @@ class SqliteFile:
         self._columns = columns
         self._vfs = vfs
         self._next_tidy_ns = 0
-        self._local = threading.local()
+        self._mine = _Mine(self._open_connection)
         self._connections: weakref.WeakSet[apsw.Connection] = weakref.WeakSet()
         self._log = LogKeeper(self._fold, clock, beside=self.folds_beside)
-        self._turns = Turns(folder / "lock")
+        #: The log is made longer when it has more pages than this; only with sync=full, and where files are the system's own.
+        waits_for_disk = config.sync == "full" and vfs is None and self.folds_beside
+        self._lengthen_from = AHEAD_FROM_PAGES if waits_for_disk else WAL_PAGES
+        self._crowd = Crowd(folder / "lock")
         self._pid = current_pid()
         self._closed = False
         _gate(folder)
@@ -238,7 +258,8 @@ class SqliteFile:
         # Without it this SQLite plans claims anew at every call, three times slower (tests/test_sqlite.py times it).
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         connection.set_busy_handler(Patience(self._config.busy_timeout_s))
-        connection.create_scalar_function("tick", lambda *_: self.tick(), 0)
+        tick: Any = self.tick  # takes no arguments, and gets none
+        connection.create_scalar_function("tick", tick, 0)
         connection.transaction_mode = "IMMEDIATE"
         synchronous = "FULL" if self._config.sync == "full" else "NORMAL"
         for pragma in (
@@ -252,9 +273,36 @@ class SqliteFile:
         return connection
 
     def _committed(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
-        if pages >= WAL_PAGES:
-            self._log.has_pages(pages, WAL_PAGES)
+        if pages >= self._lengthen_from:
+            if pages >= WAL_PAGES:
+                self._log.has_pages(pages, WAL_PAGES)
+            else:
+                self._log.beside(self._lengthen_log)
         return apsw.SQLITE_OK
+
+    def _lengthen_log(self) -> None:
+        """Write zeros behind the end of the log, up to its usual length. SQLite takes them for what they are: nothing.
+
+        Under the write lock, when nobody adds to the log; the disk is waited for without it. What fails is left: then commits
+        make the log longer themselves, as they would have. (No lock is lost: there are none on this file.)
+        """
+        self._lengthen_from += AHEAD_PAGES // 4  # not sooner, should it fail
+        with suppress(OSError, apsw.Error):
+            connection = self._connect()
+            log = os.open(f"{self.path}-wal", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                connection.set_busy_handler(Patience(_FOLD_PATIENCE_S))
+                connection.execute("BEGIN IMMEDIATE")
+                size = os.fstat(log).st_size
+                until = min(size + AHEAD_PAGES * _FRAME_BYTES, WAL_PAGES * _FRAME_BYTES)
+                written = os.pwrite(log, bytes(max(0, until - size)), size)
+                connection.execute("ROLLBACK")
+                getattr(os, "fdatasync", os.fsync)(log)
+                reaches = (size + written) // _FRAME_BYTES
+                self._lengthen_from = WAL_PAGES if reaches >= WAL_PAGES else reaches - AHEAD_PAGES // 4
+            finally:
+                os.close(log)
+                connection.close()
 
     def _fold(self) -> Fold:
         """Fold the log back into the file.
@@ -286,26 +334,26 @@ class SqliteFile:
 
     def connection(self) -> apsw.Connection:
         """This thread's connection."""
-        try:
-            return self._local.connection  # type: ignore[no-any-return]
-        except AttributeError:  # a new thread; or one of a room that was closed, or of a process that forked
-            pass
+        return self._mine.connection
+
+    def _open_connection(self) -> apsw.Connection:
+        """For a thread that has none yet; or one of a room that was closed, or of a process that forked."""
         if self._closed or self._pid != current_pid():
             raise self._unusable()
         try:
-            connection = self._local.connection = self._connect()
+            connection = self._connect()
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
-        # with sync=full each write waits for the disk: a queue gains nothing
-        turns = None if self._config.sync == "full" else self._turns
-        connection.set_busy_handler(Patience(self._config.busy_timeout_s, turns))
+        # with sync=full each write waits for the disk: there is nothing to be gained by resting
+        crowd = None if self._config.sync == "full" else self._crowd
+        connection.set_busy_handler(Patience(self._config.busy_timeout_s, crowd, self._writes_much))
         self._connections.add(connection)
         return connection
 
     def let_go_of_inherited(self) -> None:
         """Have no connections any more, and close none: for the copy of this object in a process that was forked off."""
-        _inherited.append(self._local)
-        self._local = threading.local()
+        _inherited.append(self._mine)
+        self._mine = _Mine(self._open_connection)
 
     def _unusable(self) -> RoomClosed:
         if self._closed:
@@ -315,41 +363,30 @@ class SqliteFile:
             "fork before you open the room, or start processes with spawn"
         )
 
-    # Whoever may have to wait for the write lock has to end its turn; in each of the first four, for a call costs too much.
-
     def execute(self, name: str, bindings: Sequence[Any] = ()) -> list[Row]:
         """Run one named statement to its end; inside `transaction` as part of it, else on its own."""
-        connection = self.connection()
+        connection = self._mine.connection
         try:
             return connection.execute(self.statements[name], bindings).fetchall()
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
-        finally:
-            if self._turns.mine.turn is not None:
-                self._turns.end()
 
     def change(self, name: str, bindings: Sequence[Any]) -> int:
         """Run one named statement that gives no rows. Returns how many rows it changed."""
-        connection = self.connection()
+        connection = self._mine.connection
         try:
             connection.execute(self.statements[name], bindings)
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
-        finally:
-            if self._turns.mine.turn is not None:
-                self._turns.end()
         return connection.changes()
 
     def insert(self, bindings: Sequence[Any]) -> int:
         """Store one message. Returns its key."""
-        connection = self.connection()
+        connection = self._mine.connection
         try:
             connection.execute(self.statements["insert"], bindings)
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
-        finally:
-            if self._turns.mine.turn is not None:
-                self._turns.end()
         return connection.last_insert_rowid()
 
     def insert_many(self, rows: Iterable[Sequence[Any]]) -> None:
@@ -365,11 +402,24 @@ class SqliteFile:
         Only for who holds the write lock. Then no two are alike, and they come in the order of the commits: the steady
         clock is the same for all processes of the machine, and passing the lock on takes longer than its step.
         """
-        number = key_at(self._clock.steady_ns() + self.offset_ns)
-        if number <= self._here.last:
-            number = self._here.last + 1
-        self._here.last = number
+        here, number = self._here, key_at(self._clock.steady_ns() + self.offset_ns)
+        if number <= here.last:
+            number = here.last + 1
+        here.in_a_row = here.in_a_row + 1 if number - here.last < _IN_A_ROW_SPAN else 0
+        here.last = number
         return number
+
+    def ticks(self, count: int) -> range:
+        """The next numbers of the room, so many; like `tick`."""
+        first = self.tick()
+        self._here.last = first + count - 1
+        return range(first, first + count)
+
+    def _writes_much(self) -> bool:
+        """Whether this process has written a good deal just now, without a pause."""
+        here = self._here
+        now = key_at(self._clock.steady_ns() + self.offset_ns)
+        return here.in_a_row >= _IN_A_ROW and now - here.last < _IN_A_ROW_SPAN
 
     @property
     def last_number(self) -> int:
@@ -383,19 +433,14 @@ class SqliteFile:
             return connection.execute(sql, bindings).fetchall()
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
-        finally:
-            self._turns.end()
 
     def begin(self) -> None:
         """Take the write lock: everything executed until `commit` is one step."""
-        connection = self.connection()
+        connection = self._mine.connection
         try:
             connection.execute("BEGIN IMMEDIATE")
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
-        finally:
-            if self._turns.mine.turn is not None:
-                self._turns.end()
 
     @contextmanager
     def unsynced(self) -> Iterator[None]:
@@ -408,7 +453,7 @@ class SqliteFile:
 
     def commit(self) -> None:
         """Keep the step. On failure nothing of it is kept."""
-        connection = self.connection()
+        connection = self._mine.connection
         try:
             connection.execute("COMMIT")
         except apsw.Error as error:
@@ -512,27 +557,28 @@ class SqliteFile:
         for connection in list(self._connections):
             with suppress(apsw.Error, apsw.ThreadingViolationError):
                 connection.close()
-        self._local = threading.local()
-        self._turns.close()
+        self._mine = _Mine(self._open_connection)
+        self._crowd.close()
         self._here.users -= 1
         if self._here.users == 0:
             _opened.pop(self._identity, None)
 
 
 class _Here:
-    """What this process knows of a file that it has open: how many have, and the last number given out."""
+    """What this process knows of a file that it has open: how many have, the last number given out, how it writes."""
 
-    __slots__ = ("last", "pid", "users")
+    __slots__ = ("in_a_row", "last", "pid", "users")
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.users = 0
         self.last = 0
+        self.in_a_row = 0  # changes without a pause
 
 
 _files: weakref.WeakSet[SqliteFile] = weakref.WeakSet()
 #: Connections of the process before a fork. They are never closed here: SQLite would fold the log back at the last one.
-_inherited: list[threading.local] = []
+_inherited: list[_Mine] = []
 
 
 def _forked() -> None:

@@ -21,6 +21,10 @@ TOO_LONG_PAGES: Final = 25_000
 #: After a fold that did not end well, because somebody reads, the next is no sooner than this.
 _PAUSE_NS: Final = 200_000_000
 _HOLD_UP_S: Final = 0.01
+#: With sync=full the log is made longer ahead of what is written to it, by so much (2 MB), once it has some pages: a disk syncs
+#: what is overwritten faster than what makes a file longer (bench/README.md).
+AHEAD_FROM_PAGES: Final = 48
+AHEAD_PAGES: Final = 1000
 
 
 class Fold(Enum):
@@ -53,8 +57,8 @@ class LogKeeper:
         if not self._beside or pages >= TOO_LONG_PAGES:
             if self._fold_once() is Fold.ELSEWHERE and self._beside:
                 SYSTEM.sleep(_HOLD_UP_S)  # else writers would outrun the disk, and the log would grow without end
-        elif self._thread is None:
-            self._begin()
+        else:
+            self.beside(self._fold_once)
 
     def _fold_once(self) -> Fold:
         fold = self._fold()
@@ -62,19 +66,20 @@ class LogKeeper:
             self._not_before_ns = self._clock.steady_ns() + _PAUSE_NS
         return fold
 
-    def _begin(self) -> None:
+    def beside(self, work: Callable[[], object]) -> None:
+        """Do something to the log in a thread, if nothing is done to it just now."""
         with self._lock:
             if self._thread is not None or self._closed:
                 return
-            self._thread = thread = threading.Thread(target=self._run, name="postroom log", daemon=True)
+            self._thread = thread = threading.Thread(target=self._run, args=(work,), name="postroom log", daemon=True)
         try:
             thread.start()
         except RuntimeError:  # the interpreter is about to end, or the system has no thread to give
             self._thread = None
 
-    def _run(self) -> None:
+    def _run(self, work: Callable[[], object]) -> None:
         try:
-            self._fold_once()
+            work()
         finally:
             self._thread = None
 
