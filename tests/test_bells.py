@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import subprocess
@@ -14,7 +15,7 @@ from postroom import bells as bells_module
 from postroom.bells import SLOTS, TOPICS, Bells, NoBells
 from postroom.clock import SYSTEM
 from postroom.config import Config
-from postroom.store import topic_to
+from postroom.store import FEED, topic_to
 from postroom.stores.sqlite import SqliteStore
 
 
@@ -218,3 +219,138 @@ def test_who_waits_again_is_heard_again_although_somebody_died_while_it_rang(bel
         assert select.select([waiter], [], [], 0)[0] == []  # a wait that ends by time
         bells.ring(["a"])
         assert rung(waiter) == [True]
+
+
+# Getting up while it is written
+
+
+class NoneHere(set[tuple[str, int]]):
+    """Says of every place that it is another process's."""
+
+    def isdisjoint(self, _):
+        return True
+
+
+@pytest.fixture
+def neighbours(monkeypatch):
+    """Threads of this process are called as if they were processes of their own."""
+    monkeypatch.setattr(bells_module, "_bound_here", NoneHere())
+
+
+def in_thread(call):
+    thread = threading.Thread(target=call)
+    thread.start()
+    return thread
+
+
+@pytest.mark.usefixtures("neighbours")
+def test_who_was_called_looks_when_it_is_written_and_is_not_rung_besides(bells, monkeypatch):
+    monkeypatch.setattr(bells_module, "_WATCH_NS", 20_000_000_000)
+    called, written, hints = threading.Event(), threading.Event(), []
+
+    def write():
+        bells.call("a")
+        called.set()
+        assert written.wait(20)
+        bells.ring({"a"})
+
+    with bells.listen(["a"], lambda: hints.append(written.is_set())) as waiter:
+        writer = in_thread(write)
+        assert called.wait(20)
+        assert select.select([waiter], [], [], 20)[0], "it can get up before anything is written"
+        threading.Timer(0.05, written.set).start()
+        assert waiter.wait(20)
+        assert hints == [True], "it watched until it was written"
+        writer.join()
+        assert rung(waiter) == [False]
+
+
+@pytest.mark.usefixtures("neighbours")
+def test_who_was_called_in_vain_waits_on_and_hears_the_next_ring(bells):
+    hints = []
+    with bells.listen(["a"], lambda: hints.append("came")) as waiter:
+        in_thread(lambda: bells.call("a")).join()  # and then whoever called died
+        assert waiter.wait(20), "it looks, in case"
+        assert hints == []
+        assert rung(waiter) == [False]
+        bells.ring({"a"})
+        assert rung(waiter) == [True]
+        assert hints == ["came"]
+
+
+@pytest.mark.usefixtures("neighbours")
+def test_what_takes_long_to_write_rings_as_ever(bells):
+    with bells.listen(["a"]) as waiter:
+        bells.call("a")
+        assert waiter.wait(20)  # it has watched as long as it does, and waits again
+        bells.ring({"a"})
+        assert rung(waiter, waiter) == [True, False]
+
+
+@pytest.mark.usefixtures("neighbours")
+def test_where_several_wait_nobody_is_called_before_there_is_something(bells):
+    waiters = [bells.listen(["a"]) for _ in range(3)]
+    bells.call("a")
+    assert rung(*waiters) == [False] * 3
+    bells.ring({"a"})
+    assert rung(*waiters) == [True] * 3
+    for waiter in waiters:
+        waiter.close()
+
+
+def test_nobody_of_the_same_process_is_called(bells):
+    with bells.listen(["a"]) as waiter:
+        bells.call("a")
+        assert rung(waiter) == [False]
+        bells.ring({"a"})
+        assert rung(waiter) == [True]
+
+
+def test_a_call_wakes_another_process_by_itself(bells, tmp_path):
+    with start_listener(tmp_path) as child:
+        bells.call("a")
+        assert child.communicate(timeout=20)[0] == "True\n"
+
+
+def test_where_the_system_has_no_epoll_the_socket_itself_is_waited_on(tmp_path, monkeypatch):
+    monkeypatch.delattr(select, "epoll")
+    bells = Bells(tmp_path, SYSTEM)
+    with bells.listen(["a"]) as waiter:
+        bells.ring({"a"})
+        assert select.select([waiter], [], [], 20)[0]
+        assert rung(waiter) == [True]
+    bells.close()
+    assert waiter.fileno() == -1
+
+
+def test_who_gets_no_place_for_want_of_descriptors_leaves_none_behind(bells, monkeypatch):
+    def none_left(_):
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bells_module, "_door_to", none_left)
+        with pytest.raises(OSError, match="too many"):
+            bells.listen(["a"])
+    with bells.listen(["a"]) as waiter:
+        bells.ring({"a"})
+        assert rung(waiter) == [True]
+
+
+def test_a_change_that_concerns_nobody_wakes_only_those_who_follow_the_feed(bells):
+    every = [f"t{n}" for n in range(TOPICS + 1)]
+    with bells.listen(["a"]) as one, bells.listen(["a", FEED]) as follower, bells.listen(every) as all_ears:
+        bells.ring({FEED})
+        assert rung(one, follower, all_ears) == [False, True, True]
+        bells.ring({FEED, "a"})
+        assert rung(one, follower, all_ears) == [True, True, True]
+
+
+def test_a_change_that_concerns_nobody_wakes_who_follows_the_feed_behind_a_switchboard(bells):
+    hinted = []
+    switchboard = bells.switchboard(None)
+    seat = switchboard.listen([FEED], lambda: hinted.append("feed"))
+    bells.ring({FEED})
+    switchboard.take()
+    assert hinted == ["feed"]
+    seat.close()
+    switchboard.close()

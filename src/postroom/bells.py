@@ -15,9 +15,10 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import select
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -28,11 +29,12 @@ try:
 except ImportError:  # another Python than CPython
     from hashlib import blake2b
 
-from .clock import Clock
+from .clock import SYSTEM, Clock
 from .platform import LINUX, map_part
-from .store import Switchboard, Waiter
+from .store import FEED, Switchboard, Waiter
 
-#: The page: a flag per slot, a state per switchboard, the topics of each slot. Behind it, once somebody needs one, each switchboard: how
+#: The page: a flag per slot, a state per switchboard, the topics of each slot, a byte per slot that is set while what it was called
+#: for is being written. Behind it, once somebody needs one, each switchboard: how
 #: many of its seats may be taken (two bytes of eight; the third counts rings), a byte per seat that is set when it is rung, a topic per seat.
 SLOTS: Final = 512
 TOPICS: Final = 8
@@ -41,11 +43,16 @@ SEATS: Final = 512
 _TOPIC_BYTES: Final = 8
 _SLOT_BYTES: Final = TOPICS * _TOPIC_BYTES
 _FLAGS: Final = SLOTS + SWITCHBOARDS
-_PAGE_BYTES: Final = _FLAGS + SLOTS * _SLOT_BYTES
+_CALLED_AT: Final = _FLAGS + SLOTS * _SLOT_BYTES
+_PAGE_BYTES: Final = _CALLED_AT + SLOTS
 _BOARD_BYTES: Final = 8 + SEATS + SEATS * _TOPIC_BYTES
 _BOARDS_AT: Final = -(-_PAGE_BYTES // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
 _BOARDS_BYTES: Final = SWITCHBOARDS * _BOARD_BYTES
-_ARMED: Final = b"\x01"
+#: A flag that is up: somebody waits there. The second kind also wants to hear of changes that nobody is called for: of every claim
+#: and every ack, which is why those who only receive are told apart.
+_ARMED: Final = 1
+_ARMED_FOR_FEED: Final = 2
+_AS_ARMED: Final = bytes([0, _ARMED, _ARMED, *range(3, 256)])
 _NOBODY: Final = bytes(_FLAGS)
 _NO_BOARDS: Final = bytes(SWITCHBOARDS)
 #: States of a switchboard: nobody there; asleep, to be woken; awake, it will look at its seats before it sleeps. One that is awake
@@ -56,9 +63,14 @@ _AWAKE: Final = 2
 _DOUBTFUL: Final = 200
 #: Stands for every topic, for waiters that have more than a slot can hold.
 _ANY: Final = b"\xff" * _TOPIC_BYTES
+_FEED_ALONE: Final = frozenset({FEED})
 _IDLE_KEPT: Final = 16
 #: More who wait than this are not gone through one by one: the page is searched for the topics.
 _CROWD: Final = 16
+#: More than this are not called before there is something: only one of them will get it.
+_CALLED_MOST: Final = 2
+#: Who was called watches so long for what is being written; then it waits as ever, to be rung.
+_WATCH_NS: Final = 500_000
 
 
 @lru_cache(maxsize=4096)
@@ -68,6 +80,17 @@ def _mark(topic: str) -> bytes:
 
 class NoBells(Exception):
     """This system or this folder has no means to wake others; watch instead."""
+
+
+#: The slots that this process has, by the room's prefix, in whichever of its rooms.
+_bound_here: set[tuple[str, int]] = set()
+
+
+class _Mine(threading.local):
+    """What a thread is about to do: the slots that it called."""
+
+    def __init__(self) -> None:
+        self.called: list[int] = []
 
 
 class Bells:
@@ -86,10 +109,12 @@ class Bells:
             self._identity = self._map_page(self._path)
         except OSError as error:
             raise NoBells(str(error)) from error
-        self._prefix = blake2b(self._identity.encode(), digest_size=8).hexdigest()
+        #: What the names of the room's sockets begin with.
+        self.prefix = blake2b(self._identity.encode(), digest_size=8).hexdigest()
         self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         self._addresses: dict[int, str | bytes] = {}
         self._next = os.getpid() % SLOTS
+        self._mine = _Mine()
 
     def _map_page(self, path: Path) -> str:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -118,10 +143,38 @@ class Bells:
 
     # Ringing
 
-    def ring(self, everyone: Iterable[str], one_each: Iterable[str] = ()) -> None:
+    def call(self, topic: str) -> None:
+        """Let who waits for this get up: this thread is about to write something for it. Then `ring`.
+
+        Getting up takes about as long as writing does, so both are done at the same time. Who was called and sees nothing
+        come (the writing failed, or takes long) waits on, and is rung as ever. Nobody of this process is called: its threads
+        would only be in each other's way.
+        """
+        flags = self._page[:SLOTS]
+        if _ARMED not in flags and _ARMED_FOR_FEED not in flags:
+            return
+        slots = self._who_waits_for([_mark(topic)], flags)
+        if len(slots) > _CALLED_MOST or not _bound_here.isdisjoint((self.prefix, slot) for slot in slots):
+            return
+        for slot in slots:
+            self._page[_CALLED_AT + slot] = 1
+            self._strike(slot)
+        self._mine.called += slots
+
+    def _has_come(self) -> None:
+        """Tell those whom this thread called that it is written. Who did not see it come has its flag up again: it is rung."""
+        called, self._mine.called = self._mine.called, []
+        for slot in called:
+            self._page[_CALLED_AT + slot] = 0
+
+    def ring(self, everyone: Collection[str], one_each: Iterable[str] = ()) -> None:
         """Hint to all who wait for a topic of `everyone`, and to one of those who wait for each of `one_each`."""
         flags = self._page[:_FLAGS]
+        if self._mine.called:
+            self._has_come()  # after the flags are read: who was called raises its own again when it sees this, and need not be rung
         if flags == _NOBODY:
+            return
+        if everyone == _FEED_ALONE and not one_each and _nobody_follows(flags):  # a claim or an ack, mostly
             return
         marks = [_mark(topic) for topic in everyone]
         for switchboard, seats in self._seats_of(marks, flags):
@@ -134,10 +187,11 @@ class Bells:
 
     def _who_waits_for(self, marks: list[bytes], flags: bytes) -> list[int]:
         """The slots in which somebody waits for one of the topics, in their order."""
-        if flags.count(_ARMED, 0, SLOTS) > _CROWD:
+        flags = flags[:SLOTS].translate(_AS_ARMED)
+        if flags.count(_ARMED) > _CROWD:
             return self._who_in_the_crowd(marks)
         found = []
-        slot = flags.find(_ARMED, 0, SLOTS)
+        slot = flags.find(_ARMED)
         while slot >= 0:
             at = _FLAGS + slot * _SLOT_BYTES
             topics = self._page[at : at + _SLOT_BYTES]
@@ -145,7 +199,7 @@ class Bells:
                 if mark in topics:
                     found.append(slot)
                     break
-            slot = flags.find(_ARMED, slot + 1, SLOTS)
+            slot = flags.find(_ARMED, slot + 1)
         return found
 
     def _who_in_the_crowd(self, marks: list[bytes]) -> list[int]:
@@ -153,7 +207,7 @@ class Bells:
         found: set[int] = set()
         for mark in marks:
             # who left has left its topics there
-            found.update(slot for place in _places(mark, page, _FLAGS) if page[slot := place // TOPICS] == _ARMED[0])
+            found.update(slot for place in _places(mark, page, _FLAGS) if page[slot := place // TOPICS])
         return sorted(found)
 
     def _seats_of(self, marks: list[bytes], flags: bytes) -> list[tuple[int, list[int]]]:
@@ -253,7 +307,13 @@ class Bells:
             bound = self._bind(number)
             if bound is not None:
                 self._next = number + 1
-                return _Slot(self, self._page, number, bound, self._clock)
+                try:
+                    slot = _Slot(self, self._page, number, bound, self._clock)
+                except OSError:  # no descriptors left
+                    bound.close()
+                    raise
+                _bound_here.add((self.prefix, number))
+                return slot
         raise NoBells(f"all {SLOTS} places to wait in this room are taken")
 
     def switchboard(self, on_hint: Callable[[], None] | None) -> Switchboard | None:
@@ -269,11 +329,11 @@ class Bells:
         return None
 
     def _address(self, slot: int) -> str | bytes:
-        address: str | bytes = b"\0postroom/%s/%d" % (self._prefix.encode(), slot)
+        address: str | bytes = b"\0postroom/%s/%d" % (self.prefix.encode(), slot)
         if not LINUX:
             from tempfile import gettempdir
 
-            address = f"{gettempdir()}/postroom-{os.geteuid()}/{self._prefix}-{slot}"
+            address = f"{gettempdir()}/postroom-{os.geteuid()}/{self.prefix}-{slot}"
         self._addresses[slot] = address
         return address
 
@@ -320,11 +380,16 @@ class _Slot(Waiter):
         self._page = page
         self._number = number
         self._socket = bound
-        self._fileno = bound.fileno()
+        #: What is waited for. The kernel puts who is woken by a socket behind the one who woke it, on the same processor, as if
+        #: that were about to sleep; one who is woken through an epoll runs beside it, wherever there is room.
+        self._door = _door_to(bound)
+        self._fileno = self._door.fileno()
         self._clock = clock
         self._topics = b""
+        self._armed = _ARMED
         self._on_hint: Callable[[], None] | None = None
         self._open = False
+        self._called_at = _CALLED_AT + number
         self._left_hints = False  # the one who waited here before left while it was rung
 
     def arm(self, topics: bytes, on_hint: Callable[[], None] | None) -> None:
@@ -336,9 +401,11 @@ class _Slot(Waiter):
                     pass
         self._on_hint = on_hint
         self._topics = topics
+        self._page[self._called_at] = 0  # whoever called the one who waited here before may have died
         at = _FLAGS + self._number * _SLOT_BYTES
         self._page[at : at + _SLOT_BYTES] = topics
-        self._page[self._number] = 1
+        self._armed = _ARMED_FOR_FEED if _mark(FEED) in topics or topics.startswith(_ANY) else _ARMED
+        self._page[self._number] = self._armed
         self._open = True
 
     def wait(self, timeout_s: float | None) -> bool:
@@ -349,9 +416,20 @@ class _Slot(Waiter):
             self._socket.recv(16)
         except BlockingIOError:
             return False
-        self._page[self._number] = 1
-        if self._on_hint is not None:
+        came = not self._page[self._called_at] or self._watch()
+        self._page[self._number] = self._armed
+        if came and self._on_hint is not None:
             self._on_hint()
+        return True
+
+    def _watch(self) -> bool:
+        """Watch for what it was called for. False when it did not come: it may be written yet, and rung then."""
+        until_ns = SYSTEM.steady_ns() + _WATCH_NS
+        while self._page[self._called_at]:
+            if SYSTEM.steady_ns() > until_ns:
+                self._page[self._called_at] = 0  # whoever called may have died
+                return False
+            os.sched_yield()
         return True
 
     def fileno(self) -> int:
@@ -360,7 +438,7 @@ class _Slot(Waiter):
             try:
                 self._socket.recv(1, socket.MSG_PEEK)
             except BlockingIOError:
-                self._page[self._number] = 1
+                self._page[self._number] = self._armed
         return self._fileno
 
     def close(self) -> None:
@@ -382,6 +460,9 @@ class _Slot(Waiter):
     def free(self) -> None:
         """Let the socket, and with it the slot, go."""
         self._fileno = -1
+        if self._door is not self._socket:
+            self._door.close()
+        _bound_here.discard((self._bells.prefix, self._number))
         _let_go(self._socket)
 
 
@@ -516,6 +597,11 @@ class _Seat(Waiter):
             self._switchboard.leave(self)
 
 
+def _nobody_follows(flags: bytes) -> bool:
+    """Whether nobody wants to hear of changes that nobody is called for, as far as flags tell."""
+    return flags.find(_ARMED_FOR_FEED, 0, SLOTS) < 0 and flags.endswith(_NO_BOARDS)
+
+
 def _places(mark: bytes, topics: bytes, begin: int) -> Iterator[int]:
     """Where a topic stands among topics that begin there: the first is 0."""
     at = topics.find(mark, begin)
@@ -530,6 +616,15 @@ def _ones(rung: bytes) -> Iterator[int]:
     while at >= 0:
         yield at
         at = rung.find(1, at + 1)
+
+
+def _door_to(bound: socket.socket) -> select.epoll | socket.socket:
+    """Something to wait on instead of a socket that can be read when the socket can; the socket itself on other systems."""
+    if not hasattr(select, "epoll"):
+        return bound
+    door = select.epoll(1)
+    door.register(bound.fileno(), select.EPOLLIN)
+    return door
 
 
 def _let_go(bound: socket.socket) -> None:
