@@ -12,13 +12,14 @@ from pathlib import Path
 import apsw
 import pytest
 
-from postroom import platform
+from postroom import hooks, platform
 from postroom.clock import SYSTEM, ManualClock
 from postroom.config import Config
 from postroom.errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomUnsafe
 from postroom.message import Draft, check
+from postroom.platform import this_process
 from postroom.states import PUBLIC_NAME, STATUS_WORD, State
-from postroom.store import Query, Want, topic_to
+from postroom.store import Delivery, Query, Want, topic_to
 from postroom.stores import sqlite_file
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite_file import sqlite_is_safe
@@ -85,7 +86,7 @@ def test_no_statement_in_the_way_of_a_message_scans_or_sorts(store, folder, name
 
 
 def test_the_next_timer_is_one_step_down_each_of_two_indexes(store, folder):
-    plan = plan_of(folder, store._file.statements["next_timer"])
+    plan = plan_of(folder, store._file.statements["next_timers"])
     reads = [step for step in plan if "mail" in step]
     assert len(reads) == 2, plan
     assert all(step.startswith("SEARCH mail USING") for step in reads), plan
@@ -418,3 +419,31 @@ def test_numbers_are_not_given_twice_after_everything_was_deleted_and_the_clock_
 
 def test_every_public_name_of_a_state_can_be_counted(store):
     assert set(store.stats().states) == set(PUBLIC_NAME.values())
+
+
+@pytest.mark.parametrize("settle", [True, False])
+def test_an_answer_that_became_ordinary_mail_a_moment_ago_is_not_taken_from_who_has_it(
+    store: SqliteStore, settle: bool
+) -> None:
+    """Between reading and taking, the asker's other thread gives up, and somebody else claims the answer."""
+    (question,) = store.put([draft(waiter=this_process())])
+    (delivery,) = store.claim(Want(agent="bob", lease_s=30)).deliveries
+    answer = check(Draft(from_agent="bob", to_agent="ada", payload={}, answer_to=question))
+    store.settle(delivery.ticket, "answered", puts=[answer])
+    taken: list[Delivery] = []
+
+    def give_up() -> None:
+        hooks.forget()
+        if settle:  # otherwise it is taken under the write lock, and nobody can come in between
+            store.abandon(question)
+            taken.extend(store.claim(Want(agent="ada", lease_s=30)).deliveries)
+
+    hooks.at("sqlite.begun", give_up)
+    try:
+        found = store.claim_answer(question, Want(agent="ada", lease_s=30, settle=settle))
+    finally:
+        hooks.forget()
+    assert [delivery is None for delivery in (found, *taken)] == ([True, False] if settle else [False])
+    held = taken[0] if taken else found
+    assert held is not None
+    assert store.settle(held.ticket, "acked").held

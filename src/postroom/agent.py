@@ -35,6 +35,10 @@ class Agent:
         self.name = name
         self.transient = transient
         self._desk = desk
+        self._waited = False  # whether the last `receive` found nothing at first
+        self._usual_want = Want(
+            agent=name, lease_s=AGENT_LEASE_S if transient else LEASE_S, owner=None if transient else desk.process
+        )
 
     def __repr__(self) -> str:
         return f"<Agent {self.name!r}>"
@@ -104,7 +108,7 @@ class Agent:
                 faults.append(Fault(f"messages[{index}]", f"must be a dict, not {message.__class__.__name__}"))
                 continue
             if _BATCH_FIELDS.issuperset(message):
-                drafts.append(self._draft(**{"cause": None, "to": None, "payload": None, **message}))
+                drafts.append(self._draft_of(message))
                 continue
             unknown = [name for name in message if name not in _BATCH_FIELDS]
             faults += [Fault(f"messages[{index}].{name}", "is not an argument of send_many") for name in unknown]
@@ -171,8 +175,9 @@ class Agent:
         return self._desk.finish(self._receiving(want, timeout_s))
 
     def _receiving(self, want: Want, timeout_s: float | None) -> Steps[Received]:
-        with Inbox(self._desk, want) as inbox:
+        with Inbox(self._desk, want, arm_first=self._waited) as inbox:
             delivery = yield from inbox.steps(timeout_s)
+            self._waited = inbox.waited
         if delivery is None:
             where = f" in {', '.join(want.channels)}" if want.channels else ""
             raise ReceiveTimeout(f"no message for {self.name}{where} within {timeout_s:g} s")
@@ -223,7 +228,7 @@ class Agent:
                     raise
                 delivery = ahead.after(message)
                 if delivery is None:
-                    delivery = yield from inbox.steps(timeout_s)
+                    delivery = yield from inbox.steps(timeout_s, arm_first=ahead.looked)
 
     def serve(
         self,
@@ -336,19 +341,42 @@ class Agent:
             **fields,
         )
 
+    def _draft_of(self, message: Mapping[str, Any]) -> Draft:
+        """The draft of a message of `send_many`."""
+        config, told, cause = self._desk.config, message.get, message.get("cause")
+        chain_id, hop_count, inherited = NO_CAUSE if cause is None else follow(cause, config.max_hops)
+        trace = told("trace")
+        return Draft(
+            from_agent=self.name,
+            to_agent=told("to"),
+            payload=told("payload"),
+            channel=told("channel", DEFAULT_CHANNEL),
+            type=told("type", DEFAULT_TYPE),
+            priority=told("priority", DEFAULT_PRIORITY),
+            ttl_s=told("ttl_s"),
+            delay_s=told("delay_s", 0),
+            correlation_id=told("correlation_id"),
+            idempotency_key=told("idempotency_key"),
+            chain_id=chain_id,
+            hop_count=hop_count,
+            trace=inherited if trace is None else trace,
+            max_deliveries=config.max_deliveries,
+        )
+
     def _want(self, channels: Iterable[str] | None, lease_s: float | None) -> Want:
         self._desk.check_open()
+        usual = self._usual_want
+        if channels is None and lease_s is None:
+            return usual
         return Want(
             agent=self.name,
             lease_s=self._lease_s(lease_s),
             channels=None if channels is None else _checked_channels(channels),
-            owner=None if self.transient else self._desk.process,
+            owner=usual.owner,
         )
 
     def _lease_s(self, lease_s: float | None) -> float:
-        if lease_s is None:
-            return AGENT_LEASE_S if self.transient else LEASE_S
-        return check_seconds("lease_s", lease_s, zero=False)
+        return self._usual_want.lease_s if lease_s is None else check_seconds("lease_s", lease_s, zero=False)
 
 
 #: What a message of `send_many` may say: everything that `send` takes but the waiting.

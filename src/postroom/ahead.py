@@ -23,6 +23,8 @@ class Ahead:
         )
         self._waiting: deque[Delivery] = deque()
         self._claimed_ns = 0
+        #: Whether `after` looked for the next message when it returned None.
+        self.looked = False
 
     def after(self, message: Received) -> Delivery | None:
         """Ack the message unless it was settled, and return the next one; None when there is none to have just now."""
@@ -31,7 +33,10 @@ class Ahead:
             delivery = self._waiting.popleft()
             if self._still_ours(delivery):
                 return delivery
-        claimed = message.conclude(ACKED, claim_next=self._want).claimed
+        if message.settled is not None and self._want.limit == 1:
+            self.looked = False  # there is nothing to be done in one step: whoever asks will look, and wait
+            return None
+        claimed, self.looked = message.conclude(ACKED, claim_next=self._want).claimed, True
         if claimed is None or not claimed.deliveries:
             return None
         self._claimed_ns = self._desk.clock.steady_ns()

@@ -113,7 +113,10 @@ class Desk:
         self._pid = current_pid()
         self._lock = threading.Lock()
         self._closed = False
+        #: Whether the room is closed or about to be: nothing new may be taken.
+        self.closing = False
         self._closing = Latch(clock)
+        self._closing_fd = self._closing.fileno()
         self._limit: SenderLimit | None = None
         if config.rate_per_s is not None:
             self._limit = SenderLimit(store, config.rate_per_s, config.rate_burst, clock)
@@ -136,11 +139,6 @@ class Desk:
                 "this room was opened before the process forked; fork first, or start processes with spawn"
             )
 
-    @property
-    def closing(self) -> bool:
-        """Whether the room is closed or about to be: nothing new may be taken."""
-        return self._closed or self._closing.is_set()
-
     # The way of a message
 
     def put(self, drafts: Sequence[Draft], *, limited: bool = True) -> list[str]:
@@ -150,7 +148,7 @@ class Desk:
         """
         self._admit(drafts, limited=limited)
         ids = self._store(drafts)
-        if self.hooks:
+        if self.hooks.listeners:
             self.hooks.tell("after_send", drafts=drafts, ids=ids)
         return ids
 
@@ -220,7 +218,7 @@ class Desk:
                     pairs[draft.from_agent, draft.to_agent] = pairs.get((draft.from_agent, draft.to_agent), 0) + 1
             for pair, count in pairs.items():
                 self._pair_limit.take_pair(*pair, count)
-        if self.hooks:
+        if self.hooks.listeners:
             self.hooks.tell("before_send", drafts=drafts)
 
     def _check(self, drafts: Sequence[Draft]) -> None:
@@ -239,23 +237,23 @@ class Desk:
     def claim(self, want: Want) -> Claimed:
         """Take messages; see `Store.claim`."""
         self.check_open()
-        if self.hooks:
+        if self.hooks.listeners:
             self.hooks.tell("before_claim", want=want)
         claimed = self.store.claim(want)
         self._remember(want, claimed)
-        if self.hooks:
+        if self.hooks.listeners:
             self.hooks.tell("after_claim", want=want, deliveries=claimed.deliveries)
         return claimed
 
     def claim_answer(self, question: str, want: Want) -> Delivery | None:
         """Take the answer to a question, if it can be had without reading the question; see `Store.claim_answer`."""
         self.check_open()
-        if self.hooks:
+        if self.hooks.listeners:
             self.hooks.tell("before_claim", want=want)
         delivery = self.store.claim_answer(question, want)
         deliveries = [] if delivery is None else [delivery]
         self._remember(want, Claimed(deliveries, None))
-        if self.hooks:
+        if self.hooks.listeners:
             self.hooks.tell("after_claim", want=want, deliveries=deliveries)
         return delivery
 
@@ -271,13 +269,13 @@ class Desk:
     ) -> Settled:
         """Say what became of a message; see `Store.settle`. The puts must have been checked."""
         self.check_open()
-        if self.hooks:
+        if self.hooks.listeners:
             self.hooks.tell("before_settle", ticket=ticket, outcome=outcome, detail=detail)
         settled = self.store.settle(ticket, outcome, detail=detail, delay_s=delay_s, puts=puts, claim_next=claim_next)
         self._held.pop(ticket, None)
         if claim_next is not None and settled.claimed is not None:
             self._remember(claim_next, settled.claimed)
-        if self.hooks:
+        if self.hooks.listeners:
             self.hooks.tell("after_settle", ticket=ticket, outcome=outcome, detail=detail, settled=settled)
         return settled
 
@@ -310,13 +308,15 @@ class Desk:
 
         Returns whether a hint came. Raises RoomClosed at once when the room is closed meanwhile.
         """
-        span_s = Pause(waiter, timeout_s).span_s
+        span_s = SAFETY_LOOK_S if timeout_s is None or timeout_s > SAFETY_LOOK_S else timeout_s
         try:
-            ends = [waiter.fileno(), self._closing.fileno(), *(() if stop is None else (stop.fileno(),))]
+            ends: tuple[int, ...] = (waiter.fileno(), self._closing_fd)
+            if stop is not None:
+                ends += (stop.fileno(),)
         except OSError:  # no descriptor on this system: the room's end is seen at the next look
             hinted = waiter.wait(span_s)
         else:
-            hinted = bool(self.clock.wait_readable(ends, span_s)) and waiter.wait(0)
+            hinted = self.clock.wait_readable(ends, span_s) != [] and waiter.wait(0)
         if self.closing:
             raise RoomClosed("the room was closed while waiting")
         return hinted
@@ -399,11 +399,12 @@ class Desk:
     def close(self) -> None:
         """Give back what this process holds, wake whoever waits, close the store. Safe to call twice."""
         if current_pid() != self._pid:
-            self._closed = True  # the forked copy: everything in it belongs to the process before
+            self._closed = self.closing = True  # the forked copy: everything in it belongs to the process before
             return
         with self._lock:
             if self.closing:
                 return
+            self.closing = True
             self._closing.set()
         try:
             for finish in reversed(self._finishers.copy()):

@@ -24,20 +24,17 @@ class Hooks:
     """Listeners of one room, called in the thread that takes the step; what one raises reaches that caller."""
 
     def __init__(self) -> None:
-        self._listeners: dict[str, list[Listener]] = defaultdict(list)
+        #: By event; empty as long as nobody ever listened: who looks first need not gather what there is to tell.
+        self.listeners: dict[str, list[Listener]] = defaultdict(list)
 
     def on(self, event: str, listener: Listener) -> Callable[[], None]:
         """Call `listener(event, detail)` at every such event. Returns a function that ends it."""
-        self._listeners[event].append(listener)
-        return lambda: self._listeners[event].remove(listener)
-
-    def __bool__(self) -> bool:
-        """Whether anybody listens, to anything: who asks first need not gather what there is to tell."""
-        return bool(self._listeners)
+        self.listeners[event].append(listener)
+        return lambda: self.listeners[event].remove(listener)
 
     def tell(self, event: str, **detail: Any) -> None:
         """Tell those who listen to the event, in the order in which they came."""
-        for listener in tuple(self._listeners.get(event, ())):
+        for listener in tuple(self.listeners.get(event, ())):
             listener(event, detail)
 
 

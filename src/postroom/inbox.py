@@ -24,8 +24,11 @@ class Inbox:
     message. In a channel only one is woken: if that one is busy, nobody comes.
     """
 
-    def __init__(self, desk: Desk, want: Want) -> None:
+    def __init__(self, desk: Desk, want: Want, *, arm_first: bool = False) -> None:
         self.want = want
+        #: Whether there was nothing to take at first. Who had to wait will mostly have to wait again, and does well to
+        #: arm first (`arm_first`): then it looks once before it waits, and not twice.
+        self.waited = arm_first
         self._desk = desk
         self._waiter: Waiter | None = None
 
@@ -33,14 +36,18 @@ class Inbox:
         """Claim the next message, waiting for it; see `steps`."""
         return self._desk.finish(self.steps(timeout_s, stop))
 
-    def steps(self, timeout_s: float | None, stop: Latch | None = None) -> Steps[Delivery | None]:
+    def steps(
+        self, timeout_s: float | None, stop: Latch | None = None, *, arm_first: bool = False
+    ) -> Steps[Delivery | None]:
         """Claim the next message, pausing until it is there; None when none came in time, or when `stop` was set.
 
         Arms before it looks, so that no message is missed between looking and waiting. An interrupt while it waits
-        leaves nothing claimed.
+        leaves nothing claimed. `arm_first` is for those who expect nothing: they have just looked.
         """
         deadline = Deadline(self._desk.clock, timeout_s)
-        armed = self._waiter is not None
+        if self._waiter is None and (self.waited or arm_first):
+            self._arm()
+        self.waited = False
         while not (stop is not None and stop.is_set()):
             if self._desk.closing:
                 raise RoomClosed("this room is closed")
@@ -51,13 +58,15 @@ class Inbox:
             left_s = deadline.left_s()
             if left_s == 0:
                 return None
-            if not armed:
-                self._waiter = self._desk.listen(topics_of(self.want))
-                armed = True
-                continue
-            assert self._waiter is not None
-            yield Pause(self._waiter, _soonest(left_s, claimed.next_due_s), stop)
+            self.waited = True
+            if self._waiter is None:
+                self._arm()
+            else:
+                yield Pause(self._waiter, _soonest(left_s, claimed.next_due_s), stop)
         return None
+
+    def _arm(self) -> None:
+        self._waiter = self._desk.listen(topics_of(self.want))
 
     def _rest(self) -> None:
         if self.want.channels is not None:

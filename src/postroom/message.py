@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -167,6 +168,8 @@ def check(draft: Draft, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> Draft:
 
 
 def _check_fields(draft: Draft, faults: list[Fault]) -> None:
+    if _is_usual(draft):
+        return
     check_name("from_agent", draft.from_agent, faults)
     if draft.to_agent is not None:
         check_name("to_agent", draft.to_agent, faults)
@@ -189,6 +192,29 @@ def _check_fields(draft: Draft, faults: list[Fault]) -> None:
 
 
 _good_names: set[str] = set()
+
+
+def _is_usual(draft: Draft) -> bool:
+    """Whether its names were found good before and it asks for nothing special: most messages do not."""
+    try:
+        return (
+            draft.from_agent in _good_names
+            and (draft.to_agent is None or draft.to_agent in _good_names)
+            and draft.channel in _good_names
+            and draft.type in _good_names
+            and type(draft.priority) is int
+            and 1 <= draft.priority <= 10
+            and draft.lane == "agent"
+            and draft.ttl_s is None
+            and draft.correlation_id is None
+            and draft.idempotency_key is None
+            and draft.chain_id is None
+            and draft.trace is None
+            and not draft.delay_s
+            and draft.version == VERSION
+        )
+    except TypeError:  # a list, say, cannot be looked up
+        return False
 
 
 def check_name(field: str, value: object, faults: list[Fault]) -> None:
@@ -238,7 +264,7 @@ def payload_text(payload: object, faults: list[Fault], max_bytes: int = MAX_PAYL
         same = _decode(raw) == payload
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
         raw, same = b"", False
-    if not same or raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
+    if not same or (len(raw) > 2 * MAX_DEPTH and raw.count(b"[") + raw.count(b"{") > MAX_DEPTH):
         before = len(faults)
         _walk(payload, "payload", 1, faults)
         if len(faults) > before:
@@ -323,6 +349,18 @@ def id_of(key: int, salt: int) -> str:
         0x8000 | ((key & 0x1FF) << 5) | (salt >> 48),
         salt & 0xFFFF_FFFF_FFFF,
     )
+
+
+def ids_of(keys: Iterable[int], salt: int) -> list[str]:
+    """The UUIDv7s of keys: for keys of about the same moment, in less than half the time."""
+    beginning, moment, end = "", -1, "-%012x" % (salt & 0xFFFF_FFFF_FFFF)
+    ids, last = [], 0x8000 | (salt >> 48)
+    for key in keys:
+        if key >> 21 != moment:
+            moment = key >> 21
+            beginning = "%08x-%04x-7" % (moment >> 16, moment & 0xFFFF)  # noqa: UP031
+        ids.append("%s%03x-%04x%s" % (beginning, (key >> 9) & 0xFFF, last | ((key & 0x1FF) << 5), end))  # noqa: UP031
+    return ids
 
 
 def key_of(id: str, salt: int) -> int | None:

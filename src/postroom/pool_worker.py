@@ -186,7 +186,7 @@ class PoolWorker:
         return self._hooks.on(event, listener)
 
     def _tell(self, event: str, **detail: Any) -> None:
-        if self._hooks:
+        if self._hooks.listeners:
             try:
                 self._hooks.tell(event, worker=self.name, **detail)
             except Exception:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from .desk import Desk
 from .errors import Fault, InvalidMessage, PostroomError, TooManyHops
-from .message import Draft, Message, check, check_name, check_span
+from .message import MAX_SPAN_S, Draft, Message, check, check_name, check_span
 from .retry import backoff_s
 from .store import Delivery, Settled, Ticket, Want
 
@@ -144,7 +144,7 @@ class Received(Envelope):
     __slots__ = ("_desk", "_lease_s", "answer_id", "settled")
 
     def __init__(self, desk: Desk, delivery: Delivery, lease_s: float, *, settled: bool | None = None) -> None:
-        super().__init__(delivery.message, delivery.ticket)
+        self.message, self._ticket = delivery.message, delivery.ticket
         self._desk = desk
         self._lease_s = lease_s
         #: None while it is the receiver's to settle; then whether settling counted.
@@ -308,6 +308,8 @@ def _exception_text(error: BaseException) -> str:
 
 def check_seconds(field: str, value: float, *, zero: bool = True) -> float:
     """The span of time, or InvalidMessage that names the argument."""
+    if type(value) in (int, float) and 0 < value <= MAX_SPAN_S:  # the usual
+        return value
     faults: list[Fault] = []
     check_span(field, value, faults, zero=zero)
     if faults:

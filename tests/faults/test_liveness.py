@@ -11,11 +11,14 @@ that it is gone; an answer for an asker who died is ordinary mail.
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+import postroom
 
 from .programs.rooms import letter, open_room, want
 from .support import ACKED, CLAIMED, DEAD, READY, Look, Nursery, count, journal
@@ -59,6 +62,37 @@ def take_over(nursery: Nursery, place: Path, waited_s: float) -> float:
         assert [event[0] for event in events] == ["claimed", "released", "claimed", "acked"]
         assert "process is gone" in events[1][3]
     return (taken.at_ns - killed_ns) / 1e9
+
+
+def test_a_loop_that_always_has_mail_still_gets_what_a_dead_one_held(
+    nursery: Nursery, folder: Path, tmp_path: Path
+) -> None:
+    """Who is woken by mail, and finds it, must look for the dead in between: here it is never idle for a second."""
+    with postroom.open(f"sqlite:{folder}") as room:
+        ada = room.agent("ada")
+        held = ada.send("bob", {})
+        holder = nursery.fork("lives.holder", folder=str(folder), journal=str(tmp_path / "held"))
+        wait_for(tmp_path / "held", "held", nursery)
+        over = threading.Event()
+
+        def trickle() -> None:
+            while not over.wait(0.1):
+                ada.send("bob", {})
+
+        sender, seen = threading.Thread(target=trickle), 0
+        sender.start()
+        try:
+            for message in room.agent("bob").listen(timeout_s=30):
+                if message.id == held:
+                    break
+                seen += 1
+                if seen == 5:
+                    nursery.kill(holder)
+                assert seen < 5 + 15, "a second and a half later"
+            message.ack()
+        finally:
+            over.set()
+            sender.join()
 
 
 @pytest.mark.slow

@@ -1,13 +1,13 @@
 """The SQLite store: one file, any number of processes, no server.
 
 Every statement stands in sqlite.sql; the file itself is opened in sqlite_file.py. A method here is one step of the
-store contract: it takes the room's time once, does its reads and writes in one transaction, and rings the bells after
-the commit.
+store contract: it takes the room's time once, does its reads and writes in one transaction (or, where nobody else can come
+in between, in single statements), and rings the bells after the commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from ..bells import Bells, NoBells, Watcher
 from ..clock import Clock, iso
 from ..config import Config
 from ..errors import Fault, InvalidMessage, RoomDamaged
-from ..message import FRACTION_BITS, Draft, id_of, key_of, payload_text
+from ..message import FRACTION_BITS, Draft, id_of, ids_of, key_of, payload_text
 from ..platform import process_alive
 from ..states import ASKER_GONE, LEASE_ENDED, NOT_IN_TIME, NOTES, OWNER_GONE, PUBLIC_NAME, State
 from ..store import (
@@ -38,7 +38,7 @@ from ..store import (
 )
 from .sqlite_file import Row, SqliteFile
 from .sqlite_reading import Moment, SqliteReading
-from .sqlite_rows import ledger_text
+from .sqlite_rows import STATE, Taken, ledger_text
 
 #: While there is something to claim, timers are looked at this often: a delayed message may be so much late.
 _LOOK_MS: Final = 5
@@ -51,6 +51,10 @@ _SETTLED_AS: Final = {
     "refused": State.REFUSED,
     "dead": State.DEAD,
 }
+#: What a claim took: the rows as they were before; where it found none, in how many seconds the next timer runs out (one who got
+#: something will ask again before it waits); and on which terms.
+_Found = tuple[list[Row], float | None, Taken]
+_NO_WAITERS: Final[Mapping[str, int | None]] = {}
 _to_json = msgspec.json.Encoder().encode
 _from_json = msgspec.json.Decoder().decode
 
@@ -114,9 +118,17 @@ class SqliteStore(SqliteReading):
 
     # Putting
 
+    def _call(self, topic: str) -> None:
+        """Let who waits for this get up while it is being written; not where the disk is waited for, which takes longer."""
+        bells = self._bells
+        if bells is not None and self._config.sync != "full":
+            bells.call(topic)
+
     def put(self, drafts: Sequence[Draft]) -> list[str]:
-        if len(drafts) == 1 and _is_plain(drafts[0], waiter=True):
-            return self._put_one_plain(drafts[0])
+        if len(drafts) == 1:
+            draft = drafts[0]
+            if not (draft.publish or draft.answer_to or draft.idempotency_key):
+                return self._put_one_plain(draft)
         if all(map(_is_plain, drafts)):
             return self._put_plain(drafts)
         for draft in drafts:
@@ -126,6 +138,8 @@ class SqliteStore(SqliteReading):
 
     def _put_one_plain(self, draft: Draft) -> list[str]:
         """The usual send or question: one statement, with nothing to read before it."""
+        if draft.to_agent is not None and not draft.delay_s:
+            self._call(topic_to(draft.to_agent))
         waiter = None
         if draft.waiter is not None:
             self._enrol(draft.waiter)
@@ -139,7 +153,7 @@ class SqliteStore(SqliteReading):
     def _put_plain(self, drafts: Sequence[Draft]) -> list[str]:
         """Many usual messages, written at once."""
         with self._step() as moment:
-            keys = [self._file.tick() for _ in drafts]
+            keys = self._file.ticks(len(drafts))
             self._file.insert_many(
                 self._row(key, draft, moment, State.READY, draft.to_agent, None)
                 for key, draft in zip(keys, drafts, strict=True)
@@ -150,9 +164,12 @@ class SqliteStore(SqliteReading):
             for draft in drafts:
                 if draft.to_agent is None:
                     moment.wake_receiver(None, draft.channel)
-        return [id_of(key, self._file.salt) for key in keys]
+        return ids_of(keys, self._file.salt)
 
-    def _put_all(self, drafts: Sequence[Draft], moment: Moment) -> list[str]:
+    def _put_all(
+        self, drafts: Sequence[Draft], moment: Moment, waiters: Mapping[str, int | None] = _NO_WAITERS
+    ) -> list[str]:
+        """Store them. `waiters` are known to wait for the answers to these questions; of others it is looked up."""
         ids: list[str] = []
         for draft in drafts:
             repeated = [] if draft.idempotency_key is None else self._repeat_of(draft)
@@ -162,18 +179,20 @@ class SqliteStore(SqliteReading):
                 agents = self._file.execute("subscribers", (draft.channel,))
                 ids += [self._insert(draft, moment, State.READY, agent, None) for (agent,) in agents]
             else:
-                ids.append(self._put_one(draft, moment))
+                ids.append(self._put_one(draft, moment, waiters))
             hooks.reached("sqlite.inserted")
         return ids
 
-    def _put_one(self, draft: Draft, moment: Moment) -> str:
+    def _put_one(self, draft: Draft, moment: Moment, waiters: Mapping[str, int | None]) -> str:
         state, waiter = State.READY, None
         if draft.waiter is not None:
             waiter = self._process_id(draft.waiter)
         elif draft.answer_to is not None:
-            rows = self._file.execute("waiter_of", (self._key(draft.answer_to),))
-            if rows:
-                state, waiter = State.HELD, rows[0][0]
+            if draft.answer_to in waiters:
+                waiter = waiters[draft.answer_to]
+            elif rows := self._file.execute("waiter_of", (self._key(draft.answer_to),)):
+                waiter = rows[0][0]
+            state = State.READY if waiter is None else State.HELD
         return self._insert(draft, moment, state, draft.to_agent, waiter)
 
     def _repeat_of(self, draft: Draft) -> list[str]:
@@ -220,68 +239,106 @@ class SqliteStore(SqliteReading):
     # Claiming
 
     def claim(self, want: Want) -> Claimed:
-        claimed = self._look_first(want) if getattr(self._local, "was_empty", False) else None
+        mine = self._mine
+        hinted, mine.hinted = mine.hinted, False
+        claimed = self._look_first(want) if mine.was_empty and not hinted else None
         if claimed is None:
             self._enrol(want.owner)
             claimed = self._claim_here(want)
-        self._local.was_empty = not claimed.deliveries
+        if not hinted:  # what a hint brought says nothing of what is there without one
+            mine.was_empty = not claimed.deliveries
         if not claimed.deliveries and self._release_the_gone() is not None:
             claimed = self._claim_here(want)
         return claimed
 
     def claim_answer(self, question: str, want: Want) -> Delivery | None:
-        with self._step() as moment:
-            rows = self._file.execute("claim_answer", (self._key(question), want.agent))
-            return self._take(rows[0], want, moment) if rows else None
+        asked = (self._key(question), want.agent)
+        if not want.settle:
+            with self._step() as moment:
+                terms = self._terms(want, moment)
+                taken = [row for row in self._file.execute("claim_answer", asked) if self._take(row, terms, moment)]
+            return self._delivery(taken[0], terms, moment) if taken else None
+        # Read, then taken and ended if it is still held: nobody else may have it, so there is no need to lock others out meanwhile.
+        for row in self._file.execute("claim_answer", asked):
+            moment = self._moment()
+            hooks.reached("sqlite.begun")
+            terms = self._terms(want, moment)
+            if self._take(row, terms, moment):
+                self._ring(moment)
+                return self._delivery(row, terms, moment)
+        return None
 
     def _claim_here(self, want: Want) -> Claimed:
         if self._config.sync == "full" and not want.settle:
             # a claim need not outlive the power: after a cut nobody holds anything (tests/faults/test_power_cut.py)
             with self._file.unsynced(), self._step() as moment:
-                return self._claim_now(want, moment)
-        with self._step() as moment:
-            return self._claim_now(want, moment)
+                found = self._claim_now(want, moment)
+        else:
+            with self._step() as moment:
+                found = self._claim_now(want, moment)
+        return self._claimed(found, moment)
 
     def _look_first(self, want: Want) -> Claimed | None:
         """A look without the write lock, for those who found nothing the last time. None when it is worth locking."""
         now = self._moment().now
-        due_s = self._next_due_s(now)
-        return None if due_s == 0 or self._candidates(want, now) else Claimed([], due_s)
+        if want.channels is None and want.ids is None:  # the usual
+            found, *timers = self._file.execute("look", (want.agent, now))[0]
+            due_s = _due_s(timers, now)
+        else:
+            due_s = self._next_due_s(now)
+            found = due_s != 0 and self._candidates(want, now)
+        return None if due_s == 0 or found else Claimed([], due_s)
 
-    def _claim_now(self, want: Want, moment: Moment) -> Claimed:
+    def _claim_now(self, want: Want, moment: Moment) -> _Found:
+        """Take what there is, in a step."""
         if moment.now >= self._next_look and self._is_due(moment.now):
             self._wind(moment)
-        rows = self._candidates(want, moment.now)
+        rows, due_s = self._candidates(want, moment.now), None
         if not rows:
             due_s = self._next_due_s(moment.now)
-            if due_s != 0:
-                return Claimed([], due_s)
-            self._wind(moment)
-            rows = self._candidates(want, moment.now)
-            if not rows:
-                return Claimed([], self._next_due_s(moment.now))
-        # one who got something will ask again before it waits
-        return Claimed([self._take(row, want, moment) for row in rows], None)
+            if due_s == 0:
+                self._wind(moment)
+                rows = self._candidates(want, moment.now)
+                due_s = None if rows else self._next_due_s(moment.now)
+        terms = self._terms(want, moment)
+        for row in rows:
+            self._take(row, terms, moment)
+        return rows, due_s, terms
 
-    def _take(self, row: Row, want: Want, moment: Moment) -> Delivery:
-        owner, lease_until = None, moment.now + max(1, round(want.lease_s * 1000))
+    def _terms(self, want: Want, moment: Moment) -> Taken:
+        """What a claim makes of a message."""
         if want.settle:
-            self._file.change("take_and_ack", (row[0], moment.wall_ms, want.agent))
+            return Taken(State.ACKED, None, want.agent, None)
+        owner = None if want.owner is None else self._process_id(want.owner)
+        return Taken(State.CLAIMED, moment.now + max(1, round(want.lease_s * 1000)), want.agent, owner)
+
+    def _take(self, row: Row, terms: Taken, moment: Moment) -> bool:
+        """Give somebody a message that was read. False when it is no longer as it was read (never under the write lock)."""
+        if terms.state is State.ACKED:
+            taken = self._file.change("take_and_ack", (row[0], moment.wall_ms, terms.agent, row[STATE]))
         else:
-            owner = None if want.owner is None else self._process_id(want.owner)
-            self._file.change("take", (row[0], lease_until, moment.wall_ms, want.agent, owner))
+            _, lease_ends, agent, owner = terms
+            taken = self._file.change("take", (row[0], lease_ends, moment.wall_ms, agent, owner, row[STATE]))
         hooks.reached("sqlite.claimed")
-        taken = self._rows.taken(row, want, lease_until, moment.wall_ms, owner)
-        message = self._rows.message(taken, moment.now, moment.wall_ms, self._names)
+        return taken > 0
+
+    # What was taken is made into messages after the commit: others wait for the lock until then. A payload that is no JSON
+    # (somebody has edited the file) raises here; the message stays claimed, and comes again until it is set aside.
+
+    def _claimed(self, found: _Found, moment: Moment) -> Claimed:
+        rows, due_s, terms = found
+        return Claimed([self._delivery(row, terms, moment) for row in rows], due_s)
+
+    def _delivery(self, row: Row, terms: Taken, moment: Moment) -> Delivery:
+        message = self._rows.message(row, moment.now, moment.wall_ms, self._names, terms)
         if len(self._keys) >= _KEYS_KEPT:
             self._keys.clear()
         self._keys[message.id] = row[0]
-        return Delivery(message, Ticket(message.id, message.token, want.agent))
+        return Delivery(message, Ticket(message.id, message.token, terms.agent))
 
     def _next_due_s(self, now: int) -> float | None:
         """In how many seconds the next timer runs out; 0 when one has, None when there is none."""
-        timer = self._file.execute("next_timer")[0][0]
-        return None if timer is None else max(0, timer - now) / 1000
+        return _due_s(self._file.execute("next_timers")[0], now)
 
     def _is_due(self, now: int) -> bool:
         """Whether a timer has run out. While there is something to claim it is asked only every few milliseconds."""
@@ -410,12 +467,15 @@ class SqliteStore(SqliteReading):
             return Settled(held, _SETTLED_AS[outcome] if held else None, [], None)
         if claim_next is not None:
             self._enrol(claim_next.owner)
+        if outcome == "answered":
+            self._call(topic_message(ticket.id))
         with self._step() as moment:
             state, ids = self._settle_now(ticket, outcome, detail, delay_s, puts, moment)
             hooks.reached("sqlite.settled")
-            claimed = None if claim_next is None else self._claim_now(claim_next, moment)
+            found = None if claim_next is None else self._claim_now(claim_next, moment)
+        claimed = None if found is None else self._claimed(found, moment)
         if claimed is not None:
-            self._local.was_empty = not claimed.deliveries
+            self._mine.was_empty = not claimed.deliveries
         return Settled(state is not None, state, ids, claimed)
 
     def _settle_now(
@@ -427,7 +487,9 @@ class SqliteStore(SqliteReading):
         rows = self._file.execute("held", (self._key(ticket.id), ticket.token))
         if not rows:
             return None, []
-        ids = self._put_all(puts, moment)  # before the question ends, so that its answer still finds the waiter
+        ids = self._put_all(
+            puts, moment, {ticket.id: rows[0][5]}
+        )  # before the question ends, so that its answer still finds the waiter
         if outcome == "retry":
             return self._retry(ticket, rows[0], detail, delay_s, moment), ids
         if outcome == "returned":
@@ -578,7 +640,7 @@ class SqliteStore(SqliteReading):
 
     def _expect_something(self) -> None:
         """Who was just woken need not look before it claims."""
-        self._local.was_empty = False
+        self._mine.hinted = True
 
     def sweep(self) -> Swept:
         self._next_roll_call = 0
@@ -627,6 +689,12 @@ class SqliteStore(SqliteReading):
         self._file.close()
 
 
-def _is_plain(draft: Draft, *, waiter: bool = False) -> bool:
-    """Whether nothing has to be read to store it. With `waiter` somebody may wait for its answer."""
-    return not (draft.publish or draft.answer_to or draft.idempotency_key or (draft.waiter and not waiter))
+def _due_s(timers: Iterable[int | None], now: int) -> float | None:
+    """In how many seconds the first of these runs out; 0 when one has, None when there is none."""
+    first = min((timer for timer in timers if timer is not None), default=None)
+    return None if first is None else max(0, first - now) / 1000
+
+
+def _is_plain(draft: Draft) -> bool:
+    """Whether nothing has to be read to store it."""
+    return not (draft.publish or draft.answer_to or draft.idempotency_key or draft.waiter)

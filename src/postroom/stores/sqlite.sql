@@ -67,14 +67,14 @@ CREATE TABLE mail (
 -- What may be claimed, best first, and before it what is claimed, by the end of its lease. Mail to an agent in a channel
 -- other than the default one is in two indexes of its own while it is ready, because its reader may name the channel or
 -- not. Keys come for free behind each.
-CREATE INDEX live ON mail (live_agent, live_channel, live_rank)     -- serves: claim_general, claim_for_anyone, claims
+CREATE INDEX live ON mail (live_agent, live_channel, live_rank)     -- serves: claim_one, claim_general, claim_for_anyone, claims, look
     WHERE {in_live};
-CREATE INDEX ready_elsewhere ON mail (to_agent, priority DESC)          -- serves: claim_elsewhere
+CREATE INDEX ready_elsewhere ON mail (to_agent, priority DESC)          -- serves: claim_elsewhere, claim_one, look
     WHERE state = 0 AND channel <> 'general' AND to_agent IS NOT NULL;
-CREATE INDEX ready_in_channel ON mail (to_agent, channel, priority DESC)    -- serves: claim_in_channel
+CREATE INDEX ready_in_channel ON mail (to_agent, channel, priority DESC)    -- serves: claim_in_channel, claim_one_in_channel
     WHERE state = 0 AND channel <> 'general' AND to_agent IS NOT NULL;
 
-CREATE INDEX timers ON mail (wake_at, state)                            -- serves: next_timer, due, counts
+CREATE INDEX timers ON mail (wake_at, state)                            -- serves: timers, due, counts
     WHERE wake_at IS NOT NULL AND state <> 1;
 CREATE INDEX changed ON mail (change, state, claimed_by)                -- serves: feed, retention, counts
     WHERE change IS NOT NULL AND state <> 1;
@@ -175,6 +175,14 @@ SELECT {columns} FROM mail INDEXED BY live
 WHERE live_agent = ?1 AND live_channel IS NULL AND {in_live} AND (expires IS NULL OR expires > ?2)
 ORDER BY live_rank, key LIMIT ?3
 
+-- name: claim_one
+-- The best message in the default channel, and whether there is any in the others.
+SELECT {columns}, EXISTS (SELECT 1 FROM mail AS other INDEXED BY ready_elsewhere
+    WHERE other.to_agent = ?1 AND other.state = 0 AND other.channel <> 'general')
+FROM mail INDEXED BY live
+WHERE live_agent = ?1 AND live_channel IS NULL AND {in_live} AND (expires IS NULL OR expires > ?2)
+ORDER BY live_rank, key LIMIT 1
+
 -- name: claim_elsewhere
 SELECT {columns} FROM mail INDEXED BY ready_elsewhere
 WHERE to_agent = ?1 AND state = 0 AND channel <> 'general' AND (expires IS NULL OR expires > ?2)
@@ -190,6 +198,14 @@ SELECT {columns} FROM mail INDEXED BY live
 WHERE live_agent IS NULL AND live_channel = ?1 AND {in_live} AND (expires IS NULL OR expires > ?2)
 ORDER BY live_rank, key LIMIT ?3
 
+-- name: claim_one_in_channel
+-- The best message in a channel that is for whoever takes it, and whether there is any there for the agent itself.
+SELECT {columns}, EXISTS (SELECT 1 FROM mail AS other INDEXED BY ready_in_channel
+    WHERE other.to_agent = ?3 AND other.channel = ?1 AND other.state = 0 AND other.channel <> 'general')
+FROM mail INDEXED BY live
+WHERE live_agent IS NULL AND live_channel = ?1 AND {in_live} AND (expires IS NULL OR expires > ?2)
+ORDER BY live_rank, key LIMIT 1
+
 -- name: claim_by_key
 SELECT {columns} FROM mail
 WHERE key = ?1 AND (to_agent IS NULL OR to_agent = ?2)
@@ -203,18 +219,27 @@ LIMIT 1
 -- name: take
 UPDATE mail SET state = 1, token = token + 1, change = tick(), wake_at = ?2, delivery_count = delivery_count + 1,
     last_delivered_ms = ?3, claimed_by = ?4, owner = ?5, waiter = CASE WHEN state <> 8 THEN waiter END, implied = 1
-WHERE key = ?1
+WHERE key = ?1 AND state = ?6
 
 -- name: take_and_ack
 UPDATE mail SET state = 2, token = token + 1, change = tick(), wake_at = NULL, delivery_count = delivery_count + 1,
     last_delivered_ms = ?2, claimed_by = ?3, owner = NULL, waiter = NULL, implied = 2, ended_ms = ?2
-WHERE key = ?1
+WHERE key = ?1 AND state = ?4
 
--- name: next_timer
-SELECT min(wake_at) FROM (
-    SELECT min(wake_at) AS wake_at FROM mail INDEXED BY timers WHERE wake_at IS NOT NULL AND state <> 1
-    UNION ALL
-    SELECT min(live_rank) FROM mail INDEXED BY live WHERE {claims})
+-- name: timers
+(SELECT min(wake_at) FROM mail INDEXED BY timers WHERE wake_at IS NOT NULL AND state <> 1),
+    (SELECT min(live_rank) FROM mail INDEXED BY live WHERE {claims})
+
+-- name: next_timers
+SELECT {timers}
+
+-- name: look
+-- Whether there is anything for an agent, and when the next timers run out: all that somebody wants to know who expects nothing.
+SELECT EXISTS (SELECT 1 FROM mail INDEXED BY live
+        WHERE live_agent = ?1 AND live_channel IS NULL AND {in_live} AND (expires IS NULL OR expires > ?2))
+    OR EXISTS (SELECT 1 FROM mail INDEXED BY ready_elsewhere
+        WHERE to_agent = ?1 AND state = 0 AND channel <> 'general' AND (expires IS NULL OR expires > ?2)),
+    {timers}
 
 -- name: due
 SELECT key, state, expires, delivery_count, max_deliveries, to_agent, channel FROM mail INDEXED BY timers

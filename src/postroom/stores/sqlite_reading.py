@@ -41,22 +41,26 @@ _to_json = msgspec.json.Encoder().encode
 _from_json = msgspec.json.Decoder().decode
 
 
-class Moment:
+class Moment(msgspec.Struct, gc=False):
     """The times of one step, and whom to wake when it is committed."""
 
-    __slots__ = ("everyone", "now", "one_each", "wall_ms")
-
-    def __init__(self, room_ns: int, wall_ms: int) -> None:
-        self.now = room_ns // 1_000_000
-        self.wall_ms = wall_ms
-        self.everyone: set[str] = {FEED}
-        self.one_each: list[str] = []
+    now: int
+    wall_ms: int
+    everyone: set[str]
+    one_each: list[str]
 
     def wake_receiver(self, to_agent: str | None, channel: str) -> None:
         if to_agent is None:
             self.one_each.append(topic_channel(channel))
         else:
             self.everyone.add(topic_to(to_agent))
+
+
+class _Mine(threading.local):
+    """What a thread knows of its own claims: whether the last one that nobody hinted at was in vain, and whether one did now."""
+
+    was_empty = False
+    hinted = False
 
 
 class SqliteReading(Store):
@@ -67,7 +71,7 @@ class SqliteReading(Store):
         self._config = config
         self._file = SqliteFile(folder, config, clock, COLUMNS, vfs)
         self._rows = Rows(self._file.salt)
-        self._local = threading.local()
+        self._mine = _Mine()
         self._processes: dict[str, int] = {}
         #: The keys of what was claimed lately: who settles it need not work them out of its id.
         self._keys: dict[str, int] = {}
@@ -75,7 +79,8 @@ class SqliteReading(Store):
         self.bells_kind = ""
 
     def _moment(self) -> Moment:
-        return Moment(self.clock.steady_ns() + self._file.offset_ns, self.clock.wall_ms())
+        clock = self.clock
+        return Moment((clock.steady_ns() + self._file.offset_ns) // 1_000_000, clock.wall_ms(), {FEED}, [])
 
     def _key(self, id: str) -> int:
         """The key of an id; -1, which no message has, for ids of other rooms."""
@@ -86,31 +91,44 @@ class SqliteReading(Store):
 
     def _candidates(self, want: Want, now: int) -> list[Row]:
         """The rows of the best messages that the claimer may have, best first."""
+        if want.limit == 1 and want.ids is None:  # the usual
+            if want.channels is None:
+                return self._best_of_two("claim_one", (want.agent, now), "claim_elsewhere", (want.agent, now, 1))
+            if len(want.channels) == 1 and want.channels[0] != DEFAULT_CHANNEL:
+                (channel,) = want.channels
+                for_anyone, own = (channel, now, want.agent), (want.agent, now, 1, channel)
+                return self._best_of_two("claim_one_in_channel", for_anyone, "claim_in_channel", own)
         execute = self._file.execute
-        if want.channels is None and want.ids is None and want.limit == 1:  # the usual
-            asked = (want.agent, now, 1)
-            found, elsewhere = execute("claim_general", asked), execute("claim_elsewhere", asked)
-            if not found or not elsewhere:
-                return found or elsewhere
-            return min(found, elsewhere, key=lambda rows: (-rows[0][PRIORITY], rows[0][0]))
         if want.ids is not None:
             keys = dict.fromkeys(self._key(id) for id in want.ids)
             found = [row for key in keys for row in execute("claim_by_key", (key, want.agent, now))]
-        elif want.channels is None:
-            asked = (want.agent, now, want.limit)
+            return found if len(found) < 2 else sorted(found, key=_claim_order)
+        asked = (want.agent, now, want.limit)
+        if want.channels is None:
             found = execute("claim_general", asked) + execute("claim_elsewhere", asked)
         else:
             found = []
             for channel in dict.fromkeys(want.channels):
-                asked = (want.agent, now, want.limit)
                 if channel == DEFAULT_CHANNEL:
                     found += execute("claim_general", asked)
                 else:
                     found += execute("claim_in_channel", (*asked, channel))
                 found += execute("claim_for_anyone", (channel, now, want.limit))
-        if len(found) > 1:
-            found.sort(key=lambda row: (-row[PRIORITY], row[0]))
-        return found[: want.limit] if want.ids is None else found
+        found.sort(key=_claim_order)
+        return found[: want.limit]
+
+    def _best_of_two(self, first: str, asked: Row, second: str, asked_second: Row) -> list[Row]:
+        """The better of what two queues hold. The first statement also says whether there is anything in the second queue."""
+        found = self._file.execute(first, asked)
+        if found:
+            row = found[0]
+            found = [row[:-1]]
+            if not row[-1]:
+                return found
+        others = self._file.execute(second, asked_second)
+        if not found or not others:
+            return found or others
+        return min(found, others, key=lambda rows: _claim_order(rows[0]))
 
     def _learn_processes(self) -> list[Row]:
         rows = self._file.execute("processes")
@@ -295,3 +313,8 @@ def _mailboxes(boxes: dict[tuple[str | None, str], list[int]], moment: Moment) -
         if depth
     ]
     return sorted(found, key=lambda box: (box.to_agent or "", box.channel))
+
+
+def _claim_order(row: Row) -> tuple[int, int]:
+    """Sorts what may be claimed: what is more urgent first, then what came first."""
+    return -row[PRIORITY], row[0]

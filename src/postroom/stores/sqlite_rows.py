@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from ..clock import from_iso
 from ..message import FRACTION_BITS, LedgerEntry, Message, decode_payload, id_of
 from ..states import State
-from ..store import Query, Subscription, Want
+from ..store import Query, Subscription
 
 Row = tuple[Any, ...]
 #: What is read of a message, in the order in which `Rows.message` takes it.
@@ -63,6 +63,15 @@ def judge(state: int, wake_at: int | None, expires: int | None, spent: bool, now
     return _STATES[state]
 
 
+class Taken(NamedTuple):
+    """What a claim makes of a row: `take` in sqlite.sql, or `take_and_ack` where it ends with the claim."""
+
+    state: State
+    lease_ends: int | None  # room ms
+    agent: str
+    owner: int | None
+
+
 class Rows:
     """Makes messages of rows, for the room with this salt."""
 
@@ -72,13 +81,23 @@ class Rows:
     def id(self, key: int) -> str:
         return id_of(key, self._salt)
 
-    def message(self, row: Row, now: int, wall_ms: int, names: dict[int, str]) -> Message:
-        """The message of a row read with COLUMNS (a ledger may follow), as the clock sees it at `now` (room ms)."""
+    def message(self, row: Row, now: int, wall_ms: int, names: dict[int, str], taken: Taken | None = None) -> Message:
+        """The message of a row read with COLUMNS (a ledger may follow), as the clock sees it at `now` (room ms).
+
+        With `taken`, as it is after a claim: the row was read before it.
+        """
         (key, state, token, _, wake_at, priority, to_agent, channel, from_agent, type_, version, delivery_count,
          max_deliveries, sent_ms, expires, last_delivered_ms, claimed_by, owner, waiter, correlation_id, chain_id,
          hop_count, lane, trace, error, idempotency_key, answer_to, replay_of, implied, ended_ms, payload, *ledger
          ) = row  # fmt: skip
-        seen = judge(state, wake_at, expires, delivery_count >= max_deliveries, now)
+        if taken is None:
+            seen = judge(state, wake_at, expires, delivery_count >= max_deliveries, now)
+        else:
+            if state == State.HELD or taken.state is State.ACKED:
+                waiter = None
+            state = seen = taken.state
+            token, delivery_count, last_delivered_ms = token + 1, delivery_count + 1, wall_ms
+            wake_at, claimed_by, owner = taken.lease_ends, taken.agent, taken.owner
         wake_wall_ms = None if wake_at is None else wake_at - now + wall_ms
         return Message(
             id=id_of(key, self._salt),
@@ -122,20 +141,6 @@ class Rows:
     def _stored(self, sent_ms: int, sender: str, replay_of: int | None) -> LedgerEntry:
         detail = None if replay_of is None else f"replay of {id_of(replay_of, self._salt)}"
         return LedgerEntry("stored", sent_ms, sender, detail)
-
-    def taken(self, row: Row, want: Want, lease_until: int, wall_ms: int, owner: int | None) -> Row:
-        """The row as `take` in sqlite.sql is about to leave it (`take_and_ack`, when it ends with the claim)."""
-        new = [*row]
-        new[STATE] = State.ACKED if want.settle else State.CLAIMED
-        new[TOKEN] += 1
-        new[WAKE_AT] = None if want.settle else lease_until
-        new[DELIVERY_COUNT] += 1
-        new[LAST_DELIVERED_MS] = wall_ms
-        new[CLAIMED_BY] = want.agent
-        new[OWNER] = owner
-        if row[STATE] == State.HELD or want.settle:
-            new[WAITER] = None
-        return tuple(new)
 
 
 def subscription(row: tuple[Any, ...]) -> Subscription:

@@ -19,7 +19,7 @@ from postroom.desk import Deadline
 from postroom.message import key_at
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite_file import DATABASE, WAL_PAGES, load_statements
-from postroom.stores.sqlite_rows import COLUMNS, PAYLOAD, TOKEN
+from postroom.stores.sqlite_rows import COLUMNS, PAYLOAD, STATE, TOKEN
 
 from ..client import Client, Payload, Peer, Setup, decode, encode, make_payload
 from ..plan import SPREAD
@@ -104,7 +104,8 @@ class BareClient(Client):
             return None
         row: tuple[Any, ...] = found[0]
         lease_until = SYSTEM.steady_ns() // 1_000_000 + _LEASE_MS
-        self._database.execute(self._sql["take"], (row[0], lease_until, SYSTEM.wall_ms(), self.setup.me, self._owner))
+        terms = (lease_until, SYSTEM.wall_ms(), self.setup.me, self._owner)
+        self._database.execute(self._sql["take"], (row[0], *terms, row[STATE]))
         return row
 
     def ack(self, handle: Any) -> None:
