@@ -11,11 +11,12 @@ import threading
 
 import pytest
 
+import postroom
 from postroom import bells as bells_module
 from postroom.bells import SLOTS, TOPICS, Bells, NoBells
 from postroom.clock import SYSTEM
 from postroom.config import Config
-from postroom.store import FEED, topic_to
+from postroom.store import FEED, SOON_NS, topic_to
 from postroom.stores.sqlite import SqliteStore
 
 
@@ -230,6 +231,9 @@ class NoneHere(set[tuple[str, int]]):
     def isdisjoint(self, _):
         return True
 
+    def __contains__(self, _):
+        return False
+
 
 @pytest.fixture
 def neighbours(monkeypatch):
@@ -296,6 +300,45 @@ def test_where_several_wait_nobody_is_called_before_there_is_something(bells):
     assert rung(*waiters) == [True] * 3
     for waiter in waiters:
         waiter.close()
+
+
+@pytest.mark.usefixtures("neighbours")
+def test_who_was_hinted_within_a_moment_watches_for_the_next_hint_once(bells):
+    with bells.listen(["a"]) as waiter:
+        assert not waiter.may_come_soon()
+        hinted_soon = False
+        while not hinted_soon:  # the machine may stand still in between
+            waiter.fileno()  # it is about to wait
+            bells.ring({"a"})
+            assert rung(waiter) == [True]
+            hinted_soon = waiter.may_come_soon()
+        assert not waiter.may_come_soon(), "it slept since then"
+        waiter.fileno()
+        SYSTEM.sleep(2 * SOON_NS / 1e9)
+        bells.ring({"a"})
+        assert rung(waiter) == [True]
+        assert not waiter.may_come_soon(), "that one came late"
+
+
+def test_who_is_hinted_by_its_own_process_does_not_watch(bells):
+    with bells.listen(["a"]) as waiter:
+        for _ in range(5):
+            waiter.fileno()
+            bells.ring({"a"})
+            assert rung(waiter) == [True]
+            assert not waiter.may_come_soon()
+
+
+def test_watching_ends_with_a_hint_or_after_a_moment(tmp_path):
+    with postroom.open(f"sqlite:{tmp_path}/room") as room:
+        reader, writer = os.pipe()
+        begun_ns = SYSTEM.steady_ns()
+        assert not room.desk._watch((reader,), 60)
+        assert SYSTEM.steady_ns() - begun_ns >= SOON_NS
+        os.write(writer, b"!")
+        assert room.desk._watch((reader,), 60)
+        os.close(reader)
+        os.close(writer)
 
 
 def test_nobody_of_the_same_process_is_called(bells):

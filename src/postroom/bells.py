@@ -31,7 +31,7 @@ except ImportError:  # another Python than CPython
 
 from .clock import SYSTEM, Clock
 from .platform import LINUX, map_part
-from .store import FEED, Switchboard, Waiter
+from .store import FEED, SOON_NS, Switchboard, Waiter
 
 #: The page: a flag per slot, a state per switchboard, the topics of each slot, a byte per slot that is set while what it was called
 #: for is being written. Behind it, once somebody needs one, each switchboard: how
@@ -84,6 +84,8 @@ class NoBells(Exception):
 
 #: The slots that this process has, by the room's prefix, in whichever of its rooms.
 _bound_here: set[tuple[str, int]] = set()
+#: Those of them that were rung by this process itself. They do not watch for hints: who is to ring needs the interpreter.
+_rung_here: set[tuple[str, int]] = set()
 
 
 class _Mine(threading.local):
@@ -245,6 +247,8 @@ class Bells:
 
     def _strike(self, slot: int) -> bool:
         """Wake the waiter of a slot. False when nobody is there any more."""
+        if (self.prefix, slot) in _bound_here:
+            _rung_here.add((self.prefix, slot))
         self._page[slot] = 0
         return self._send(slot)
 
@@ -390,6 +394,8 @@ class _Slot(Waiter):
         self._on_hint: Callable[[], None] | None = None
         self._open = False
         self._called_at = _CALLED_AT + number
+        self._waits_since_ns = 0
+        self._soon = False  # the last hint came within a moment
         self._left_hints = False  # the one who waited here before left while it was rung
 
     def arm(self, topics: bytes, on_hint: Callable[[], None] | None) -> None:
@@ -416,6 +422,7 @@ class _Slot(Waiter):
             self._socket.recv(16)
         except BlockingIOError:
             return False
+        self._soon = SYSTEM.steady_ns() - self._waits_since_ns < SOON_NS
         came = not self._page[self._called_at] or self._watch()
         self._page[self._number] = self._armed
         if came and self._on_hint is not None:
@@ -432,7 +439,12 @@ class _Slot(Waiter):
             os.sched_yield()
         return True
 
+    def may_come_soon(self) -> bool:
+        soon, self._soon = self._soon, False  # once for each hint that did: who rests for long does not watch
+        return soon and (self._bells.prefix, self._number) not in _rung_here
+
     def fileno(self) -> int:
+        self._waits_since_ns = SYSTEM.steady_ns()
         if self._open and not self._page[self._number]:
             # Whoever asks is about to wait. A hint is here, or somebody died between taking the flag down and ringing.
             try:
@@ -463,6 +475,7 @@ class _Slot(Waiter):
         if self._door is not self._socket:
             self._door.close()
         _bound_here.discard((self._bells.prefix, self._number))
+        _rung_here.discard((self._bells.prefix, self._number))
         _let_go(self._socket)
 
 

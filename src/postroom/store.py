@@ -199,6 +199,10 @@ class Swept(NamedTuple):
     purged: int = 0
 
 
+#: A hint that comes within this time, in nanoseconds, came soon.
+SOON_NS: Final = 400_000
+
+
 class Waiter(ABC):
     """Somebody who waits for a hint that one of its topics may have changed.
 
@@ -221,6 +225,13 @@ class Waiter(ABC):
     def switchboard(self) -> Switchboard | None:
         """A switchboard of the same store; see `Store.switchboard`."""
         return None
+
+    def may_come_soon(self) -> bool:
+        """Whether the last hint came so soon, and from another process, that it pays to watch for the next before sleeping.
+
+        Asked once for each wait, before it.
+        """
+        return False
 
     def __enter__(self) -> Self:
         return self
