@@ -162,10 +162,12 @@ class NatsStore(contract.Store):
                 return abandoned(kept, moment) if waits else None
 
             question = room.read(id)
-            if question is None:
-                return
-            room.change(id, step)
-            for answer in question.entry.held:
+            if question is None:  # it was deleted; its answers know what they answer
+                held = [answer.id for answer in nats_reading.find(room, Query(answer_to=id), None).messages]
+            else:
+                room.change(id, step)
+                held = [*question.entry.held]
+            for answer in held:
                 room.change(answer, lambda kept, moment: unheld(kept, moment) if kept.state is State.HELD else None)
 
     def requeue(self, ids: Iterable[str]) -> list[str]:

@@ -116,6 +116,15 @@ class Asking(StoreBench):
         assert self.state(answer) is State.READY
         assert self.drain("ada") == [answer]
 
+    def test_giving_up_on_a_question_that_was_deleted_lets_its_answer_loose(self) -> None:
+        question = self.ask()
+        answer = self.send("ada", "early", "bob", answer_to=question)
+        assert self.store.purge(Query(ids=(question,))) == 1
+
+        self.store.abandon(question)
+
+        assert self.state(answer) is State.READY
+
     def test_an_answer_let_loose_wakes_its_receiver_and_is_in_the_feed(self) -> None:
         question = self.ask()
         answer = self.reply(question)
