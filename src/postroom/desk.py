@@ -123,6 +123,7 @@ class Desk:
         self._pair_limit: SenderLimit | None = None
         if config.pair_rate_per_s is not None:
             self._pair_limit = SenderLimit(store, config.pair_rate_per_s, config.pair_rate_burst, clock)
+        self._spoke = False  # something was sent since somebody waited here
         self._held: dict[Ticket, None] = {}
         self._questions: dict[str, None] = {}
         self._late: dict[
@@ -153,6 +154,7 @@ class Desk:
         return ids
 
     def _store(self, drafts: Sequence[Draft]) -> list[str]:
+        self._spoke = True
         try:
             return self.store.put(drafts)
         except OutcomeUnknown as error:  # an asker that is told so waits no more, though its question may be there
@@ -271,6 +273,8 @@ class Desk:
         self.check_open()
         if self.hooks.listeners:
             self.hooks.tell("before_settle", ticket=ticket, outcome=outcome, detail=detail)
+        if puts:
+            self._spoke = True
         settled = self.store.settle(ticket, outcome, detail=detail, delay_s=delay_s, puts=puts, claim_next=claim_next)
         self._held.pop(ticket, None)
         if claim_next is not None and settled.claimed is not None:
@@ -316,7 +320,9 @@ class Desk:
         except OSError:  # no descriptor on this system: the room's end is seen at the next look
             hinted = waiter.wait(span_s)
         else:
-            seen = waiter.may_come_soon() and self._watch(ends, span_s)
+            # only for who has just said something: who merely takes what comes would be in the way of who sends it
+            spoke, self._spoke = self._spoke, False
+            seen = spoke and waiter.may_come_soon() and self._watch(ends, span_s)
             hinted = (seen or self.clock.wait_readable(ends, span_s) != []) and waiter.wait(0)
         if self.closing:
             raise RoomClosed("the room was closed while waiting")
