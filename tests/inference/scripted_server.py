@@ -23,8 +23,6 @@ class ScriptedServer:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self.requests: list[dict[str, Any]] = []
-        self.most_at_once = 0
-        self._at_once = 0
         self._lock = threading.Lock()
         self.stopping = threading.Event()
         self._threads = [threading.Thread(target=self._run)]
@@ -42,18 +40,11 @@ class ScriptedServer:
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, suppress(OSError):
+            body = read_request(connection)
             with self._lock:
-                self._at_once += 1
-                self.most_at_once = max(self.most_at_once, self._at_once)
-            try:
-                body = read_request(connection)
-                with self._lock:
-                    self.requests.append(body)
-                    number = len(self.requests)
-                self._script(connection, number)
-            finally:
-                with self._lock:
-                    self._at_once -= 1
+                self.requests.append(body)
+                number = len(self.requests)
+            self._script(connection, number)
 
     def close(self) -> None:
         self.stopping.set()

@@ -189,8 +189,10 @@ def test_killed_before_it_is_ready_it_is_replaced_and_nothing_is_orphaned(make_p
     ada = pool.initialize_worker("ada", journal=str(journal))
     for _ in range(10):
         before = len(journal.read_text().splitlines())
-        with suppress(ProcessLookupError):  # the one before may only just be known to be gone
-            os.kill(ada.pid, signal.SIGKILL)
+        pid = ada.pid  # none while the one before, which was killed as it began, is being replaced
+        with suppress(ProcessLookupError):  # and that one may only just be known to be gone
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)
         request = ada.submit(say("say hi"), timeout_s=20, attempts=100)
         booting = next_pid(journal, before)
         with suppress(ProcessLookupError):
