@@ -10,6 +10,7 @@ import pytest
 
 import postroom
 from postroom import Agent, InvalidMessage, Room
+from postroom.agent import _BATCH_FIELDS
 from postroom.clock import ManualClock
 from postroom.config import AGENT_LEASE_S, LEASE_S
 
@@ -740,3 +741,37 @@ def test_every_step_is_told_before_and_after(room: Room, ada: Agent, bob: Agent)
     bob.receive(timeout_s=0).ack()
 
     assert told == ["before_send", "after_send", "before_claim", "after_claim", "before_settle", "after_settle"]
+
+
+def test_what_a_message_of_a_batch_may_say_it_says_as_a_single_one_would(room: Room) -> None:
+    """Guards the list of fields in `Agent._draft_of`: one that is missing there would be dropped without a word."""
+    ada, cause = room.agent("ada"), room.agent("eve")
+    cause.send("ada", {})
+    said = {
+        "to": "bob", "payload": {"n": 1}, "type": "review", "channel": "work", "priority": 7, "ttl_s": 600.0, "delay_s": 60.0,
+        "correlation_id": "c", "idempotency_key": "single", "cause": ada.receive(1), "trace": "t",
+    }  # fmt: skip
+    assert said.keys() == _BATCH_FIELDS
+
+    one = ada.send(**said)  # type: ignore[arg-type]
+    (other,) = ada.send_many([{**said, "idempotency_key": "in a batch"}])
+
+    single, batched = room.store.get(one), room.store.get(other)
+    assert single is not None
+    assert batched is not None
+    for field in (
+        "to_agent",
+        "payload",
+        "type",
+        "channel",
+        "priority",
+        "correlation_id",
+        "chain_id",
+        "hop_count",
+        "trace",
+    ):
+        assert getattr(single, field) == getattr(batched, field), field
+    assert batched.idempotency_key == "in a batch"
+    for message in (single, batched):
+        assert message.due_ms is not None
+        assert message.expires_at_ms is not None

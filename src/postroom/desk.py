@@ -91,7 +91,7 @@ class Pause(NamedTuple):
     @property
     def span_s(self) -> float:
         """How long to wait at most: a hint may be lost, so everybody looks once a second."""
-        return SAFETY_LOOK_S if self.timeout_s is None else min(self.timeout_s, SAFETY_LOOK_S)
+        return _span_s(self.timeout_s)
 
 
 #: Work that waits in between, without saying how: it yields a pause, and is told whether a hint came. `Desk.finish`
@@ -312,7 +312,7 @@ class Desk:
 
         Returns whether a hint came. Raises RoomClosed at once when the room is closed meanwhile.
         """
-        span_s = SAFETY_LOOK_S if timeout_s is None or timeout_s > SAFETY_LOOK_S else timeout_s
+        span_s = _span_s(timeout_s)
         try:
             ends: tuple[int, ...] = (waiter.fileno(), self._closing_fd)
             if stop is not None:
@@ -440,6 +440,10 @@ class Desk:
             with suppress(PostroomError):
                 self.store.settle(ticket, "retry", detail=CLOSED_EARLY)
         self._held.clear()
+
+
+def _span_s(timeout_s: float | None) -> float:
+    return SAFETY_LOOK_S if timeout_s is None or timeout_s > SAFETY_LOOK_S else timeout_s
 
 
 def _in_portions(places: list[int], drafts: Sequence[Draft]) -> Iterator[list[int]]:

@@ -487,9 +487,8 @@ class SqliteStore(SqliteReading):
         rows = self._file.execute("held", (self._key(ticket.id), ticket.token))
         if not rows:
             return None, []
-        ids = self._put_all(
-            puts, moment, {ticket.id: rows[0][5]}
-        )  # before the question ends, so that its answer still finds the waiter
+        # before the question ends, so that its answer still finds the waiter
+        ids = self._put_all(puts, moment, {ticket.id: rows[0][5]})
         if outcome == "retry":
             return self._retry(ticket, rows[0], detail, delay_s, moment), ids
         if outcome == "returned":
