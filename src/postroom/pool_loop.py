@@ -103,12 +103,15 @@ class PoolLoop:
     def _run(self) -> None:
         while not self._stop:
             for key, _ in self._selector.select(self._timeout_s()):
-                self._do(key.data)
+                # What was called before may have closed this one, and its number may be another's by now (tests/pool/test_loop.py).
+                if self._selector.get_map().get(key.fd) == key:
+                    self._do(key.data)
             self._sleeps_until_ns = 0
             while self._calls:
                 self._do(self._calls.popleft())
             for timer in self._due():
-                self._do(timer.call)
+                if not timer.cancelled:  # by the one before it
+                    self._do(timer.call)
         self._selector.close()
         os.close(self._woken)
         os.close(self._wake)

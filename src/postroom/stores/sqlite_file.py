@@ -255,7 +255,7 @@ class SqliteFile:
     def _connect(self) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX
         connection = apsw.Connection(str(self.path), flags=flags, vfs=self._vfs)
-        # Without it this SQLite plans claims anew at every call, three times slower (tests/test_sqlite.py times it).
+        # Without it this SQLite plans claims anew at every call, three times slower (tests/test_sqlite.py counts it).
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         connection.set_busy_handler(Patience(self._config.busy_timeout_s))
         tick: Any = self.tick  # takes no arguments, and gets none
