@@ -22,6 +22,7 @@ SQLITE = (
         "stores.sqlite_log",
         "stores.sqlite_patience",
         "stores.sqlite_file",
+        "stores.sqlite_whole",
     ),
     *("stores.sqlite_reading", "stores.sqlite"),
 )

@@ -20,7 +20,7 @@ OURS = """
     retry room states store upkeep
     cli cli.call cli.commands cli.exits cli.mail cli.options cli.show
     stores stores.sqlite stores.sqlite_file stores.sqlite_log stores.sqlite_reading stores.sqlite_rows
-    stores.sqlite_patience
+    stores.sqlite_patience stores.sqlite_whole
 """.split()
 THIRD_PARTY = {"apsw", "msgspec"}
 #: Parts of the standard library that cost a millisecond or more, and that sending needs nothing of.

@@ -39,6 +39,7 @@ from ..store import (
 from .sqlite_file import Row, SqliteFile
 from .sqlite_reading import Moment, SqliteReading
 from .sqlite_rows import STATE, Taken, ledger_text
+from .sqlite_whole import whole
 
 #: While there is something to claim, timers are looked at this often: a delayed message may be so much late.
 _LOOK_MS: Final = 5
@@ -124,6 +125,7 @@ class SqliteStore(SqliteReading):
         if bells is not None and self._config.sync != "full":
             bells.call(topic)
 
+    @whole
     def put(self, drafts: Sequence[Draft]) -> list[str]:
         if len(drafts) == 1:
             draft = drafts[0]
@@ -238,6 +240,7 @@ class SqliteStore(SqliteReading):
 
     # Claiming
 
+    @whole
     def claim(self, want: Want) -> Claimed:
         mine = self._mine
         hinted, mine.hinted = mine.hinted, False
@@ -251,6 +254,7 @@ class SqliteStore(SqliteReading):
             claimed = self._claim_here(want)
         return claimed
 
+    @whole
     def claim_answer(self, question: str, want: Want) -> Delivery | None:
         asked = (self._key(question), want.agent)
         if not want.settle:
@@ -446,6 +450,7 @@ class SqliteStore(SqliteReading):
 
     # Settling
 
+    @whole
     def settle(
         self,
         ticket: Ticket,
@@ -537,6 +542,7 @@ class SqliteStore(SqliteReading):
         moment.wake_receiver(to_agent, channel)
         return State.READY
 
+    @whole
     def extend(self, ticket: Ticket, lease_s: float) -> bool:
         key = self._key(ticket.id)
         with self._step() as moment:
@@ -546,6 +552,7 @@ class SqliteStore(SqliteReading):
             number = owner[0][0] if owner else None
             return bool(self._file.change("extend", (key, ticket.token, lease_ends, number, entry)))
 
+    @whole
     def note(self, id: str, event: str, agent: str | None, detail: str | None = None) -> bool:
         if event not in NOTES:
             raise InvalidMessage("event", f"must be one of {', '.join(NOTES)}, not {event!r}")
@@ -556,6 +563,7 @@ class SqliteStore(SqliteReading):
         self._ring(moment)
         return noted
 
+    @whole
     def abandon(self, id: str) -> None:
         key = self._key(id)
         with self._step() as moment:
@@ -567,6 +575,7 @@ class SqliteStore(SqliteReading):
 
     # Putting back, deleting
 
+    @whole
     def requeue(self, ids: Iterable[str]) -> list[str]:
         done = []
         with self._step() as moment:
@@ -579,6 +588,7 @@ class SqliteStore(SqliteReading):
                     moment.everyone.add(topic_message(id))
         return done
 
+    @whole
     def purge(self, query: Query) -> int:
         condition, values = self._where(query)
         with self._step() as moment:
@@ -598,12 +608,15 @@ class SqliteStore(SqliteReading):
 
     # Subscriptions and cells
 
+    @whole
     def subscribe(self, channel: str, agent: str) -> None:
         self._file.execute("subscribe", (channel, agent, iso(self.clock.wall_ms())))
 
+    @whole
     def unsubscribe(self, channel: str, agent: str) -> bool:
         return bool(self._file.execute("unsubscribe", (channel, agent)))
 
+    @whole
     def cell_write(self, name: str, value: Any, expect: int = ANY) -> int | None:
         faults: list[Fault] = []
         text = payload_text(value, faults)
@@ -641,6 +654,7 @@ class SqliteStore(SqliteReading):
         """Who was just woken need not look before it claims."""
         self._mine.hinted = True
 
+    @whole
     def sweep(self) -> Swept:
         self._next_roll_call = 0
         before = self._file.execute("count_finished")

@@ -101,6 +101,8 @@ def in_our_words(error: apsw.Error, path: Path) -> RoomError:
 class _Mine(threading.local):
     """What a thread has of a file: its connection, from the first time that it is asked for."""
 
+    unsynced = False  # whether its commits do not wait for the disk just now, where they should
+
     def __init__(self, open_connection: Callable[[], apsw.Connection]) -> None:
         self._open_connection = open_connection
 
@@ -445,11 +447,29 @@ class SqliteFile:
     @contextmanager
     def unsynced(self) -> Iterator[None]:
         """Let the steps inside be kept by the system, and on disk only with the next step outside (for sync=full)."""
+        self._mine.unsynced = True
         self.select("PRAGMA synchronous = NORMAL")
         try:
             yield
         finally:
-            self.select("PRAGMA synchronous = FULL")
+            if not self._mine.connection.in_transaction:  # otherwise a step was interrupted, and `tidy_up` sees to both
+                self._sync_again()
+
+    def _sync_again(self) -> None:
+        self.select("PRAGMA synchronous = FULL")
+        self._mine.unsynced = False
+
+    def left_open(self) -> bool:
+        """Whether this thread has begun something that it has not ended yet."""
+        mine = self._mine
+        return mine.connection.in_transaction or mine.unsynced
+
+    def tidy_up(self) -> None:
+        """Leave nothing open that this thread has begun (see sqlite_whole.py). Never raises: what ended it is told."""
+        with suppress(RoomError):  # closed meanwhile
+            self.roll_back()
+            if self._mine.unsynced:
+                self._sync_again()
 
     def commit(self) -> None:
         """Keep the step. On failure nothing of it is kept."""

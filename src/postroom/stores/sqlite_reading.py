@@ -36,6 +36,7 @@ from ..store import (
 )
 from .sqlite_file import Row, SqliteFile
 from .sqlite_rows import CHANGE, COLUMNS, OWNER, PRIORITY, WAITER, Rows, subscription, where
+from .sqlite_whole import whole
 
 _to_json = msgspec.json.Encoder().encode
 _from_json = msgspec.json.Decoder().decode
@@ -188,6 +189,7 @@ class SqliteReading(Store):
             {**values, "now": moment.now, "limit": query.limit},
         )
 
+    @whole
     def events(self, after: int = 0, limit: int = 1000) -> list[Change]:
         moment = self._moment()
         with self._one_snapshot():
@@ -251,6 +253,7 @@ class SqliteReading(Store):
 
     # Figures
 
+    @whole
     def stats(self) -> Stats:
         moment = self._moment()
         rows: list[Row] = []

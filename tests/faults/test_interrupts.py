@@ -1,0 +1,131 @@
+"""A signal whose handler raises may come at any moment. Whatever it ends, nothing stays open, and the room goes on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Container, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from postroom import stores
+from postroom.clock import SYSTEM
+from postroom.config import Config
+from postroom.message import Draft, check
+from postroom.platform import this_process
+from postroom.store import Query, Want
+from postroom.stores.sqlite import SqliteStore
+
+HERE = str(Path(stores.__file__).parent)
+#: Where transactions begin and end.
+ENDS = ("__enter__", "__exit__", "begin", "commit", "select", "unsynced", "_sync_again", "_one_snapshot", "_claim_here", "run")
+WANT = Want(agent="bob", lease_s=30, owner=this_process())
+
+
+class Interrupt(BaseException):
+    """What the handler of a signal raises."""
+
+
+def draft(**fields: Any) -> Draft:
+    return check(Draft(from_agent="ada", to_agent="bob", payload={"n": 1}, **fields))
+
+
+def interrupted_at(place: int, call: Callable[[], object], names: Container[str]) -> bool:
+    """Make the call, and raise before the so-manieth instruction of these functions of the store. False when it was over before."""
+    passed = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal passed
+        if not frame.f_code.co_filename.startswith(HERE):
+            return None
+        frame.f_trace_opcodes = frame.f_code.co_name in names
+        if event == "opcode":
+            passed += 1
+            if passed == place:
+                raise Interrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    except Interrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+def claim_and_settle(store: SqliteStore) -> None:
+    for delivery in store.claim(WANT).deliveries:
+        store.settle(delivery.ticket, "acked", claim_next=WANT)
+
+
+STEPS: dict[str, Callable[[SqliteStore], object]] = {
+    "put": lambda store: store.put([draft()]),
+    "put many": lambda store: store.put([draft(), draft(idempotency_key="once")]),
+    "claim": lambda store: store.claim(WANT),
+    "settle": claim_and_settle,
+    "look through": lambda store: (store.events(), store.stats()),
+    "tidy": lambda store: (store.cell_write("cell", 1), store.purge(Query(limit=1)), store.sweep()),
+}
+
+
+@pytest.fixture(params=["normal", "full"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "room", Config(sync=request.param), SYSTEM)
+    yield store
+    store.close()
+
+
+class Everything:
+    """Contains every name."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("names", [ENDS, pytest.param(Everything(), marks=pytest.mark.long)], ids=["ends", "everywhere"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_that_is_interrupted_leaves_nothing_open(
+    store: SqliteStore, tmp_path: Path, step: str, names: Container[str]
+) -> None:
+    """At every instruction, one after the other. Afterwards others can write, and what is sent here reaches them."""
+    other = SqliteStore(tmp_path / "room", Config(busy_timeout_s=0.05), SYSTEM)
+    synchronous = store._file.select("PRAGMA synchronous")
+    place = 0
+    while True:
+        place += 1
+        store.put([draft()])
+        if not interrupted_at(place, lambda: STEPS[step](store), names):
+            break
+        assert not store._file.left_open(), place
+        assert store._file.select("PRAGMA synchronous") == synchronous, place
+        assert other.note(store.put([draft()])[0], "shown", "bob"), place
+        other.purge(Query(limit=100))  # or there is more to do every time
+    assert place > 20
+    other.close()
+
+
+def test_who_was_interrupted_while_it_tidied_up_finds_nothing_open_the_next_time(store: SqliteStore) -> None:
+    store._file.begin()  # as two signals in a row can leave it
+    (id,) = store.put([draft()])
+    assert not store._file.left_open()
+    assert store.get(id) is not None
+
+
+def test_what_a_signals_handler_does_in_the_middle_of_a_step_does_not_undo_the_step(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert_many = store._file.insert_many
+    inside = []
+
+    def insert_and_be_interrupted(rows: Any) -> None:
+        insert_many(rows)
+        inside.extend(store.put([draft()]))  # in the same thread
+
+    monkeypatch.setattr(store._file, "insert_many", insert_and_be_interrupted)
+    ids = store.put([draft(), draft()])
+    assert all(store.get(id) is not None for id in (*ids, *inside))
+    assert not store._file.left_open()
