@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -649,6 +650,20 @@ def test_what_a_loop_claimed_ahead_and_never_came_to_goes_back_uncounted(room: R
     assert [bob.receive(timeout_s=0).delivery_count for _ in range(3)] == [2, 1, 1]
 
 
+def test_what_a_loop_claimed_ahead_goes_back_uncounted_also_when_the_room_is_closed(tmp_path: Path) -> None:
+    address = f"sqlite:{tmp_path}"
+    with postroom.open(address) as room:
+        for n in range(4):
+            room.agent("ada").send("bob", {"n": n})
+        loop = room.agent("bob").listen(prefetch=3)
+        next(loop)
+        assert next(loop).payload == {"n": 1}  # and the room is closed while it is being worked on
+
+    with postroom.open(address) as room:
+        bob = room.agent("bob")
+        assert [(m.payload["n"], m.delivery_count) for m in bob.listen(timeout_s=0)] == [(1, 2), (2, 1), (3, 1)]
+
+
 def test_what_waited_for_its_turn_longer_than_its_lease_is_kept_or_passed_over(
     room: Room, ada: Agent, bob: Agent, clock: ManualClock
 ) -> None:
@@ -705,11 +720,16 @@ def test_a_claim_of_a_transient_agent_outlives_the_room(open_room: Callable[...,
     assert state(room, id) == "acked"
 
 
-def test_a_claim_can_be_picked_up_after_its_lease_until_another_takes_it(room: Room, clock: ManualClock) -> None:
+@pytest.mark.parametrize("somebody_looked", [False, True])
+def test_a_claim_can_be_picked_up_after_its_lease_until_another_takes_it(
+    room: Room, clock: ManualClock, somebody_looked: bool
+) -> None:
     bob = room.agent("bob", transient=True)
     id = room.agent("ada", transient=True).send("bob", {})
     bob.receive(timeout_s=0)
     clock.advance(AGENT_LEASE_S + 1)
+    if somebody_looked:
+        assert room.store.sweep().released == 1
 
     assert bob.claimed(id).ack() is True
 

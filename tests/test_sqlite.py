@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -12,16 +15,17 @@ import apsw
 import pytest
 
 from postroom import hooks, platform
+from postroom.bells import Watcher
 from postroom.clock import SYSTEM, ManualClock
 from postroom.config import Config
 from postroom.errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomUnsafe
 from postroom.message import Draft, check
 from postroom.platform import this_process
 from postroom.states import PUBLIC_NAME, STATUS_WORD, State
-from postroom.store import Delivery, Query, Want, topic_to
-from postroom.stores import sqlite_file
+from postroom.store import Delivery, Query, Waiter, Want, topic_to
+from postroom.stores import sqlite, sqlite_file
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.sqlite_file import sqlite_is_safe
+from postroom.stores.sqlite_file import SqliteFile, sqlite_is_safe
 from postroom.stores.sqlite_rows import judge
 
 
@@ -293,6 +297,115 @@ def test_a_fork_may_open_a_room_that_was_closed_before_it(folder):
     store = SqliteStore(folder, Config(), SYSTEM)
     assert store.stats().states["stored"] == 1
     store.close()
+
+
+#: Forks a child that never touches the room; closes it; then somebody else sends and is killed. Then the child ends as programs do.
+_FORKS_AND_GOES_ON = """
+import os, signal, subprocess, sys
+import postroom
+address, told_from = sys.argv[1], os.pipe()
+room = postroom.open(address)
+room.agent("ada").send("bob", {"n": 0})
+child = os.fork()
+if child == 0:
+    os.read(told_from[0], 1)
+    sys.exit(0)
+room.close()
+sends = "import os, sys, postroom; print(postroom.open(sys.argv[1]).agent('ada').send('bob', {})); sys.stdout.flush(); os.kill(os.getpid(), 9)"
+id = subprocess.run([sys.executable, "-c", sends, address], capture_output=True, text=True).stdout.strip()
+os.write(told_from[1], b"!")
+assert os.waitpid(child, 0)[1] == 0
+print(postroom.open(address).receipt(id).state)
+"""
+
+
+def test_a_fork_that_ends_takes_nothing_along_that_others_have_sent_since(folder):
+    """At its end the interpreter closes what was inherited. SQLite must not delete the log then: it is another by now."""
+    run = subprocess.run(
+        [sys.executable, "-c", _FORKS_AND_GOES_ON, f"sqlite:{folder}"], capture_output=True, text=True, timeout=60
+    )
+    assert run.stdout == "stored\n", run.stderr
+
+
+def test_a_process_that_is_forked_off_while_a_room_is_opened_keeps_nobody_out(folder, monkeypatch):
+    """It has the door's file open, too, and would keep the lock for as long as it runs."""
+    told, tell = os.pipe()
+    prepare = SqliteFile._prepare
+    children = []
+
+    def prepare_and_fork(file: SqliteFile) -> int:
+        children.append(os.fork())
+        if children[-1] == 0:
+            os.read(told, 1)
+            os._exit(0)
+        return prepare(file)
+
+    monkeypatch.setattr(SqliteFile, "_prepare", prepare_and_fork)
+    SqliteStore(folder, Config(), SYSTEM).close()
+    monkeypatch.setattr(SqliteFile, "_prepare", prepare)
+    opening = threading.Thread(target=lambda: SqliteStore(folder, Config(), SYSTEM).close(), daemon=True)
+    opening.start()
+    opening.join(10)
+    kept_out = opening.is_alive()
+    os.write(tell, b"!")
+    os.waitpid(children[0], 0)
+    opening.join()
+    os.close(told)
+    os.close(tell)
+    assert not kept_out
+
+
+def test_who_has_no_descriptors_left_to_be_woken_by_watches(store, monkeypatch):
+    def none_left(*_: object) -> Waiter:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(store._bells, "listen", none_left)
+    with store.listen(["to/bob"]) as waiter:
+        assert isinstance(waiter, Watcher)
+
+
+def test_cells_are_found_whatever_their_names_begin_with(store):
+    names = [f"agent/{name}" for name in ("a", "\U0010ffff", "\U0010ffff" * 3)]
+    for name in names:
+        store.cell_write(name, 1)
+    assert [cell.name for cell in store.cell_scan("agent/")] == names
+
+
+# Those who died, and many timers at once
+
+
+@pytest.mark.parametrize("way", ["claim", "settle"])
+def test_what_a_dead_process_held_comes_back_also_where_there_is_always_something_else(store, clock, monkeypatch, way):
+    """Who always finds mail never looks in vain: it must look for the dead all the same."""
+    urgent, *_ = store.put([draft(priority=9), draft(), draft(), draft()])
+    assert store.claim(Want(agent="bob", lease_s=600, owner="gone")).deliveries[0].message.id == urgent
+    (first,) = store.claim(Want(agent="bob", lease_s=600)).deliveries
+    monkeypatch.setattr(sqlite, "process_alive", lambda name: name != "gone")
+    clock.advance(1)
+    want = Want(agent="bob", lease_s=600)
+    claimed = store.claim(want) if way == "claim" else store.settle(first.ticket, "acked", claim_next=want).claimed
+    assert claimed.deliveries[0].message.id == urgent
+
+
+@pytest.mark.parametrize("step", ["claim", "sweep", "purge"])
+def test_many_timers_that_ran_out_are_acted_on_in_portions_so_that_others_get_in(store, clock, step):
+    store.put([draft(ttl_s=1) for _ in range(1300)])
+    store.put([draft("carl", delay_s=2)])
+    clock.advance(3)
+    acted: list[int] = []
+    hooks.at("sqlite.begun", lambda: acted.append(0))
+    hooks.at("sqlite.expired", lambda: acted.append(acted.pop() + 1))
+    try:
+        if step == "claim":
+            assert len(store.claim(Want(agent="carl", lease_s=9)).deliveries) == 1
+        elif step == "sweep":
+            assert store.sweep().expired == 1300
+        else:
+            assert store.purge(Query(states=frozenset({State.EXPIRED}), limit=2000)) == 1300
+    finally:
+        hooks.forget()
+    assert sum(acted) == 1300
+    assert max(acted) <= 1000
 
 
 def test_a_room_that_others_keep_locked_says_so_and_changes_nothing(folder):

@@ -386,7 +386,7 @@ _BATCH_FIELDS = frozenset(Agent.send.__annotations__) - {"return", "wait", "time
 def _is_held(message: Message) -> bool:
     """Whether the last claim still counts. Not the state: an ended lease counts until somebody takes the message."""
     changes = [entry.event for entry in message.ledger if entry.event not in NOTES]
-    return message.claimed_by is not None and changes[-1:] == ["claimed"]
+    return message.claimed_by is not None and changes[-1:] in (["claimed"], ["released"])
 
 
 def _checked_channels(channels: Iterable[str]) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ class Ahead:
         """Ack the message unless it was settled, and return the next one; None when there is none to have just now."""
         while self._waiting:
             message.conclude(ACKED)
-            delivery = self._waiting.popleft()
+            delivery = self._next()
             if self._still_ours(delivery):
                 return delivery
         if message.settled is not None and self._want.limit == 1:
@@ -41,7 +41,13 @@ class Ahead:
             return None
         self._claimed_ns = self._desk.clock.steady_ns()
         self._waiting.extend(claimed.deliveries)
-        return self._waiting.popleft()
+        self._desk.unseen.update(delivery.ticket for delivery in claimed.deliveries)
+        return self._next()
+
+    def _next(self) -> Delivery:
+        delivery = self._waiting.popleft()
+        self._desk.unseen.discard(delivery.ticket)
+        return delivery
 
     def _still_ours(self, delivery: Delivery) -> bool:
         """Whether nobody else has it. One whose lease ended while it waited its turn gets a new one."""
@@ -55,4 +61,4 @@ class Ahead:
 
     def __exit__(self, *_: object) -> None:
         while self._waiting:
-            Received(self._desk, self._waiting.popleft(), self._want.lease_s).return_unseen()
+            Received(self._desk, self._next(), self._want.lease_s).return_unseen()

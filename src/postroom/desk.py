@@ -125,6 +125,8 @@ class Desk:
             self._pair_limit = SenderLimit(store, config.pair_rate_per_s, config.pair_rate_burst, clock)
         self._spoke = False  # something was sent since somebody waited here
         self._held: dict[Ticket, None] = {}
+        #: Of these, what a loop has claimed and not yet come to: nobody saw it.
+        self.unseen: set[Ticket] = set()
         self._questions: dict[str, None] = {}
         self._late: dict[
             str, None
@@ -438,7 +440,7 @@ class Desk:
                 self.store.abandon(id)
         for ticket in tuple(self._held):
             with suppress(PostroomError):
-                self.store.settle(ticket, "retry", detail=CLOSED_EARLY)
+                self.store.settle(ticket, "returned" if ticket in self.unseen else "retry", detail=CLOSED_EARLY)
         self._held.clear()
 
 

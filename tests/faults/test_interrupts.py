@@ -20,7 +20,18 @@ from postroom.stores.sqlite import SqliteStore
 
 HERE = str(Path(stores.__file__).parent)
 #: Where transactions begin and end.
-ENDS = ("__enter__", "__exit__", "begin", "commit", "select", "unsynced", "_sync_again", "_one_snapshot", "_claim_here", "run")
+ENDS = (
+    "__enter__",
+    "__exit__",
+    "begin",
+    "commit",
+    "select",
+    "unsynced",
+    "_sync_again",
+    "_one_snapshot",
+    "_claim_here",
+    "run",
+)
 WANT = Want(agent="bob", lease_s=30, owner=this_process())
 
 
@@ -86,7 +97,9 @@ class Everything:
         return True
 
 
-@pytest.mark.parametrize("names", [ENDS, pytest.param(Everything(), marks=pytest.mark.long)], ids=["ends", "everywhere"])
+@pytest.mark.parametrize(
+    "names", [ENDS, pytest.param(Everything(), marks=pytest.mark.long)], ids=["ends", "everywhere"]
+)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_step_that_is_interrupted_leaves_nothing_open(
     store: SqliteStore, tmp_path: Path, step: str, names: Container[str]

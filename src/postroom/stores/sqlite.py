@@ -44,8 +44,8 @@ from .sqlite_whole import whole
 #: While there is something to claim, timers are looked at this often: a delayed message may be so much late.
 _LOOK_MS: Final = 5
 _KEYS_KEPT: Final = 1000
-#: The dead are looked for at most this often, by those who found nothing to claim.
-_ROLL_CALL_MS: Final = 400
+#: The dead are looked for at most this often.
+_ROLL_CALL_NS: Final = 400_000_000
 _SETTLED_AS: Final = {
     "acked": State.ACKED,
     "answered": State.ANSWERED,
@@ -97,7 +97,7 @@ class SqliteStore(SqliteReading):
 
     def __init__(self, folder: Path, config: Config, clock: Clock, *, vfs: str | None = None) -> None:
         super().__init__(folder, config, clock, vfs)
-        self._next_roll_call = 0
+        self._next_roll_call_ns = 0
         self._next_look = 0
         self.bells_kind, self._bells = self._hang_bells(folder)
 
@@ -242,6 +242,7 @@ class SqliteStore(SqliteReading):
 
     @whole
     def claim(self, want: Want) -> Claimed:
+        self._call_the_roll()
         mine = self._mine
         hinted, mine.hinted = mine.hinted, False
         claimed = self._look_first(want) if mine.was_empty and not hinted else None
@@ -250,7 +251,7 @@ class SqliteStore(SqliteReading):
             claimed = self._claim_here(want)
         if not hinted:  # what a hint brought says nothing of what is there without one
             mine.was_empty = not claimed.deliveries
-        if not claimed.deliveries and self._release_the_gone() is not None:
+        while not claimed.deliveries and claimed.next_due_s == 0:  # there are many timers, and others got in between
             claimed = self._claim_here(want)
         return claimed
 
@@ -352,23 +353,35 @@ class SqliteStore(SqliteReading):
         return False
 
     def _wind(self, moment: Moment) -> Swept:
-        """Act on every timer that has run out: what is due is ready, what expired is expired, ended leases end."""
+        """Act on timers that have run out: what is due is ready, what expired is expired, ended leases end.
+
+        On some hundreds at most, for everybody else waits meanwhile. Those that are left have run out all the same: `_next_due_s` says 0.
+        """
         expired = released = dead = 0
-        while rows := self._file.execute("due", (moment.now,)) + self._file.execute("ended_leases", (moment.now,)):
-            for key, state, expires, count, most, to_agent, channel in rows:
-                if state == State.CLAIMED:
-                    ended = self._let_go(key, expires, count, most, LEASE_ENDED, moment)
-                elif expires is not None and expires <= moment.now:
-                    ended = self._expire(key, moment)
-                else:
-                    self._file.change("make_ready", (key,))
-                    ended = State.READY
-                expired += ended is State.EXPIRED
-                dead += ended is State.DEAD
-                if ended is State.READY:
-                    released += state == State.CLAIMED
-                    moment.wake_receiver(to_agent, channel)
+        rows = self._file.execute("due", (moment.now,)) + self._file.execute("ended_leases", (moment.now,))
+        for key, state, expires, count, most, to_agent, channel in rows:
+            if state == State.CLAIMED:
+                ended = self._let_go(key, expires, count, most, LEASE_ENDED, moment)
+            elif expires is not None and expires <= moment.now:
+                ended = self._expire(key, moment)
+            else:
+                self._file.change("make_ready", (key,))
+                ended = State.READY
+            expired += ended is State.EXPIRED
+            dead += ended is State.DEAD
+            if ended is State.READY:
+                released += state == State.CLAIMED
+                moment.wake_receiver(to_agent, channel)
         return Swept(expired=expired, released=released, dead=dead)
+
+    def _wind_all(self) -> Swept:
+        """Act on all timers that have run out, in as many steps as it takes."""
+        total = Swept()
+        while self._next_due_s(self._moment().now) == 0:
+            with self._step() as moment:
+                swept = self._wind(moment)
+            total = Swept(*map(sum, zip(total, swept, strict=True)))
+        return total
 
     def _expire(self, key: int, moment: Moment) -> State:
         entry = ledger_text("expired", moment.wall_ms, None, NOT_IN_TIME)
@@ -409,17 +422,20 @@ class SqliteStore(SqliteReading):
         number = self._processes.get(name)
         return self._file.execute("process_add", (name,))[0][0] if number is None else number
 
-    def _release_the_gone(self) -> Swept | None:
-        """Let go of what processes that no longer run hold or wait for; None when there are none, or it was just done."""
-        now = self._moment().now
-        if now < self._next_roll_call:
-            return None
-        self._next_roll_call = now + _ROLL_CALL_MS
+    def _call_the_roll(self) -> None:
+        """Look now and then who is gone: before a claim, for what they held may be the best that there is."""
+        now_ns = self.clock.steady_ns()
+        if now_ns >= self._next_roll_call_ns:
+            self._next_roll_call_ns = now_ns + _ROLL_CALL_NS
+            self._release_the_gone()
+
+    def _release_the_gone(self) -> Swept:
+        """Let go of what processes that no longer run hold or wait for."""
         if self._file.replaced():
             raise RoomDamaged(f"{self._file.path} was deleted or replaced while it was open; open the room anew")
         gone = [number for number, name in self._learn_processes() if process_alive(name) is False]
         if not gone:
-            return None
+            return Swept()
         with self._step() as moment:
             swept = [self._bury_process(number, moment) for number in gone]
         self._learn_processes()
@@ -471,6 +487,7 @@ class SqliteStore(SqliteReading):
                 self._ring(moment)
             return Settled(held, _SETTLED_AS[outcome] if held else None, [], None)
         if claim_next is not None:
+            self._call_the_roll()
             self._enrol(claim_next.owner)
         if outcome == "answered":
             self._call(topic_message(ticket.id))
@@ -578,6 +595,7 @@ class SqliteStore(SqliteReading):
     @whole
     def requeue(self, ids: Iterable[str]) -> list[str]:
         done = []
+        self._wind_all()
         with self._step() as moment:
             self._wind(moment)
             entry = ledger_text("requeued", moment.wall_ms, None)
@@ -591,6 +609,7 @@ class SqliteStore(SqliteReading):
     @whole
     def purge(self, query: Query) -> int:
         condition, values = self._where(query)
+        self._wind_all()
         with self._step() as moment:
             self._wind(moment)
             rows = self._file.select(
@@ -646,7 +665,7 @@ class SqliteStore(SqliteReading):
         if bells is not None:
             try:
                 return bells.listen(topics, self._expect_something)
-            except NoBells:
+            except (NoBells, OSError):  # or no descriptors are left
                 pass
         return Watcher(self._file.data_version, self.clock)
 
@@ -656,11 +675,9 @@ class SqliteStore(SqliteReading):
 
     @whole
     def sweep(self) -> Swept:
-        self._next_roll_call = 0
         before = self._file.execute("count_finished")
-        with self._step() as moment:
-            swept = self._wind(moment)
-        gone = self._release_the_gone() or Swept()
+        swept = self._wind_all()
+        gone = self._release_the_gone()
         purged = self._forget_old(dict(before))
         self._file.tidy()
         return Swept(swept.expired + gone.expired, swept.released + gone.released, swept.dead + gone.dead, purged)

@@ -158,6 +158,9 @@ class SqliteFile:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 yield
             finally:
+                fcntl.flock(
+                    descriptor, fcntl.LOCK_UN
+                )  # closing is not enough: a process forked off meanwhile has it open, too
                 os.close(descriptor)
         except OSError as error:
             raise RoomUnreachable(f"the room's folder {self.folder} cannot be used: {error}") from error
@@ -353,7 +356,14 @@ class SqliteFile:
         return connection
 
     def let_go_of_inherited(self) -> None:
-        """Have no connections any more, and close none: for the copy of this object in a process that was forked off."""
+        """Have no connections any more, and close none: for the copy of this object in a process that was forked off.
+
+        The interpreter closes them when it ends. They must not fold the log back then, nor delete it: it may be another by that time,
+        with messages of which nobody here knows (tests/test_sqlite.py).
+        """
+        for connection in tuple(self._connections):
+            with suppress(apsw.Error):
+                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         _inherited.append(self._mine)
         self._mine = _Mine(self._open_connection)
 

@@ -16,7 +16,7 @@ import msgspec
 from ..clock import Clock
 from ..config import Config
 from ..errors import InvalidMessage
-from ..message import DEFAULT_CHANNEL, FRACTION_BITS, Message, key_of
+from ..message import DEFAULT_CHANNEL, FRACTION_BITS, MAX_NAME_BYTES, Message, key_of
 from ..states import PUBLIC_NAME, State
 from ..store import (
     FEED,
@@ -245,7 +245,7 @@ class SqliteReading(Store):
         return Cell(rows[0][0], rows[0][1], _from_json(rows[0][2])) if rows else None
 
     def cell_scan(self, prefix: str) -> list[Cell]:
-        rows = self._file.execute("cell_scan", (prefix, prefix + "\U0010ffff"))
+        rows = self._file.execute("cell_scan", (prefix, prefix + "\U0010ffff" * MAX_NAME_BYTES))
         return [Cell(name, version, _from_json(value)) for name, version, value in rows]
 
     def subscriptions(self) -> list[Subscription]:
