@@ -131,6 +131,44 @@ def test_the_guard_works_in_a_worktree_and_without_a_room(cli: Cli, repository: 
 
 
 @needs_git
+@pytest.mark.parametrize("program", ["raise RuntimeError('broken')", "raise SystemExit(1)", None])
+def test_a_postroom_that_does_not_work_stops_no_commit(cli: Cli, repository: Path, program: str | None) -> None:
+    cli.ok("reserve", "--guard")
+    cli.ok("reserve", "**", "--as", "ada")
+    broken = repository / "broken" / "postroom"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").touch()
+    if program is not None:  # else it is a package that cannot be run, as one that is gone
+        (broken / "__main__.py").write_text(program)
+    (repository / "new").write_text("x")
+    git(repository, "add", "new")
+
+    git(repository, "commit", "-qm", "x", PYTHONPATH=str(broken.parent))
+    (repository / "new").write_text("y")
+    assert git(repository, "commit", "-qam", "y", check=False).returncode == 1
+
+
+def test_only_files_of_others_end_with_the_code_at_which_the_guard_stops(cli: Cli) -> None:
+    cli.ok("reserve", "src/**", "--as", "ada")
+
+    ended = [cli("reserve", "--check", "--as", name, stdin=b"src/a\0docs/b\0").code for name in ("bob", "ada")]
+
+    assert ended == [6, 0]
+    assert cli("reserve", "--check", "--room", "sqlite:nowhere", stdin=b"src/a").code == 4
+
+
+@needs_git
+def test_a_guard_of_an_older_postroom_is_written_anew(cli: Cli, repository: Path) -> None:
+    cli.ok("reserve", "--guard")
+    hook = repository / ".git" / "hooks" / "pre-commit"
+    text = hook.read_text()
+    hook.write_text(text.replace("[ $? -eq 6 ]", "[ $? -eq 1 ]"))
+
+    assert "the guard is installed" in cli.ok("reserve", "--guard").out
+    assert hook.read_text() == text
+
+
+@needs_git
 def test_a_hook_from_before_is_called_and_put_back(cli: Cli, repository: Path) -> None:
     hook = repository / ".git" / "hooks" / "pre-commit"
     hook.parent.mkdir(exist_ok=True)

@@ -13,6 +13,7 @@ USAGE: Final = 2  # the command was not written as it must be
 NOTHING: Final = 3  # nothing there, or time ran out
 NO_ROOM: Final = 4  # the room cannot be found or reached
 SESSION_FAILED: Final = 5
+RESERVED: Final = 6  # the git hook stops a commit at this code alone, so nothing else may end with it
 INTERRUPTED: Final = 130  # Ctrl-C, as shells count it
 BROKEN_PIPE: Final = 141  # the reader of our output went away
 
@@ -23,6 +24,7 @@ MEANING: Final = {
     NOTHING: "nothing there, or timed out",
     NO_ROOM: "the room cannot be found or reached",
     SESSION_FAILED: "the session failed",
+    RESERVED: "others have reserved the files",
 }
 
 #: The first line that fits decides; whatever is not named here is a failed operation.

@@ -11,6 +11,8 @@ from typing import Final
 
 from postroom.errors import PostroomError
 
+from . import exits
+
 MARK: Final = "# postroom guard"
 #: A hook that was there before is kept under this name, and called after ours.
 BEFORE: Final = "pre-commit.before-postroom"
@@ -22,7 +24,7 @@ _HOOK: Final = """\
 python={python}
 [ -x "$python" ] || python=python3
 git -c diff.relative=false diff --cached --name-only --no-renames -z | "$python" -P -m postroom reserve --check
-[ $? -eq 1 ] && exit 1  # whatever else goes wrong there is no reason to stop a commit
+[ $? -eq {reserved} ] && exit 1  # whatever else goes wrong there is no reason to stop a commit
 before="$(dirname "$0")/{before}"
 [ -x "$before" ] && exec "$before" "$@"
 exit 0
@@ -36,7 +38,7 @@ class NoGuard(PostroomError):
 def install(folder: Path) -> tuple[Path, str]:
     """Install the hook. Twice is once; one that was there before is called after it. Returns its path, and what was done."""
     hook = hook_path(folder)
-    text = _HOOK.format(mark=MARK, python=shlex.quote(sys.executable), before=BEFORE)
+    text = _HOOK.format(mark=MARK, python=shlex.quote(sys.executable), reserved=exits.RESERVED, before=BEFORE)
     if _is_ours(hook):
         if hook.read_text(encoding="utf-8") == text:
             return hook, "the guard is there already"

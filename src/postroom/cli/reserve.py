@@ -91,7 +91,11 @@ def _list(call: Call) -> int:
 
 
 def _check(call: Call) -> int:
-    """For the hook: 0 when the commit may go on, 1 when it touches what others have reserved for themselves."""
+    """For the hook: 0 when the commit may go on, RESERVED when it touches what others have reserved for themselves.
+
+    No error ends with that code: a room that is busy, or a Postroom that is gone, is no reason to stop a commit
+    (tests/cli/test_reserve.py).
+    """
     paths = [os.fsdecode(path) for path in sys.stdin.buffer.read().split(b"\0") if path]
     me = call.said_name  # it only looks, so nothing has to be proved
     found = call.room.reserved_by_others(paths, me)
@@ -106,7 +110,7 @@ def _check(call: Call) -> int:
     )
     lines += [f"{who} `postroom reserve` lists what is reserved.", "To commit all the same: git commit --no-verify"]
     print("\n".join(map(show.visible, lines)), file=sys.stderr)
-    return exits.FAILED
+    return exits.RESERVED
 
 
 def unreserve_options(parser: argparse.ArgumentParser) -> None:
