@@ -100,6 +100,18 @@ def test_a_reader_that_goes_away_is_no_error(cli: Cli) -> None:
     process.stdin.close()
 
 
+@pytest.mark.parametrize("words", [("status",), ("status", "--json"), ("receipt", "x", "--json"), ("--help",)])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_is_full_is_told_in_a_sentence(cli: Cli, words: tuple[str, ...], unbuffered: str) -> None:
+    with open("/dev/full", "w") as full:
+        process = start(*words, stdout=full, env=clean_environment(PYTHONUNBUFFERED=unbuffered))
+    code, _, err = finish(process)
+
+    assert code == (3 if "receipt" in words else 1)
+    assert err.startswith("postroom: ")
+    assert err.count("\n") == 1
+
+
 def test_listen_writes_each_message_as_it_comes_and_acks_it(cli: Cli) -> None:
     with postroom.open(create=False) as room:
         process = start("listen", "--as", "bob", "--json")

@@ -39,20 +39,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter is no reason to fail
     try:
-        code = _run(words)
-        sys.stdout.flush()
+        return _run(words)
     except KeyboardInterrupt:
         return exits.INTERRUPTED
-    except BrokenPipeError:
-        # the reader went away, as in `| head`; nothing more can be written, not even by the interpreter at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader went away, as in `| head`
+        _write_no_more()
         return exits.BROKEN_PIPE
-    return code
+
+
+def _write_no_more() -> None:
+    """What cannot be written leads nowhere from here on: not even the interpreter tries again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(words: list[str]) -> int:
     try:
-        return _dispatch(words)
+        code = _dispatch(words)
+        sys.stdout.flush()
+        return code
     except PostroomError as error:
         _report(error, as_json="--json" in words)
         return exits.code_of(error)
@@ -125,7 +129,12 @@ def _near(name: str) -> str:
 def _report(error: PostroomError, *, as_json: bool) -> None:
     from . import show
 
-    sys.stdout.flush()
-    if as_json:
-        show.document({"error": {"type": type(error).__name__, "message": str(error)}})
+    try:
+        sys.stdout.flush()
+        if as_json:
+            show.document({"error": {"type": type(error).__name__, "message": str(error)}})
+    except BrokenPipeError:
+        raise
+    except OSError:  # a full disk: the sentence stands on standard error in any case (tests/cli/test_processes.py)
+        _write_no_more()
     print(f"postroom: {show.visible(str(error))}", file=sys.stderr)
