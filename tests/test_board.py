@@ -200,6 +200,18 @@ def test_claiming_a_task_that_is_not_there_is_an_error(board: Board) -> None:
             step()
 
 
+def test_listeners_are_told_before_and_after_a_task_is_taken(room: Room, board: Board) -> None:
+    told: list[tuple[str, str | None]] = []
+    for event in ("before_take", "after_take"):
+        room.hooks.on(event, lambda event, detail: told.append((event, (detail.get("taken") or {}).get("id"))))
+    board.add("T1")
+
+    claim(board)
+    assert board.claim("bob") is None
+
+    assert told == [("before_take", None), ("after_take", "T1"), ("before_take", None), ("after_take", None)]
+
+
 def test_a_claim_waits_for_a_task_to_be_added(
     open_room: Callable[..., Room], in_background: Callable[..., Any]
 ) -> None:

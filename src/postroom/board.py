@@ -173,8 +173,15 @@ class Board:
 
     def _take(self, claim: Claim, task_id: str | None) -> Value | None:
         self._look()
-        if task_id is not None:
-            return self._book.take(task_id, claim) or self._held_already(task_id, claim)
+        hooks = self._desk.hooks
+        if hooks.listeners:
+            hooks.tell("before_take", claim=claim, task_id=task_id)
+        value = self._take_next(claim) if task_id is None else self._book.take(task_id, claim)
+        if hooks.listeners:
+            hooks.tell("after_take", claim=claim, task_id=task_id, taken=value)
+        return self._held_already(task_id, claim) if value is None and task_id is not None else value
+
+    def _take_next(self, claim: Claim) -> Value | None:
         value = self._book.take_next(claim)
         if value is None:  # before it is said that there is nothing, look closely
             self._book.look_over(now=True)

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 Listener = Callable[[str, Mapping[str, Any]], None]
 
-#: What a room tells: the step, with `before_` or `after_` in front of it.
-STEPS: Final = ("send", "claim", "settle", "sweep")
+#: What a room tells: the step, with `before_` or `after_` in front of it. Messages are claimed, tasks of the board taken.
+STEPS: Final = ("send", "claim", "settle", "sweep", "take")
 
 
 class Hooks:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import threading
 from pathlib import Path
 
+import pytest
+
+from postroom import hooks
+from postroom.cli import main
 from postroom.cli.board import tree
 from postroom.tasks import Task
 
@@ -146,6 +151,57 @@ def test_a_claim_that_waits_is_interrupted_cleanly(cli: Cli, tmp_path: Path) -> 
     out, err = waiting.communicate(timeout=PATIENCE_S)
 
     assert (waiting.returncode, out, err) == (130, "", "")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("words", [(), ("T1",), ("--wait", "5")])
+def test_a_signal_in_the_middle_of_a_claim_leaves_no_task_claimed(
+    cli: Cli, number: signal.Signals, code: int, words: tuple[str, ...]
+) -> None:
+    cli.ok("board", "add", "T1")
+    hooks.at("board.claimed", lambda: os.kill(os.getpid(), number))
+    try:
+        ended = main(["board", "claim", *words, "--as", "ada"])
+    except SystemExit as end:
+        ended = int(end.code or 0)
+    finally:
+        hooks.forget()
+
+    assert ended == code
+    (task,) = cli.json("board", "list")
+    assert (task["state"], task["owner"], task["why"]) == ("ready", None, "the command was interrupted")
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+@pytest.mark.parametrize("full", [False, True])
+def test_a_task_that_cannot_be_written_out_is_given_back(
+    cli: Cli, tmp_path: Path, more: tuple[str, ...], full: bool
+) -> None:
+    cli.ok("board", "add", "T1")
+    reader, writer = os.pipe()
+    os.close(reader)
+    if full:
+        os.close(writer)
+        writer = os.open("/dev/full", os.O_WRONLY)
+
+    environment = clean_environment(PYTHONUNBUFFERED="")
+    process = start("board", "claim", "--as", "ada", *more, cwd=tmp_path, env=environment, stdout=writer)
+    os.close(writer)
+    err = process.communicate(timeout=PATIENCE_S)[1]
+
+    assert (process.returncode, err.count("\n")) == ((1, 1) if full else (141, 0)), err
+    assert [(t["state"], t["owner"]) for t in cli.json("board", "list")] == [("ready", None)]
+
+
+def test_a_task_that_was_held_before_stays_so_when_it_cannot_be_shown_again(cli: Cli, tmp_path: Path) -> None:
+    cli.ok("board", "add", "T1")
+    cli.ok("board", "claim", "T1", "--as", "ada")
+    with open("/dev/full", "w") as full:
+        process = start("board", "claim", "T1", "--as", "ada", cwd=tmp_path, env=clean_environment(), stdout=full)
+    process.communicate(timeout=PATIENCE_S)
+
+    assert process.returncode == 1
+    assert [(t["state"], t["owner"], t["token"]) for t in cli.json("board", "list")] == [("claimed", "ada", 1)]
 
 
 def test_what_a_program_claims_by_commands_ends_with_the_program(cli: Cli, tmp_path: Path) -> None:

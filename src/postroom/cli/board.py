@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from postroom.errors import InvalidMessage
+from postroom.errors import InvalidMessage, PostroomError
 
 from . import exits, options, show
 
@@ -113,17 +113,27 @@ def _claim(call: Call) -> int:
         if interrupts.pending:
             held.release("the command was interrupted")
             interrupts.end()
-    task = call.room.board.get(held.id)
+        try:
+            _show_claimed(call, call.room.board.get(held.id))
+            sys.stdout.flush()
+        except (OSError, PostroomError):  # a task that nobody saw must not stay claimed
+            if interrupts.holding:
+                held.return_unseen()
+            raise
+    return exits.DONE
+
+
+def _show_claimed(call: Call, task: Task) -> None:
     if call.json:
-        return _tell(call, task, "")
+        show.document(task.to_dict())
+        return
     show.write(f"{show.visible(task.id)}  {show.visible(task.title)}".rstrip())
     show.write(f"  yours until {task.lease_until}, token {task.token}")
     if task.payload:
         for line in show.payload_lines(task.payload):
             show.write(line)
-    room = f" --room {args.room}" if args.room else ""
+    room = f" --room {call.args.room}" if call.args.room else ""
     show.write(f"  when done: postroom board done {show.visible(task.id)} --as {show.visible(call.name + room)}")
-    return exits.DONE
 
 
 def _why_not(call: Call) -> str:

@@ -1,7 +1,7 @@
-"""Ctrl-C ends a wait at once, but never falls between taking a message and showing it.
+"""Ctrl-C ends a wait at once, but never falls between taking a message or a task and showing it.
 
-A one-shot command claims for its agent, and such a claim ends by time alone: a message taken by a command that was
-interrupted before it wrote anything would be held for ten minutes by nobody (tests/test_cli_processes.py).
+A one-shot command claims for its agent, and such a claim ends by time alone: what was taken by a command that was
+interrupted before it wrote anything would be held for ten minutes by nobody (tests/cli/test_processes.py, test_board.py).
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ class Interrupts:
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         self._ends = [
-            self._hooks.on("before_claim", self._before_claim),
-            self._hooks.on("after_claim", self._after_claim),
+            self._hooks.on("before_claim", self._begin),
+            self._hooks.on("after_claim", self._know),
+            self._hooks.on("before_take", self._begin),
+            self._hooks.on("after_take", self._know),
         ]
         return self
 
@@ -44,8 +46,13 @@ class Interrupts:
 
     @property
     def pending(self) -> bool:
-        """Whether a signal came while a message was being taken."""
+        """Whether a signal came while something was being taken."""
         return self._pending != 0
+
+    @property
+    def holding(self) -> bool:
+        """Whether something was taken. A task that the agent held before is only shown again."""
+        return self._holding
 
     def end(self) -> NoReturn:
         """End the command as the signal asked."""
@@ -58,10 +65,10 @@ class Interrupts:
         if not self._holding:
             self.end()
 
-    def _before_claim(self, _event: str, _detail: Mapping[str, Any]) -> None:
+    def _begin(self, _event: str, _detail: Mapping[str, Any]) -> None:
         self._holding = True
 
-    def _after_claim(self, _event: str, detail: Mapping[str, Any]) -> None:
-        self._holding = bool(detail.get("deliveries"))
+    def _know(self, _event: str, detail: Mapping[str, Any]) -> None:
+        self._holding = bool(detail.get("deliveries") or detail.get("taken"))
         if self._pending and not self._holding:
             self.end()
