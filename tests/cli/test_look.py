@@ -123,6 +123,16 @@ def test_requeue_puts_a_dead_letter_back(cli: Cli) -> None:
     assert cli.json("receive", "--as", "bob")["delivery_count"] == 1
 
 
+def test_requeue_goes_on_after_an_id_that_is_not_kept(cli: Cli) -> None:
+    id = die_three_times(cli)
+
+    result = cli("requeue", "unknown-1", id, "--json")
+    assert (result.code, result.json) == (3, {"ids": [id]})
+    assert result.err == "postroom: no message unknown-1 is kept in this room\n"
+    assert cli("requeue", "unknown-1", id).code == 1
+    assert cli("requeue", "unknown-1").code == 3
+
+
 def test_requeue_all(cli: Cli) -> None:
     ids = {die_three_times(cli, "one"), die_three_times(cli, "two")}
 

@@ -257,6 +257,22 @@ def test_several_messages_are_acked_at_once(cli: Cli) -> None:
     assert [cli.json("receipt", id)["state"] for id in ids] == ["acked", "acked"]
 
 
+def test_an_id_that_is_not_kept_keeps_nothing_from_the_others(cli: Cli) -> None:
+    first, last = cli.send(), cli.send()
+    cli.ok("receive", "--as", "bob")
+    cli.ok("receive", "--as", "bob")
+
+    result = cli("ack", first, "unknown-1", last, "--as", "bob", "--json")
+    assert result.code == 3
+    assert result.json == [
+        {"id": first, "held": True, "state": "acked"},
+        {"id": "unknown-1", "held": False, "state": "unknown"},
+        {"id": last, "held": True, "state": "acked"},
+    ]
+    assert result.err == "postroom: no message unknown-1 is kept in this room\n"
+    assert cli("ack", "unknown-1", first, "--as", "bob").code == 1
+
+
 def test_a_key_sends_once(cli: Cli) -> None:
     first = cli.send("hi", "--key", "k1")
 

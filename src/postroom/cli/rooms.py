@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from postroom.clock import from_iso, iso
 from postroom.config import FOLDER, URL_VARIABLE, address_in
+from postroom.errors import UnknownMessage
 
 from . import exits, options, show
 
@@ -95,13 +96,18 @@ def requeue(call: Call) -> int:
     if bool(args.id) == args.all:
         raise exits.UsageError("name the messages to put back, or say --all")
     ids = [letter.id for letter in room.dead_letters(limit=1_000_000)] if args.all else args.id
-    done = []
+    done, unknown = [], 0
     for id in ids:
-        if room.requeue(id):
-            done.append(id)
-        else:
-            state = room.receipt(id).state  # UnknownMessage when there is no such one
-            print(f"postroom: {id} is {state}, so it cannot be put back", file=sys.stderr)
+        try:
+            if room.requeue(id):
+                done.append(id)
+                continue
+            problem = f"{id} is {room.receipt(id).state}, so it cannot be put back"
+        except UnknownMessage as error:
+            if len(ids) == 1:
+                raise
+            problem, unknown = str(error), unknown + 1
+        print(f"postroom: {show.visible(problem)}", file=sys.stderr)
     if call.json:
         show.document({"ids": done})
     else:
@@ -110,7 +116,8 @@ def requeue(call: Call) -> int:
     if args.all and not ids:
         print("postroom: there are no dead letters", file=sys.stderr)
         return exits.NOTHING
-    return exits.DONE if len(done) == len(ids) else exits.FAILED
+    failed = len(ids) - len(done)
+    return exits.DONE if not failed else exits.NOTHING if failed == unknown else exits.FAILED
 
 
 def replay_options(parser: argparse.ArgumentParser) -> None:
