@@ -86,6 +86,34 @@ def test_what_was_edited_is_left_alone(bare: Cli, folder: Path, layout: list[str
     assert content(folder) == before
 
 
+def test_a_page_of_others_keeps_its_bytes_its_rights_and_its_link(bare: Cli, folder: Path, layout: list[str]) -> None:
+    real = folder.parent / "shared.md"
+    text = b"\xef\xbb\xbf# Ours\r\n\r\nBe kind.\r\n"
+    real.write_bytes(text)
+    real.chmod(0o640)
+    (folder / "AGENTS.md").symlink_to(real)
+
+    bare.ok(*layout)
+
+    assert (folder / "AGENTS.md").is_symlink()
+    assert real.stat().st_mode & 0o777 == 0o640
+    after = real.read_bytes()
+    assert after.startswith(text + b"\r\n<!-- postroom: begin")
+    assert after.count(b"\n") == after.count(b"\r\n")
+
+
+def test_a_page_that_is_no_text_is_told_in_a_sentence_before_anything_is_made(
+    bare: Cli, folder: Path, layout: list[str]
+) -> None:
+    (folder / "AGENTS.md").write_bytes(b"caf\xe9\n")
+
+    result = bare(*layout)
+
+    assert (result.code, result.err.count("\n")) == (1, 1)
+    assert "AGENTS.md is not UTF-8 text" in result.err
+    assert [path.name for path in folder.iterdir()] == ["AGENTS.md"]
+
+
 def test_a_dry_run_shows_and_makes_nothing(bare: Cli, folder: Path, layout: list[str]) -> None:
     shown = bare.ok(*layout, "--dry-run")
 
@@ -170,6 +198,21 @@ def test_each_worker_has_a_worktree_that_finds_the_main_checkouts_room(
         )
         place, role, name = ran.stdout.splitlines()
         assert (os.path.basename(place), role, name) == (where, "worker", "worker-2")
+
+
+@needs_git
+def test_what_git_is_to_pass_over_keeps_its_bytes_and_its_rights(bare: Cli, folder: Path) -> None:
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "commit", "-qm", "first", "--allow-empty")
+    exclude = folder / ".git" / "info" / "exclude"
+    exclude.parent.mkdir(exist_ok=True)
+    exclude.write_bytes(b"caf\xe9\r\n*.tmp")
+    exclude.chmod(0o600)
+
+    bare.ok("init", "--layout", "windsurf", "--workers", "2", "--worktrees")
+
+    assert exclude.read_bytes() == b"caf\xe9\r\n*.tmp\n.windsurf/rules/postroom-role.md\n"
+    assert exclude.stat().st_mode & 0o777 == 0o600
 
 
 @needs_git

@@ -6,7 +6,6 @@ looks first: what is there already is left as it is, so that running it twice ch
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from postroom.actions import ACTIONS
 from postroom.config import FOLDER, POINTER, RoomUrl, parse_url, room_folder
 from postroom.errors import PostroomError
+from postroom.install.work import write_file
 
 if TYPE_CHECKING:
     from postroom.room import Room
@@ -124,12 +124,14 @@ class Layout:
     @staticmethod
     def _block(path: Path, text: str) -> Step:
         """A marked block at the end of a file that belongs to others. One that was edited is left as it is."""
-        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        before = _text_of(path)
         block = f"{_BEGIN}\n{text.strip()}\n{_END}\n"
         if _BEGIN in before:
             return Step("", str(path), lambda: None)
-        gap = "" if not before or before.endswith("\n\n") else "\n" if before.endswith("\n") else "\n\n"
-        return Step("add to" if before else "make", str(path), lambda: _write(path, before + gap + block))
+        lines = before.replace("\r\n", "\n")
+        gap = "" if not lines or lines.endswith("\n\n") else "\n" if lines.endswith("\n") else "\n\n"
+        more = gap + block if lines == before else (gap + block).replace("\n", "\r\n")  # as the file ends its lines
+        return Step("add to" if before else "make", str(path), lambda: _write(path, before + more))
 
     def _worktree(self, name: str) -> Iterator[Step]:
         place = self.checkout(name)
@@ -153,10 +155,10 @@ class Layout:
     def _keep_out_of_git(self) -> Iterator[Step]:
         """A role belongs to one checkout: it must not be committed and reach the others."""
         path = self.root / _git(self.root, "rev-parse", "--git-path", "info/exclude").strip()
-        before = path.read_text(encoding="utf-8") if path.exists() else ""
-        if _ROLE not in before.splitlines():
-            gap = "" if not before or before.endswith("\n") else "\n"
-            yield Step("add to", str(path), lambda: _write(path, f"{before}{gap}{_ROLE}\n"))
+        before = path.read_bytes() if path.exists() else b""  # names of files, so it need not be text
+        if _ROLE.encode() not in before.splitlines():
+            gap = "" if not before or before.endswith(b"\n") else "\n"
+            yield Step("add to", str(path), lambda: write_file(path, before + f"{gap}{_ROLE}\n".encode()))
 
     def check_git(self) -> None:
         """Raise LayoutFailed where no worktrees can be made."""
@@ -188,11 +190,18 @@ class Layout:
         return str(self.mailbox.relative_to(self.root)) if inside else str(self.mailbox)
 
 
+def _text_of(path: Path) -> str:
+    """What a file of others says, its line ends as they are; nothing when it is not there."""
+    try:
+        return path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        return ""
+    except UnicodeDecodeError:
+        raise LayoutFailed(f"{path} is not UTF-8 text, so nothing can be added to it; nothing was made") from None
+
+
 def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    new.write_text(text, encoding="utf-8")
-    new.replace(path)
+    write_file(path, text.encode())
 
 
 def _git(folder: Path, *words: str) -> str:

@@ -123,7 +123,7 @@ def uninstall(wish: Wish) -> list[Change]:
     left = [folder for folder in kept["folders"] if os.path.isdir(folder)]
     for other in sorted(path.parent.glob("*.json"))[:1]:  # whoever is left takes them away
         record = _read_record(other)
-        _write(other, json.dumps(record | {"folders": [*record["folders"], *left]}, indent=1).encode("ascii"))
+        write_file(other, json.dumps(record | {"folders": [*record["folders"], *left]}, indent=1).encode("ascii"))
     return changes
 
 
@@ -213,26 +213,26 @@ def _write_all(changes: Iterable[Change]) -> None:
     done: list[Change] = []
     try:
         for change in changes:
-            _write(change.path, change.after)
+            write_file(change.path, change.after)
             done.append(change)
     except OSError as error:
         for change in reversed(done):
             with suppress(OSError):
-                _write(change.path, change.before)
+                write_file(change.path, change.before)
         raise PostroomError(f"{error.filename} cannot be written ({error.strerror}); nothing was changed") from None
 
 
-def _write(path: Path, content: bytes | None) -> None:
+def write_file(path: Path, content: bytes | None) -> None:
     """One file, whole or not at all; its rights stay as they are. A link is followed: what it names is changed."""
     path = Path(os.path.realpath(path))
     if content is None:
         path.unlink(missing_ok=True)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
     new = path.with_name(f".{path.name}.postroom-new")
     new.write_bytes(content)
-    new.chmod(mode)
+    if path.exists():
+        new.chmod(path.stat().st_mode & 0o777)
     new.replace(path)
 
 
@@ -256,7 +256,7 @@ def _write_record(wish: Wish, record: dict[str, Any]) -> None:
     path = record_path(wish)
     record["folders"] += [str(each) for each in _missing(path.parent)]
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _write(path, json.dumps(record, indent=1).encode("ascii"))
+    write_file(path, json.dumps(record, indent=1).encode("ascii"))
     path.chmod(0o600)  # it holds copies of settings, which may hold secrets
 
 
