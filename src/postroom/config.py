@@ -133,7 +133,7 @@ def address_in(place: Path) -> str:
         return f"sqlite:{place}"
     url = parse_url(text)
     if url.scheme in FOLDER_SCHEMES:
-        url = RoomUrl(url.scheme, str(place.parent / Path(url.rest).expanduser()), url.options)
+        url = RoomUrl(url.scheme, str(place.parent / _at_home(url.rest)), url.options)
     return str(url)
 
 
@@ -160,8 +160,26 @@ FOLDER_SCHEMES: Final = ("sqlite", "files")
 
 
 def room_folder(url: RoomUrl) -> Path | None:
-    """The folder that an address names, as an absolute path; None when the room does not live in one."""
-    return Path(url.rest).expanduser().absolute() if url.scheme in FOLDER_SCHEMES else None
+    """The folder that an address names, as an absolute path; None when the room does not live in one.
+
+    Raises RoomError when it is that of a user who has none, or when its path is not UTF-8: an address is text.
+    """
+    if url.scheme not in FOLDER_SCHEMES:
+        return None
+    folder = _at_home(url.rest).absolute()
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise RoomError(f"the path {str(folder)!r} is not UTF-8 text; a room's folder needs one that is") from None
+    return folder
+
+
+def _at_home(path: str) -> Path:
+    """The path, with the home folder that it may begin with."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise RoomError(f"{path!r} begins with a home folder that nobody knows; write the whole path") from None
 
 
 def settings_of(config: Config) -> dict[str, Any]:

@@ -141,6 +141,13 @@ def test_a_program_runs_as_an_agent(cli: Cli, tmp_path: Path) -> None:
     assert (bob["name"], bob["status"]) == ("bob", "stopped")
 
 
+@pytest.mark.parametrize("dashes", [["--"], []])
+def test_a_program_run_as_an_agent_may_work_on_files_of_any_name(cli: Cli, dashes: list[str]) -> None:
+    code, out, err = finish(start("as", "bob", *dashes, "printf", "a\udcffb", errors="surrogateescape"))
+
+    assert (code, out, err) == (0, "a\udcffb", "")
+
+
 def test_a_program_run_as_an_agent_is_seen_to_run_and_gets_signals(cli: Cli) -> None:
     program = (
         "import signal, sys\n"

@@ -12,6 +12,9 @@ from postroom.cli.commands import COMMANDS, GROUPS
 
 from .support import Cli
 
+#: The byte 0xff as Python gives it to programs.
+NO_TEXT = "\udcff"
+
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_with_an_example(cli: Cli, name: str) -> None:
@@ -60,6 +63,11 @@ def test_a_command_that_is_not_there_is_answered_with_the_near_ones(cli: Cli) ->
         ["receive", "--as", "bob", "--wait", "-1"],
         ["receive", "--as", "bob", "--wait", "nan"],
         ["peek", "--limit", "0"],
+        ["peek", "--limit", "9" * 20],
+        ["replay", "--since", "9" * 23],
+        ["replay", "--since", "9" * 5000],
+        ["replay", "--since", "9999999999d"],
+        ["replay", "--since", "9" * 300 + "d"],
         ["send", "bob", "hi", "--as", "ada", "--wait", "seen"],
         ["completion", "tcsh"],
         ["as", "bob"],
@@ -73,6 +81,54 @@ def test_wrong_usage_is_exit_code_2_and_one_sentence(cli: Cli, words: list[str])
     assert result.code == 2
     assert result.err.startswith("postroom: ")
     assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["receipt", NO_TEXT],
+        ["--room", NO_TEXT, "status"],
+        ["peek", "--channel", NO_TEXT],
+        ["peek", f"--channel={NO_TEXT}"],
+        ["session", "show", NO_TEXT],
+        ["sql", f'select "{NO_TEXT}"'],
+        ["init", NO_TEXT],
+        ["ack", "x", NO_TEXT, "--as", "bob"],
+        ["status", NO_TEXT],
+        [NO_TEXT],
+    ],
+)
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_an_argument_that_is_not_text_is_refused_by_name(cli: Cli, words: list[str], more: list[str]) -> None:
+    result = cli(*words, *more)
+
+    assert (result.code, result.err.count("\n")) == (2, 1), result
+    assert "\\udcff" in result.err
+    assert not more or result.json["error"]["type"] == "UsageError"
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_folder_whose_name_is_not_text_cannot_have_a_room(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
+) -> None:
+    folder = tmp_path / f"a{NO_TEXT}b"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+
+    ended = [cli(*words, *more) for words in (["init"], ["init", "--layout", "windsurf"], ["doctor"])]
+    assert [result.code for result in ended] == [4, 4, 0]  # the doctor looks at the room above
+    assert all("is not UTF-8 text" in result.err and result.err.count("\n") == 1 for result in ended[:2])
+    assert list(folder.iterdir()) == []
+    (folder / ".postroom").mkdir()
+    assert [cli(*words, *more).code for words in (["status"], ["doctor"])] == [4, 4]
+    assert all(result.json for result in ended if more)
+
+
+def test_a_home_that_nobody_knows_is_told_in_a_sentence(cli: Cli) -> None:
+    result = cli("status", "--room", "sqlite:~nobody-of-that-name/room")
+
+    assert (result.code, result.err.count("\n")) == (4, 1)
+    assert "write the whole path" in result.err
 
 
 def test_errors_are_json_too_when_asked(cli: Cli) -> None:

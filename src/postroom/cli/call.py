@@ -62,6 +62,9 @@ def _parse(parser: options.Parser, words: list[str], *, takes_program: bool) -> 
         return None
     if program:
         args.program = program
+    for name, value in vars(args).items():
+        if name != "program":  # which may work on files of any name
+            options.check_text(value if isinstance(value, list) else [value])
     return args
 
 

@@ -6,10 +6,14 @@ import argparse
 import math
 import re
 import sys
-from typing import NoReturn
+from collections.abc import Iterable
+from typing import Final, NoReturn
 
 from . import exits
 from .commands import COMMANDS
+
+#: Stores keep numbers in 64 bits.
+MAX_DIGITS: Final = 18
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
@@ -44,6 +48,18 @@ def parser_for(name: str) -> Parser:
     return parser
 
 
+def check_text(values: Iterable[object]) -> None:
+    """Raise UsageError that names an argument which is not UTF-8 text: no room could keep it, nor JSON show it."""
+    for value in values:
+        if isinstance(value, str) and not is_text(value):
+            raise exits.UsageError(f"the argument {value!r} is not UTF-8 text")
+
+
+def is_text(value: str) -> bool:
+    """Whether what came from the system was UTF-8: Python keeps other bytes as surrogates."""
+    return not any("\ud800" <= char <= "\udfff" for char in value)
+
+
 def seconds(text: str) -> float:
     """A span of time: a number of seconds, or 10s, 5m, 2h, 1d."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)([smhd]?)", text.strip())
@@ -55,8 +71,8 @@ def seconds(text: str) -> float:
 
 def count(text: str) -> int:
     """A whole number above zero."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above zero")
+    if not text.isdecimal() or len(text) > MAX_DIGITS or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above zero of at most {MAX_DIGITS} digits")
     return int(text)
 
 

@@ -147,14 +147,22 @@ def replay(call: Call) -> int:
 def _since(text: str, now_ms: int) -> int | str:
     """A number of the feed, or a time as text."""
     if text.isdecimal():
+        if len(text) > options.MAX_DIGITS:
+            raise exits.UsageError(
+                f"--since {text!r} is no number of the feed: those have at most {options.MAX_DIGITS} digits"
+            )
         return int(text)
     try:
         return iso(from_iso(text))
     except ValueError:
         pass
     try:
-        return iso(now_ms - round(options.seconds(text) * 1000))
+        span_ms = round(options.seconds(text) * 1000)
     except argparse.ArgumentTypeError:
         raise exits.UsageError(
             f"--since {text!r} is neither a time (2026-11-15T06:00:00Z), a span (10s, 5m, 2h, 1d) nor a number"
         ) from None
+    try:
+        return iso(now_ms - span_ms)
+    except (ValueError, OverflowError):
+        raise exits.UsageError(f"--since {text!r} is longer ago than there are years") from None

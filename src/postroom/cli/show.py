@@ -22,12 +22,23 @@ def write(text: str) -> None:
 
 def document(value: object) -> None:
     """Write one JSON document on one line, and let it go out at once."""
-    text = msgspec.json.encode(value).decode()
+    try:
+        text = msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:
+        text = _document_with_odd_names(value)
     if sys.stdout.isatty() and not text.isprintable():
         # JSON leaves most of these as they are, and a terminal obeys them; inside JSON they can stand only in strings
         text = "".join(c if c.isprintable() or c in KEPT else _json_escape(c) for c in text)
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def _document_with_odd_names(value: object) -> str:
+    """The same when the name of a file in it is not UTF-8: what is no text is written out, as `visible` does it."""
+    import json  # few need it
+
+    plain = json.dumps(msgspec.to_builtins(value), ensure_ascii=False, separators=(",", ":"))
+    return "".join(f"\\\\u{ord(c):04x}" if "\ud800" <= c <= "\udfff" else c for c in plain)
 
 
 def _json_escape(char: str) -> str:

@@ -55,9 +55,7 @@ def _lines(content: bytes | None) -> list[str]:
 def record_path(wish: Wish) -> Path:
     """Where the record of one installation is kept."""
     data = Path(os.environ.get("XDG_DATA_HOME") or wish.home / ".local" / "share")
-    where = (
-        "user" if wish.scope == "user" else base64.urlsafe_b64encode(str(wish.project).encode()).decode().rstrip("=")
-    )
+    where = "user" if wish.scope == "user" else base64.urlsafe_b64encode(os.fsencode(wish.project)).decode().rstrip("=")
     return data / "postroom" / RECORDS / f"{wish.host}-{where}.json"
 
 
