@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import postroom
+from postroom.config import address_of, parse_url
 from postroom.room import Room
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -105,6 +106,33 @@ def test_a_relative_address_stays_right_after_a_chdir(empty_place: Path, monkeyp
 def test_a_wrong_setting_is_named(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(postroom.RoomError, match=sentence):
         postroom.open("memory:", **settings)
+
+
+@pytest.mark.parametrize("name", ["what?", "a?sync=full", "100%", "%3F", "%253f", "%25?%", "a%3Fb?c"])
+def test_a_folder_with_a_question_mark_in_its_name_can_have_a_room(
+    empty_place: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = empty_place / name
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+
+    with postroom.open() as made, postroom.open() as found, postroom.open(folder / ".postroom") as named:
+        assert made.folder == found.folder == named.folder == folder / ".postroom"
+        assert made.config.sync == "normal"
+        with postroom.open(str(made.url), sync="full") as again:
+            assert (again.folder, again.config.sync) == (made.folder, "full")
+    with postroom.open(f"{made.url}?max_deliveries=7") as room:
+        assert (room.folder, room.config.max_deliveries) == (made.folder, 7)
+    with postroom.open(address_of(folder / "mail", "files")) as files:
+        monkeypatch.chdir(folder / "mail" / "inbox")
+        with postroom.open() as found:
+            assert found.folder == files.folder == folder / "mail"
+
+
+@pytest.mark.parametrize("path", ["a", "100%", "%20", "%2", "a b#c", "é%", "%%"])
+def test_the_address_of_any_other_folder_is_its_path(path: str) -> None:
+    assert address_of(Path(path)) == f"sqlite:{path}"
+    assert parse_url(f"sqlite:{path}").rest == path
 
 
 def test_a_wrong_option_of_the_address_is_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -74,7 +75,25 @@ class RoomUrl(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         tail = "&".join(f"{name}={value}" for name, value in self.options.items())
-        return f"{self.scheme}:{self.rest}" + (f"?{tail}" if tail else "")
+        rest = _QUOTING.sub(_quoted, self.rest) if self.scheme in FOLDER_SCHEMES else self.rest
+        return f"{self.scheme}:{rest}" + (f"?{tail}" if tail else "")
+
+
+#: Schemes whose address is a folder of this machine.
+FOLDER_SCHEMES: Final = ("sqlite", "files")
+#: A path may have a question mark in it, at which the options would begin. It is written %3F; and a path that reads as if
+#: that had been done gets its % written %25. Every other path stays as it is (tests/test_open.py).
+_QUOTING: Final = re.compile(r"\?|%(?=25|3[Ff])")
+_QUOTED: Final = re.compile(r"%(?:25|3[Ff])")
+
+
+def _quoted(found: re.Match[str]) -> str:
+    return "%3F" if found[0] == "?" else "%25"
+
+
+def address_of(folder: Path, scheme: str = "sqlite") -> str:
+    """The address of a room in that folder, whatever its name."""
+    return str(RoomUrl(scheme, str(folder), {}))
 
 
 def parse_url(text: str) -> RoomUrl:
@@ -83,6 +102,8 @@ def parse_url(text: str) -> RoomUrl:
     if not colon or "/" in scheme or "." in scheme or not scheme:
         scheme, rest = "sqlite", text
     rest, _, query = rest.partition("?")
+    if scheme in FOLDER_SCHEMES:
+        rest = _QUOTED.sub(lambda found: "%" if found[0] == "%25" else "?", rest)
     if not rest and scheme != "memory":
         raise RoomError(f"{text!r} names no place; write {scheme}:PATH, for instance {scheme}:{FOLDER}")
     return RoomUrl(scheme, rest, _options(query) if query else {})
@@ -124,13 +145,13 @@ def find_room(start: Path | None = None, environment: Mapping[str, str] = os.env
 def address_in(place: Path) -> str:
     """The address of the room that a `.postroom` folder means: itself, or what its pointer says, seen from beside it."""
     if (place / FILES_MARK).is_file():
-        return f"files:{place.parent}"
+        return address_of(place.parent, "files")
     try:
         text = (place / POINTER).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         text = ""
     if not text:
-        return f"sqlite:{place}"
+        return address_of(place)
     url = parse_url(text)
     if url.scheme in FOLDER_SCHEMES:
         url = RoomUrl(url.scheme, str(place.parent / _at_home(url.rest)), url.options)
@@ -153,10 +174,6 @@ def main_worktree(start: Path) -> Path | None:
             return None
         return common.resolve().parent
     return None
-
-
-#: Schemes whose address is a folder of this machine.
-FOLDER_SCHEMES: Final = ("sqlite", "files")
 
 
 def room_folder(url: RoomUrl) -> Path | None:

@@ -8,7 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from .clock import SYSTEM, Clock
-from .config import FOLDER, URL_VARIABLE, Config, RoomUrl, find_room, make_config, parse_url, room_folder, search_places
+from .config import (
+    FOLDER,
+    URL_VARIABLE,
+    Config,
+    RoomUrl,
+    address_of,
+    find_room,
+    make_config,
+    parse_url,
+    room_folder,
+    search_places,
+)
 from .desk import Desk
 from .errors import RoomError, RoomNotFound
 from .platform import make_private_folder
@@ -38,7 +49,7 @@ def open_at_desk(
     settings: dict[str, Any],
 ) -> Room:
     """The same, with a desk of the caller's choice between the room and its store."""
-    address = _find(create) if url is None else parse_url(os.fspath(url))
+    address = _find(create) if url is None else parse_url(url if isinstance(url, str) else address_of(Path(url)))
     config = make_config(settings, address.options)
     folder = room_folder(address)
     if folder is not None:
@@ -59,7 +70,7 @@ def _find(create: bool) -> RoomUrl:
         looked = f"${URL_VARIABLE} (not set), {FOLDER} in {here} and in every folder above"
         looked += "".join(f", {place}" for place in elsewhere)
         raise RoomNotFound(f"found no room; looked at: {looked}. Make one with `postroom init`")
-    return parse_url(str(here / FOLDER))
+    return parse_url(address_of(here / FOLDER))
 
 
 def make_folder(folder: Path) -> None:

@@ -124,6 +124,22 @@ def test_a_folder_whose_name_is_not_text_cannot_have_a_room(
     assert all(result.json for result in ended if more)
 
 
+def test_a_folder_with_a_question_mark_in_its_name_can_have_a_room(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, words in (("a?sync=full", ["init"]), ("b?", ["init", "--layout", "windsurf"])):
+        folder = tmp_path / name
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+
+        cli.ok(*words)
+        id = cli.send()
+        room = cli.json("status")["room"]
+        assert cli.json("receipt", id, "--room", room)["state"] == "stored"
+        assert cli.json("doctor")["room"] == room
+        assert "?" not in room
+
+
 def test_a_home_that_nobody_knows_is_told_in_a_sentence(cli: Cli) -> None:
     result = cli("status", "--room", "sqlite:~nobody-of-that-name/room")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from postroom import __version__
-from postroom.config import AGENT_LEASE_S, FOLDER, URL_VARIABLE, find_room, search_places
+from postroom.config import AGENT_LEASE_S, FOLDER, URL_VARIABLE, address_of, find_room, search_places
 from postroom.errors import RoomError
 from postroom.platform import NETWORK_FILE_SYSTEMS, file_system_type, process_alive, processes_with
 from postroom.presence import GONE, HEARTBEAT_LATE_S
@@ -125,7 +125,7 @@ def _passed_over(here: Path) -> Iterator[Check]:
             continue
         if owner != os.geteuid():
             says = f"{place} belongs to user {owner} and was passed over"
-            yield Check("other room", WARN, says, f"name it if you trust it: --room sqlite:{place}")
+            yield Check("other room", WARN, says, f"name it if you trust it: --room {address_of(place)}")
         else:
             return
 

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from postroom.config import FOLDER
+from postroom.config import FOLDER, address_of
 from postroom.errors import PostroomError
 from postroom.store import FEED
 
@@ -61,7 +61,7 @@ def demo(call: Call) -> int:
         url = call.args.room
         if not url:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="postroom-demo-"))
-            url = f"sqlite:{Path(folder) / FOLDER}"
+            url = address_of(Path(folder) / FOLDER)
         room = call.make_room(url)
         stack.callback(room.close)  # before its folder is removed
         tell = _Teller(quiet=call.json)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from postroom.clock import from_iso, iso
-from postroom.config import FOLDER, URL_VARIABLE, address_in
+from postroom.config import FOLDER, URL_VARIABLE, address_in, address_of
 from postroom.errors import UnknownMessage
 
 from . import exits, options, show
@@ -54,7 +54,7 @@ def _init_layout(call: Call) -> int:
     if workers > MAX_WORKERS:
         raise exits.UsageError(f"--workers must be at most {MAX_WORKERS}, not {workers}")
     root = Path(args.folder or ".").absolute()
-    url = args.room or os.environ.get(URL_VARIABLE) or f"files:{root / '.windsurf' / 'mailbox'}"
+    url = args.room or os.environ.get(URL_VARIABLE) or address_of(root / ".windsurf" / "mailbox", "files")
     layout = Layout(root, url, workers, worktrees=args.worktrees)
     if args.worktrees:
         layout.check_git()

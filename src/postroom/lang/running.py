@@ -175,7 +175,7 @@ class Run:
                 import tempfile
 
                 folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="postroom-run-"))
-                self._room = open_room(f"sqlite:{Path(folder) / FOLDER}")
+                self._room = open_room(Path(folder) / FOLDER)
             self._stack.callback(self._room.close)
         return self._room
 
