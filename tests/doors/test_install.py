@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shlex
 import sys
 import tomllib
 from pathlib import Path
@@ -94,6 +95,15 @@ def test_settings_of_the_user_come_back_byte_for_byte(cli: Cli, home: Path, host
         root = {"opencode": "mcp", "vscode": "servers"}.get(host, "mcpServers")
         entry = jsonc.value_at(changed, (root, "postroom"))
         assert "mcp" in (entry.get("args") or entry["command"])
+
+
+@pytest.mark.parametrize("name", ["\U0001f600", "zoë", "a\x7fb", 'a"\\\t\x01b'])
+def test_codex_reads_any_name_back(cli: Cli, home: Path, name: str) -> None:
+    cli.ok("install", "codex", "--as", name)
+
+    settings = tomllib.loads((home / ".codex" / "config.toml").read_text(encoding="utf-8"))
+    assert settings["mcp_servers"]["postroom"]["env"] == {"POSTROOM_AGENT": name}
+    assert f"POSTROOM_AGENT={shlex.quote(name)} " in settings["hooks"]["Stop"][0]["hooks"][0]["command"]
 
 
 def test_a_dry_run_shows_a_diff_and_changes_nothing(cli: Cli, home: Path) -> None:

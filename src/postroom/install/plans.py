@@ -173,16 +173,21 @@ def _codex_settings(wish: Wish) -> str:
     lines = [
         "# postroom:start (written by `postroom install codex`)",
         "[mcp_servers.postroom]",
-        f"command = {json.dumps(command)}",
-        f"args = {json.dumps(words)}",
+        f"command = {_toml(command)}",
+        f"args = {_toml(words)}",
         "tool_timeout_sec = 3700",
     ]
     if wish.agent:
-        lines += ["[mcp_servers.postroom.env]", f"POSTROOM_AGENT = {json.dumps(wish.agent)}"]
+        lines += ["[mcp_servers.postroom.env]", f"POSTROOM_AGENT = {_toml(wish.agent)}"]
     for event, timeout_s in texts.CODEX_EVENTS.items():
         lines += [f"[[hooks.{event}]]", f"[[hooks.{event}.hooks]]", 'type = "command"']
-        lines += [f"command = {json.dumps(wish.hook)}", f"timeout = {timeout_s}"]
+        lines += [f"command = {_toml(wish.hook)}", f"timeout = {timeout_s}"]
     return "\n".join([*lines, "# postroom:end"]) + "\n"
+
+
+def _toml(value: str | list[str]) -> str:
+    """A text or a list of texts. TOML writes both as JSON does, but knows no pairs of surrogates, and no bare DEL."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _gemini(wish: Wish) -> list[Step]:
