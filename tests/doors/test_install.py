@@ -106,6 +106,20 @@ def test_codex_reads_any_name_back(cli: Cli, home: Path, name: str) -> None:
     assert f"POSTROOM_AGENT={shlex.quote(name)} " in settings["hooks"]["Stop"][0]["hooks"][0]["command"]
 
 
+@pytest.mark.parametrize("text", ["[" * 5000, '{"a":' * 5000, "[" * 5000 + "]" * 5000])
+def test_settings_of_bottomless_depth_are_told_in_a_sentence(cli: Cli, home: Path, text: str) -> None:
+    path = home / ".cursor" / "mcp.json"
+    path.parent.mkdir()
+    path.write_text(text, encoding="utf-8")
+    before = everything(home)
+
+    for command in ("install", "uninstall"):
+        result = cli(command, "cursor")
+        assert (result.code, result.err.count("\n")) == (1, 1), result
+        assert "nested deeper than any settings are" in result.err
+    assert everything(home) == before
+
+
 def test_a_dry_run_shows_a_diff_and_changes_nothing(cli: Cli, home: Path) -> None:
     path = home / ".cursor" / "mcp.json"
     path.parent.mkdir()

@@ -39,7 +39,10 @@ class Node(NamedTuple):
 def parse(text: str) -> Node:
     """The value that a text is. NotJson says where it is not one."""
     start = _skip(text, 1 if text.startswith("\ufeff") else 0)
-    node = _value(text, start)
+    try:
+        node = _value(text, start)
+    except RecursionError:
+        raise NotJson("it is nested deeper than any settings are; mend the file first, nothing was changed") from None
     if _skip(text, node.end) != len(text):
         raise _wrong(text, node.end)
     return node
