@@ -128,6 +128,19 @@ def test_a_token_in_a_file_is_for_its_owner_alone(cli: Cli, monkeypatch: pytest.
     assert cli.json("send", "bob", "hi", "--new")["state"] == "stored"
 
 
+def test_the_folder_of_a_tokens_file_is_made_for_its_owner_alone(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "new" / "postroom" / "bob.token"
+
+    cli.ok("agent", "add", "bob", "--file", str(file))
+
+    assert (file.parent.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
+    for wrong in (f"{file}/below", "~nobody-of-that-name/token"):
+        refused = cli("agent", "add", "eve", "--file", wrong)
+        assert refused.code in (1, 2)
+        assert refused.err.count("\n") == 1
+    assert [token["agent"] for token in cli.json("agent", "list")["tokens"]] == ["bob"]
+
+
 def test_a_loop_of_commands_ends_with_a_clear_refusal(cli: Cli) -> None:
     cli.send("0")
     names, sent = ["ada", "bob"], 0

@@ -7,6 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final, NoReturn
 
 from . import exits
@@ -58,6 +59,14 @@ def check_text(values: Iterable[object]) -> None:
 def is_text(value: str) -> bool:
     """Whether what came from the system was UTF-8: Python keeps other bytes as surrogates."""
     return not any("\ud800" <= char <= "\udfff" for char in value)
+
+
+def path_of(text: str) -> Path:
+    """A path that may begin with a home folder. UsageError when nobody knows it."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise exits.UsageError(f"{text!r} begins with a home folder that nobody knows; write the whole path") from None
 
 
 def seconds(text: str) -> float:

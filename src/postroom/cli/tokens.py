@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from postroom import identity
 from postroom.errors import IdentityRefused
 
-from . import exits, show
+from . import exits, options, show
 
 if TYPE_CHECKING:
     from .call import Call
@@ -73,8 +72,12 @@ def _add(call: Call) -> int:
 
 
 def _new_file(path: str) -> int:
-    """A file that is ours alone from its first moment. One that is there already is left alone."""
-    place = Path(path).expanduser()
+    """A file that is ours alone from its first moment, in a folder that is so too if it has to be made.
+
+    One that is there already is left alone.
+    """
+    place = options.path_of(path)
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         return os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
