@@ -120,6 +120,26 @@ def test_settings_of_bottomless_depth_are_told_in_a_sentence(cli: Cli, home: Pat
     assert everything(home) == before
 
 
+def test_without_a_home_installing_says_what_to_do_and_so_does_the_doctor(
+    cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(_: int) -> Any:
+        raise KeyError
+
+    with monkeypatch.context() as without:  # as in a container that runs as any user
+        without.delenv("HOME")
+        without.setattr("pwd.getpwuid", nobody)
+        refused = [cli(command, "cursor") for command in ("install", "uninstall")]
+        checks = {check["check"]: check for check in cli.json("doctor")["checks"]}
+
+    for result in refused:
+        assert (result.code, result.err.count("\n")) == (1, 1)
+        assert "HOME is not set" in result.err
+    assert (checks["home"]["verdict"], checks["home"]["advice"]) == ("warn", "set HOME to a folder of yours")
+    assert everything(home) == {}
+    assert cli("install", "cursor", "--project", "~nobody-of-that-name").code == 2
+
+
 def test_a_dry_run_shows_a_diff_and_changes_nothing(cli: Cli, home: Path) -> None:
     path = home / ".cursor" / "mcp.json"
     path.parent.mkdir()

@@ -50,7 +50,7 @@ def doctor(call: Call) -> int:
             advice = "make it with `postroom init`, or name another with --room"
             found[-1] = Check("room", FAIL, f"{address}: {error}", advice)
             reached = False
-    found += door_checks.doors(Path.cwd(), Path.home())
+    found += door_checks.doors(Path.cwd(), door_checks.home())
     _show(call, address, found)
     if not reached:
         return exits.NO_ROOM

@@ -20,11 +20,21 @@ PATIENCE_S: Final = 30.0
 
 NO_TOOLS: Final = "the server with the tools cannot start: the package mcp is missing"
 MORE_PACKAGES: Final = "pip install 'postroom[mcp]'"
+NO_HOME: Final = "nobody knows the home folder: HOME is not set, and the system has no entry for this user"
+SET_HOME: Final = "set HOME to a folder of yours"
 
 
 def has_tools() -> bool:
     """Whether the server that we installed can start."""
     return all(find_spec(name) is not None for name in ("mcp", "uvicorn"))
+
+
+def home() -> Path | None:
+    """The home folder; None where nobody knows it, as in a container that runs as any user."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
 
 
 class Judge:
@@ -56,8 +66,11 @@ JUDGES: Final = {
 }
 
 
-def doors(project: Path, home: Path) -> Iterator[Check]:
+def doors(project: Path, home: Path | None) -> Iterator[Check]:
     """One check for each installed door; nothing when there is none."""
+    if home is None:
+        yield Check("home", WARN, f"{NO_HOME}; agent programs cannot be looked at", SET_HOME)
+        return
     for host in HOSTS:
         for scope in plans.SCOPES:
             wish = plans.Wish(host, scope, None, project, home)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from postroom.errors import PostroomError
 from postroom.hosts import HOSTS
 from postroom.install import plans, work
 
-from . import door_checks, exits, show
+from . import door_checks, exits, options, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,10 +45,13 @@ uninstall_options = install_options
 def _wish(call: Call) -> plans.Wish:
     args = call.args
     scope = args.scope or plans.DEFAULT_SCOPE.get(args.host, plans.USER)
-    project = Path(args.project).expanduser().resolve()
+    project = options.path_of(args.project).resolve()
+    home = door_checks.home()
+    if home is None:
+        raise PostroomError(f"{door_checks.NO_HOME}; {door_checks.SET_HOME}, nothing was changed")
     if scope == plans.PROJECT and not project.is_dir():
         raise exits.UsageError(f"{project} is not a folder")
-    return plans.Wish(args.host, scope, args.name, project, Path.home())
+    return plans.Wish(args.host, scope, args.name, project, home)
 
 
 def install(call: Call) -> int:
