@@ -43,6 +43,9 @@ MAX_AGENTS: Final = 50
 _MAX_HELD: Final = 20
 _MAX_TITLE: Final = 60
 _MAX_GIVEN: Final = 1000
+#: What can be done about somebody who was never seen here.
+NEW_TO_SEND: Final = "new=true if it is new"
+NEW_TO_ASK: Final = "only who was here can be asked; send with new=true leaves a message for one who is yet to come"
 
 
 class Caller(NamedTuple):
@@ -105,7 +108,7 @@ class MailDesk:
         return {"id": id, "state": "stored", "recipient_known": known}
 
     async def _ask(self, caller: Caller, given: mcp_tools.Ask, progress: Progress) -> dict[str, Any]:
-        _, cause = await self.room.call(lambda room: _before_sending(room, caller, given.to, new=False))
+        _, cause = await self.room.call(lambda room: _before_sending(room, caller, given.to, new=None))
         asking = self.room.agent(caller.agent, transient=True).ask(
             given.to, _payload(given), timeout_s=given.wait_s, type=given.type, cause=cause, _lane=caller.lane
         )
@@ -351,23 +354,26 @@ def _title_of(text: str) -> tuple[str, dict[str, Any] | None]:
     return line, None if line == text else {"text": text}
 
 
-def _before_sending(room: Room, caller: Caller, to: str | None, *, new: bool) -> tuple[bool, Message | None]:
-    """Whether the recipient was ever here, and what the message is sent because of. Raises when it may not be sent."""
+def _before_sending(room: Room, caller: Caller, to: str | None, *, new: bool | None) -> tuple[bool, Message | None]:
+    """Whether the recipient was ever here, and what the message is sent because of. Raises when it may not be sent.
+
+    `new` says that it may be one never seen here; None that this cannot be said, as of one who is asked.
+    """
     known = to is None or to == caller.agent or presence.is_known(room.desk, to)
     if not known and not new:
-        raise UnknownMessage(_who_else(room, str(to)))
+        raise UnknownMessage(_who_else(room, str(to), NEW_TO_SEND if new is not None else NEW_TO_ASK))
     if to is not None and room.config.pair_rate_per_s is None:
         SenderLimit(room.store, PAIR_RATE_PER_S, PAIR_BURST, room.clock).take_pair(caller.agent, to)
     return known, held_cause(room, caller.agent, to)
 
 
-def _who_else(room: Room, to: str) -> str:
+def _who_else(room: Room, to: str, if_new: str) -> str:
     from difflib import get_close_matches
 
     names = presence.names(room.desk)
     near = get_close_matches(to, names, n=3, cutoff=0.5)
     hint = f"near names: {', '.join(near)}; " if near else f"here are: {', '.join(names[:10])}; " if names else ""
-    return f"nobody called {to!r} was ever seen in this room; nothing was sent ({hint}new=true if it is new)"
+    return f"nobody called {to!r} was ever seen in this room; nothing was sent ({hint}{if_new})"
 
 
 def _claim_now(

@@ -221,7 +221,10 @@ def test_somebody_never_seen_is_refused_with_the_near_names(url: str) -> None:
             said = await ada.fails("send", to="worker-l", body="x")
             assert "nobody called 'worker-l' was ever seen" in said
             assert "near names: worker-1" in said
-            assert "nobody called" in await ada.fails("ask", to="nobody", body="x")
+            assert said.endswith("new=true if it is new)")
+            said = await ada.fails("ask", to="nobody", body="x")
+            assert "nobody called" in said
+            assert "send with new=true" in said  # `ask` itself has no such argument
             assert await states(room) == {}
             assert (await ada("send", to="worker-2", body="x", new=True))["recipient_known"] is False
             assert (await ada("send", to="*", body="x", channel="jobs"))["recipient_known"] is True
