@@ -2,7 +2,7 @@
 
 The story. Names of agents, channels and actions of every kind: dots and slashes, bytes of zero, long ones, ones that look
 encoded, ones with surrogates. Then files of every kind in inboxes: cut, mixed up, of odd types and sizes, under odd
-names, links and pipes among them.
+names, also such as are not UTF-8, links and pipes among them.
 
 The invariant. A name leads to one folder of its own below its parent, and back. Every file that was dropped is a message,
 or is set aside with its reason, or lies where it lay because it was not meant as one; and the room goes on.
@@ -183,6 +183,8 @@ def leave(inbox: Path, number: int, chance: random.Random) -> None:
         path.symlink_to(chance.choice(("/etc/passwd", "nowhere", ".", "../../../../outside.json")))
     elif kind < 0.015:
         os.mkfifo(path)
+    elif kind < 0.025:
+        path.with_name(f"{number:07d} \udcff.json").write_bytes(any_file(chance))
     else:
         path.write_bytes(any_file(chance))
 

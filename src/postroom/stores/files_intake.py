@@ -19,7 +19,7 @@ from ..store import FEED, topic_cells, topic_channel, topic_to
 from . import steps
 from .files_board import BOARD, Board
 from .files_message import ROUND_IT_BYTES, Body, Unreadable, draft_of, read_file, timestamp_ms_of
-from .files_names import folder_of, is_cut, is_message_file, kept_as, name_of
+from .files_names import folder_of, is_cut, is_message_file, is_utf8, kept_as, name_of
 from .files_room import CHANNELS, FileRow, FileTables
 from .files_tree import OWN, Tree
 
@@ -207,13 +207,16 @@ class Intake:
             return  # it is read there, and not ours to move
         name = kept_as(room.next_us(), path.rpartition("/")[2])
         place = f"{OWN}/rejected/{name}"
+        note = f"{path}: {why}\n".encode(errors="backslashreplace")  # its name may be why
         with suppress(OSError):  # who may not move it leaves it to another
-            self._tree.replace(f"{place.removesuffix('.json')}.reason.txt", f"{path}: {why}\n".encode())
+            self._tree.replace(f"{place.removesuffix('.json')}.reason.txt", note)
             self._tree.rename(path, place)
             del self._unripe[path]
 
     def _make_message(self, room: FileTables, path: str) -> None:
         folder, _, file = path.rpartition("/")
+        if not is_utf8(path):  # no line of the log can have it
+            raise Unreadable("its name is not UTF-8" if is_utf8(folder) else "its folder's name is not UTF-8")
         name = self.name_of(folder)
         if name is None:
             raise Unreadable(f"{folder} is no agent's folder; names are percent-encoded there")

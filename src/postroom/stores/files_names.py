@@ -97,6 +97,15 @@ def is_message_file(file: str) -> bool:
     return file.endswith(".json") and not file.startswith(".")
 
 
+def is_utf8(path: str) -> bool:
+    """Whether a path can be written down as text: the system allows any bytes in a name."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def kept_as(key: int, file: str) -> str:
     """The name of a message's file outside the inbox: sorted by age, and never that of another message."""
     stem = file.encode("utf-8", "surrogateescape")[: MAX_FILE_NAME - 30].decode("utf-8", "ignore")
