@@ -693,10 +693,14 @@ def test_messages_in_inboxes_outlive_the_loss_of_the_log(store: FilesStore, root
         assert found[ids[0]].payload == {"text": "hi"}
 
 
-def test_a_message_that_somebody_spoilt_is_set_aside_with_the_reason(store: FilesStore, root: Path) -> None:
+@pytest.mark.parametrize("content", ["{", "[1]", '{"payload": [1]}', '{"payload": null}'])
+def test_a_message_that_somebody_spoilt_is_set_aside_with_the_reason(
+    store: FilesStore, root: Path, content: str
+) -> None:
     id, good = send(store), send(store)
-    (root / "inbox/bob" / files(root / "inbox/bob")[0]).write_text("{")
+    (root / "inbox/bob" / files(root / "inbox/bob")[0]).write_text(content)
 
+    assert [message.payload for message in store.find(Query()).messages] == [{}, {"text": "hi"}]
     assert [each.message.id for each in claim(store)] == [good]
     message = store.get(id)
     assert message is not None

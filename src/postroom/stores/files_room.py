@@ -116,13 +116,10 @@ class FileTables(Tables):
 
     def payload_of(self, row: Row) -> dict[str, Any]:
         assert isinstance(row, FileRow)
-        body = self.bodies.get(row.key)
-        if body is None:
-            try:
-                body = self.read(row)
-            except (FileNotFoundError, Unreadable):
-                return {}
-        return body.payload()
+        try:
+            return (self.bodies.get(row.key) or self.read(row)).payload()
+        except (FileNotFoundError, Unreadable):
+            return {}
 
     def read(self, row: FileRow) -> Body:
         """The content of a message's file. Raises FileNotFoundError, or Unreadable with the reason.
@@ -171,13 +168,15 @@ class FileTables(Tables):
             self.taken_by_hand(row)
             return False
         try:
-            self.bodies[row.key] = self.read(row)
+            body = self.read(row)
+            body.payload()  # a file may be read, and yet be no message any more
         except FileNotFoundError:
             self.taken_by_hand(row)
             return False
         except Unreadable as why:
             self._found_unreadable(row, str(why))
             return False
+        self.bodies[row.key] = body
         return True
 
     def _found_unreadable(self, row: FileRow, why: str) -> None:
