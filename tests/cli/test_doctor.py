@@ -70,6 +70,22 @@ def test_a_healthy_room_of_files_passes(cli: Cli, tmp_path: Path) -> None:
     assert all(seen[name]["verdict"] == "ok" for name in ("room", "rights", "wake-up", "dead letters", "upkeep"))
 
 
+def test_a_room_of_files_whose_log_is_damaged_is_told_with_the_place_and_what_to_do(cli: Cli, tmp_path: Path) -> None:
+    address, log = f"files:{tmp_path}/mail", tmp_path / "mail/.postroom/log"
+    cli.ok("init", "--room", address)
+    for _ in range(3):
+        cli.send("hi", "--room", address)
+    first, second, *others = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join([first, second.replace(b"o", b"0"), *others]))
+
+    code, seen = doctor(cli, "--room", address)
+
+    assert code == 1
+    assert seen["reading"]["verdict"] == "fail"
+    assert f"{log} is damaged: its bytes {len(first)} to {len(first + second)} " in seen["reading"]["says"]
+    assert "keep a copy" in seen["reading"]["says"]
+
+
 def test_for_people_each_check_is_a_line(cli: Cli) -> None:
     lines = cli.ok("doctor").lines
 

@@ -201,8 +201,8 @@ class FilesStore(TableStore):
     def _recover(self, room: FileTables) -> None:
         """Let the tree follow the log where somebody died before it had."""
         mark = self._log.mark()
-        self._log.cut_off()
         behind = [record for place, record in self._log.all_lines() if place > mark or mark > self._log.place]
+        self._log.cut_off()
         try:
             self._follow_again(behind, room)
             self._board.write(room)

@@ -1,16 +1,17 @@
 """The log of a files room: every step as one line, under one lock; the tree of files follows it.
 
 `lock` is locked (flock, which the system frees with the process) for each step. `log` has one line for each step: a
-checksum and JSON. A line that a killed process left unfinished does not count and is cut off by the next. `mark` says
-up to which place of the log the tree has followed: what lies behind it is done again by the next who locks, and doing
-it twice does no harm. `keys` holds the last microsecond that was given to a message, `turn` the moment in which somebody
-last looked at all folders.
+checksum and JSON. A line that a killed process left unfinished does not count and is cut off by the next; one that was
+whole and is no longer is damage, which is told and left as it is. `mark` says up to which place of the log the tree has
+followed: what lies behind it is done again by the next who locks, and doing it twice does no harm. `keys` holds the last
+microsecond that was given to a message, `turn` the moment in which somebody last looked at all folders.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 import struct
 import threading
 import zlib
@@ -29,6 +30,10 @@ from ..platform import sync_folder
 _PLACE: Final = struct.Struct("<q")
 _LINE: Final = b"%08x "
 _HEAD: Final = 9
+_NEWLINE: Final = re.compile(rb"\n")
+_ZEROS: Final = re.compile(rb"\0+")
+#: A disk writes so much at once, or a multiple of it.
+SECTOR_BYTES: Final = 512
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -95,6 +100,7 @@ class Log:
         self._mark = os.open(folder / "mark", _FLAGS, mode)
         self._turn = os.open(folder / "turn", _FLAGS, mode)
         self._threads = threading.Lock()
+        self._have_lock = False
         self._file = -1
         self._inode = -1
         #: Up to where it was read.
@@ -107,9 +113,11 @@ class Log:
     def locked(self) -> Iterator[None]:
         """No other process writes meanwhile; threads are the caller's business. Raises RoomBusy when somebody does for too long."""
         self._wait_for(self._lock)
+        self._have_lock = True
         try:
             yield
         finally:
+            self._have_lock = False
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def _wait_for(self, descriptor: int) -> None:
@@ -181,20 +189,45 @@ class Log:
         return os.fstat(self._file).st_size
 
     def read_on(self) -> list[tuple[int, Record]]:
-        """The steps that were written since the last call, each with the place where its line ends."""
-        size = os.fstat(self._file).st_size
-        if size <= self.place:
-            return []
-        found = list(_lines(os.pread(self._file, size - self.place, self.place), self.place))
-        for place, record in found:
-            self.place = place
+        """The steps that were written since the last call, each with the place where its line ends.
+
+        Raises RoomDamaged: then none of them counts as read.
+        """
+        found, end, damage = self._look(self.place, self.size())
+        if damage and not self._have_lock:
+            with self.locked():  # it may have been a tail that somebody was cutting off and writing anew
+                found, end, damage = self._look(self.place, self.size())
+        if damage:
+            raise self._damaged(end, damage)
+        self.place = end
+        for _, record in found:
             if record.base is not None:
                 self.base = record.base
         return found
 
     def all_lines(self) -> list[tuple[int, Record]]:
-        """All steps of the log that is open, as far as it was read."""
-        return list(_lines(os.pread(self._file, self.place, 0), 0))
+        """All steps of the log that is open, as far as it was read. Raises RoomDamaged when they cannot be read again."""
+        found, end, damage = self._look(0, self.place)
+        if end != self.place:
+            raise self._damaged(end, damage or self.place - end)
+        return found
+
+    def _look(self, start: int, stop: int) -> tuple[list[tuple[int, Record]], int, int]:
+        """The whole lines of a part of the log, the place where they end, and how many bytes of damage follow there."""
+        data = os.pread(self._file, stop - start, start) if stop > start else b""
+        found = list(_lines(data, start))
+        end = found[-1][0] if found else start
+        return found, end, _damage(data[end - start :], end)
+
+    def _damaged(self, place: int, size: int) -> RoomDamaged:
+        """The error for so many bytes of damage, which are whole lines."""
+        first = os.pread(self._file, place, 0).count(b"\n") + 1
+        last = first + os.pread(self._file, size - 1, place).count(b"\n")
+        return RoomDamaged(
+            f"{self.path} is damaged: its bytes {place} to {place + size} are not what was written; nothing was changed. "
+            "Stop all who use the room and keep a copy of its folder; then put the log of a backup there, or take out what "
+            f"is damaged, and what it told is forgotten: sed -i.damaged {first},{last}d '{self.path}'"
+        )
 
     # Writing. The caller has the lock, and everything before was ended.
 
@@ -260,9 +293,28 @@ def _read_place(descriptor: int) -> int:
 def _lines(data: bytes, place: int) -> Iterator[tuple[int, Record]]:
     """The whole lines of a piece of a log that begins at that place, each with the place where it ends."""
     start = 0
-    while (end := data.find(b"\n", start)) >= 0:
-        text = data[start + _HEAD : end]
-        if data[start : start + _HEAD] != _LINE % zlib.crc32(text):
-            return  # somebody is writing it, or died doing so
-        start = end + 1
+    while (text := _text_at(data, start)) is not None:
+        start += _HEAD + len(text) + 1
         yield place + start, _decode(text)
+
+
+def _text_at(data: bytes, start: int) -> bytes | None:
+    """What the line says that begins there; None when it is not whole."""
+    end = data.find(b"\n", start)
+    text = data[start + _HEAD : end]
+    return text if end >= 0 and data[start : start + _HEAD] == _LINE % zlib.crc32(text) else None
+
+
+def _damage(rest: bytes, place: int) -> int:
+    """Of what follows the last whole line: how many bytes of it were whole lines once. 0 for what somebody is writing, or
+    died writing.
+
+    Nobody writes behind a line that is not whole, so where a whole line follows, that one was whole as well. Only a power
+    cut may leave what was written later and not what was written before: that reads as zeros, up to the end of a sector.
+    The first line of a log is on the disk before the log has its name (tests/faults/test_files_damage.py).
+    """
+    ends = [newline.end() for newline in _NEWLINE.finditer(rest)]
+    followed = next((end for end in ends if _text_at(rest, end) is not None), 0)
+    size = followed or (ends[0] if ends and place == 0 else 0)
+    cut = any((place + zeros.end()) % SECTOR_BYTES == 0 for zeros in _ZEROS.finditer(rest[:size]))
+    return 0 if cut else size
