@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from tests.files_by_hand import claim, drop, files
 
+import postroom
 from postroom.clock import SYSTEM, ManualClock
 from postroom.config import Config
 from postroom.stores.files import FilesStore
+from postroom.tasks import encoded
 
 
 @pytest.fixture
@@ -92,6 +94,65 @@ def test_a_task_written_into_the_board_by_hand_is_a_task(store: FilesStore, root
     edit(root, "status", lambda tasks: tasks.update(T9={"title": "by hand"}))
 
     assert value(store, "T9") == {**TASK, "id": "T9", "title": "by hand"}
+
+
+#: What somebody may write for a task, and the task that it is.
+ODD_IDS = [("a b", "a b"), ("Größe", "Größe"), ("a/b", "a/b"), ("a%20b", "a b"), ("100%", "100%"), ("%2e.", "..")]
+
+
+@pytest.mark.parametrize(("key", "id"), ODD_IDS)
+def test_a_task_written_by_hand_under_any_id_can_be_claimed_and_done(
+    root: Path, clock: ManualClock, key: str, id: str
+) -> None:
+    with postroom.open(f"files:{root}", clock=clock) as room:
+        room.board.add("T1")
+        edit(root, "status", lambda tasks: tasks.update({key: {"payload": {"n": 1}}, "T2": {"after": [id]}}))
+        clock.advance(6)
+        seen = {(task.id, task.title, task.unmet) for task in room.board.tasks()}
+        assert seen == {("T1", "", ()), (id, id, ()), ("T2", "T2", (id,))}
+
+        held = room.board.claim("ada", id)
+
+        assert held is not None and held.payload == {"n": 1}
+        assert (board(root)[0][encoded(id)]["owner"], board(root)[1][encoded(id)]["owner"]) == ("ada", "ada")
+        assert held.done()
+        assert room.board.get(id).state == "done" and room.board.get("T2").claimable
+        assert list(board(root)[0]) == sorted(["T1", "T2", encoded(id)])
+
+
+@pytest.mark.parametrize(("key", "id"), ODD_IDS)
+def test_a_claim_written_by_hand_counts_under_the_plain_id_too(
+    root: Path, clock: ManualClock, key: str, id: str
+) -> None:
+    with postroom.open(f"files:{root}", clock=clock) as room:
+        room.board.add(id)
+        edit(root, "claims", lambda claims: claims.update({key: {"owner": "worker-1"}}))
+        assert (room.board.get(id).state, room.board.get(id).owner) == ("claimed", "worker-1")
+        edit(root, "claims", lambda claims: claims.update({key: {"owner": "worker-2"}}))
+
+        assert room.board.get(id).owner == "worker-1"
+        (told,) = room.peek(agent="worker-2")
+        assert told.payload["task_id"] == id
+        assert told.payload["text"].endswith(f"did not count: {id} is claimed by worker-1")
+
+
+def test_of_two_claims_written_by_hand_under_two_spellings_one_counts(root: Path, clock: ManualClock) -> None:
+    with postroom.open(f"files:{root}", clock=clock) as room:
+        room.board.add("a b")
+        edit(root, "claims", lambda claims: claims.update({"a%20b": {"owner": "one"}, "a b": {"owner": "two"}}))
+
+        assert room.board.get("a b").owner == "one"
+        assert [message.type for message in room.peek(agent="two")] == ["info"]
+
+
+@pytest.mark.parametrize("key", ["", "a\nb", "a%0Ab", "%FF", "x" * 256])
+def test_an_entry_under_what_is_no_name_is_no_task(store: FilesStore, root: Path, key: str) -> None:
+    store.cell_write("board/task/T1", TASK)
+    edit(root, "status", lambda tasks: tasks.update({key: {"title": "by hand"}}))
+    edit(root, "claims", lambda claims: claims.update({key: {"owner": "worker-1"}}))
+
+    assert [cell.name for cell in store.cell_scan("board/task/")] == ["board/task/T1"]
+    assert (list(board(root)[0]), board(root)[1]) == (["T1"], {})
 
 
 def test_an_edit_of_an_old_copy_of_the_board_undoes_nothing(store: FilesStore, root: Path) -> None:

@@ -1,20 +1,23 @@
 """The board's two files, `board/status.json` and `board/claims.json`: what the board's cells say, for those who read files.
 
-Each task is a cell `board/task/<id>` with an object (id, title, state, owner, after, lease, payload, …). The files are
-replaced whole after each change, so that a reader always finds valid JSON. An edit made by hand is taken up: each task
-in the files carries the version of its cell, and counts only if that is still the cell's own.
+Each task is a cell `board/task/<key>` with an object (id, title, state, owner, after, lease, payload, …); its key, here as
+in the files, is its id percent-encoded. The files are replaced whole after each change, so that a reader always finds
+valid JSON. An edit made by hand is taken up, also under the plain id: each task in the files carries the version of its
+cell, and counts only if that is still the cell's own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
+from urllib.parse import quote, unquote
 
 import msgspec
 
 from ..clock import iso
-from ..errors import InvalidMessage
-from ..message import Draft, check, decode_payload
+from ..errors import Fault, InvalidMessage
+from ..message import Draft, check, check_name, decode_payload
 from .files_room import FileTables
 from .files_tree import Tree
 
@@ -22,7 +25,7 @@ BOARD: Final = "board"
 STATUS: Final = f"{BOARD}/status.json"
 CLAIMS: Final = f"{BOARD}/claims.json"
 TASKS: Final = f"{BOARD}/task/"
-#: The tasks of the board by id: the version of each cell, and its value.
+#: The tasks of the board by key: the version of each cell, and its value.
 Tasks = dict[str, tuple[int, dict[str, Any]]]
 _MOST_BYTES: Final = 64 * 1024 * 1024
 
@@ -38,15 +41,15 @@ class Board:
         self._known: Tasks = {}
 
     def tasks(self, room: FileTables) -> Tasks:
-        """The tasks of the board by id: the version of each cell, and its value."""
+        """The tasks of the board by key: the version of each cell, and its value."""
         before, self._known = self._known, {}
         for name, (version, text) in sorted(room.cells.items()):
             if name.startswith(TASKS):
-                id = name.removeprefix(TASKS)
-                known = before.get(id)
+                key = name.removeprefix(TASKS)
+                known = before.get(key)
                 value = known[1] if known is not None and known[0] == version else decode_payload(text)
                 if isinstance(value, dict):
-                    self._known[id] = (version, value)
+                    self._known[key] = (version, value)
         return self._known
 
     def write(self, room: FileTables) -> None:
@@ -79,13 +82,11 @@ class Board:
         self._looked = looks
         tasks = self.tasks(room)
         edited = status.get("tasks")
-        for id, entry in (edited if isinstance(edited, dict) else {}).items():
-            if isinstance(entry, dict):
-                self._take_up_task(room, id, entry, tasks)
-        tasks = self.tasks(room)
-        for id, entry in claims.items():
-            if isinstance(entry, dict) and id in tasks:
-                self._take_up_claim(room, id, entry, *tasks[id])
+        for key, entry in _entries(edited):
+            self._take_up_task(room, key, entry, tasks)
+        for key, entry in _entries(claims):
+            if key in tasks:
+                self._take_up_claim(room, key, entry, tasks)
         tasks = self.tasks(room)
         if (edited, claims) != (_status(tasks), _claims(tasks)) and (tasks or edited or claims):
             self.write(room)
@@ -99,15 +100,15 @@ class Board:
             return None
         return value if isinstance(value, dict) else {}
 
-    def _take_up_task(self, room: FileTables, id: str, entry: dict[str, Any], tasks: Tasks) -> None:
-        version, value = tasks.get(id, (0, {}))
+    def _take_up_task(self, room: FileTables, key: str, entry: dict[str, Any], tasks: Tasks) -> None:
+        version, value = tasks.get(key, (0, {}))
         if entry.get("version", version) != version:
             return  # from an older copy of the file: the cell has changed since
         said = {name: item for name, item in entry.items() if name != "version"}
         if version == 0:
             usual: dict[str, Any] = {
-                "id": id,
-                "title": id,
+                "id": unquote(key),
+                "title": unquote(key),
                 "state": "ready",
                 "owner": None,
                 "after": [],
@@ -116,16 +117,15 @@ class Board:
             }
             said = {**usual, **said}
         if said != {name: item for name, item in value.items() if name in said}:
-            _set(room, id, {**value, **said})
+            _set(room, key, {**value, **said}, tasks)
 
-    def _take_up_claim(
-        self, room: FileTables, id: str, entry: dict[str, Any], version: int, value: dict[str, Any]
-    ) -> None:
+    def _take_up_claim(self, room: FileTables, key: str, entry: dict[str, Any], tasks: Tasks) -> None:
+        (version, value), id = tasks[key], unquote(key)
         owner = entry.get("owner")
         if not isinstance(owner, str) or owner == value.get("owner") or entry.get("version", version) != version:
             return
         if value.get("owner") is None and value.get("state") == "ready":
-            _set(room, id, {**value, "state": "claimed", "owner": owner, "lease": entry.get("lease")})
+            _set(room, key, {**value, "state": "claimed", "owner": owner, "lease": entry.get("lease")}, tasks)
             return
         said = f"{id} is {value.get('state')}" + (f" by {value['owner']}" if value.get("owner") else "")
         payload = {"task_id": id, "text": f"your claim in {CLAIMS} did not count: {said}"}
@@ -133,23 +133,45 @@ class Board:
             room.insert(check(Draft(from_agent=BOARD, to_agent=owner, type="info", payload=payload)), owner)
 
 
-def _set(room: FileTables, id: str, value: dict[str, Any]) -> None:
-    room.set_cell(TASKS + id, msgspec.json.encode(value).decode())
+def _entries(said: object) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What somebody wrote of tasks, each under its key; what is no task's name is passed over."""
+    for name, entry in (said if isinstance(said, dict) else {}).items():
+        key = _key_of(name)
+        if key is not None and isinstance(entry, dict):
+            yield key, entry
+
+
+def _key_of(name: str) -> str | None:
+    """The key of a task, of its id or of the key itself. It is the one under which the board looks for it
+    (tests/test_files_board.py: test_a_task_written_by_hand_under_any_id_can_be_claimed_and_done).
+    """
+    faults: list[Fault] = []
+    try:
+        id = unquote(name, errors="strict")
+    except UnicodeDecodeError:
+        return None
+    check_name("id", id, faults)
+    return None if faults else quote(id, safe="")
+
+
+def _set(room: FileTables, key: str, value: dict[str, Any], tasks: Tasks) -> None:
+    """Change a task, also in `tasks`: one file may tell of it twice, under its key and under its id."""
+    tasks[key] = (room.set_cell(TASKS + key, msgspec.json.encode(value).decode()), value)
 
 
 def _status(tasks: Tasks) -> dict[str, Any]:
-    return {id: {**value, "version": version} for id, (version, value) in tasks.items()}
+    return {key: {**value, "version": version} for key, (version, value) in tasks.items()}
 
 
 def _claims(tasks: Tasks) -> dict[str, Any]:
     return {
-        id: {
+        key: {
             "owner": value["owner"],
             "lease": value.get("lease"),
             "token": value.get("token", version),
             "version": version,
         }
-        for id, (version, value) in tasks.items()
+        for key, (version, value) in tasks.items()
         if value.get("owner") is not None and value.get("state") == "claimed"
     }
 
