@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.files_by_hand import SAMPLE, claim, drop, send
 
-from postroom.clock import ManualClock
+from postroom.clock import SYSTEM, ManualClock
 from postroom.config import Config
 from postroom.store import Query
 from postroom.stores.files import FilesStore
@@ -63,3 +63,38 @@ def test_a_signal_whose_name_is_not_utf8_stays_where_it_is_read(
         clock.advance(1)
 
     assert path.exists()
+
+
+def look_once(root: Path, monkeypatch: pytest.MonkeyPatch, seconds_later: float) -> None:
+    """What a command does that starts so much later, looks, and ends."""
+    later = ManualClock(SYSTEM.wall_ms() + round(seconds_later * 1000))
+    with monkeypatch.context() as machine, closing(FilesStore(root, Config(), ManualClock())) as store:
+        machine.setattr("postroom.stores.files_intake.SYSTEM", later)
+        assert claim(store) == []
+
+
+def test_a_broken_file_is_set_aside_also_when_nobody_stays_to_count_the_seconds(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = drop(root / "inbox/bob/x.json", "{")
+    for seconds in (0, 4, 8):
+        look_once(root, monkeypatch, seconds)
+        assert path.exists()
+
+    look_once(root, monkeypatch, 11)
+
+    assert not path.exists()
+    assert "not JSON" in next((root / ".postroom/rejected").glob("*.reason.txt")).read_text()
+
+
+def test_a_file_that_looks_old_because_it_was_copied_with_its_time_has_its_ten_seconds(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = drop(root / "inbox/bob/x.json", '{"payload": {"n":')
+    os.utime(path, (0, 0))
+    look_once(root, monkeypatch, 8)
+    with path.open("a") as file:
+        file.write(" 1}}")
+
+    with closing(FilesStore(root, Config(), ManualClock())) as store:
+        assert [each.message.payload for each in claim(store)] == [{"n": 1}]

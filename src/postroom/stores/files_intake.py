@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from ..clock import SYSTEM
 from ..config import SAFETY_LOOK_S
 from ..message import Draft, key_of
 from ..platform import ANYTHING, FolderWatch, NoWatch, watch_folders
@@ -21,7 +22,7 @@ from .files_board import BOARD, Board
 from .files_message import ROUND_IT_BYTES, Body, Unreadable, draft_of, read_file, timestamp_ms_of
 from .files_names import folder_of, is_cut, is_message_file, is_utf8, kept_as, name_of
 from .files_room import CHANNELS, FileRow, FileTables
-from .files_tree import OWN, Tree
+from .files_tree import OWN, Signature, Tree
 
 #: What is no message after so long without a change is set aside.
 PATIENCE_S: Final = 10.0
@@ -185,7 +186,7 @@ class Intake:
         """Make a message of one file; leave it alone while it is none, and set it aside when it stays so."""
         known = path in room.lying or path in room.signals
         looks = None if known else self._tree.signature(path)
-        if looks is None or stat.S_ISDIR(looks[0]):
+        if looks is None or stat.S_ISDIR(looks.mode):
             self._unripe.pop(path, None)
             return
         try:
@@ -197,7 +198,7 @@ class Intake:
             if before != looks:
                 since_ns = now_ns
             self._unripe[path] = (looks, since_ns)
-            if now_ns - since_ns >= PATIENCE_S * 1e9:
+            if max(now_ns - since_ns, _unchanged_ns(looks)) >= PATIENCE_S * 1e9:
                 self._set_aside(room, path, str(why))
         else:
             self._unripe.pop(path, None)
@@ -264,3 +265,12 @@ class Intake:
     def close(self) -> None:
         if self._watch is not None:
             self._watch.close()
+
+
+def _unchanged_ns(looks: Signature) -> int:
+    """How long a file has been as it is: it knows that also for commands that end long before its time is over.
+
+    By the system's own note, which a write or a move renews and nobody sets; `cp -p` makes a new file look old by the other
+    (tests/test_files_broken.py).
+    """
+    return SYSTEM.wall_ms() * 1_000_000 - looks.noted_ns

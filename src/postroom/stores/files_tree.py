@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from ..config import FOLDER
 from ..platform import this_process
@@ -29,6 +29,17 @@ _OPEN_FOLDERS: Final = 256
 
 class NotAFile(OSError):
     """What lies there is a symbolic link, a folder, a pipe or larger than any message."""
+
+
+class Signature(NamedTuple):
+    """What lies at a path, as far as it can be told without reading it: another after every change by hand."""
+
+    mode: int
+    inode: int
+    size: int
+    #: When its content changed, as whoever wrote it says; and when the system noted a change of it.
+    changed_ns: int
+    noted_ns: int
 
 
 class Tree:
@@ -136,10 +147,10 @@ class Tree:
     def kind(self, path: str) -> int | None:
         """What lies at a path (`stat.S_IFREG`, …); None for nothing."""
         found = self.signature(path)
-        return None if found is None else stat.S_IFMT(found[0])
+        return None if found is None else stat.S_IFMT(found.mode)
 
-    def signature(self, path: str) -> tuple[int, int, int, int] | None:
-        """Mode, inode, size and time of change: another after every change by hand. None for nothing."""
+    def signature(self, path: str) -> Signature | None:
+        """What lies at a path; None for nothing."""
         folder, _, name = path.rpartition("/")
         try:
             about = self._with_folder(folder, lambda fd: os.stat(name, dir_fd=fd, follow_symlinks=False))
@@ -147,7 +158,7 @@ class Tree:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
                 return None
             raise
-        return about.st_mode, about.st_ino, about.st_size, about.st_mtime_ns
+        return Signature(about.st_mode, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
 
     def read(self, path: str, most_bytes: int) -> bytes:
         """The content of a file. Raises FileNotFoundError, or NotAFile for what is no plain file or too large."""
@@ -245,7 +256,7 @@ class Tree:
     def same(self, path: str, other: str) -> bool:
         """Whether two paths are names of one file."""
         here, there = self.signature(path), self.signature(other)
-        return here is not None and there is not None and here[1] == there[1]
+        return here is not None and there is not None and here.inode == there.inode
 
     def drop(self, temp: str) -> None:
         """Remove a file that `temp` made, from any thread."""
