@@ -21,7 +21,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -135,13 +135,17 @@ class ForkServer:
         self._control, theirs = socket.socketpair()
         words = json.dumps([theirs.fileno(), os.getpid(), sys.path, list(preload)])
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001  -W, -X, -O …, as multiprocessing does
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, *flags, "-c", _BOOT, words],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # what a terminal sends to the caller is not for it
-            )
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, *flags, "-c", _BOOT, words],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,  # what a terminal sends to the caller is not for it
+                )
+        except BaseException:
+            self._control.close()
+            raise
 
     @property
     def alive(self) -> bool:
@@ -153,19 +157,27 @@ class ForkServer:
             send_frame(self._control, json.dumps(what).encode(), descriptors)
 
     def start(self, target: str) -> Child:
-        """Start a child that runs "module:function" with its end of the control socket. Does not wait for it."""
-        ours, theirs = socket.socketpair()
-        pipes = [os.pipe() for _ in range(3)]
-        number = next(self._numbers)
-        try:
-            self.ask({"start": number, "target": target}, [theirs.fileno(), *(write for _, write in pipes)])
-        finally:
-            theirs.close()
-            for _, write in pipes:
-                os.close(write)
-        for read, _ in pipes:
-            os.set_blocking(read, False)
-        return Child(self, number, ours, (pipes[0][0], pipes[1][0], pipes[2][0]))
+        """Start a child that runs "module:function" with its end of the control socket. Does not wait for it.
+
+        If it raises, nothing is left open here; a child that was started all the same finds nobody, and ends.
+        """
+        with ExitStack() as ours, ExitStack() as theirs:
+            control, given = socket.socketpair()
+            ours.callback(control.close)
+            theirs.callback(given.close)
+            reads, writes = [], [given.fileno()]
+            for _ in range(3):
+                read, write = os.pipe()
+                ours.callback(os.close, read)
+                theirs.callback(os.close, write)
+                os.set_blocking(read, False)
+                reads.append(read)
+                writes.append(write)
+            number = next(self._numbers)
+            self.ask({"start": number, "target": target}, writes)
+            child = Child(self, number, control, (reads[0], reads[1], reads[2]))
+            ours.pop_all()  # they are the child's now
+            return child
 
     def will(self, key: str, target: str | None, argument: str = "") -> None:
         """When this process is gone, and its children are, call "module:function" with the argument. None: no more."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,23 @@ def children_of(pid: int) -> list[int]:
             if parent == pid:
                 found += [int(name), *children_of(int(name))]
     return found
+
+
+def open_descriptors() -> set[int]:
+    """The descriptors of this process, as numbers."""
+    found = {int(name) for name in os.listdir("/proc/self/fd")}
+    return {number for number in found if os.path.exists(f"/proc/self/fd/{number}")}  # not that of the look itself
+
+
+@contextmanager
+def descriptors_left(count: int) -> Iterator[None]:
+    """For a while this process may open so many files more, and then gets EMFILE."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = open_descriptors()
+    free = (number for number in range(soft) if number not in taken)
+    limit = [next(free) for _ in range(count + 1)][-1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -18,7 +18,7 @@ from postroom import processes
 from postroom.fork_server import read_frame, send_frame
 from postroom.processes import Ended, ForkServer
 
-from .conftest import children_of, runs
+from .conftest import children_of, descriptors_left, open_descriptors, runs
 from .test_delegate import gone_within
 
 pytestmark = pytest.mark.slow  # real processes, waited for
@@ -157,6 +157,28 @@ def test_many_children_run_side_by_side(server: ForkServer) -> None:
     assert {child.wait(PATIENCE_S) for child in children} == {Ended(3, None)}
     for child in children:
         child.close()
+
+
+@pytest.mark.parametrize("left", range(8))
+def test_a_start_for_which_there_are_no_descriptors_leaves_none_open(server: ForkServer, left: int) -> None:
+    """It takes a socket and three pipes, each of two ends."""
+    before = open_descriptors()
+    with descriptors_left(left), pytest.raises(OSError, match="Too many open files"):
+        server.start(f"{HERE}:answer")
+
+    assert open_descriptors() == before
+    child = server.start(f"{HERE}:answer")
+    send_frame(child.control, b"abc")
+    assert child.wait(PATIENCE_S) == Ended(3, None)
+    child.close()
+
+
+def test_a_server_for_which_there_are_no_descriptors_leaves_none_open() -> None:
+    before = open_descriptors()
+    with descriptors_left(2), pytest.raises(OSError, match="Too many open files"):
+        ForkServer([HERE])
+
+    assert open_descriptors() == before
 
 
 def test_children_of_a_killed_server_are_gone_and_said_to_be_lost(server: ForkServer) -> None:
