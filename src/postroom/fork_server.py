@@ -33,6 +33,9 @@ from typing import Any, Final, NoReturn
 from .platform import die_with_parent, process_descriptor, process_started
 
 HEADER_BYTES: Final = 4
+#: What is not longer than this is one piece for the system: it takes all of it or nothing. (Linux takes 32 KiB at once,
+#: others as much as they keep free for whoever writes.)
+WHOLE_BYTES: Final = 2048 - HEADER_BYTES
 #: control, output, errors, status
 DESCRIPTORS: Final = 4
 EXIT_BROKEN: Final = 70
@@ -42,13 +45,17 @@ Target = Callable[[Any], Any]
 
 
 def send_frame(to: socket.socket, frame: bytes, descriptors: list[int] | None = None) -> None:
-    """Send one frame, with descriptors if any."""
-    head = len(frame).to_bytes(HEADER_BYTES, "big")
-    if descriptors:
-        socket.send_fds(to, [head], descriptors)
-    else:
-        to.sendall(head)
-    to.sendall(frame)
+    """Send one frame, with descriptors if any.
+
+    If it raises, for instance because of Ctrl-C, a frame of up to WHOLE_BYTES has left whole or not at all. Of a longer
+    one any part may have left: nothing more can be said over that socket.
+    """
+    whole = len(frame).to_bytes(HEADER_BYTES, "big") + frame
+    # One call: the other side would wait for ever for a body whose sender was interrupted after the length
+    # (tests/sessions/test_processes.py).
+    sent = socket.send_fds(to, [whole], descriptors) if descriptors else to.send(whole)
+    if sent < len(whole):
+        to.sendall(memoryview(whole)[sent:])
 
 
 def read_frame(source: socket.socket) -> bytes | None:

@@ -26,7 +26,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 
 from .clock import SYSTEM
-from .fork_server import send_frame
+from .fork_server import WHOLE_BYTES, send_frame
 
 #: How long a fork server that was told to end may take before it is killed, in seconds.
 _SERVER_PATIENCE_S: Final = 5.0
@@ -152,9 +152,19 @@ class ForkServer:
         return self._process.poll() is None
 
     def ask(self, what: dict[str, Any], descriptors: list[int] | None = None) -> None:
-        """Ask for something. A server that is gone is no error: its children end with it, and their status says so."""
+        """Ask for something. A server that is gone is no error: its children end with it, and their status says so.
+
+        If it raises, for instance because of Ctrl-C, that was asked or not. A server that may have got a part of it is told
+        to end: it would take whatever comes next for the rest.
+        """
+        frame = json.dumps(what).encode()
         with self._lock, suppress(BrokenPipeError, ConnectionResetError):
-            send_frame(self._control, json.dumps(what).encode(), descriptors)
+            try:
+                send_frame(self._control, frame, descriptors)
+            except BaseException:
+                if len(frame) > WHOLE_BYTES:
+                    self._control.shutdown(socket.SHUT_WR)
+                raise
 
     def start(self, target: str) -> Child:
         """Start a child that runs "module:function" with its end of the control socket. Does not wait for it.

@@ -9,8 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -179,6 +182,62 @@ def test_a_server_for_which_there_are_no_descriptors_leaves_none_open() -> None:
         ForkServer([HERE])
 
     assert open_descriptors() == before
+
+
+def interrupt_at(place: int, names: tuple[str, ...]) -> Callable[..., Any]:
+    """For `sys.settrace`: Ctrl-C before the step of that number (of Python's own, several to a line) in these functions."""
+    left = iter(range(place))
+
+    def step(frame: FrameType, event: str, arg: object) -> Any:
+        frame.f_trace_opcodes = True
+        if event == "opcode" and next(left, None) is None:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return step
+
+    return lambda frame, event, arg: step(frame, event, arg) if frame.f_code.co_name in names else None
+
+
+def test_ctrl_c_at_any_moment_of_asking_a_server_leaves_it_in_order(server: ForkServer) -> None:
+    """A frame whose length has left without its body would be waited for, and nothing else be done, for ever."""
+    for place in count():
+        before = open_descriptors()
+        traced = sys.gettrace()
+        sys.settrace(interrupt_at(place, ("send_frame", "send_fds")))
+        try:
+            child = server.start(f"{HERE}:answer")
+            break
+        except KeyboardInterrupt:
+            assert open_descriptors() == before
+        finally:
+            sys.settrace(traced)
+        child = server.start(f"{HERE}:answer")
+        send_frame(child.control, b"abc")
+        assert child.wait(PATIENCE_S) == Ended(3, None), f"it hangs after an interrupt at step {place}"
+        child.close()
+
+    assert place > 20
+    child.close()
+
+
+def test_a_server_that_got_half_of_a_long_frame_ends_in_order() -> None:
+    """And does not take what others ask next for the other half. Its children end with it, and the next start has another."""
+    server = ForkServer([HERE])
+    child = server.start(f"{HERE}:linger_with_children")
+    pids = [int(read_frame(child.control) or b"0"), child.pid]
+    os.kill(server._process.pid, signal.SIGSTOP)  # it takes nothing, so that we wait in the middle
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    with pytest.raises(KeyboardInterrupt):
+        server.will("a", f"{HERE}:break_down", "x" * 5_000_000)
+    signal.signal(signal.SIGALRM, before)
+    os.kill(server._process.pid, signal.SIGCONT)
+
+    assert child.wait(PATIENCE_S) == Ended(None, signal.SIGKILL)
+    assert gone_within([*pids, server._process.pid])
+    assert not server.alive
+    child.close()
+    server.close()
 
 
 def test_children_of_a_killed_server_are_gone_and_said_to_be_lost(server: ForkServer) -> None:
