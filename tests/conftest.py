@@ -12,6 +12,8 @@ from tests.nats_servers import end_shared_server, room_name, shared_server
 
 from postroom.clock import ManualClock
 from postroom.opening import open_room as postroom_open
+from postroom.processes import close_shared_server
+from postroom.processes import shared_server as start_server
 from postroom.room import Room
 
 T = TypeVar("T")
@@ -65,6 +67,17 @@ class Background(Generic[T]):
         if self._error is not None:
             raise self._error
         return self._result
+
+
+@pytest.fixture
+def no_more_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """While there is such a file, the system starts no process for the fork server of this process."""
+    close_shared_server()
+    mark = tmp_path / "no-more-processes"
+    monkeypatch.setenv("TEST_NO_MORE_PROCESSES", str(mark))
+    start_server(["tests.few_processes"])
+    yield mark
+    close_shared_server()
 
 
 @pytest.fixture(

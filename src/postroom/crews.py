@@ -102,7 +102,7 @@ class _Runner:
             stream.pump()  # takes more than a pipe can hold
             stream.finish()
         post, ended = self.post, self.child.ended
-        post.pid = self.child.pid
+        post.pid = self.child.pid or None
         if self.answer is not None and "result" in self.answer:
             post.result, post.end = self.answer["result"], "done"
         elif self.answer is not None:
@@ -110,7 +110,8 @@ class _Runner:
             post.failure = None if self.answer["failure"] is None else Failure(**self.answer["failure"])
         else:
             post.end = str(ended)
-            post.failure = failure_of(f"worker {post.name} {ended} before it returned", post.name, clock)
+            begun = " before it returned" if post.pid else ""
+            post.failure = failure_of(f"worker {post.name} {ended}{begun}", post.name, clock)
         post.over = True
 
 

@@ -6,16 +6,17 @@ everything they started, carries out the caller's will (to record what happened)
 
 What it is asked, as one frame of JSON each:
 
-    {"start": NUMBER, "target": "module:function"}      with four descriptors: control, output, errors, status
+    {"start": NUMBER, "target": "module:function"}      with four descriptors: status, control, output, errors
     {"signal": NUMBER, "with": SIGTERM}                 to the child's whole group
     {"will": KEY, "target": "module:function", "with": TEXT}        {"will": KEY, "target": null} takes it back
 
 On a child's status pipe it writes one line when it has started, "PID", and one when it has ended: "exited CODE" or
-"killed SIGNAL".
+"killed SIGNAL". For one that the system does not let it start it writes one line: "refused ERRNO".
 """
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import json
@@ -36,7 +37,7 @@ HEADER_BYTES: Final = 4
 #: What is not longer than this is one piece for the system: it takes all of it or nothing. (Linux takes 32 KiB at once,
 #: others as much as they keep free for whoever writes.)
 WHOLE_BYTES: Final = 2048 - HEADER_BYTES
-#: control, output, errors, status
+#: status, control, output, errors: the one over which a refusal is told comes first
 DESCRIPTORS: Final = 4
 EXIT_BROKEN: Final = 70
 _CLOSE_ON_EXEC: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
@@ -170,7 +171,7 @@ class _Server:
         if asked is None:
             return False
         if "start" in asked:
-            self._start(asked["start"], asked["target"], descriptors)
+            self._try_to_start(asked["start"], asked["target"], descriptors)
         elif "signal" in asked:
             self._signal(asked["signal"], asked["with"])
         else:
@@ -194,8 +195,21 @@ class _Server:
         else:
             self._wills[asked["will"]] = (asked["target"], asked["with"])
 
+    def _try_to_start(self, number: int, target: str, descriptors: list[int]) -> None:
+        """Start a child. Where the system has nothing left for it, that is told: the others go on."""
+        try:
+            if len(descriptors) < DESCRIPTORS:
+                raise OSError(errno.EMFILE, "there were no numbers left here for its descriptors")
+            self._start(number, target, descriptors)
+        except OSError as error:  # too many processes, no memory (tests/sessions/test_processes.py)
+            if descriptors:
+                _write_line(descriptors[0], f"refused {error.errno}")
+            for fd in descriptors:
+                os.close(fd)
+
     def _start(self, number: int, target: str, descriptors: list[int]) -> None:
-        control, output, errors, status = descriptors
+        """Start a child, whose descriptors are closed here after it. Raises OSError when there is none."""
+        status, control, output, errors = descriptors
         server = os.getpid()
         pid = os.fork()  # from a process with one thread, which is the point of this process
         if pid == 0:

@@ -20,7 +20,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from itertools import count
 from typing import Any, Final, NamedTuple
@@ -47,16 +47,30 @@ def caller_setting() -> dict[str, Any]:
 
 
 class Ended(NamedTuple):
-    """How a child ended: its exit code, or the signal that killed it. Neither: the fork server died with it."""
+    """How a child ended: its exit code, or the signal that killed it, or the error with which the system refused to start it.
+
+    None of them: the fork server died with it, or had not one descriptor left for it.
+    """
 
     code: int | None
     signal: int | None
+    refused: int | None = None
 
     def __str__(self) -> str:
+        if self.refused is not None:
+            return f"could not be started: the system refused a process ({os.strerror(self.refused)})"
         if self.signal is not None:
             names = {number.value: number.name for number in signal.Signals}
             return f"was killed by signal {self.signal} ({names.get(self.signal, 'unknown')})"
         return f"ended with exit code {self.code}" if self.code is not None else "was lost with its fork server"
+
+
+#: How a child ended, by the word that the fork server has for it.
+_ENDS: Final[dict[str, Callable[[int], Ended]]] = {
+    "exited": lambda code: Ended(code, None),
+    "killed": lambda number: Ended(None, number),
+    "refused": lambda error: Ended(None, None, error),
+}
 
 
 class Child:
@@ -75,7 +89,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id. Waits until it was started."""
+        """Its process id; 0 when it was never started. Waits until that is known."""
         while not self._pid and self.ended is None:
             SYSTEM.wait_readable([self.status], None)
             self.read_status()
@@ -94,7 +108,7 @@ class Child:
             if word.isdigit():
                 self._pid = int(word)
             else:
-                self.ended = Ended(int(number), None) if word == "exited" else Ended(None, int(number))
+                self.ended = _ENDS[word](int(number))
         if not said and self.ended is None:
             self.ended = Ended(None, None)
         return self.ended
@@ -175,7 +189,7 @@ class ForkServer:
             control, given = socket.socketpair()
             ours.callback(control.close)
             theirs.callback(given.close)
-            reads, writes = [], [given.fileno()]
+            reads, writes = [], []
             for _ in range(3):
                 read, write = os.pipe()
                 ours.callback(os.close, read)
@@ -184,7 +198,8 @@ class ForkServer:
                 reads.append(read)
                 writes.append(write)
             number = next(self._numbers)
-            self.ask({"start": number, "target": target}, writes)
+            output, errors, status = writes
+            self.ask({"start": number, "target": target}, [status, given.fileno(), output, errors])
             child = Child(self, number, control, (reads[0], reads[1], reads[2]))
             ours.pop_all()  # they are the child's now
             return child

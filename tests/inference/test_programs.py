@@ -65,6 +65,13 @@ def test_words_reach_the_program_on_its_standard_input_and_nowhere_else(
     assert not (tmp_path / "canary").exists()
 
 
+def test_a_process_that_the_system_refuses_is_said_to_be(host: str, no_more_processes: Path) -> None:
+    no_more_processes.touch()
+
+    with pytest.raises(ModelError, match=r"could not be started: the system refused a process \(Resource temp"):
+        open_model(host).complete("x" * 1_000_000, timeout_s=30)
+
+
 def test_the_programs_get_no_tools_and_no_hooks() -> None:
     from postroom.inference.host_model import ClaudeModel, CodexModel
 

@@ -46,6 +46,20 @@ def reasons(found: dict[str, Any]) -> dict[str, str]:
 # Many at once
 
 
+def test_a_process_that_the_system_refuses_costs_no_other_pool_its_workers(no_more_processes: Path, make_pool) -> None:
+    busy = make_pool("act", workers=["ada"])
+    pid = busy.workers["ada"].pid
+    no_more_processes.touch()
+    with pytest.raises(WorkerNotReady) as caught:
+        make_pool("act", workers=["bob"])
+
+    said = "worker bob could not be started: the system refused a process (Resource temporarily unavailable)"
+    assert str(caught.value) == said
+    no_more_processes.unlink()
+    assert busy.evaluate(say("pid")).reasoning == str(pid)
+    assert make_pool("act", workers=["bob"]).evaluate(say("say hi")).reasoning == "hi"
+
+
 def test_all_workers_judge_a_message_at_the_same_time(make_pool) -> None:
     pool = make_pool("act", workers=NAMES)
     started = time.monotonic()

@@ -176,6 +176,23 @@ def _fork_servers() -> list[int]:
     return [] if processes._shared is None else [processes._shared._process.pid]
 
 
+def test_a_process_that_the_system_refuses_fails_the_session_and_is_said_to_be(
+    real_room: Room, no_more_processes: Path
+) -> None:
+    no_more_processes.touch()
+    with real_room.session() as session:
+        with pytest.raises(postroom.SessionFailed) as caught:
+            session.delegate([workers.short(1)])
+
+        said = "worker short could not be started: the system refused a process (Resource temporarily unavailable)"
+        assert caught.value.failure.message == said
+        (line,) = (session.dir / "workers.jsonl").read_text(encoding="utf-8").splitlines()
+        assert json.loads(line)["pid"] is None
+    no_more_processes.unlink()
+    with real_room.session() as session:
+        assert session.delegate([workers.short(2)]) == [4]
+
+
 def test_what_a_worker_leaves_running_ends_with_it(real_room: Room) -> None:
     with real_room.session() as session:
         (pid,) = session.delegate([workers.leave_children()])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -182,6 +184,52 @@ def test_a_server_for_which_there_are_no_descriptors_leaves_none_open() -> None:
         ForkServer([HERE])
 
     assert open_descriptors() == before
+
+
+REFUSED = "could not be started: the system refused a process (Resource temporarily unavailable)"
+
+
+def test_a_process_that_the_system_refuses_costs_that_start_alone(no_more_processes: Path) -> None:
+    server = processes.shared_server()
+    before = server.start(f"{HERE}:answer")
+    assert before.pid
+    no_more_processes.touch()
+    refused = server.start(f"{HERE}:answer")
+
+    ended = refused.wait(PATIENCE_S)
+    assert ended == Ended(None, None, errno.EAGAIN)
+    assert str(ended) == REFUSED
+    assert refused.pid == 0
+    refused.send_signal(signal.SIGKILL)
+    refused.close()
+    no_more_processes.unlink()
+    after = server.start(f"{HERE}:answer")
+    for child in (before, after):
+        send_frame(child.control, b"abc")
+        assert child.wait(PATIENCE_S) == Ended(3, None)
+        child.close()
+
+
+def test_a_server_without_descriptors_for_a_child_goes_on(server: ForkServer) -> None:
+    before = server.start(f"{HERE}:linger")
+    assert before.pid  # and all that is only for it was closed in the server
+    pid = server._process.pid
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    taken = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+    free = (number for number in count() if number not in taken)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, ([next(free) for _ in range(4)][-1], limits[1]))
+
+    for _ in range(5):  # it keeps none of those that it got
+        child = server.start(f"{HERE}:answer")
+        assert child.wait(PATIENCE_S) == Ended(None, None, errno.EMFILE)
+        child.close()
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+    child = server.start(f"{HERE}:answer")
+    send_frame(child.control, b"abc")
+    assert child.wait(PATIENCE_S) == Ended(3, None)
+    assert before.wait(0) is None
+    for each in (before, child):
+        each.close()
 
 
 def interrupt_at(place: int, names: tuple[str, ...]) -> Callable[..., Any]:

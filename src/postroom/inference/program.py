@@ -13,6 +13,7 @@ import signal
 import socket
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from postroom.clock import SYSTEM
@@ -40,14 +41,15 @@ def run_program(
     """Run it to its end with `given` on its standard input.
 
     Raises ModelMissing when there is no such program, ModelTimeout at the deadline, ModelError when it writes without
-    end. In all three cases it and all it started are gone.
+    end, and when the system starts no process for it. In all cases it and all it started are gone.
     """
     started_ns = SYSTEM.steady_ns()
     until_ns = started_ns + round(timeout_s * 1e9)
     child = shared_server(("postroom.inference.program",)).start("postroom.inference.program:become")
     try:
         task = {"words": list(words), "environment": dict(environment), "folder": folder, "given": given}
-        send_frame(child.control, json.dumps(task).encode())
+        with suppress(BrokenPipeError, ConnectionResetError):  # it ended already, or never was: its status says how
+            send_frame(child.control, json.dumps(task).encode())
         parts: dict[int, list[bytes]] = {child.output: [], child.errors: []}
         open_ends = {child.output, child.errors}
         first_ns = 0
@@ -76,6 +78,8 @@ def run_program(
 
 
 def _said(words: Sequence[str], output: bytes, errors: bytes, ended: Ended, first_ns: int, started_ns: int) -> Said:
+    if ended.refused is not None:
+        raise ModelError(f"the program {words[0]!r} {ended}")
     if ended.code == NOT_STARTED and not output:
         raise ModelMissing(
             f"the program {words[0]!r} cannot be run here ({errors.decode(errors='replace').strip()}); "
