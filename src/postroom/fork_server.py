@@ -7,7 +7,7 @@ everything they started, carries out the caller's will (to record what happened)
 What it is asked, as one frame of JSON each:
 
     {"start": NUMBER, "target": "module:function"}      with four descriptors: status, control, output, errors
-    {"signal": NUMBER, "with": SIGTERM}                 to the child's whole group
+    {"signal": NUMBER, "with": SIGTERM, "alone": false} to the child's whole group, or to the child alone
     {"will": KEY, "target": "module:function", "with": TEXT}        {"will": KEY, "target": null} takes it back
 
 On a child's status pipe it writes one line when it has started, "PID", and one when it has ended: "exited CODE" or
@@ -173,7 +173,7 @@ class _Server:
         if "start" in asked:
             self._try_to_start(asked["start"], asked["target"], descriptors)
         elif "signal" in asked:
-            self._signal(asked["signal"], asked["with"])
+            self._signal(asked["signal"], asked["with"], alone=asked["alone"])
         else:
             self._note_will(asked)
         return True
@@ -244,11 +244,11 @@ class _Server:
         os.close(output)
         os.close(errors)
 
-    def _signal(self, number: int, with_: int) -> None:
+    def _signal(self, number: int, with_: int, *, alone: bool) -> None:
         child = self._children.get(number)
         if child is not None:  # else it was reaped, and its pid may be somebody else's
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, with_)
+                (os.kill if alone else os.killpg)(child.pid, with_)
 
     def _reap(self, options: int) -> None:
         """See which children have ended; whatever they left running in their group ends with them."""

@@ -123,10 +123,10 @@ class Child:
             self.read_status()
         return self.ended
 
-    def send_signal(self, number: int) -> None:
-        """Send a signal to it and to everything it started. Nothing happens when it has ended."""
+    def send_signal(self, number: int, *, alone: bool = False) -> None:
+        """Send a signal to it and to everything it started, or to it alone. Nothing happens when it has ended."""
         if self.ended is None:
-            self._server.ask({"signal": self._number, "with": number})
+            self._server.ask({"signal": self._number, "with": number, "alone": alone})
 
     def close(self) -> None:
         """Let go of the descriptors. A child that still runs is killed. Safe to call twice."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from postroom.platform import process_started
 from postroom.pool import WorkerPool
 from postroom.pool_worker import PoolWorker
 from postroom.processes import shared_server
@@ -69,6 +70,11 @@ def wait_until_begun(worker: PoolWorker) -> None:
     forget = worker.on("pong", lambda event, detail: busy.append(detail["busy_with"]))
     until(lambda: worker.ping(PATIENCE_S) and busy[-1] is not None, "it does not begin")
     forget()
+
+
+def runs(pid: int) -> bool:
+    """Whether a process of that pid works, and is not just waiting to be forgotten."""
+    return process_started(pid) is not None
 
 
 def say(content: str, id: str = "m1") -> dict[str, Any]:

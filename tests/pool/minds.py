@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +41,12 @@ class _Acts:
     @staticmethod
     def pid(message: Message, rest: str) -> Any:
         return _fine(message, str(os.getpid()))
+
+    @staticmethod
+    def hire(message: Message, rest: str) -> Any:
+        """Starts a program that stays."""
+        _hired.append(subprocess.Popen(["sleep", "600"]))
+        return _fine(message, str(_hired[-1].pid))
 
     @staticmethod
     def sleep(message: Message, rest: str) -> Any:
@@ -134,6 +141,7 @@ class _Acts:
 
 
 _kept: list[bytearray] = []
+_hired: list[subprocess.Popen[bytes]] = []
 
 
 def task(message: Message) -> Evaluation:

@@ -26,7 +26,7 @@ from postroom.frames import Pong, Result
 from postroom.pool import WorkerPool
 from postroom.supervisor import RestartPolicy
 
-from .conftest import say, until, wait_until_begun
+from .conftest import runs, say, until, wait_until_begun
 
 EVER = RestartPolicy(max_restarts=10_000, backoff_s=0)
 
@@ -308,6 +308,21 @@ def test_a_worker_that_hangs_says_where_before_it_is_killed(make_pool) -> None:
 
     assert "most recent call first" in words[0]
     assert "minds.py" in words[0]
+
+
+def test_what_a_worker_has_started_goes_on_when_the_worker_is_asked_where_it_is(make_pool) -> None:
+    """The signal for that ends programs that do not expect it: a model's server, for instance."""
+    ada = make_pool("act").initialize_worker("ada")
+    hired = int(ada.evaluate(say("hire")).reasoning)
+    request = ada.submit(say("sleep 60"), None)
+    wait_until_begun(ada)
+    ada._life._dump(request)
+    until(lambda: "most recent call first" in ada.output, "it did not say where it is")
+
+    assert runs(hired)
+    ada.abort(request)
+    ada.shutdown()
+    until(lambda: not runs(hired), "it outlived its worker")
 
 
 @pytest.mark.slow

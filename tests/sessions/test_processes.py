@@ -75,6 +75,18 @@ def break_down(text: str) -> None:
     raise RuntimeError(text)
 
 
+def state_of(pid: int) -> str:
+    """The letter that the system has for what a process does: S sleeps, T was stopped."""
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
 @pytest.fixture
 def server() -> Iterator[ForkServer]:
     made = ForkServer([HERE])
@@ -117,6 +129,20 @@ def test_a_signal_reaches_the_child_and_all_it_started(server: ForkServer) -> No
     assert gone_within([child.pid, grandchild])
     child.send_signal(signal.SIGKILL)  # to nobody: its pid may be somebody else's by now
     child.close()
+
+
+def test_a_signal_for_the_child_alone_leaves_what_it_started_in_peace(server: ForkServer) -> None:
+    child = server.start(f"{HERE}:linger_with_children")
+    grandchild = int(read_frame(child.control) or b"0")
+    until(lambda: state_of(grandchild) == "S")
+    child.send_signal(signal.SIGSTOP, alone=True)
+    until(lambda: state_of(child.pid) == "T")
+
+    assert state_of(grandchild) == "S"
+    child.send_signal(signal.SIGSTOP)
+    until(lambda: state_of(grandchild) == "T")
+    child.close()
+    assert gone_within([grandchild])
 
 
 def test_closing_a_child_that_runs_kills_it(server: ForkServer) -> None:
