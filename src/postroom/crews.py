@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -25,6 +26,8 @@ from .worker_output import ERR, OUT, Screen, Stream, output_path
 MODULE: Final = "postroom.worker_process"
 TARGET: Final = f"{MODULE}:run"
 WILL: Final = f"{MODULE}:caller_gone"
+#: The end of a worker that never began, because another could not be started.
+NOT_STARTED: Final = "was not started"
 
 
 class Post:
@@ -43,6 +46,10 @@ class Post:
         #: What it failed with; None when it returned, and when it only stopped because another failed.
         self.failure: Failure | None = None
 
+    def leave_out(self) -> None:
+        """Its worker never began, and will not."""
+        self.over, self.end = True, NOT_STARTED
+
 
 class Crew(ABC):
     """Runs workers. All methods are called in the thread that delegates."""
@@ -51,7 +58,7 @@ class Crew(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Start all workers. If it raises, `close` ends those that were started."""
+        """Start all workers. If it raises, posts without a worker are `over`; the others are to be attended to as ever."""
 
     @abstractmethod
     def descriptors(self) -> list[int]:
@@ -73,10 +80,14 @@ class Crew(ABC):
 class _Runner:
     """A worker's process, and what came from it so far."""
 
-    def __init__(self, post: Post, child: Child, streams: list[Stream]) -> None:
+    def __init__(self, post: Post, child: Child, folder: Path, screen: Screen) -> None:
         self.post = post
         self.child = child
-        self.streams = streams
+        self.streams = [
+            Stream(fd, output_path(folder, post.number, post.name, kind), post.name, screen, error=kind == ERR)
+            for kind, fd in ((OUT, child.output), (ERR, child.errors))
+        ]
+        self.has_task = False
         self.said = bytearray()
         self.listening = True
         self.answer: dict[str, Any] | None = None
@@ -96,6 +107,19 @@ class _Runner:
         if self.answer is None and len(self.said) >= HEADER_BYTES + size > HEADER_BYTES:
             self.answer = decode_payload(bytes(self.said[HEADER_BYTES : HEADER_BYTES + size]))
 
+    def give_task(self, task: dict[str, Any]) -> None:
+        """Tell the worker what to do; waits until it has taken that."""
+        with suppress(BrokenPipeError, ConnectionResetError):  # it ended already: its status says how
+            send_frame(self.child.control, json.dumps(task).encode())
+        self.has_task = True
+        self.child.control.setblocking(False)
+
+    def give_none(self) -> None:
+        """No task will come, or no more of it: a worker that waits for one ends."""
+        self.child.control.setblocking(False)
+        with suppress(OSError):  # it ended already
+            self.child.control.shutdown(socket.SHUT_WR)
+
     def conclude(self, clock: Clock) -> None:
         """The process has ended: what does that mean?"""
         for stream in self.streams:
@@ -108,6 +132,8 @@ class _Runner:
         elif self.answer is not None:
             post.end = self.answer["end"]
             post.failure = None if self.answer["failure"] is None else Failure(**self.answer["failure"])
+        elif not self.has_task:
+            post.leave_out()
         else:
             post.end = str(ended)
             begun = " before it returned" if post.pid else ""
@@ -138,29 +164,27 @@ class ProcessCrew(Crew):
         self._server = shared_server([MODULE, task["store"]])
 
     def start(self) -> None:
+        try:
+            self._start()
+        except BaseException:
+            # Ctrl-C, or no descriptors left: whoever waits for a task would wait for ever, and we for it
+            # (tests/sessions/test_delegate.py).
+            for runner in self._runners:
+                runner.give_none()
+            for post in self.posts[len(self._runners) :]:
+                post.leave_out()
+            raise
+
+    def _start(self) -> None:
         will = {name: self._task[name] for name in ("url", "settings", "session", "parent_name")}
         self._server.will(self._will, WILL, json.dumps(will))
         for post in self.posts:
-            child = self._server.start(TARGET)
-            streams = [
-                Stream(
-                    fd,
-                    output_path(self._folder, post.number, post.name, kind),
-                    post.name,
-                    self._screen,
-                    error=kind == ERR,
-                )
-                for kind, fd in ((OUT, child.output), (ERR, child.errors))
-            ]
-            self._runners.append(_Runner(post, child, streams))
+            self._runners.append(_Runner(post, self._server.start(TARGET), self._folder, self._screen))
         shared = self._task | {"setting": caller_setting()}
         for runner, place in zip(self._runners, self._places, strict=True):
             post = runner.post
             own = {"member": post.member_id, "name": post.name, "number": post.number, "place": place._asdict()}
-            task = shared | own | {"arguments": post.call.arguments}
-            with suppress(BrokenPipeError, ConnectionResetError):  # it ended already: its status says how
-                send_frame(runner.child.control, json.dumps(task).encode())
-            runner.child.control.setblocking(False)
+            runner.give_task(shared | own | {"arguments": post.call.arguments})
 
     def descriptors(self) -> list[int]:
         found: list[int] = []
@@ -214,10 +238,15 @@ class ThreadCrew(Crew):
         self._closed = False
 
     def start(self) -> None:
-        for post in self.posts:
+        for place, post in enumerate(self.posts):
             thread = threading.Thread(target=self._work, args=(post,), name=f"worker {post.name}", daemon=True)
             members.bind_elsewhere(thread)
-            thread.start()
+            try:
+                thread.start()
+            except BaseException:  # Ctrl-C, or the system starts no more threads
+                for left in self.posts[place if thread.ident is None else place + 1 :]:
+                    left.leave_out()
+                raise
 
     def _work(self, post: Post) -> None:
         try:

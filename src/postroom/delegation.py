@@ -192,10 +192,12 @@ class Delegation:
         """End all workers that still run: they may stop by themselves, then they are told to, then they are killed."""
         for number, span_s in ((None, self._grace_s), (signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)):
             if self._all_over():
-                return
+                break
             if number is not None:
                 self._crew.send_signal(number)
             with suppress(
                 KeyboardInterrupt, PostroomError
             ):  # a second Ctrl-C does not wait for what is left of the grace
                 self._until(self._all_over, None, Deadline(self._desk.clock, span_s))
+        with suppress(PostroomError):
+            self._report()  # also of those who were never started

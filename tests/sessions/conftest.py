@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 from tests.nats_servers import room_name, shared_pids, shared_server
@@ -80,3 +83,17 @@ def descriptors_left(count: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def interrupt_at(place: int, event: str, *names: str) -> Callable[[FrameType, str, Any], Any]:
+    """For `sys.settrace`: Ctrl-C before the line, or opcode, of that number in functions of these names."""
+    left = iter(range(place))
+
+    def step(frame: FrameType, happened: str, arg: Any) -> Any:
+        frame.f_trace_opcodes = True
+        if happened == event and next(left, None) is None:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return step
+
+    return lambda frame, happened, arg: step(frame, happened, arg) if frame.f_code.co_name in names else None

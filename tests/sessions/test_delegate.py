@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,10 @@ import pytest
 
 import postroom
 from postroom.room import Room
+from postroom.session import Session
 
 from . import workers
-from .conftest import children_of, runs
+from .conftest import children_of, descriptors_left, interrupt_at, runs
 
 PATIENCE_S = 20.0
 
@@ -191,6 +194,73 @@ def test_a_process_that_the_system_refuses_fails_the_session_and_is_said_to_be(
     no_more_processes.unlink()
     with real_room.session() as session:
         assert session.delegate([workers.short(2)]) == [4]
+
+
+def ends_of(session: Session) -> list[str]:
+    """How the workers of a session ended, by their number."""
+    text = (session.dir / "workers.jsonl").read_text(encoding="utf-8")
+    lines = sorted(map(json.loads, text.splitlines()), key=lambda line: int(line["number"]))
+    return [line["end"] for line in lines]
+
+
+def test_when_one_worker_cannot_be_started_none_is_left_waiting(real_room: Room, in_background: Any) -> None:
+    """Each takes four descriptors for good and four more for a moment: the fourth finds six."""
+    with real_room.session() as session:
+        session.delegate([workers.short(1)])
+    with real_room.session() as session:
+        with descriptors_left(18), pytest.raises(OSError, match="Too many open files"):
+            in_background(lambda: session.delegate([workers.short(number) for number in range(6)])).result()
+
+        assert ends_of(session) == ["was not started"] * 6
+        assert session.failure is not None
+        assert session.failure.message == "[Errno 24] Too many open files"
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_workers_are_started_leaves_none_of_them_waiting(tmp_path: Path, in_background: Any) -> None:
+    """Before every line of it. A worker without a task would wait for one for ever, and its caller for the worker."""
+    with postroom.open(f"sqlite:{tmp_path}/room") as room:
+        for place in itertools.count():
+            with room.session() as session:
+                delegating = in_background(lambda: interrupted_delegate(session, place))  # noqa: B023  waited for here
+                try:
+                    assert delegating.result() == [0, 1]
+                    break
+                except KeyboardInterrupt:
+                    assert session.failure is not None
+                    assert session.failure.message == "caller was interrupted (Ctrl-C)"
+                    assert set(ends_of(session)) <= {"was not started", "stopped with the session", "done"}
+                    assert len(ends_of(session)) == 2
+
+    assert place > 10
+
+
+def interrupted_delegate(session: Session, place: int) -> list[Any]:
+    sys.settrace(interrupt_at(place, "line", "_start"))
+    try:
+        return session.delegate([workers.short(0), workers.short(1)])
+    finally:
+        sys.settrace(None)
+
+
+def test_threads_that_cannot_all_be_started_leave_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith("worker") and len(begun) == 2:
+            raise RuntimeError("can't start new thread")
+        begun.append(thread.name)
+        start_thread(thread)
+
+    start_thread = threading.Thread.start
+    with postroom.open("memory:") as room, room.session() as session:
+        monkeypatch.setattr(threading.Thread, "start", start)
+        started = time.monotonic()
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            session.delegate([workers.receive("never") for _ in range(4)])
+
+        assert time.monotonic() - started < PATIENCE_S / 2
+        assert ends_of(session)[2:] == ["was not started"] * 2
 
 
 def test_what_a_worker_leaves_running_ends_with_it(real_room: Room) -> None:

@@ -14,16 +14,14 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 
 from postroom import processes
 from postroom.fork_server import read_frame, send_frame
-from postroom.processes import Ended, ForkServer
+from postroom.processes import Child, Ended, ForkServer
 
-from .conftest import children_of, descriptors_left, open_descriptors, runs
+from .conftest import children_of, descriptors_left, interrupt_at, open_descriptors, runs
 from .test_delegate import gone_within
 
 pytestmark = pytest.mark.slow  # real processes, waited for
@@ -258,40 +256,33 @@ def test_a_server_without_descriptors_for_a_child_goes_on(server: ForkServer) ->
         each.close()
 
 
-def interrupt_at(place: int, names: tuple[str, ...]) -> Callable[..., Any]:
-    """For `sys.settrace`: Ctrl-C before the step of that number (of Python's own, several to a line) in these functions."""
-    left = iter(range(place))
-
-    def step(frame: FrameType, event: str, arg: object) -> Any:
-        frame.f_trace_opcodes = True
-        if event == "opcode" and next(left, None) is None:
-            sys.settrace(None)
-            raise KeyboardInterrupt
-        return step
-
-    return lambda frame, event, arg: step(frame, event, arg) if frame.f_code.co_name in names else None
-
-
 def test_ctrl_c_at_any_moment_of_asking_a_server_leaves_it_in_order(server: ForkServer) -> None:
     """A frame whose length has left without its body would be waited for, and nothing else be done, for ever."""
     for place in count():
         before = open_descriptors()
-        traced = sys.gettrace()
-        sys.settrace(interrupt_at(place, ("send_frame", "send_fds")))
-        try:
-            child = server.start(f"{HERE}:answer")
-            break
-        except KeyboardInterrupt:
+        child = start_interrupted(server, place)
+        if child is None:
             assert open_descriptors() == before
-        finally:
-            sys.settrace(traced)
-        child = server.start(f"{HERE}:answer")
-        send_frame(child.control, b"abc")
-        assert child.wait(PATIENCE_S) == Ended(3, None), f"it hangs after an interrupt at step {place}"
-        child.close()
+            child = server.start(f"{HERE}:answer")
+            send_frame(child.control, b"abc")
+            assert child.wait(PATIENCE_S) == Ended(3, None), f"it hangs after an interrupt at step {place}"
+            child.close()
+        else:
+            child.close()
+            assert place > 20
+            break
 
-    assert place > 20
-    child.close()
+
+def start_interrupted(server: ForkServer, place: int) -> Child | None:
+    """Start a child, with a Ctrl-C at some step of the sending. None when that came."""
+    before = sys.gettrace()
+    sys.settrace(interrupt_at(place, "opcode", "send_frame", "send_fds"))
+    try:
+        return server.start(f"{HERE}:answer")
+    except KeyboardInterrupt:
+        return None
+    finally:
+        sys.settrace(before)
 
 
 def test_a_server_that_got_half_of_a_long_frame_ends_in_order() -> None:
