@@ -5,7 +5,8 @@ thread: a start costs milliseconds, and never copies the threads and locks of th
 
 - Each child leads a process group of its own; when it ends, whatever it left running in that group is killed.
 - No orphans: when the caller is gone, also by SIGKILL, its children are killed, then its wills are carried out.
-- The system kills a child whose fork server is gone, also one that hangs in C code.
+- The system kills a child whose fork server is gone, also one that hangs in C code; what such a child had started is
+  killed by the caller (on Linux), as far as it made no session of its own.
 
 Nothing here knows of rooms or sessions. A child runs "module:function" with one argument, a socket to its caller.
 """
@@ -27,9 +28,13 @@ from typing import Any, Final, NamedTuple
 
 from .clock import SYSTEM
 from .fork_server import WHOLE_BYTES, send_frame
+from .platform import kill_session, look_at_child
 
 #: How long a fork server that was told to end may take before it is killed, in seconds.
 _SERVER_PATIENCE_S: Final = 5.0
+#: A server that is dying has let go of its pipes so long before it is seen to have ended, at most.
+_DYING_S: Final = 1.0
+_PAUSE_S: Final = 0.001
 _BOOT: Final = (
     "import sys, json; control, caller, path, preload = json.loads(sys.argv[1]); sys.path[:] = path; "
     "from postroom.fork_server import main; main(control, caller, preload)"
@@ -96,7 +101,10 @@ class Child:
         return self._pid
 
     def read_status(self) -> Ended | None:
-        """See what the fork server said of it; never waits. Call it when `status` can be read."""
+        """See what the fork server said of it; never waits. Call it when `status` can be read.
+
+        When the fork server is gone, what it left behind is ended: that takes some milliseconds, once.
+        """
         try:
             said = os.read(self.status, 4096)
         except BlockingIOError:
@@ -111,6 +119,7 @@ class Child:
                 self.ended = _ENDS[word](int(number))
         if not said and self.ended is None:
             self.ended = Ended(None, None)
+            self._server.is_over(_DYING_S)
         return self.ended
 
     def wait(self, timeout_s: float | None = None) -> Ended | None:
@@ -145,6 +154,8 @@ class ForkServer:
 
     def __init__(self, preload: Sequence[str] = ()) -> None:
         self._lock = threading.Lock()
+        self._ending = threading.Lock()
+        self._used = False
         self._numbers = count(1)
         self._control, theirs = socket.socketpair()
         words = json.dumps([theirs.fileno(), os.getpid(), sys.path, list(preload)])
@@ -163,7 +174,26 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        return self._process.poll() is None
+        return not self.is_over(0)
+
+    def is_over(self, patience_s: float) -> bool:
+        """Whether the server ends within that time. Then its children are gone with all they started (on Linux).
+
+        A server that is killed ends nobody, and the system ends its children alone. What they had started is found by the
+        server's session, whose number is the server's: nobody else's until the server is reaped, which comes last.
+        """
+        until_ns = SYSTEM.steady_ns() + round(patience_s * 1e9)
+        with self._ending:
+            while self._process.returncode is None:
+                state = look_at_child(self._process.pid)
+                if state == "broke" and self._used:
+                    kill_session(self._process.pid)
+                if state != "runs" and self._process.poll() is not None:
+                    break
+                if SYSTEM.steady_ns() >= until_ns:
+                    return False
+                SYSTEM.sleep(_PAUSE_S)
+            return True
 
     def ask(self, what: dict[str, Any], descriptors: list[int] | None = None) -> None:
         """Ask for something. A server that is gone is no error: its children end with it, and their status says so.
@@ -197,6 +227,7 @@ class ForkServer:
                 os.set_blocking(read, False)
                 reads.append(read)
                 writes.append(write)
+            self._used = True
             number = next(self._numbers)
             output, errors, status = writes
             self.ask({"start": number, "target": target}, [status, given.fileno(), output, errors])
@@ -211,17 +242,14 @@ class ForkServer:
     def close(self) -> None:
         """End the server; children that still run are killed. Safe to call twice."""
         self._control.close()
-        try:
-            self._process.wait(_SERVER_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        if not self.is_over(_SERVER_PATIENCE_S):
+            self.kill()
 
     def kill(self) -> None:
         """End the server at once, however far it is. Its children end with it; wills are not carried out."""
         self._control.close()
         self._process.kill()
-        self._process.wait()
+        self.is_over(_SERVER_PATIENCE_S)
 
     def forget(self) -> None:
         """After a fork: it belongs to the process before."""

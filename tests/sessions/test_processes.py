@@ -316,6 +316,48 @@ def test_children_of_a_killed_server_are_gone_and_said_to_be_lost(server: ForkSe
     child.close()
 
 
+def test_what_children_of_a_killed_server_have_started_is_gone_too(server: ForkServer) -> None:
+    """The system kills the children alone."""
+    children = [server.start(f"{HERE}:linger_with_children") for _ in range(2)]
+    pids = [int(read_frame(child.control) or b"0") for child in children] + [child.pid for child in children]
+    apart = subprocess.Popen(["sleep", "600"])
+    os.kill(server._process.pid, signal.SIGKILL)
+
+    assert [child.wait(PATIENCE_S) for child in children] == [Ended(None, None)] * 2
+    assert not any(runs(pid) for pid in pids)
+    assert runs(apart.pid)
+    apart.kill()
+    apart.wait()
+    for child in children:
+        child.close()
+
+
+def test_what_a_killed_server_leaves_is_gone_although_nobody_watched(server: ForkServer) -> None:
+    child = server.start(f"{HERE}:linger_with_children")
+    pids = [int(read_frame(child.control) or b"0"), child.pid]
+    os.kill(server._process.pid, signal.SIGKILL)
+    until(lambda: not server.alive)
+
+    assert not any(runs(pid) for pid in pids)
+    child.close()
+
+
+def test_the_number_of_a_server_that_somebody_else_reaped_is_left_alone() -> None:
+    """It may be another's by now."""
+    server = ForkServer([HERE])
+    child = server.start(f"{HERE}:linger_with_children")
+    grandchild = int(read_frame(child.control) or b"0")
+    os.kill(server._process.pid, signal.SIGKILL)
+    os.waitpid(server._process.pid, 0)
+
+    assert child.wait(PATIENCE_S) == Ended(None, None)
+    assert not server.alive
+    assert runs(grandchild)
+    os.kill(grandchild, signal.SIGKILL)
+    child.close()
+    server.close()
+
+
 def test_a_server_that_died_is_replaced() -> None:
     first = processes.shared_server([HERE])
     assert processes.shared_server() is first
