@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from tests.in_loop import PATIENCE_S, run, states, until
+from tests.in_loop import PATIENCE_S, pass_time, run, states, until
 
 import postroom
 from postroom import aio
@@ -62,6 +62,47 @@ def test_a_handler_that_fails_has_its_message_delivered_again_and_then_set_aside
             ]
 
     run(main())
+
+
+def test_a_handler_for_which_something_was_cancelled_is_tried_again(url: str, clock: ManualClock) -> None:
+    async def work(message: aio.Received) -> dict[str, Any]:
+        if message.delivery_count == 1:
+            backend = asyncio.create_task(asyncio.Event().wait())
+            asyncio.get_running_loop().call_soon(backend.cancel)
+            await backend
+        return {"delivery": message.delivery_count}
+
+    def plain(message: postroom.Received) -> dict[str, Any]:
+        if message.delivery_count == 1:
+            asyncio.run(cancel_itself())
+        return {"delivery": message.delivery_count}
+
+    async def main() -> None:
+        async with aio.open(url, clock=clock) as room:
+            ada = room.agent("ada")
+            serving = asyncio.create_task(room.agent("bob").serve({"plain": plain, "*": work}))
+            for type in ("plain", "other"):
+                asking = asyncio.create_task(ada.ask("bob", {}, type=type, timeout_s=100))
+                await pass_time(room, clock, asking)
+
+                answer = await asking
+                assert answer.payload == {"delivery": 2}
+                assert answer.message.answer_to is not None
+                events = (await room.receipt(answer.message.answer_to)).events
+                assert [event.detail for event in events if event.event == "retried"] == [
+                    "RuntimeError: something that the handler waited for was cancelled"
+                ]
+            assert not serving.done()
+            serving.cancel()
+
+    run(main())
+
+
+async def cancel_itself() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
 
 
 def test_as_many_run_at_once_as_was_asked_for(url: str) -> None:

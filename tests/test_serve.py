@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
 import subprocess
@@ -97,6 +98,31 @@ def test_a_function_that_raises_is_tried_again_later(
     details = [e.detail for e in room.receipt(answer.message.answer_to).events if e.event == "retried"]
     assert details == ["ValueError: one", "ValueError: two"]
     assert [r.action for r in caplog.records if r.levelno == logging.WARNING] == ["handler_failed"] * 2  # type: ignore[attr-defined]
+
+
+def test_a_function_for_which_something_was_cancelled_is_tried_again_later(
+    room: Room, ada: Agent, serve: Callable[..., Any],
+    in_background: Callable[..., Any], pass_time: Callable[..., None],
+) -> None:  # fmt: skip
+    async def cancel_itself() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    def work(message: Received) -> dict[str, Any]:
+        if message.delivery_count == 1:
+            asyncio.run(cancel_itself())
+        return {"delivery": message.delivery_count}
+
+    serve({"*": work})
+    asked = in_background(lambda: ada.ask("bob", {}, timeout_s=100))
+    pass_time(asked)
+
+    answer = asked.result()
+    assert answer.payload == {"delivery": 2}
+    details = [e.detail for e in room.receipt(answer.message.answer_to).events if e.event == "retried"]
+    assert details == ["RuntimeError: something that the handler waited for was cancelled"]
 
 
 @pytest.mark.parametrize("answer", [["not", "a", "dict"], "", 0, {"x": float("nan")}])

@@ -18,7 +18,7 @@ from .desk import Desk, Steps
 from .errors import RoomClosed, RoomError
 from .inbox import Inbox
 from .received import Received
-from .serving import SETTLE_TRIES, LeaseKeeper, Run, check_handlers, find_handler, judge, log, report
+from .serving import SETTLE_TRIES, LeaseKeeper, Run, as_failure, check_handlers, find_handler, judge, log, report
 from .store import Want
 from .worker_thread import Course, WorkerThread
 
@@ -160,7 +160,7 @@ class Serving:
             else:
                 run.answer = await self._call_plain(partial(handler, run.message))
         except BaseException as error:  # noqa: BLE001  whatever it is, the message must not stay claimed
-            run.error = error
+            run.error = error if _is_cancelled() else as_failure(error)
 
     async def _call_plain(self, call: Callable[[], Any]) -> Any:
         """Run a plain function in a thread, to its end: it cannot be cancelled, so its message is not given away."""
@@ -189,6 +189,12 @@ class Serving:
         if claimed is None or not claimed.deliveries:
             return None
         return Received(self._desk, claimed.deliveries[0], self._want.lease_s)
+
+
+def _is_cancelled() -> bool:
+    """Whether the running task itself was cancelled, and not only what it waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _to_its_end(running: asyncio.Future[Any]) -> Any:

@@ -47,8 +47,24 @@ def call_handler(run: Run) -> Run:
         try:
             run.answer = run.handler(run.message)
         except BaseException as error:  # noqa: BLE001  whatever it is, the message must not stay claimed
-            run.error = error
+            run.error = as_failure(error)
     return run
+
+
+def as_failure(error: BaseException) -> BaseException:
+    """What a function raised. That something it waited for was cancelled is a failure like any other.
+
+    It would end the serving otherwise: see test_a_handler_for_which_something_was_cancelled_is_tried_again.
+    """
+    if isinstance(error, Exception):
+        return error
+    from asyncio import CancelledError  # slow to load, and whoever never raises such things does without
+
+    if not isinstance(error, CancelledError):
+        return error
+    failure = RuntimeError("something that the handler waited for was cancelled")
+    failure.__cause__ = error
+    return failure
 
 
 def judge(run: Run, handlers: Mapping[str, Handler]) -> Verdict:
