@@ -183,6 +183,24 @@ def test_errors_are_those_of_the_synchronous_room(url: str) -> None:
     run(main())
 
 
+def test_a_call_that_raises_stop_iteration_says_so_and_keeps_nobody_waiting(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            ada = await room.agent("ada")
+
+            def stop(*_: object) -> None:
+                next(iter(()))
+
+            room.hooks.on("after_send", stop)
+            calls: list[Awaitable[Any]] = [room.call(stop), ada.send("bob", {}), room.call(stop)]
+            ends = await asyncio.gather(*calls, return_exceptions=True)
+
+            assert [type(end.__cause__) for end in ends if isinstance(end, RuntimeError)] == [StopIteration] * 3
+            assert await states(room) == {"stored": 1}
+
+    run(main())
+
+
 def test_opening_says_what_is_wrong(tmp_path: Any) -> None:
     async def main() -> None:
         with pytest.raises(postroom.RoomNotFound):

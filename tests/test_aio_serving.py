@@ -98,6 +98,26 @@ def test_a_handler_for_which_something_was_cancelled_is_tried_again(url: str, cl
     run(main())
 
 
+def test_a_plain_handler_may_raise_whatever_it_likes(url: str, clock: ManualClock) -> None:
+    def work(message: postroom.Received) -> dict[str, Any]:
+        return {"delivery": message.delivery_count if message.delivery_count > 1 else next(iter(()))}
+
+    async def main() -> None:
+        async with aio.open(url, clock=clock) as room:
+            serving = asyncio.create_task(room.agent("bob").serve({"*": work}, concurrency=1))
+            asking = asyncio.create_task(room.agent("ada").ask("bob", {}, timeout_s=100))
+            await pass_time(room, clock, asking)
+
+            answer = await asking
+            assert answer.payload == {"delivery": 2}
+            assert answer.message.answer_to is not None
+            events = (await room.receipt(answer.message.answer_to)).events
+            assert [event.detail for event in events if event.event == "retried"] == ["StopIteration"]
+            serving.cancel()
+
+    run(main())
+
+
 async def cancel_itself() -> None:
     task = asyncio.current_task()
     assert task is not None

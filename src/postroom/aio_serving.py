@@ -18,7 +18,18 @@ from .desk import Desk, Steps
 from .errors import RoomClosed, RoomError
 from .inbox import Inbox
 from .received import Received
-from .serving import SETTLE_TRIES, LeaseKeeper, Run, as_failure, check_handlers, find_handler, judge, log, report
+from .serving import (
+    SETTLE_TRIES,
+    LeaseKeeper,
+    Run,
+    as_failure,
+    call_handler,
+    check_handlers,
+    find_handler,
+    judge,
+    log,
+    report,
+)
 from .store import Want
 from .worker_thread import Course, WorkerThread
 
@@ -158,17 +169,19 @@ class Serving:
             if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
                 run.answer = await handler(self._hand_over(run.message))
             else:
-                run.answer = await self._call_plain(partial(handler, run.message))
+                await self._call_plain(run)
         except BaseException as error:  # noqa: BLE001  whatever it is, the message must not stay claimed
             run.error = error if _is_cancelled() else as_failure(error)
 
-    async def _call_plain(self, call: Callable[[], Any]) -> Any:
+    async def _call_plain(self, run: Run) -> None:
         """Run a plain function in a thread, to its end: it cannot be cancelled, so its message is not given away."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="postroom serving")
-        running = self._worker.loop.run_in_executor(self._threads, call)
-        answer = await _to_its_end(running)
-        return await answer if inspect.isawaitable(answer) else answer
+        # what it raises is kept there: no future takes a StopIteration (test_a_plain_handler_may_raise_whatever_it_likes)
+        await _to_its_end(self._worker.loop.run_in_executor(self._threads, call_handler, run))
+        answer: Any = run.answer
+        if inspect.isawaitable(answer):
+            run.answer = await answer
 
     async def _settle(self, run: Run) -> Received | None:
         """Record what became of the message, in spite of a room that is busy for a while; the next one, if there is one."""

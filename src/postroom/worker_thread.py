@@ -256,7 +256,7 @@ class WorkerThread:
             if job.future.done():
                 self.post(job.undo)
             elif job.error is not None:
-                job.future.set_exception(job.error)
+                job.future.set_exception(_for_future(job.error))
             else:
                 job.future.set_result(job.result)
 
@@ -284,6 +284,15 @@ class WorkerThread:
     def _close_desk(self) -> None:
         if self.desk is not None:
             self.desk.close()
+
+
+def _for_future(error: BaseException) -> BaseException:
+    """What a future can hold: it refuses a StopIteration, and whoever waits would wait for ever."""
+    if not isinstance(error, StopIteration):
+        return error
+    told = RuntimeError("the call raised StopIteration")
+    told.__cause__ = error
+    return told
 
 
 def _look_at_error(begun: asyncio.Future[Any]) -> None:
