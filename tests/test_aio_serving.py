@@ -196,6 +196,41 @@ def test_a_plain_function_is_waited_for_when_serving_is_cancelled(url: str) -> N
     run(main())
 
 
+def test_a_handler_may_close_the_room(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as other, aio.open(url, clock=ManualClock()) as room:  # in which no lease ends
+
+            async def close(_: aio.Received) -> None:
+                await room.close()
+
+            serving = asyncio.create_task(room.agent("bob").serve({"*": close}))
+            id = await other.agent("ada").send("bob", {})
+            await asyncio.wait_for(serving, PATIENCE_S / 2)
+
+            assert (await other.receipt(id)).events[-1].detail == "the room was closed before it was settled"
+
+    run(main())
+
+
+def test_of_two_handlers_that_close_the_room_neither_waits_for_the_other(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as other, aio.open(url, clock=ManualClock()) as room:  # in which no lease ends
+            running = 0
+
+            async def close(_: aio.Received) -> None:
+                nonlocal running
+                running += 1
+                await until(lambda: running == 2)
+                await room.close()
+
+            await other.agent("ada").send_many([{"to": "bob", "payload": {}}] * 2)
+            await asyncio.wait_for(room.agent("bob").serve({"*": close}), PATIENCE_S / 2)
+
+            assert await states(other) == {"acked": 1, "stored": 1}
+
+    run(main())
+
+
 def test_a_lease_is_extended_while_a_handler_runs(url: str) -> None:
     async def main() -> None:
         clock = ManualClock()

@@ -384,14 +384,21 @@ class Room:
     # The end
 
     async def close(self) -> None:
-        """Let go of everything; see `postroom.Room.close`. Whoever waits gets RoomClosed. Safe to call twice."""
+        """Let go of everything; see `postroom.Room.close`. Whoever waits gets RoomClosed. Safe to call twice.
+
+        A function that `serve` runs may close the room. Where somebody else closes it already this returns at once: that
+        one waits for the function to finish.
+        """
+        closer = asyncio.current_task()
         if self._closing is None:
-            self._closing = self._worker.loop.create_task(self._close())
+            self._closing = self._worker.loop.create_task(self._close(closer))
+        elif any(serving.runs(closer) for serving in self._worker.servings):
+            return  # guarded by test_of_two_handlers_that_close_the_room_neither_waits_for_the_other
         await asyncio.shield(self._closing)
 
-    async def _close(self) -> None:
+    async def _close(self, closer: asyncio.Task[Any] | None) -> None:
         for serving in tuple(self._worker.servings):
-            await serving.finish()
+            await serving.finish(closer)
         self._worker.wake_all()
         try:
             await self._worker.run(self._sync.close, keep=True)

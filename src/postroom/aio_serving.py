@@ -98,10 +98,17 @@ class Serving:
         for task in self._tasks - self._busy:
             task.cancel()
 
-    async def finish(self) -> None:
-        """The room closes: take nothing more, and give running functions the length of a lease to finish."""
+    def runs(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether a function that runs here is run by this task."""
+        return task in self._busy
+
+    async def finish(self, closer: asyncio.Task[Any] | None) -> None:
+        """The room closes: take nothing more, and give running functions the length of a lease to finish.
+
+        The task that closes it may run one of them: it is not waited for, since it waits for this.
+        """
         self.leave()
-        others = self._tasks - {asyncio.current_task()}
+        others = self._tasks - {closer}
         if others:
             patience = asyncio.create_task(self._worker.waits.sleep(self._want.lease_s))
             everybody = asyncio.create_task(asyncio.wait(others))
