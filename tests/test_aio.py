@@ -475,6 +475,39 @@ def test_questions_share_commits_when_they_are_asked_and_when_their_answers_are_
     run(main())
 
 
+@pytest.mark.parametrize("event", ["before_claim", "after_claim"])
+def test_a_listener_that_raises_while_answers_are_taken_together_keeps_them_from_nobody(
+    url: str, clock: ManualClock, event: str
+) -> None:
+    async def main() -> None:
+        async with aio.open(url, clock=clock) as room, aio.open(url, clock=clock) as other:
+            ada, bob = await room.agent("ada"), await other.agent("bob")
+            asking = [asyncio.create_task(ada.ask("bob", {"n": n})) for n in range(3)]
+            await waiting(room, 3)
+            failed: list[tuple[str, ...]] = []
+
+            def fail(_: str, detail: Any) -> None:
+                if len(detail["want"].ids or ()) > 1:
+                    failed.append(detail["want"].ids)
+                    raise ValueError("a listener's own trouble")
+
+            room.hooks.on(event, fail)
+            go = threading.Event()
+            blocking = asyncio.create_task(room._worker.run(lambda: go.wait(PATIENCE_S)))
+            for _ in asking:
+                question = await bob.receive(timeout_s=5)
+                await question.reply(question.payload)
+            await until(lambda: not room._worker.waits.pauses)  # all of them were hinted
+            await asyncio.sleep(0)
+            go.set()
+
+            async with asyncio.timeout(PATIENCE_S / 2):
+                assert [answer.payload["n"] for answer in await asyncio.gather(*asking)] == [0, 1, 2]
+            assert (len(failed), len(failed[0]), await blocking) == (1, 3, True)
+
+    run(main())
+
+
 def test_of_questions_that_are_asked_together_a_bad_one_fails_alone(url: str) -> None:
     async def main() -> None:
         async with aio.open(url) as room:

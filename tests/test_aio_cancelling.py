@@ -73,6 +73,29 @@ def test_who_is_cancelled_when_the_message_is_there_but_not_yet_seen_leaves_no_c
     run(main())
 
 
+def test_a_listener_that_raises_does_not_end_the_rooms_thread(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            loop = asyncio.get_running_loop()
+            await room.agent("ada").send("bob", {})
+            bob = await room.agent("bob")
+
+            def fail(*_: object) -> None:
+                raise ValueError("a listener's own trouble")
+
+            receiving = loop.create_task(bob.receive())
+            room.hooks.on("after_claim", partial(cancel_meanwhile, receiving, loop))
+            room.hooks.on("before_settle", fail)
+            with pytest.raises(asyncio.CancelledError):
+                await receiving
+
+            async with asyncio.timeout(PATIENCE_S / 2):
+                assert await states(room) == {"claimed": 1}, "until its lease ends"
+            assert "could not be given back at once" in caplog.text
+
+    run(main())
+
+
 @pytest.mark.slow
 def test_a_thousand_cancelled_receivers_leave_nothing_claimed_and_lose_nothing(url: str) -> None:
     seed = random.randrange(2**32)

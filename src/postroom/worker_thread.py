@@ -62,9 +62,7 @@ class Job:
 
     def undo(self) -> None:
         """Nobody gets the result: what was claimed for it goes back. In the thread."""
-        message = self.result.value if isinstance(self.result, Over) else self.result
-        if isinstance(message, Received | HeldTask):
-            message.return_unseen()
+        _return_unseen(self.result)
 
 
 class Over:
@@ -74,6 +72,20 @@ class Over:
 
     def __init__(self, value: Any) -> None:
         self.value = value
+
+
+def _return_unseen(result: Any) -> None:
+    """Give back what was claimed and nobody saw. Never raises, whatever a listener does: it would end the thread.
+
+    See test_a_listener_that_raises_does_not_end_the_rooms_thread.
+    """
+    claimed = result.value if isinstance(result, Over) else result
+    if not isinstance(claimed, Received | HeldTask):
+        return
+    try:
+        claimed.return_unseen()
+    except BaseException:  # nobody waits for this; the end of the lease gives it back
+        log.warning("%r could not be given back at once", claimed, exc_info=True, extra={"action": "aio_undo"})
 
 
 class WorkerThread:
@@ -196,8 +208,11 @@ class WorkerThread:
         """Look at all questions that stand at the head of the queue together, before each makes its step."""
         assert self.desk is not None
         hinted = list(takewhile(lambda job: job.question is not None and job.draft is None, jobs))
-        if len(hinted) > 1:
-            take_answers(self.desk, [job.question for job in hinted if job.question is not None and not job.left])
+        try:
+            if len(hinted) > 1:
+                take_answers(self.desk, [job.question for job in hinted if job.question is not None and not job.left])
+        except BaseException:  # a listener's: each takes its answer alone, and is told what goes wrong there
+            log.warning("answers could not be taken together", exc_info=True, extra={"action": "aio_answers"})
         for job in hinted:
             job.question = None
 
