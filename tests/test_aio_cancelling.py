@@ -73,6 +73,34 @@ def test_who_is_cancelled_when_the_message_is_there_but_not_yet_seen_leaves_no_c
     run(main())
 
 
+def test_a_loop_that_is_cancelled_before_it_sees_its_message_returns_it(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url, max_deliveries=1) as room:
+            id = await room.agent("ada").send("bob", {})
+            bob = await room.agent("bob")
+            claiming, go = threading.Event(), threading.Event()
+
+            def hold(*_: object) -> None:
+                claiming.set()
+                assert go.wait(PATIENCE_S)
+
+            forget = room.hooks.on("after_claim", hold)
+            asking = asyncio.create_task(anext(bob.listen()))
+            await until(claiming.is_set)
+            asking.cancel()
+            go.set()
+            while not room._worker._done:  # the claim is over before the loop does anything about it
+                pass
+            forget()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+
+            assert await states(room) == {"stored": 1}
+            assert [event.event for event in (await room.receipt(id)).events] == ["stored", "claimed", "returned"]
+
+    run(main())
+
+
 def test_a_listener_that_raises_does_not_end_the_rooms_thread(url: str, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with aio.open(url) as room:

@@ -323,6 +323,7 @@ class Course(Generic[T]):
         self._worker = worker
         self._steps = steps
         self._pause: Pause | None = None
+        self._unseen: Pause | Over | T | None = None  # what they gave last, until whoever asked for it has it
 
     async def next(self) -> Over | T:
         """What the steps give next, or their end. When it raises (also when it is cancelled) they are closed."""
@@ -331,6 +332,7 @@ class Course(Generic[T]):
             while True:
                 found = await self._take(hinted)
                 if not isinstance(found, Pause):
+                    self._unseen = None
                     return found
                 self._pause = found
                 hinted = await self._worker.waits.pause(found)
@@ -353,14 +355,26 @@ class Course(Generic[T]):
         if pause is not None and hinted:
             assert isinstance(pause.waiter, Listening)
             hinted = pause.waiter.watched or pause.waiter.take()
+        found: Pause | Over | T
         try:
-            return cast("Pause | T", next(self._steps) if pause is None else self._steps.send(hinted))
+            found = cast("Pause | T", next(self._steps) if pause is None else self._steps.send(hinted))
         except StopIteration as end:
-            return Over(end.value)
+            found = Over(end.value)
+        self._unseen = found
+        return found
 
     def close(self) -> None:
         """End the steps where they stand: what they hold is given back. In the thread, and not at once."""
-        self._worker.post(self._steps.close)
+        self._worker.post(self._close_steps)
+
+    def _close_steps(self) -> None:
+        """In the thread. What nobody saw is returned before the steps give it back as something that failed.
+
+        See test_a_loop_that_is_cancelled_before_it_sees_its_message_returns_it.
+        """
+        unseen, self._unseen = self._unseen, None
+        _return_unseen(unseen)
+        self._steps.close()
 
     async def finish(self) -> T:
         """Take the steps to their end."""
