@@ -151,6 +151,57 @@ def test_a_loop_that_ends_in_the_middle_gives_its_message_back(url: str) -> None
     run(main())
 
 
+@pytest.mark.parametrize("boards", [True, False])
+def test_a_stream_that_is_closed_ends_the_loop_of_another_task(
+    url: str, clock: ManualClock, boards: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with aio.open(url, clock=clock) as room:
+            if not boards:
+                monkeypatch.setattr(room._sync.store, "switchboard", lambda: None)
+            await room.agent("bob")
+            for name, waits in (("bob", True), ("bob", False), ("carl, who is not registered yet", False)):
+                stream = room.agent(name).listen()
+                looping = asyncio.create_task(anext(stream, "the end"))
+                await asyncio.sleep(0)
+                if waits:
+                    await waiting(room)
+                await stream.aclose()
+
+                assert await asyncio.wait_for(looping, PATIENCE_S / 2) == "the end"
+                assert room._worker.waits.pauses == {}
+                assert await anext(stream, "the end") == "the end"
+
+    run(main())
+
+
+def test_what_comes_for_a_stream_while_it_is_closed_goes_back_unseen(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url, max_deliveries=1) as room:
+            id = await room.agent("ada").send("bob", {})
+            bob = await room.agent("bob")
+            claiming, go = threading.Event(), threading.Event()
+
+            def hold(*_: object) -> None:
+                claiming.set()
+                assert go.wait(PATIENCE_S)
+
+            forget = room.hooks.on("after_claim", hold)
+            stream = bob.listen()
+            looping = asyncio.create_task(anext(stream, "the end"))
+            await until(claiming.is_set)
+            closing = asyncio.create_task(stream.aclose())
+            await asyncio.sleep(0)
+            go.set()
+            await closing
+            forget()
+
+            assert await looping == "the end"
+            assert [event.event for event in (await room.receipt(id)).events] == ["stored", "claimed", "returned"]
+
+    run(main())
+
+
 def test_watching_begins_with_the_call(url: str) -> None:
     async def main() -> None:
         async with aio.open(url) as room:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
@@ -63,42 +64,56 @@ class Stream(Generic[T]):
         self._begin = begin
         self._show = show
         self._course: Course[Any] | None = None
-        self._busy = False
+        self._idle = asyncio.Event()  # nobody waits for the next item
+        self._idle.set()
         self._over = False
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> T:
-        if self._busy:
+        if not self._idle.is_set():
             raise RuntimeError("two tasks ask the same stream for its next item; give each a stream of its own")
         if self._over:
             raise StopAsyncIteration
-        self._busy = True
+        self._idle.clear()
         try:
-            if self._course is None:
-                self._course = await self._begin()
-            item = await self._course.next()
+            item = await self._next()
         except BaseException:
             self._over = True
             raise
         finally:
-            self._busy = False
+            self._idle.set()
         if isinstance(item, Over):
             self._over = True
             raise StopAsyncIteration
         return self._show(item)
 
+    async def _next(self) -> Any:
+        if self._course is None:
+            self._course = await self._begin()
+            if self._over:  # it was closed meanwhile
+                self._course.end()
+        return await self._course.next()
+
     async def aclose(self) -> None:
-        """End it. What it gave last and was not settled is given back when this returns. Safe to call twice."""
+        """End it. What it gave last and was not settled is given back when this returns. Safe to call twice.
+
+        Where another task waits for the next item, its loop ends.
+        """
         self._end()
+        await self._idle.wait()
         if not self._worker.closing:
             await self._worker.run(_nothing, keep=True)  # behind the end in the thread's queue
 
     def _end(self) -> None:
         self._over = True
-        if self._course is not None:
+        if self._course is None:
+            return
+        if self._idle.is_set():
             self._course.close()
+        else:
+            self._course.end()
 
     async def __aenter__(self) -> Self:
         return self

@@ -324,6 +324,7 @@ class Course(Generic[T]):
         self._steps = steps
         self._pause: Pause | None = None
         self._unseen: Pause | Over | T | None = None  # what they gave last, until whoever asked for it has it
+        self._unwanted = False
 
     async def next(self) -> Over | T:
         """What the steps give next, or their end. When it raises (also when it is cancelled) they are closed."""
@@ -331,6 +332,9 @@ class Course(Generic[T]):
         try:
             while True:
                 found = await self._take(hinted)
+                if self._unwanted:
+                    self.close()
+                    return Over(None)
                 if not isinstance(found, Pause):
                     self._unseen = None
                     return found
@@ -340,8 +344,22 @@ class Course(Generic[T]):
             self.close()
             raise
 
+    def end(self) -> None:
+        """Nobody wants more of it: who waits in `next` gets the end, and closes the steps. In the loop.
+
+        They are not closed here: while somebody pauses, the loop watches a descriptor of theirs. See
+        test_a_stream_that_is_closed_ends_the_loop_of_another_task.
+        """
+        self._unwanted = True
+        pause = self._pause  # the thread takes it away when it takes a step
+        if pause is not None:
+            assert isinstance(pause.waiter, Listening)
+            pause.waiter.ring()
+
     async def _take(self, hinted: bool) -> Pause | Over | T:
         """The next step, together with those of others where that saves commits."""
+        if self._unwanted:
+            return Over(None)
         step = partial(self._step, hinted)
         if isinstance(self._steps, Question) and self._pause is None:
             return await self._worker.ask(self._steps, step)
