@@ -605,6 +605,26 @@ def test_of_sends_that_are_stored_together_a_bad_one_fails_alone(url: str, monke
     run(main())
 
 
+def test_what_a_listener_raised_reaches_the_sender_of_that_message_though_others_sent_the_same(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            ada, told = await room.agent("ada"), 0
+
+            def fail_on_the_third(*_: object) -> None:
+                nonlocal told
+                told += 1
+                if told == 3:
+                    raise ValueError("a listener's own trouble")
+
+            room.hooks.on("after_send", fail_on_the_third)
+            ends = await asyncio.gather(*(ada.send("bob", {"same": 1}) for _ in range(4)), return_exceptions=True)
+
+            assert [type(end) for end in ends] == [str, str, ValueError, str]
+            assert await states(room) == {"stored": 4}
+
+    run(main())
+
+
 def test_a_busy_room_fails_all_sends_of_a_step_and_stores_none(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with aio.open(url) as room:

@@ -202,11 +202,11 @@ class Desk:
             if len(drafts) == 1:
                 return [error]
             return [end for draft in drafts for end in self._put_together([draft])]
-        for draft, end in zip(drafts, ends, strict=True):
+        for place, draft in enumerate(drafts):  # not found again by its value: others may have sent the same
             try:
-                self.hooks.tell("after_send", drafts=[draft], ids=[end])
+                self.hooks.tell("after_send", drafts=[draft], ids=[ends[place]])
             except BaseException as error:  # noqa: BLE001  what a listener raised reaches that sender, as with `put`
-                ends[drafts.index(draft)] = error
+                ends[place] = error
         return ends
 
     def _admit(self, drafts: Sequence[Draft], *, limited: bool = True) -> None:
