@@ -271,10 +271,39 @@ def test_opening_says_what_is_wrong(tmp_path: Any) -> None:
 def test_a_room_belongs_to_its_loop() -> None:
     async def main() -> None:
         async with aio.open("memory:") as room:
-            with pytest.raises(postroom.RoomError, match="another event loop"):
-                await asyncio.to_thread(asyncio.run, room.stats())
+            go = threading.Event()
+            room.post(lambda _: go.wait(PATIENCE_S))
+            new = room.agent("new")  # its registration is under way
+
+            async def make_an_agent() -> aio.Agent:
+                return await room.agent("from another loop")
+
+            async def watch() -> Any:
+                return await anext(room.watch())
+
+            for call in (room.stats, room.close, new.poll, make_an_agent, watch):
+                with pytest.raises(postroom.RoomError, match="another event loop"):
+                    await asyncio.to_thread(asyncio.run, call())
+
+            go.set()
+            assert "from another loop" not in {agent.name for agent in await room.agents()}
 
     run(main())
+
+
+def test_an_agent_may_be_named_while_the_loop_does_not_run() -> None:
+    loop = asyncio.new_event_loop()
+    try:
+        room = loop.run_until_complete(aio.open("memory:")._open())
+        agent = room.agent("ada")
+
+        async def main() -> None:
+            await agent.send("ada", {})
+            await room.close()
+
+        loop.run_until_complete(main())
+    finally:
+        loop.close()
 
 
 # Waiting

@@ -155,6 +155,7 @@ class Agent:
         """Return when the agent is registered; raise why it cannot be (and try again the next time)."""
         if self._registering is None:
             return
+        self._worker.check_loop()
         try:
             await asyncio.shield(self._registering)
         except PostroomError:
@@ -389,6 +390,7 @@ class Room:
         A function that `serve` runs may close the room. Where somebody else closes it already this returns at once: that
         one waits for the function to finish.
         """
+        self._worker.check_loop()
         closer = asyncio.current_task()
         if self._closing is None:
             self._closing = self._worker.loop.create_task(self._close(closer))

@@ -131,6 +131,7 @@ class WorkerThread:
 
     def begin(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Make a call in the thread, before everything that is asked for after this. Its end may be waited for, or not."""
+        self.check_loop()
         if self.closing:
             raise RoomClosed("this room is closed")
         job = Job(call, self.loop.create_future())
@@ -139,9 +140,14 @@ class WorkerThread:
         job.future.add_done_callback(_look_at_error)
         return job.future
 
+    def check_loop(self) -> None:
+        """Raise RoomError in a loop that is not the room's. Where no loop runs, the room's own may be about to."""
+        with suppress(RuntimeError):  # no loop runs
+            if asyncio.get_running_loop() is not self.loop:
+                raise RoomError("this room was opened in another event loop; open one in each loop that needs it")
+
     async def _finish(self, job: Job) -> Any:
-        if asyncio.get_running_loop() is not self.loop:
-            raise RoomError("this room was opened in another event loop; open one in each loop that needs it")
+        self.check_loop()
         if self._stopped or (self.closing and not job.keep):
             raise RoomClosed("this room is closed")
         self._submit(job)
