@@ -114,11 +114,31 @@ async def queue_in_codex(room: aio.Room, name: str, messages: list[Message]) -> 
     program = os.environ.get("POSTROOM_CODEX") or shutil.which("codex")
     if program is None:
         return
-    told = await room.call(lambda room: doorway.tell(room.desk, name, messages, None))
-    session = (await room.call(lambda room: doorway.look(room.desk, name)) or {}).get("session")
-    if not told or session is None:
-        return
-    text = doorway.pointer(name, told, READ_WITH)
+    told: list[Message] = []
+    queued = False
+
+    def tell(inside: Room) -> None:
+        told.extend(doorway.tell(inside.desk, name, messages, None))
+
+    def untell(inside: Room) -> None:  # in the room's thread, like `tell`: what that told is known there first
+        if told:
+            doorway.untell(inside.desk, name, told)
+
+    try:
+        await room.call(tell)
+        session = (await room.call(lambda room: doorway.look(room.desk, name)) or {}).get("session")
+        if told and session is not None:
+            queued = await _queue(program, session, doorway.pointer(name, told, READ_WITH))
+    finally:
+        if not queued:  # it was not told after all, also when this is cancelled: the next hook will
+            with suppress(PostroomError):
+                await room.call(untell)
+    if queued:
+        await room.call(lambda room: doorway.note(room.desk, name, told, "codex queue"))
+
+
+async def _queue(program: str, session: str, text: str) -> bool:
+    """Whether Codex has taken it. However this ends, the process has ended."""
     process = await asyncio.create_subprocess_exec(
         *(program, "queue", "--thread", session, "--message", text),
         stdin=asyncio.subprocess.DEVNULL,
@@ -126,14 +146,13 @@ async def queue_in_codex(room: aio.Room, name: str, messages: list[Message]) -> 
         stderr=asyncio.subprocess.DEVNULL,
     )
     try:
-        status = await asyncio.wait_for(process.wait(), CODEX_S)
-    except TimeoutError:
-        process.kill()
-        status = await process.wait()
-    if status == 0:
-        await room.call(lambda room: doorway.note(room.desk, name, told, "codex queue"))
-    else:  # it was not told after all: the next hook will
-        await room.call(lambda room: doorway.untell(room.desk, name, told))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), CODEX_S)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return process.returncode == 0
 
 
 RINGS: Final[dict[str, Ring]] = {"claude-code": touch_signal, "codex": queue_in_codex, "opencode": touch_signal}

@@ -123,3 +123,84 @@ def test_the_signal_of_claude_code_is_a_file_that_changes(tmp_path: Path) -> Non
             assert path.parent.stat().st_mode & 0o777 == 0o700
 
     run(main())
+
+
+CODEX = doorway.Visitor("codex", "codex", "s1", None, attended=True)
+
+
+async def mail_for_codex(room: aio.Room) -> list[Message]:
+    await room.call(lambda inner: doorway.bind(inner.desk, CODEX))
+    await room.agent("ada").send("codex", {"text": "x"})
+    return await news_for_codex(room)
+
+
+async def news_for_codex(room: aio.Room) -> list[Message]:
+    return await room.call(lambda inner: doorway.news(inner.desk, "codex"))
+
+
+def program(path: Path, monkeypatch: pytest.MonkeyPatch, does: str) -> None:
+    path.write_text(f"#!/bin/sh\n{does}\n", encoding="ascii")
+    path.chmod(0o755)
+    monkeypatch.setenv("POSTROOM_CODEX", str(path))
+
+
+def test_what_codex_has_taken_is_told_and_what_it_has_not_taken_is_not(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            mail = await mail_for_codex(room)
+            program(tmp_path / "codex", monkeypatch, "exit 3")
+            await ringer.queue_in_codex(room, "codex", mail)
+            assert await news_for_codex(room) == mail
+
+            program(tmp_path / "codex", monkeypatch, "exit 0")
+            await ringer.queue_in_codex(room, "codex", mail)
+            assert await news_for_codex(room) == []
+            assert (await room.receipt(mail[0].id)).events[-1].event == "notified"
+
+    run(main())
+
+
+def test_mail_of_which_codex_could_not_be_told_because_it_cannot_be_started_is_news_as_before(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROOM_CODEX", str(tmp_path / "no such program"))
+
+    async def main() -> None:
+        async with aio.open(url) as room:
+            mail = await mail_for_codex(room)
+            with pytest.raises(FileNotFoundError):
+                await ringer.queue_in_codex(room, "codex", mail)
+            assert await news_for_codex(room) == mail
+
+    run(main())
+
+
+@pytest.mark.parametrize("at", ["telling", "waiting"])
+def test_a_ring_of_codex_that_is_cancelled_has_told_nothing_and_leaves_no_process(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    started = tmp_path / "started"
+    program(
+        tmp_path / "codex", monkeypatch, f"echo $$ > '{started}.new'; mv '{started}.new' '{started}'; exec sleep 600"
+    )
+
+    async def main() -> None:
+        async with aio.open(url) as room:
+            mail = await mail_for_codex(room)
+            ringing = asyncio.create_task(ringer.queue_in_codex(room, "codex", mail))
+            if at == "waiting":
+                await settle(started.exists)
+            else:
+                await asyncio.sleep(0)
+            ringing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await ringing
+
+            assert await news_for_codex(room) == mail
+            if at == "waiting":
+                with pytest.raises(ProcessLookupError):
+                    os.kill(int(started.read_text("ascii")), 0)
+
+    run(main())
