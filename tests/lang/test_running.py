@@ -12,7 +12,7 @@ import pytest
 
 from postroom.platform import process_started
 
-from .programs import PATIENCE_S, SAMPLES, command, environment, postroom, write
+from .programs import PATIENCE_S, SAMPLES, Ran, command, environment, postroom, write
 
 pytestmark = pytest.mark.slow
 
@@ -445,6 +445,46 @@ def test_a_command_that_takes_too_long_is_ended_with_all_it_started(tmp_path: Pa
     assert "was ended after 0.5 s" in ran.err
     assert "program.pw:3:" in ran.err
     assert [pid for pid in pids_in(tmp_path) if not is_gone(pid)] == []
+
+
+def run_noisy(folder: Path, body: str, *words: str) -> Ran:
+    """Run a program that complains without end to somebody who reads slowly. What was read is not kept."""
+    from postroom.clock import SYSTEM
+
+    program = write(folder, f"worker main() {{\n    {body}\n}}\n")
+    until_ns = SYSTEM.steady_ns() + round(PATIENCE_S * 1e9)
+    with open(folder / "said", "w+b") as said:
+        process = subprocess.Popen(
+            command("run", str(program), *words),
+            cwd=folder,
+            env=environment(TMPDIR=str(folder)),
+            stdout=said,
+            stderr=subprocess.PIPE,
+        )
+    assert process.stderr is not None
+    try:
+        while os.read(process.stderr.fileno(), 4096):
+            assert SYSTEM.steady_ns() < until_ns, "the program does not end"
+            SYSTEM.sleep(0.01)
+        return Ran(process.wait(PATIENCE_S), (folder / "said").read_text(), "")
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+@pytest.mark.parametrize("body", ["$ yes >&2", "$ yes | cat >&2"])
+def test_a_command_that_never_stops_writing_is_ended_in_time(body: str, tmp_path: Path) -> None:
+    ran = run_noisy(tmp_path, body, "--command-timeout", "0.1", "--json")
+
+    error = json.loads(ran.out)["error"]
+    assert (ran.code, error["type"], error["line"]) == (1, "CommandTimeout", 2)
+
+
+def test_nobody_waits_for_what_a_command_left_writing_in_the_background(tmp_path: Path) -> None:
+    ran = run_noisy(tmp_path, "$ sh -c 'yes >&2 & sleep 0.1'\n    print(\"after\")")
+
+    assert (ran.code, ran.out) == (0, "after\n")
 
 
 def test_what_a_program_leaves_in_the_background_ends_with_it(tmp_path: Path) -> None:

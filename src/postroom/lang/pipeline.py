@@ -3,7 +3,7 @@
 Everything that a command starts carries a mark in its environment, so that it can be found and ended: when the time is
 up, when we are interrupted, and when the program is over. The commands of a worker belong to its process group, which
 dies with it; for a program that runs in the caller's own process a fork server watches, and ends what carries the
-program's mark when the program was killed (tests/lang/test_shell_processes.py).
+program's mark when the program was killed (tests/lang/test_running.py).
 """
 
 from __future__ import annotations
@@ -162,10 +162,10 @@ class _Running:
             left_s = None if until_ns is None else (until_ns - SYSTEM.steady_ns()) / 1e9
             if left_s is not None and left_s <= 0:
                 self.end()
-                self._pump({self._errors_end, self._output_end})
+                self._drain(self._errors_end, self._output_end)
                 return self._outcome(timed_out=timeout_s or 0.0)
             self._pump(set(SYSTEM.wait_readable(self._waits_for(), left_s)))
-        self._pump({self._errors_end})  # what was written before the end is here now, and nobody waits for more
+        self._drain(self._errors_end)
         for child in self._children:
             child.wait()
         return self._outcome()
@@ -183,16 +183,38 @@ class _Running:
         return sorted(fd for fd in ends if fd in self._open)
 
     def _pump(self, ready: set[int]) -> None:
+        """See to who ended, and take one piece from each pipe that has something.
+
+        One, and not all there is: who writes as fast as we pass it on would keep us here for ever, and nobody would look at
+        the time (tests/lang/test_running.py, a command that never stops writing).
+        """
         for fd in ready & set(self._descriptors):
             self._descriptors.pop(fd).wait()
             self._close(fd)
-        for fd, take in ((self._errors_end, self._show), (self._output_end, self._said.extend)):
-            while fd in ready and fd in self._open and _readable(fd):
-                raw = os.read(fd, _CHUNK)
-                if raw:
-                    take(raw)
-                else:
-                    self._close(fd)
+        for fd in (self._errors_end, self._output_end):
+            if fd in ready:
+                self._take(fd)
+
+    def _take(self, fd: int) -> int:
+        """Pass on a piece of what was written; how many bytes it had."""
+        raw = os.read(fd, _CHUNK)
+        if not raw:
+            self._close(fd)
+        elif fd == self._errors_end:
+            self._show(raw)
+        else:
+            self._said += raw
+        return len(raw)
+
+    def _drain(self, *fds: int) -> None:
+        """Take what was written before the end: it is in the pipes now.
+
+        What comes later is from somebody in the background, who may never stop (tests/lang/test_running.py).
+        """
+        for fd in fds:
+            left = _bytes_in(fd) if fd in self._open else 0
+            while left > 0:
+                left -= self._take(fd)
 
     def _show(self, raw: bytes) -> None:
         self._complained += raw
@@ -254,8 +276,14 @@ class _Running:
         return fd
 
 
-def _readable(fd: int) -> bool:
-    return bool(SYSTEM.wait_readable([fd], 0))
+def _bytes_in(fd: int) -> int:
+    """How much was written to a pipe and not read yet."""
+    import fcntl
+    import termios
+
+    told = bytearray(4)
+    fcntl.ioctl(fd, termios.FIONREAD, told)
+    return int.from_bytes(told, sys.byteorder)
 
 
 def _raw(text: str) -> bytes:
