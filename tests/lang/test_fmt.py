@@ -77,12 +77,19 @@ def test_comments_stay_where_they_are() -> None:
     )
 
 
+def test_a_field_may_be_called_import() -> None:
+    assert made("worker w() { var o={ import:a+b,c : o.import+1 } }\n") == (
+        "worker w() { var o = { import: a + b, c: o.import + 1 } }\n"
+    )
+
+
 @pytest.mark.parametrize(
     "text",
     [
         'worker w() {\n  var s = "two\n   lines ${ a  +  b }"\n}\n',
         "worker w() {\n  $ echo 'a   b'   \"c   d\" \\\n  more\n}\n",
         "worker w() {\n  $ a |\n b &&\n c\n}\n",
+        "worker w() {\n  $ a||b&&\n c | d || e\n}\n",
         "worker w() {\n  think {\n      a\n        b  \n\n      do {\n   $ make\n }\n      c ${x}\n  }\n}\n",
         "worker w() { think { ${x} } }\n",
         "worker w() { think {${x}} }\n",

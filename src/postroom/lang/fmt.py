@@ -146,7 +146,8 @@ class _Formatter:
             return i + 1
         else:
             self._put(self._spelling(i, kind), space=self._spaced(kind, i))
-            self.importing = (self.importing or kind == "import") and kind != ";"
+            begins = kind == "import" and not self.open  # inside of something it is the name of a field
+            self.importing = (self.importing or begins) and kind != ";"
         self._after(kind)
         return i + 1
 
