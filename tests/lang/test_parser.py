@@ -362,14 +362,13 @@ def test_every_redirection() -> None:
     ]
 
 
-def test_pipes_bind_tighter_than_and_and_and_tighter_than_or() -> None:
-    chain = command_of("a | b && c || d")
+def test_pipes_bind_tighter_than_and_and_or_which_are_equal() -> None:
+    chain = command_of("a || b | c && d || e")
 
     assert isinstance(chain, n.ShellChain)
-    assert chain.op == "||"
-    both = chain.parts[0]
-    assert isinstance(both, n.ShellChain)
-    assert isinstance(both.parts[0], n.ShellPipeline)
+    assert [part.span.text for part in chain.parts] == ["a", "b | c", "d", "e"]
+    assert isinstance(chain.parts[1], n.ShellPipeline)
+    assert chain.ops == ["||", "&&", "||"]
 
 
 def test_a_command_goes_on_after_an_operator_or_a_backslash() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +243,9 @@ def test_text_that_no_command_can_get_is_refused(program: Make) -> None:
         ("return $(echo one && echo two)", "one\ntwo"),
         ("return $(false && echo two || echo three)", "three"),
         ("return $(true || echo never)", ""),
+        ("return $(true || echo never && echo two)", "two"),
+        ("return $(echo one || echo never && echo two | tr a-z A-Z)", "one\nTWO"),
+        ("if !($ false && echo never || false && echo never) { return $? }", 1),
         ("return [($ true), ($ false), ($ grep -q x /dev/null)]", [True, False, False]),
         ("if !($ test -d /nowhere) { return $? }", 1),
         ("if ($ sh -c 'exit 7') { }\nreturn $?", 7),
@@ -265,6 +270,20 @@ def test_text_that_no_command_can_get_is_refused(program: Make) -> None:
 )
 def test_commands_and_files_do_what_is_written_down(body: str, expected: Any, program: Make) -> None:
     assert program(body)() == expected
+
+
+@pytest.mark.parametrize("first", ["&&", "||"])
+@pytest.mark.parametrize("second", ["&&", "||"])
+def test_commands_in_a_chain_run_as_a_shell_runs_them(first: str, second: str, program: Make) -> None:
+    main = program(f'return [($ sh -c ${{a}} {first} sh -c ${{b}} {second} sh -c ${{c}}), read("ran")]', "a, b, c")
+    for codes in product("01", repeat=3):
+        one, two, three = (f"echo {name} >> ran; exit {code}" for name, code in zip("abc", codes, strict=True))
+        Path("ran").unlink(missing_ok=True)
+        code = subprocess.run(["sh", "-c", f"({one}) {first} ({two}) {second} ({three})"], check=False).returncode
+        expected = [code == 0, Path("ran").read_text()]
+        Path("ran").unlink()
+
+        assert main(one, two, three) == expected, codes
 
 
 @pytest.mark.parametrize(

@@ -39,14 +39,13 @@ class Pipeline(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """Commands that are run one after the other, depending on how the one before ended: `&&`, `||`.
+    """Commands that are run one after the other, each depending on how the last one that ran ended: `&&`, `||`.
 
     All but the first are made only when it is their turn.
     """
 
-    op: str
-    first: Runnable
-    others: tuple[Callable[[], Runnable], ...]
+    first: Command | Pipeline
+    others: tuple[tuple[str, Callable[[], Command | Pipeline]], ...]
 
 
 Runnable = Command | Pipeline | Chain

@@ -20,8 +20,7 @@ class ShellCompiler(ExpressionCompiler):
     def shell(self, node: n.ShellNode) -> ast.expr:
         if isinstance(node, n.ShellChain):
             first, *others = node.parts
-            name = "both" if node.op == "&&" else "either"
-            made = call(name, self.shell(first), *[self._later_shell(other) for other in others])
+            made = call("chain", self.shell(first), *map(self._link, node.ops, others))
         elif isinstance(node, n.ShellPipeline):
             made = call("pipeline", *[self.shell(command) for command in node.commands])
         else:
@@ -29,8 +28,9 @@ class ShellCompiler(ExpressionCompiler):
         placed: ast.expr = at(node, made)
         return placed
 
-    def _later_shell(self, node: n.ShellNode) -> ast.expr:
-        return self.later(node, lambda: self.shell(node))
+    def _link(self, op: str, node: n.ShellNode) -> ast.expr:
+        """What stands between two commands of a chain, and the second of them, which is made only when it is its turn."""
+        return ast.Tuple(elts=[constant(op), self.later(node, lambda: self.shell(node))], ctx=ast.Load())
 
     def _command(self, node: n.ShellCommand) -> ast.expr:
         named: dict[str, ast.expr] = {}

@@ -577,10 +577,10 @@ class ShellPipeline(Node):
 
 @dataclass(slots=True, eq=False)
 class ShellChain(Node):
-    """`a && b` or `a || b` (`op`), two or more; `&&` binds tighter than `||`."""
+    """`a && b || c`: two or more, taken from the left, as in every shell. `ops` has what stands before each but the first."""
 
-    op: str
-    parts: list[ShellNode]
+    parts: list[ShellCommand | ShellPipeline]
+    ops: list[str]
 
 
 # ---------------------------------------------------------------- what may stand where

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Final
 
 from . import nodes as n
@@ -12,6 +11,7 @@ from .source import Span
 
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 _WORD_KINDS: Final = frozenset(["word", "lit", '"', "$name", "${", "$@{", "$(", "$?"])
+_CHAINED: Final = frozenset(["&&", "||"])
 _REDIRECT: Final = re.compile(r"(\d*)(&>>|&>|>>|>&|>\||>|<<<|<<|<&|<)(\d*)")
 
 
@@ -39,20 +39,17 @@ class ShellParser(TypeParser):
         return command
 
     def shell(self) -> n.ShellNode:
-        """`a || b`, the loosest."""
-        return self._chain("||", self._shell_and)
-
-    def _shell_and(self) -> n.ShellNode:
-        return self._chain("&&", self._pipeline)
-
-    def _chain(self, op: str, part: Callable[[], n.ShellNode]) -> n.ShellNode:
+        """`a && b || c`: neither binds tighter than the other, as in every shell."""
         start = self.starts[self.i]
-        parts = [part()]
-        while self.accept(op):
-            parts.append(part())
-        return parts[0] if len(parts) == 1 else n.ShellChain(self.span(start), op, parts)
+        parts = [self._pipeline()]
+        ops: list[str] = []
+        while (op := self.kinds[self.i]) in _CHAINED:
+            self.i += 1
+            ops.append(op)
+            parts.append(self._pipeline())
+        return n.ShellChain(self.span(start), parts, ops) if ops else parts[0]
 
-    def _pipeline(self) -> n.ShellNode:
+    def _pipeline(self) -> n.ShellCommand | n.ShellPipeline:
         start = self.starts[self.i]
         commands = [self._command()]
         while self.accept("|"):

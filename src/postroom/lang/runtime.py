@@ -63,7 +63,7 @@ __all__ = [  # noqa: RUF022  grouped for readers; those of _LATER are here too, 
 #: What is loaded when it is first used: a program without commands or prompts does not pay for them.
 _LATER: Final = {
     **dict.fromkeys(
-        ("both", "capture", "command", "either", "last_code", "lines", "pipeline", "redirect", "run", "test"), "shell"
+        ("capture", "chain", "command", "last_code", "lines", "pipeline", "redirect", "run", "test"), "shell"
     ),
     **dict.fromkeys(("think", "ask"), "prompts"),
 }

@@ -57,14 +57,9 @@ def pipeline(*commands: Command) -> Pipeline:
     return Pipeline(commands)
 
 
-def both(first: Runnable, *others: Callable[[], Runnable]) -> Chain:
-    """`a && b`."""
-    return Chain("&&", first, others)
-
-
-def either(first: Runnable, *others: Callable[[], Runnable]) -> Chain:
-    """`a || b`."""
-    return Chain("||", first, others)
+def chain(first: Command | Pipeline, *others: tuple[str, Callable[[], Command | Pipeline]]) -> Chain:
+    """`a && b || c`."""
+    return Chain(first, others)
 
 
 def redirect(op: str, fd: int, target: str | None = None, to_fd: int | None = None) -> Redirect:
@@ -110,9 +105,11 @@ def last_code() -> int:
 def _run(what: Runnable, given: object, *, capture: bool) -> Outcome:
     if isinstance(what, Chain):
         outcome = _run(what.first, given, capture=capture)
-        for other in what.others:
-            if outcome.timed_out or (outcome.code == 0) != (what.op == "&&"):
+        for op, other in what.others:
+            if outcome.timed_out:
                 break
+            if (outcome.code == 0) != (op == "&&"):
+                continue  # left out; the next one looks at the same code
             before = outcome.output
             outcome = _run(other(), None, capture=capture)
             outcome = outcome._replace(output=before + outcome.output)
