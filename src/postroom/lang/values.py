@@ -11,7 +11,8 @@ The rules, which tests/lang/test_values.py holds:
 - `+` adds numbers, joins lists, and joins text when one side is a string: the other side is written as text.
 - `- * / %` are for numbers. A division of whole numbers that comes out even gives a whole number (6 / 3 is 2), else a
   fraction (7 / 2 is 3.5). Dividing by zero is an error. The remainder has the sign of what is divided (-7 % 3 is -1).
-- Whole numbers are exact at any size; a result that is too large for a fraction is an error, never infinity.
+- Whole numbers are exact and have at most 4,300 digits, as in messages; a result that is larger, or too large for a
+  fraction, is an error, never infinity. So is such a number in JSON.
 - `< > <= >=` compare two numbers, or two strings by their characters' numbers.
 - `a...b` are the whole numbers from a to b, both included; none when b is smaller.
 - As text: null, true, false and numbers as in JSON (2.0 is "2"), a list as its items joined with ", ", an object as JSON.
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -32,6 +34,13 @@ from .value_kinds import kind_of, shown
 MAX_LIST: Final = 10_000_000
 #: Fractions are exact up to here; beyond, a whole number is shown as the fraction that it is.
 _EXACT: Final = 2**53
+#: Python writes and reads no more of a whole number, and messages take none that is larger.
+MAX_DIGITS: Final = 4300
+_LARGEST: Final = 10**MAX_DIGITS - 1
+#: Of a value or a line that may be long, so much stands in an error's sentence.
+_SHOWN: Final = 60
+#: A string or a number in a text of JSON.
+_JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*', re.DOTALL)
 
 Number = int | float
 
@@ -98,19 +107,39 @@ def parsed(source: object) -> Any:
     if not isinstance(source, str):
         raise WrongValue(f"json() reads a string, and this is {shown(source)}")
     try:
-        return json.loads(source, parse_constant=_no_constant)
+        return json.loads(source, parse_constant=_no_constant, parse_float=_fraction)
     except RecursionError:
         raise WrongValue("this JSON is nested too deeply") from None
     except json.JSONDecodeError as error:
-        line = source.splitlines()[error.lineno - 1] if source.strip() else ""
-        raise WrongValue(
-            f"this is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
-            + (f": {line.strip()[:60]}" if line.strip() else " (it is empty)")
-        ) from None
+        raise WrongValue(f"this is not JSON: {error.msg} {_place_in(source, error.pos)}") from None
+    except ValueError:  # of a number; where it stands is not told
+        at = next(found.start() for found in _JSON_TOKEN.finditer(source) if _is_too_large(found[0]))
+        raise WrongValue(f"a number in this JSON is too large {_place_in(source, at)}") from None
+
+
+def _place_in(source: str, at: int) -> str:
+    """Where something stands in a text of several lines, and what that line says."""
+    before, line = source.count("\n", 0, at), source.rfind("\n", 0, at) + 1
+    said = source[line:].partition("\n")[0].strip()[:_SHOWN] or ("the text ends there" if source.strip() else "")
+    return f"at line {before + 1}, column {at - line + 1}" + (f": {said}" if said else " (it is empty)")
 
 
 def _no_constant(word: str) -> Any:
     raise WrongValue(f"this is not JSON: {word} is no value")
+
+
+def _fraction(word: str) -> float:
+    if _is_too_large(word):
+        raise ValueError(word)
+    return float(word)
+
+
+def _is_too_large(word: str) -> bool:
+    """Whether a string or number of JSON is a number that has no value here."""
+    if word.startswith('"'):
+        return False
+    digits = word.removeprefix("-")
+    return len(digits) > MAX_DIGITS if digits.isdigit() else math.isinf(float(word))
 
 
 # Truth and equality
@@ -200,12 +229,19 @@ def _calculate(sign: str, one: Any, other: Any, result: Callable[[], Number]) ->
     try:
         value = result()
     except (ZeroDivisionError, ValueError):
-        raise WrongValue(f"{text(one)} cannot be divided by zero") from None
+        raise WrongValue(f"{_short(one)} cannot be divided by zero") from None
     except OverflowError:
         value = math.inf
     if isinstance(value, float) and not math.isfinite(value):
-        raise WrongValue(f"the result of {text(one)} {sign} {text(other)} is too large")
+        raise WrongValue(f"the result of {_short(one)} {sign} {_short(other)} is too large")
+    if not -_LARGEST <= value <= _LARGEST:
+        raise WrongValue(f"the result of {_short(one)} {sign} {_short(other)} has more than {MAX_DIGITS} digits")
     return value
+
+
+def _short(value: object) -> str:
+    said = text(value)
+    return said if len(said) <= _SHOWN else said[: _SHOWN - 3] + "..."
 
 
 # Order
@@ -263,8 +299,9 @@ def span(first: object, last: object) -> range:
 def span_list(first: object, last: object) -> list[int]:
     """The same as a list."""
     numbers = span(first, last)
-    if len(numbers) > MAX_LIST:
-        raise WrongValue(f"a list of {len(numbers)} numbers is too long; the limit is {MAX_LIST}")
+    count = numbers.stop - numbers.start  # len() does not know numbers as large as this may be
+    if count > MAX_LIST:
+        raise WrongValue(f"a list of {_short(count)} numbers is too long; the limit is {MAX_LIST}")
     return list(numbers)
 
 
