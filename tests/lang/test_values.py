@@ -211,6 +211,11 @@ def test_asking_with_a_question_mark_gives_null_for_what_is_missing(
         ("(2.5).round()", 3),
         ("(-2.5).round()", -3),
         ("(2.345).round(2)", 2.35),
+        ("(9007199254740993).round()", 9007199254740993),
+        ("(9007199254740993).round(2)", 9007199254740993),
+        ("(1250).round(-2)", 1300),
+        ("(1e300).round(20)", 1e300),
+        ("(0.5).round(1000000000)", 0.5),
         ("(2.9).floor() + (2.1).ceil() + (-2).abs()", 7),
         (
             'typeof(null) + typeof(true) + typeof(1) + typeof("") + typeof([]) + typeof({})',

@@ -254,11 +254,19 @@ OBJECT: Final[dict[str, Callable[..., Any]]] = {
 
 # Numbers
 
+#: A fraction has no more places behind the point that a scale could reach.
+_PLACES: Final = 308
+
 
 def _round(value: float, digits: Any = 0) -> int | float:
     """To the nearest, halves away from zero, as people count."""
-    scale = 10 ** _whole(digits)
+    places = _whole(digits)
+    if places >= 0 and (isinstance(value, int) or places > _PLACES):
+        return value
+    scale = 10**places
     scaled = abs(value) * scale
+    if places > 0 and scaled >= values.EXACT:  # it has no such places
+        return value
     whole = math.floor(scaled) + (scaled - math.floor(scaled) >= 0.5)
     return values.divide(int(math.copysign(whole, value)) if whole else 0, scale)
 

@@ -33,7 +33,7 @@ from .value_kinds import kind_of, shown
 #: A range that is asked for as a list has at most so many numbers; a loop has no such limit.
 MAX_LIST: Final = 10_000_000
 #: Fractions are exact up to here; beyond, a whole number is shown as the fraction that it is.
-_EXACT: Final = 2**53
+EXACT: Final = 2**53
 #: Python writes and reads no more of a whole number, and messages take none that is larger.
 MAX_DIGITS: Final = 4300
 _LARGEST: Final = 10**MAX_DIGITS - 1
@@ -57,7 +57,7 @@ def text(value: object) -> str:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, float):
-        return str(int(value)) if value.is_integer() and abs(value) < _EXACT else repr(value)
+        return str(int(value)) if value.is_integer() and abs(value) < EXACT else repr(value)
     if isinstance(value, list | range):
         return ", ".join(map(text, value))
     if isinstance(value, ErrorValue):
@@ -76,7 +76,7 @@ def joined(value: object) -> str:
 
 def plain(value: object) -> Any:
     """The value with whole fractions as whole numbers and ranges as lists: as JSON writes it."""
-    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+    if isinstance(value, float) and value.is_integer() and abs(value) < EXACT:
         return int(value)
     if isinstance(value, list | range):
         return [plain(item) for item in value]
