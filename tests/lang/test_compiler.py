@@ -205,6 +205,15 @@ def test_a_bare_blocks_last_value_is_the_result_also_out_of_a_branch(tmp_path: P
     assert postroom("run", program, cwd=tmp_path).out == "big\n"
 
 
+@pytest.mark.parametrize(("block", "said"), [("a > 2", "true"), ("2 < a", "true"), ("if a { a > 7 }", "false")])
+def test_a_comparison_that_looks_like_writing_to_a_file_is_a_blocks_value_too(
+    block: str, said: str, tmp_path: Path
+) -> None:
+    program = write(tmp_path, f"{{\n  var a = 3\n  {block}\n}}\n")
+
+    assert postroom("run", program, cwd=tmp_path).out == f"{said}\n"
+
+
 def test_readable_python(tmp_path: Path) -> None:
     text = 'worker a(n) {\n    self.session.mailbox.jobs.send({ n })\n    if n > 1 { return $(echo "${n}"..x) }\n}\n'
 

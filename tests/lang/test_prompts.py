@@ -176,6 +176,12 @@ def test_a_step_is_run_when_the_model_asks_for_it_and_sees_the_names_around_it(t
     assert "You asked for step 2. It failed: not now" in talk.prompts[2]
 
 
+def test_a_step_that_compares_with_more_than_gives_true_or_false(talk: Conversation) -> None:
+    talk.run("think { Is it large? do { a > 2 } }", ["DO 1", "yes"], 3)
+
+    assert "It gave:\ntrue" in talk.prompts[1]
+
+
 def test_a_model_that_only_asks_for_steps_is_stopped(talk: Conversation) -> None:
     with pytest.raises(NoAnswer, match="asked for steps 50 times"):
         talk.run('think { x do { "again" } }', ["DO 1"] * (prompts.MAX_STEPS + 2))

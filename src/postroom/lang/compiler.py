@@ -159,6 +159,8 @@ class _Compiler(ShellCompiler):
     def _statement(self, node: n.Statement, *, value: bool) -> list[ast.stmt]:
         if value and isinstance(node, n.ExprStatement) and not isinstance(node.value, n.Throw):
             return [at(node, ast.Return(value=self.expr(node.value)))]
+        if value and isinstance(node, n.WriteFile):  # of two numbers it is a comparison after all
+            return [at(node, ast.Return(value=self._written(node)))]
         if value and isinstance(node, n.If):
             return self._if(node, value=True)
         made: list[ast.stmt] = getattr(self, _STATEMENTS[type(node)])(node)
@@ -270,8 +272,11 @@ class _Compiler(ShellCompiler):
         return [at(node, ast.Expr(value=at(node, call("run", self.shell(node.command)))))]
 
     def _write_file(self, node: n.WriteFile) -> list[ast.stmt]:
-        made = call("write_file", self.expr(node.value), constant(node.op), self.expr(node.target))
-        return [at(node, ast.Expr(value=at(node, made)))]
+        return [at(node, ast.Expr(value=self._written(node)))]
+
+    def _written(self, node: n.WriteFile) -> ast.expr:
+        made: ast.expr = at(node, call("write_file", self.expr(node.value), constant(node.op), self.expr(node.target)))
+        return made
 
     def _expression(self, node: n.ExprStatement) -> list[ast.stmt]:
         value = node.value
