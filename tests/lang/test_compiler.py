@@ -214,6 +214,24 @@ def test_a_comparison_that_looks_like_writing_to_a_file_is_a_blocks_value_too(
     assert postroom("run", program, cwd=tmp_path).out == f"{said}\n"
 
 
+def test_a_name_with_two_underscores_is_a_name_like_any_other_also_in_a_trait(tmp_path: Path) -> None:
+    text = """
+        fun __help(x) { return x + 1 }
+        fun _pw__help(x) { return x + 10 }
+        fun __file__() { return 100 }
+        export default trait T: Agent {
+            @skill go
+            fun __go(__n: int) {
+                var __x = __help(__n)
+                if true { var __x = _pw__help(__n); __n = __x }
+                return [__x, __n, __file__()]
+            }
+        }
+        """
+
+    assert postroom("run", write(tmp_path, text), "go", "__n=1", "--json", cwd=tmp_path).result == [2, 11, 100]
+
+
 def test_readable_python(tmp_path: Path) -> None:
     text = 'worker a(n) {\n    self.session.mailbox.jobs.send({ n })\n    if n > 1 { return $(echo "${n}"..x) }\n}\n'
 

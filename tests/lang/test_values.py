@@ -339,7 +339,7 @@ def test_loops_go_through_lists_lines_fields_and_ranges(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["class", "def", "lambda", "None", "pw", "pw_x", "print_", "error", "default_", "__name__"]
+    "name", ["class", "def", "lambda", "None", "pw", "pw_x", "print_", "error", "default_", "__name__", "_pw_x"]
 )
 def test_a_name_of_python_is_a_name_like_any_other(name: str, tmp_path: Path) -> None:
     text = f"fun main({name}) {{ var {name}_ = {name} + 1; {name} = {name}_ + 1; return [{name}, {name}_] }}\n"

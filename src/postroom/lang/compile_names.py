@@ -13,15 +13,22 @@ from . import nodes as n
 
 #: The runtime is known by this name in compiled programs; names of the compiler's own begin with it and `_`.
 RUNTIME: Final = "pw"
+_HIDDEN: Final = f"_{RUNTIME}_"
 _RESERVED: Final = frozenset(
     [*keyword.kwlist, *keyword.softkwlist, RUNTIME, "self", "default", "main_block", "error", "Exception"]
 )
 
 
 def mangled(name: str) -> str:
-    """A name that Python takes too. Two names never become one: those that end in `_` already get one more."""
+    """A name that Python takes too. Two names never become one: those that end in `_` already get one more.
+
+    Python gives names that begin with `__` another meaning in classes, which traits become, and some in modules: none does
+    after this, and those that begin as these then do are moved too (tests/lang/test_compiler.py).
+    """
+    if name.startswith(("__", _HIDDEN)):
+        return f"_{RUNTIME}{name}"
     bare = name.rstrip("_")
-    clashes = bare in _RESERVED or bare.startswith(f"{RUNTIME}_") or name.startswith("__")
+    clashes = bare in _RESERVED or bare.startswith(f"{RUNTIME}_")
     return f"{name}_" if clashes else name
 
 
