@@ -12,12 +12,12 @@ import pytest
 
 from postroom.lang import runtime
 from postroom.lang.builtins import BUILTINS
-from postroom.lang.check import checked_program
+from postroom.lang.check import check_file, checked_program
 from postroom.lang.compile_expressions import call_name
 from postroom.lang.compiler import compiled, python_source, tree_of
 from postroom.lang.modules import parse_file
 from postroom.lang.parser import parse
-from postroom.lang.problems import ProgramProblems
+from postroom.lang.problems import ERROR, ProgramProblems
 from postroom.lang.raised import Thrown, WrongValue
 
 from .programs import EXAMPLES, SAMPLES, function_of, postroom, write
@@ -160,6 +160,34 @@ def test_what_python_cannot_nest_is_a_problem_with_its_line(tmp_path: Path) -> N
         compiled(parse(text, "deep.pw"), "deep.pw")
 
     assert caught.value.problems[0].span.line > 15
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing", "most"),
+    [
+        ("while x {", "}", 20),
+        ("for var y in x {", "}", 20),
+        ("try {", "} catch e { }", 19),
+        ("try { } catch {", "}", 10),
+        ("if x { while x {", "} }", 20),
+    ],
+)
+def test_what_python_cannot_nest_is_told_by_the_checks(opening: str, closing: str, most: int, tmp_path: Path) -> None:
+    def nested(depth: int) -> str:
+        return "fun main(x) {\n" + f"{opening} " * depth + f"{closing} " * depth + "\n}\n"
+
+    assert [problem for problem in check_file(write(tmp_path, nested(most))) if problem.severity == ERROR] == []
+    compiled(parse(nested(most), "deep.pw"), "deep.pw")
+    error = check_file(write(tmp_path, nested(most + 1)))[0]
+    assert (error.severity, error.code, error.span.line, error.span.text) == (ERROR, "nesting", 2, "{")
+
+
+def test_a_step_of_a_prompt_may_nest_as_deep_as_what_is_around_it(tmp_path: Path) -> None:
+    inner = "while true { " * 20 + "} " * 20
+    text = "fun main() { " + "while true { " * 20 + f"think {{ x do {{ {inner} }} }} " + "} " * 20 + "}\n"
+
+    assert check_file(write(tmp_path, text)) == []
+    compiled(parse(text, "deep.pw"), "deep.pw")
 
 
 @pytest.mark.slow

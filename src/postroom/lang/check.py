@@ -22,6 +22,8 @@ from .source import Span
 
 _ENTRY_ANNOTATIONS: Final = ("skill", "command")
 _TRAITS: Final = ("Agent",)
+#: Loops and `try` blocks inside each other; the block after `catch` counts twice.
+MAX_NESTED: Final = 20
 
 
 def check_file(path: str | Path) -> list[Problem]:
@@ -161,7 +163,7 @@ class ModuleChecker(ExpressionChecker):
 
     def _enter_function(self, body: n.Block, function: n.Function | None) -> None:
         self.function = function
-        self.loops = 0
+        self.loops = self.nested = 0
         self.assigned, self.later = set(), {}
         for node in n.walk(body):
             if isinstance(node, n.Assign | n.Increment) and isinstance(node.target, n.Name):
@@ -292,8 +294,20 @@ class ModuleChecker(ExpressionChecker):
 
     def _loop(self, body: n.Block) -> None:
         self.loops += 1
-        self.block(body)
+        self._inner_block(body, 1)
         self.loops -= 1
+
+    def _inner_block(self, block: n.Block, levels: int) -> None:
+        """A block of a loop or a `try`. Python nests only so many (test_what_python_cannot_nest_is_told_by_the_checks)."""
+        before = self.nested
+        self.nested += levels
+        if before <= MAX_NESTED < self.nested:
+            start = block.span.start
+            message = f"loops and try are nested more than {MAX_NESTED} levels deep here"
+            hint = "put the inner ones into a function of their own"
+            self.error(Span(block.span.source, start, start + 1), "nesting", message, hint)
+        self.block(block)
+        self.nested = before
 
     def _for(self, node: n.For) -> None:
         kind = self.kind(node.iterable)
@@ -307,11 +321,11 @@ class ModuleChecker(ExpressionChecker):
         self.scope = self.scope.outer or self.scope
 
     def _try(self, node: n.Try) -> None:
-        self.block(node.body)
+        self._inner_block(node.body, 1)
         self.scope = Scope(self.scope)
         if node.name is not None:
             self.declare(Symbol(node.name, "variable", node.name_span))
-        self.block(node.handler)
+        self._inner_block(node.handler, 2)
         self.scope = self.scope.outer or self.scope
 
     def _var(self, node: n.Var) -> None:

@@ -44,6 +44,7 @@ class ExpressionChecker:
         self.scope = Scope()
         self.function: n.Function | None = None
         self.loops = 0
+        self.nested = 0  # how many loops and `try` of this function are open
         self.assigned: set[str] = set()  # names of the function that are set again after they were declared
         self.later: dict[str, Span] = {}  # names of the function that are declared somewhere in it
         self._awaited: n.Node | None = None
@@ -154,9 +155,9 @@ class ExpressionChecker:
                 if part.joined:
                     self.wants(part.span, kind, LIST, "what $@{ } joins")
             elif isinstance(part, n.DoBlock):
-                loops, self.loops = self.loops, 0
+                around, self.loops, self.nested = (self.loops, self.nested), 0, 0
                 self.block(part.body)
-                self.loops = loops
+                self.loops, self.nested = around
 
     def _list(self, node: n.ListExpr) -> Kind:
         items = tuple(self.kind(item) for item in node.items)
