@@ -198,6 +198,27 @@ def test_a_program_that_never_ends_is_not_rehearsed_for_ever(tmp_path: Path) -> 
     assert check(text, tmp_path) is not None
 
 
+@pytest.mark.parametrize(
+    ("first", "grow"),
+    [
+        ('"ab"', "x = x + x"),
+        ('"ab"', 'x = "$x$x"'),
+        ('"ab"', "x = x.repeat(x.length)"),
+        ('"ab"', 'x = x.replace("a", x)'),
+        ("3", "x = x * x"),
+        ("[1]", "x = x + x"),
+        ("[1]", "x = x.concat(x)"),
+        ("[1]", "x = [x, x]"),
+        ("{ a: 1 }", "x = { a: x, b: x }"),
+        ("[1]", "x.push(x)"),
+    ],
+)
+def test_a_value_that_grows_without_end_is_not_followed(first: str, grow: str, tmp_path: Path) -> None:
+    one = f"var x = {first}\nfor var _ in 1...60 {{ {grow} }}\nif x == 1 {{ x = 2 }}\n{SEND.format('a', 'x')}"
+
+    assert said(crew(one, TAKE.format("", "a")), tmp_path) == []
+
+
 def test_the_graph_shows_who_starts_whom_and_who_sends_what_where(tmp_path: Path) -> None:
     path = next(path for path in EXAMPLES if path.stem == "pipeline")
 

@@ -133,6 +133,7 @@ def test_operators_do_what_is_written_down(expression: str, expected: Any, tmp_p
         ('json("7".repeat(4301) + ".5")', "a number in this JSON is too large at line 1, column 1: 777"),
         ('json("7".repeat(4300)) * 10', "7... * 10 has more than 4300 digits"),
         ('-json("9".repeat(4300)) - 1', "9... - 1 has more than 4300 digits"),
+        ('"a".padStart(100000000000)', "a string cannot be padded with 99999999999 characters"),
         ("1...10000000000000000000000", "a list of 10000000000000000000000 numbers is too long"),
         ("len(3)", "len() is for strings, lists and objects, and this is the number 3"),
     ],

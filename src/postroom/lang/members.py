@@ -93,6 +93,8 @@ def _padding(value: str, width: Any, fill: Any) -> str:
     missing = _whole(width) - len(value)
     if missing <= 0 or not fill:
         return ""
+    if missing > values.MAX_LIST:
+        raise WrongValue(f"a string cannot be padded with {missing} characters")
     return str(fill * (missing // len(fill) + 1))[:missing]
 
 

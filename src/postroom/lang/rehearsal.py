@@ -14,8 +14,22 @@ from .builtins import BUILTINS
 from .flow import bare
 from .kinds import kind_of_type
 from .modules import LoadedModule
-from .rehearsal_values import Unclear, binary, builtin, call_method, key_of, known, member_of, walk_through
-from .stand_ins import MAILROOM, SELF, SESSION, Box, Code, Job, Message, Method, Place, StandIn, copied, stand_in
+from .rehearsal_values import binary, bounded, builtin, call_method, key_of, known, member_of, walk_through
+from .stand_ins import (
+    MAILROOM,
+    SELF,
+    SESSION,
+    Box,
+    Code,
+    Job,
+    Message,
+    Method,
+    Place,
+    StandIn,
+    Unclear,
+    copied,
+    stand_in,
+)
 
 Steps = Generator["Receive | Delegate", Any, Any]
 MAX_CALLS: Final = 40
@@ -345,7 +359,7 @@ class Follower:
                 plain = isinstance(value, str | int) and not isinstance(value, bool) and not part.joined
                 exact = exact and plain
                 texts.append(str(value) if plain else key_of(value))
-        return "".join(texts) if exact else self.stage.derived(tuple(texts))
+        return bounded("".join(texts)) if exact else self.stage.derived(tuple(texts))
 
     def _list(self, node: n.ListExpr, env: Env) -> Steps:
         found = []

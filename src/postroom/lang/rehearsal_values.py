@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from . import members, values
 from . import nodes as n
 from .raised import WrongValue
-from .stand_ins import Box, Message, Method, Place, StandIn, has_stand_in
+from .stand_ins import MAX_SIZE, Box, Message, Method, Place, StandIn, Unclear, has_stand_in, parts_of
 from .value_kinds import kind_of
 
 #: Members of lists that do not look into the items: they work with stand-ins too.
@@ -25,10 +25,6 @@ _OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     ">=": values.more_or_equal,
 }
 _MAX_ITEMS: Final = 200
-
-
-class Unclear(Exception):
-    """The rehearsal does not know how to go on; nothing follows from it."""
 
 
 class Judge(Protocol):
@@ -55,13 +51,20 @@ def binary(op: str, left: Any, right: Any, node: n.Node, judge: Judge) -> Any:
             return judge.decide((op, key_of(left), key_of(right)), node)
         return judge.derived((op, key_of(left), key_of(right)))
     if op == "+" and isinstance(left, list) and isinstance(right, list):
-        return [*left, *right]
+        return bounded([*left, *right])
     if has_stand_in(left) or has_stand_in(right):
         return judge.derived((op, key_of(left), key_of(right)))
     try:
-        return _OPERATORS[op](left, right)
+        return bounded(_OPERATORS[op](left, right))
     except WrongValue:
         raise Unclear from None
+
+
+def bounded(value: Any) -> Any:
+    """The value, unless it has grown too large to go on with: who doubles it again and again would fill the machine."""
+    if isinstance(value, str | list) and len(value) > MAX_SIZE:
+        raise Unclear
+    return value
 
 
 def _as_number(value: Any, other: Any, judge: Judge) -> Any:
@@ -75,13 +78,19 @@ def _as_number(value: Any, other: Any, judge: Judge) -> Any:
 
 def key_of(value: Any) -> str:
     """What a value is known by: the same value has the same key for the whole rehearsal."""
+    for _ in parts_of(value):
+        pass
+    return _key_of(value)
+
+
+def _key_of(value: Any) -> str:
     value = known(value)
     if isinstance(value, StandIn):
         return f"#{value.number}"
     if isinstance(value, list):
-        return f"[{','.join(map(key_of, value))}]"
+        return f"[{','.join(map(_key_of, value))}]"
     if isinstance(value, dict):
-        return f"{{{','.join(f'{name!r}:{key_of(item)}' for name, item in value.items())}}}"
+        return f"{{{','.join(f'{name!r}:{_key_of(item)}' for name, item in value.items())}}}"
     return repr(value)
 
 
@@ -162,7 +171,7 @@ def call_method(method: Method, args: list[Any], judge: Judge) -> Any:
     if not blind and (has_stand_in(of) or any(map(has_stand_in, args))):
         return judge.derived(unknown)
     try:
-        return function(of, *map(known, args))
+        return bounded(function(of, *map(known, args)))
     except (WrongValue, TypeError, ValueError, IndexError):
         raise Unclear from None
 

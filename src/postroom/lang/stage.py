@@ -13,8 +13,8 @@ from typing import Any, Final
 from . import nodes as n
 from .mail_uses import Part
 from .rehearsal import Delegate, Follower, MissingField, Raised, Receive, Steps
-from .rehearsal_values import Unclear, known
-from .stand_ins import Code, Job, Message, StandIn
+from .rehearsal_values import known
+from .stand_ins import Code, Job, Message, StandIn, Unclear
 
 MAX_STEPS: Final = 6_000  # of one run: more is a loop that only real values end
 MAX_ACTORS: Final = 64

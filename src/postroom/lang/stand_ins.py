@@ -6,7 +6,7 @@ was once assumed about it stays assumed for the whole rehearsal. So two workers 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final
@@ -15,7 +15,14 @@ from . import nodes as n
 from .kinds import ANY, Kind
 from .modules import LoadedModule
 
+#: A value with more parts, or a text with more characters, is left alone.
+MAX_SIZE: Final = 10_000
+
 _numbers = count()
+
+
+class Unclear(Exception):
+    """The rehearsal does not know how to go on; nothing follows from it."""
 
 
 class StandIn:
@@ -110,19 +117,40 @@ def stand_in(kind: Kind, size: int, depth: int = 0) -> Any:
     return StandIn(given=True)
 
 
+def parts_of(value: Any) -> Iterator[Any]:
+    """A value and everything in it, shared parts as often as they are shared. Unclear when there is too much of it.
+
+    A list that has itself in it twice, sixty times over, has more parts than anybody can count, and one that is in itself
+    has no end (tests/lang/test_choreography.py).
+    """
+    waiting = [value]
+    for _ in range(MAX_SIZE):
+        if not waiting:
+            return
+        part = waiting.pop()
+        yield part
+        if isinstance(part, list):
+            waiting += part
+        elif isinstance(part, dict):
+            waiting += part.values()
+    raise Unclear
+
+
 def copied(value: Any) -> Any:
     """A copy, as a message is one; stand-ins keep their identity."""
+    for _ in parts_of(value):
+        pass
+    return _copied(value)
+
+
+def _copied(value: Any) -> Any:
     if isinstance(value, list):
-        return [copied(item) for item in value]
+        return [_copied(item) for item in value]
     if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
+        return {key: _copied(item) for key, item in value.items()}
     return value
 
 
 def has_stand_in(value: Any) -> bool:
     """Whether something in a value is not known."""
-    if isinstance(value, list):
-        return any(map(has_stand_in, value))
-    if isinstance(value, dict):
-        return any(map(has_stand_in, value.values()))
-    return isinstance(value, StandIn | Job | Code | Box | Place | Method)
+    return any(isinstance(part, StandIn | Job | Code | Box | Place | Method) for part in parts_of(value))
