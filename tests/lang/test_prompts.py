@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from postroom.lang import human, prompts
+from postroom.lang import nodes as n
 from postroom.lang.context import Context, Settings, enter
+from postroom.lang.parser import parse
 from postroom.lang.programs import load_program_module
 from postroom.lang.raised import NoAnswer
 from postroom.lang.runtime import run_in
+from postroom.lang.schemas import from_text, said, schema_of
 
 from .programs import PATIENCE_S, command, environment, postroom, write
 
@@ -150,6 +153,62 @@ def test_after_two_answers_that_do_not_fit_it_is_an_error_with_the_line(talk: Co
 )
 def test_answers_are_read_as_their_type_says(type: str, answer: str, value: Any, talk: Conversation) -> None:
     assert talk.run(f"var x: {type} = think {{ q }}\nreturn x", [answer]) == value
+
+
+TREE = "type Tree = { name: string, children: [Tree] }"
+
+
+def test_a_type_that_has_itself_inside_is_held_against_at_any_depth(talk: Conversation) -> None:
+    leaf = {"name": "leaf", "children": []}
+    good = {"name": "root", "children": [leaf, {"name": "branch", "children": [leaf]}]}
+    bad = {"name": "root", "children": [leaf, {"name": "branch", "children": ["we well", {"name": 1, "children": []}]}]}
+
+    got = talk.run("var t: Tree = think { q }\nreturn t", [json.dumps(bad), json.dumps(good)], types=TREE)
+
+    assert got == good
+    assert "That does not fit: children[1].children[0] must be an object with name, children" in talk.prompts[1]
+    assert "children[1].children[1].name must be a string, not the number 1" in talk.prompts[1]
+
+
+@pytest.mark.parametrize(
+    ("types", "fits", "does_not"),
+    [
+        ("type T = number | { op: string, args: [T] }", '{"op": "+", "args": [1, {"op": "-", "args": [2]}]}', '{"op": "+", "args": ["x"]}'),
+        ("type T = { b: [B] }\ntype B = { t: T | null, more?: B }", '{"b": [{"t": {"b": []}, "more": {"t": null}}]}', '{"b": [{"t": {"b": [1]}}]}'),
+        ("type T = [B]\ntype B = string | T", '["a", ["b", []]]', '["a", [1]]'),
+        ("type T = string | T", '"anything"', None),
+    ],
+)  # fmt: skip
+def test_types_may_have_each_other_inside(types: str, fits: str, does_not: str | None, talk: Conversation) -> None:
+    body = "var t: T = think { q }\nreturn t"
+
+    assert talk.run(body, [fits], types=types) == (json.loads(fits) if does_not else fits)
+    if does_not:
+        with pytest.raises(NoAnswer):
+            talk.run(body, [does_not, does_not], types=types)
+
+
+def test_a_schema_names_what_it_has_inside_itself() -> None:
+    module = parse(f"{TREE}\nfun f(t: [Tree]) {{ }}\n", "a.pw")
+    tree, function = module.items
+    assert isinstance(tree, n.TypeDecl) and isinstance(function, n.Function)
+    ref = {"$ref": "#/$defs/Tree"}
+
+    schema = schema_of(function.params[0].type or tree.type, {"Tree": tree.type})
+
+    inner = schema["$defs"]["Tree"]
+    assert (schema["type"], schema["items"], said(schema)) == ("array", ref, "a list, each item a Tree")
+    assert inner["properties"] == {"name": {"type": "string"}, "children": {"type": "array", "items": ref}}
+
+
+def test_an_answer_that_is_nested_without_end_does_not_fit() -> None:
+    (item,) = parse("type T = number | [T]\n", "a.pw").items
+    assert isinstance(item, n.TypeDecl)
+    schema = schema_of(n.TypeName(item.span, "T"), {"T": item.type})
+
+    assert from_text("[[1], [[2]]]", schema) == [[1], [[2]]]
+    with pytest.raises(ValueError, match="nested too deeply"):
+        from_text("[" * 800 + "]" * 800, schema)
 
 
 def test_the_type_that_a_function_returns_is_wanted_too(talk: Conversation) -> None:

@@ -32,30 +32,62 @@ _NAMED: Final[dict[str, Schema]] = {
 #: What a schema's word means to people.
 _SAID: Final = {"integer": "a whole number", "array": "a list", "object": "an object", "null": "null"}
 _MAX_FAULTS: Final = 8
+#: Where a schema names one that it has under `$defs`.
+_SHARED: Final = "#/$defs/"
 
 
-def schema_of(node: n.TypeNode, types: Types, above: tuple[str, ...] = ()) -> Schema:
-    """The schema of a type; names are looked up in `types`. A name that stands for nothing known here means any value."""
-    if isinstance(node, n.TypeName):
-        if node.name in types and node.name not in above:  # a type inside itself is not followed any further
-            return schema_of(types[node.name], types, (*above, node.name))
-        return dict(_NAMED.get(node.name, ANY)) if node.name not in types else dict(ANY)
-    if isinstance(node, n.TypeLiteral):
-        return {"enum": [node.value]}
-    if isinstance(node, n.TypeList):
-        return {"type": "array", "items": schema_of(node.element, types, above)}
-    if isinstance(node, n.TypeObject):
-        return _object(node, types, above)
-    return _union([schema_of(option, types, above) for option in node.options])
+def schema_of(node: n.TypeNode, types: Types) -> Schema:
+    """The schema of a type; names are looked up in `types`. A name that stands for nothing known here means any value.
+
+    A type that has itself inside is written once, under `$defs`, and named where it stands again.
+    """
+    writer = _Writer(types)
+    schema = _looked_up(writer.schema(node), writer.shared)
+    return {**schema, "$defs": writer.shared} if schema and writer.shared else schema
 
 
-def _object(node: n.TypeObject, types: Types, above: tuple[str, ...]) -> Schema:
-    return {
-        "type": "object",
-        "properties": {field.name: schema_of(field.type, types, above) for field in node.fields},
-        "required": [field.name for field in node.fields if not field.optional],
-        "additionalProperties": False,
-    }
+class _Writer:
+    """Writes types as schemas; `shared` are those that have themselves inside."""
+
+    def __init__(self, types: Types) -> None:
+        self.shared: dict[str, Schema] = {}
+        self._types = types
+        self._open: list[str] = []
+        self._met_again: set[str] = set()
+
+    def schema(self, node: n.TypeNode, names: tuple[str, ...] = ()) -> Schema:
+        """`names` are those that stand for this very type, without a list or an object in between."""
+        if isinstance(node, n.TypeName):
+            return self._named(node.name, names)
+        if isinstance(node, n.TypeLiteral):
+            return {"enum": [node.value]}
+        if isinstance(node, n.TypeList):
+            return {"type": "array", "items": self.schema(node.element)}
+        if isinstance(node, n.TypeObject):
+            return self._object(node)
+        return _union([self.schema(option, names) for option in node.options])
+
+    def _named(self, name: str, names: tuple[str, ...]) -> Schema:
+        if name not in self._types or name in names:  # one that stands for nothing but itself tells nothing
+            return dict(_NAMED.get(name, ANY))
+        if name in self.shared or name in self._open:
+            self._met_again.add(name)
+            return {"$ref": _SHARED + name}
+        self._open.append(name)
+        written = self.schema(self._types[name], (*names, name))
+        self._open.pop()
+        if name not in self._met_again:
+            return written
+        self.shared[name] = written
+        return {"$ref": _SHARED + name}
+
+    def _object(self, node: n.TypeObject) -> Schema:
+        return {
+            "type": "object",
+            "properties": {field.name: self.schema(field.type) for field in node.fields},
+            "required": [field.name for field in node.fields if not field.optional],
+            "additionalProperties": False,
+        }
 
 
 def _union(options: list[Schema]) -> Schema:
@@ -64,13 +96,22 @@ def _union(options: list[Schema]) -> Schema:
     return ANY if ANY in options else {"anyOf": options}
 
 
+def _looked_up(schema: Schema, shared: Mapping[str, Schema]) -> Schema:
+    """The schema itself, where only its name is written."""
+    while "$ref" in schema:
+        schema = shared[schema["$ref"].removeprefix(_SHARED)]
+    return schema
+
+
 # Values against schemas
 
 
-def faults(value: Any, schema: Schema, place: str = "") -> list[str]:
+def faults(value: Any, schema: Schema, place: str = "", shared: Mapping[str, Schema] | None = None) -> list[str]:
     """What is wrong with a value, each with its place; nothing when it is of that shape. Fields too many are no fault."""
+    shared = schema.get("$defs", shared or {})
+    schema = _looked_up(schema, shared)
     if "anyOf" in schema:
-        tried = [faults(value, option, place) for option in schema["anyOf"]]
+        tried = [faults(value, option, place, shared) for option in schema["anyOf"]]
         return [] if not all(tried) else [f"{_at(place)} must be {said(schema)}, not {shown(value)}"]
     if "enum" in schema:
         fits = any(equal(value, allowed) for allowed in schema["enum"])
@@ -80,12 +121,12 @@ def faults(value: Any, schema: Schema, place: str = "") -> list[str]:
     found: list[str] = []
     if isinstance(value, list) and "items" in schema:
         for index, item in enumerate(value):
-            found += faults(item, schema["items"], f"{place}[{index}]")
+            found += faults(item, schema["items"], f"{place}[{index}]", shared)
     if isinstance(value, dict) and "properties" in schema:
         found += [f"{_at(place)} lacks the field {name!r}" for name in schema["required"] if name not in value]
         for name, inner in schema["properties"].items():
             if name in value:
-                found += faults(value[name], inner, f"{place}.{name}" if place else name)
+                found += faults(value[name], inner, f"{place}.{name}" if place else name, shared)
     return found[:_MAX_FAULTS]
 
 
@@ -101,6 +142,8 @@ def _at(place: str) -> str:
 
 def said(schema: Schema) -> str:
     """What a schema wants, in words."""
+    if "$ref" in schema:
+        return f"a {schema['$ref'].removeprefix(_SHARED)}"
     if "anyOf" in schema:
         return " or ".join(said(option) for option in schema["anyOf"])
     if "enum" in schema:
@@ -136,7 +179,10 @@ def from_text(text: str, schema: Schema) -> Any:
         value, problem = text, str(error)
     else:
         problem = ""
-    wrong = faults(value, schema)
+    try:
+        wrong = faults(value, schema)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     if wrong and not faults(text, schema):
         return text
     if wrong:
