@@ -7,8 +7,8 @@ leaves the reading to the loop; the loop leaves it to nobody when nothing more i
 
 from __future__ import annotations
 
+import os
 import socket
-import struct
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,10 +21,7 @@ from .pool_loop import PoolLoop
 #: A read of more than the allocator keeps at hand costs twenty microseconds for nothing.
 _CHUNK: Final = 32 * 1024
 #: The system counts the milliseconds of a wait in 32 bits.
-_LONGEST_WAIT_S: Final = 86_400.0
-_MIN_WAIT_NS: Final = 2_000_000
-_AT_ONCE: Final = socket.MSG_DONTWAIT
-_TIMEVAL: Final = struct.Struct("ll")
+_LONGEST_WAIT_MS: Final = 86_400_000
 
 
 class Line:
@@ -37,8 +34,8 @@ class Line:
     def __init__(
         self, end: socket.socket, loop: PoolLoop, take: Callable[[Sequence[Any]], None], gone: Callable[[], None]
     ) -> None:
-        end.setblocking(True)  # one who reads for itself waits in the read; everything else says MSG_DONTWAIT
-        self._end = end
+        end.setblocking(False)
+        self._end = end  # waits when it reads, as long as it was told; who must not wait uses its number
         self._fd = end.fileno()
         self._loop = loop
         self._take = take
@@ -48,7 +45,7 @@ class Line:
         self._outgoing = b""
         self._number = 0
         self._expected = 0
-        self._wait_ms = 0  # how long a read waits at most; 0: for ever
+        self._wait_ms = 0  # how long a read of `_end` waits
         self._led = False  # somebody reads: a thread that waits, or the loop
         self._by_loop = False
         self._hung_up = False
@@ -93,7 +90,7 @@ class Line:
                 self._outgoing += data
                 return
             try:
-                sent = self._end.send(data, _AT_ONCE)
+                sent = os.write(self._fd, data)
             except BlockingIOError:
                 sent = 0
             except OSError:  # the other side is gone: the end of its process tells the rest
@@ -106,7 +103,7 @@ class Line:
         """In the loop: send what is left."""
         with self._lock:
             try:
-                sent = self._end.send(self._outgoing, _AT_ONCE) if self._outgoing else 0
+                sent = os.write(self._fd, self._outgoing) if self._outgoing else 0
             except BlockingIOError:
                 return
             except OSError:
@@ -139,38 +136,17 @@ class Line:
             if self._led or self._hung_up:
                 return
             self._led = True
-        flags = self._wait_in_read(until_ns - SYSTEM.steady_ns())
         try:
             while not over():
-                if flags:
-                    left_ns = until_ns - SYSTEM.steady_ns()
-                    if left_ns <= 0:
-                        break
-                    SYSTEM.wait_readable((self._fd,), min(left_ns / 1e9, _LONGEST_WAIT_S))
-                if not self._read(flags):
+                left_ns = until_ns - SYSTEM.steady_ns()
+                if left_ns <= 0 or not self._read(left_ns):
                     break
-                flags = _AT_ONCE  # the first wait was for all the time there was; what is left of it is less
         except BaseException:
             # Ctrl-C: what was read just now may be lost, and with it the place in the line
             self._give_up("was killed: the reading of its line was interrupted")
             raise
         finally:
             self._stop_leading()
-
-    def _wait_in_read(self, left_ns: int) -> int:
-        """Let a read wait for that time, in one call to the system instead of two. Returns the flags to read with."""
-        if not _MIN_WAIT_NS <= left_ns < _LONGEST_WAIT_S * 1e9:
-            return _AT_ONCE
-        wait_ms = left_ns // 1_000_000 + 1
-        if self._wait_ms != wait_ms:
-            try:
-                self._end.setsockopt(
-                    socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(*divmod(wait_ms * 1000, 1_000_000))
-                )
-            except OSError:
-                return _AT_ONCE
-            self._wait_ms = wait_ms
-        return 0
 
     def _stop_leading(self) -> None:
         with self._lock:
@@ -183,11 +159,11 @@ class Line:
             else:
                 self._led = False
 
-    def _read(self, flags: int = _AT_ONCE) -> bool:
-        """Take what is there. False when the other side has hung up. By the leader only."""
+    def _read(self, wait_ns: int = 0) -> bool:
+        """Take what is there, or comes within that time. False when the other side has hung up. By the leader only."""
         try:
-            part = self._end.recv(_CHUNK, flags)
-        except BlockingIOError:
+            part = self._wait_and_read(wait_ns) if wait_ns else os.read(self._fd, _CHUNK)
+        except (BlockingIOError, TimeoutError):
             return True
         except OSError:
             part = b""
@@ -202,6 +178,17 @@ class Line:
         with self._lock:
             self._hung_up = True
         return False
+
+    def _wait_and_read(self, wait_ns: int) -> bytes:
+        """Python waits and reads in one call, and knows how much time is left when a signal came between.
+
+        The system's own limit of a read (SO_RCVTIMEO) begins anew after each signal (tests/pool/test_worker.py).
+        """
+        wait_ms = min(wait_ns // 1_000_000 + 1, _LONGEST_WAIT_MS)
+        if self._wait_ms != wait_ms:
+            self._end.settimeout(wait_ms / 1000)
+            self._wait_ms = wait_ms
+        return self._end.recv(_CHUNK)
 
     def _give_up(self, why: str) -> None:
         """Read no more: who knows where the next frame begins."""
@@ -254,4 +241,6 @@ class Line:
     def close(self) -> None:
         """Let go of the socket, after `gone`."""
         self._loop.unwatch(self._fd)
+        with self._lock:
+            self._fd = -1  # who is late writes to nobody, and not to whoever gets that number next
         self._end.close()

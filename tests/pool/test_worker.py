@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -391,6 +392,38 @@ def test_a_ping_to_a_worker_that_is_stopped_runs_out_of_time(make_pool) -> None:
     os.kill(ada.pid, signal.SIGCONT)
     assert ada.ping(timeout_s=20) > 0
     until(lambda: ada.figures.counts["late"] == 1, "the late pong was not counted")
+
+
+@pytest.fixture
+def signals_all_the_time() -> Iterator[None]:
+    """A signal every 20 ms, as a program with a timer gets them; ten seconds of them."""
+    left = 500
+
+    def count(*_: object) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:  # so that one who waits for a pause between two of them is late, and does not hang
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    before = signal.signal(signal.SIGALRM, count)
+    signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_a_deadline_is_kept_in_a_program_that_gets_signals_all_the_time(make_pool, signals_all_the_time: None) -> None:
+    """Python repeats a read that a signal interrupts, and the system would count its time from the beginning."""
+    ada = make_pool("act").initialize_worker("ada")
+    started = time.monotonic()
+    with pytest.raises(WorkerTimeout):
+        ada.evaluate(say("sleep 60"), timeout_s=0.2)
+    stop(ada.pid)
+    with pytest.raises(WorkerTimeout):
+        ada.ping(timeout_s=0.2)
+
+    assert time.monotonic() - started < 5
+    os.kill(ada.pid, signal.SIGCONT)
 
 
 @pytest.mark.slow
