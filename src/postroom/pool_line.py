@@ -3,6 +3,10 @@
 A thread that asks and waits does its own writing and reading, as long as nobody else reads: no other thread has to be
 woken, so a ping costs little more than the system's own part. When it has what it waited for while others still wait, it
 leaves the reading to the loop; the loop leaves it to nobody when nothing more is expected.
+
+Ctrl-C may end a thread's reading at any step, also while it tidies up after another one. So the thread that reads holds a
+lock of its own in a `with`, which Python leaves in every case: one that no longer holds it no longer reads, whatever it
+did not come to say (tests/pool/test_line.py). The rest of its duty is made such that half of it harms nobody.
 """
 
 from __future__ import annotations
@@ -22,6 +26,9 @@ from .pool_loop import PoolLoop
 _CHUNK: Final = 32 * 1024
 #: The system counts the milliseconds of a wait in 32 bits.
 _LONGEST_WAIT_MS: Final = 86_400_000
+#: Who reads when the process has ended says when it leaves. So often it is looked whether it left without a word.
+_LOOK_AGAIN_NS: Final = 50_000_000
+_INTERRUPTED: Final = "was killed: the reading of its line was interrupted"
 
 
 class Line:
@@ -46,8 +53,8 @@ class Line:
         self._number = 0
         self._expected = 0
         self._wait_ms = 0  # how long a read of `_end` waits
-        self._led = False  # somebody reads: a thread that waits, or the loop
-        self._by_loop = False
+        self._leader: threading.Lock | None = None  # held by the thread that reads, as long as it does
+        self._by_loop = False  # the loop reads
         self._hung_up = False
         self._finishing = False
         self._told_gone = False
@@ -125,39 +132,50 @@ class Line:
     def leave_to_loop(self) -> None:
         """Nobody waits here for what was sent: let the loop read, if nobody does."""
         with self._lock:
-            if self._led or self._hung_up:
-                return
-            self._led = self._by_loop = True
-        self._loop.call(self._watch)
+            if not self._is_led() and not self._hung_up:
+                self._loop.call(self._watch)
+                self._by_loop = True
+
+    def _is_led(self) -> bool:
+        """Whether somebody reads: the loop, or a thread that waits. With the lock."""
+        leader = self._leader
+        if leader is None or leader.locked():
+            return self._by_loop or leader is not None
+        self._give_up(_INTERRUPTED)  # it left without a word
+        self._leave()
+        return False
 
     def read_until(self, over: Callable[[], bool], until_ns: int) -> None:
         """If nobody reads, read in this thread until `over()`, until that moment, or until the other side hangs up."""
-        with self._lock:
-            if self._led or self._hung_up:
-                return
-            self._led = True
-        try:
-            while not over():
-                left_ns = until_ns - SYSTEM.steady_ns()
-                if left_ns <= 0 or not self._read(left_ns):
-                    break
-        except BaseException:
-            # Ctrl-C: what was read just now may be lost, and with it the place in the line
-            self._give_up("was killed: the reading of its line was interrupted")
-            raise
-        finally:
-            self._stop_leading()
+        mine = threading.Lock()
+        with mine:
+            try:
+                with self._lock:
+                    if self._is_led() or self._hung_up:
+                        return
+                    self._leader = mine
+                while not over():
+                    left_ns = until_ns - SYSTEM.steady_ns()
+                    if left_ns <= 0 or not self._read(left_ns):
+                        break
+                with self._lock:
+                    self._leave()
+            except BaseException:
+                # Ctrl-C: what was read just now may be lost, and with it the place in the line
+                with self._lock:
+                    if self._leader is mine:
+                        self._give_up(_INTERRUPTED)
+                        self._leave()
+                raise
 
-    def _stop_leading(self) -> None:
-        with self._lock:
-            if self._finishing or self._hung_up:
-                self._led = False
-                self._loop.call(self.finish if self._finishing else self._tell_gone)
-            elif self._expected > 0:
-                self._by_loop = True
-                self._loop.call(self._watch)
-            else:
-                self._led = False
+    def _leave(self) -> None:
+        """A thread reads no more: who does? With the lock, and the loop is told first: an interrupt may come between."""
+        if self._finishing or self._hung_up:
+            self._loop.call(self.finish if self._finishing else self._tell_gone)
+        elif self._expected > 0:
+            self._loop.call(self._watch)
+            self._by_loop = True
+        self._leader = None
 
     def _read(self, wait_ns: int = 0) -> bool:
         """Take what is there, or comes within that time. False when the other side has hung up. By the leader only."""
@@ -171,7 +189,8 @@ class Line:
             try:
                 frames = self._incoming.feed(part)
             except BrokenFrame as broken:
-                self._give_up(f"said what is no frame ({broken})")
+                with self._lock:
+                    self._give_up(f"said what is no frame ({broken})")
                 return False
             self._take(frames)
             return True
@@ -191,17 +210,18 @@ class Line:
         return self._end.recv(_CHUNK)
 
     def _give_up(self, why: str) -> None:
-        """Read no more: who knows where the next frame begins."""
-        with self._lock:
-            self.broken = self.broken or why
-            self._hung_up = True
+        """Read no more: who knows where the next frame begins. With the lock."""
+        self.broken = self.broken or why
+        self._hung_up = True
 
     # In the loop's thread
 
     def _watch(self) -> None:
         """Be called when there is something to read or to write here."""
         if not self._told_gone:
-            self._loop.watch(self._fd, self._on_ready, read=self._by_loop, write=bool(self._outgoing))
+            with self._lock:  # who called this may be about to say what for
+                read, write = self._by_loop, bool(self._outgoing)
+            self._loop.watch(self._fd, self._on_ready, read=read, write=write)
 
     def _on_ready(self) -> None:
         if self._outgoing:
@@ -209,21 +229,24 @@ class Line:
         alive = self._read() if self._by_loop else True
         with self._lock:
             if self._by_loop and not (alive and self._expected > 0):
-                self._led = self._by_loop = False
+                self._by_loop = False
         self._watch()
         if not alive:
             self._tell_gone()
 
     def finish(self) -> None:
-        """The process has ended: take what it still said, then call `gone`."""
+        """The process has ended: take what it still said, then call `gone`. Safe to call twice."""
+        if self._told_gone:
+            return
         with suppress(OSError):
             self._end.shutdown(socket.SHUT_RDWR)  # whoever waits here wakes up, reads the rest, and leaves
         with self._lock:
             self._finishing = True
-            if self._led and not self._by_loop:
-                return  # it calls again when it leaves
-            self._led = self._by_loop = True
-        while self._read():
+            if self._is_led() and not self._by_loop:
+                self._loop.call_at(SYSTEM.steady_ns() + _LOOK_AGAIN_NS, self.finish)  # or sooner, when it leaves
+                return
+            self._by_loop = True
+        while not self._hung_up and self._read():
             pass
         self._tell_gone()
 

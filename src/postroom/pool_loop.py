@@ -63,20 +63,16 @@ class PoolLoop:
         """Make a call in the loop's thread, soon."""
         self._calls.append(call)
         with self._lock:
-            asleep, self._sleeps_until_ns = self._sleeps_until_ns, 0
-        if asleep:
-            self._ring()
+            if self._sleeps_until_ns:
+                self._wake_up()
 
     def call_at(self, due_ns: int, call: Call) -> Timer:
         """Make a call in the loop's thread at a moment of the steady clock."""
         timer = Timer(due_ns, call)
         with self._lock:
             heapq.heappush(self._timers, (due_ns, next(self._numbers), timer))
-            asleep = self._sleeps_until_ns > due_ns
-            if asleep:
-                self._sleeps_until_ns = 0
-        if asleep:
-            self._ring()
+            if self._sleeps_until_ns > due_ns:
+                self._wake_up()
         return timer
 
     def is_here(self) -> bool:
@@ -144,9 +140,11 @@ class PoolLoop:
                     found.append(timer)
         return found
 
-    def _ring(self) -> None:
+    def _wake_up(self) -> None:
+        """With the lock. The bell comes first: after an interrupt between the two the next one rings again."""
         with suppress(BlockingIOError):  # it was rung often enough
             os.write(self._wake, b"!")
+        self._sleeps_until_ns = 0
 
     def _clear(self) -> None:
         with suppress(BlockingIOError):

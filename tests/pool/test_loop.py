@@ -6,11 +6,14 @@ import os
 import threading
 from collections.abc import Iterator
 from functools import partial
+from itertools import count
 
 import pytest
 
 from postroom.clock import SYSTEM
 from postroom.pool_loop import PoolLoop
+
+from .conftest import interrupted_at, until
 
 
 @pytest.fixture
@@ -77,3 +80,18 @@ def test_a_timer_that_another_one_called_off_in_the_same_moment_does_not_go_off(
     loop.call(begin)
     assert over.wait(10)
     assert called == ["first"]
+
+
+def test_wherever_one_who_calls_is_interrupted_the_next_call_is_made(loop: PoolLoop) -> None:
+    for step in count():
+        until(lambda: loop._sleeps_until_ns, "it does not sleep")
+        interrupted = interrupted_at(step, lambda: loop.call(lambda: None))
+        over = threading.Event()
+        loop.call(over.set)
+        made = over.wait(10)
+        os.write(loop._wake, b"!")  # so that the loop of a test that fails can be ended
+        assert made, f"after an interrupt at step {step} it sleeps on"
+        if not interrupted:
+            break
+
+    assert step > 2
