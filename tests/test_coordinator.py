@@ -16,7 +16,7 @@ import pytest
 from tests.scripted_pool import InstantPool, ScriptedPool
 
 import postroom
-from postroom import Coordinator, Decision, Evaluation, InvalidMessage, PostroomError, WorkerPool
+from postroom import Coordinator, Decision, Evaluation, InvalidMessage, PostroomError, RoomBusy, WorkerPool
 from postroom.clock import SYSTEM, ManualClock
 from postroom.coordinate import Config, Reason, Trigger, decide
 from postroom.decisions import RoomDecisions
@@ -166,6 +166,34 @@ def test_a_pool_that_cannot_be_asked_leaves_the_message_to_others(room: Room) ->
 
     assert decision.granted == ("bob",)
     assert decision.made_here
+
+
+@pytest.mark.parametrize("trouble", ["once", "for a while"])
+def test_a_decision_that_could_not_be_written_leaves_the_message_to_be_considered_again(
+    room: Room, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, in_background: Start, trouble: str
+) -> None:
+    write = room.store.cell_write
+    refused: list[str] = []
+
+    def full(name: str, value: Any, **more: Any) -> int | None:
+        if name == "decision/m1" and (refused if value is None else value["decision"]) and trouble != "over":
+            refused.append(name)
+            if trouble == "for a while" or len(refused) == 1:
+                raise RoomBusy("the disk is full")
+        return write(name, value, **more)
+
+    monkeypatch.setattr(room.store, "cell_write", full)
+    coordinator = Coordinator(InstantPool("ada", judge=always(0.9)), room=room)
+    with pytest.raises(RoomBusy, match="the disk is full"):
+        coordinator.consider(message())
+
+    trouble = "over"
+    clock.advance(60)  # a claim that could not be taken back is one that has run out
+    considering = in_background(lambda: coordinator.consider(message()))
+    decision = considering.result()
+
+    assert (decision.granted, decision.made_here) == (("ada",), True)
+    assert len(refused) == 2  # the decision, and then that there is none
 
 
 def test_a_message_of_the_room_is_aged_by_its_time_and_capped_by_its_hops(room: Room, clock: ManualClock) -> None:

@@ -126,10 +126,11 @@ class Coordinator:
             return taken
         try:
             decision, hearing = self._hear(plain, on_change)
+            kept = self._decisions.keep(decision)
         except BaseException:
-            self._decisions.release(plain["id"])
+            with suppress(PostroomError):  # the room is in trouble, which is what the caller is told
+                self._decisions.release(plain["id"])
             raise
-        kept = self._decisions.keep(decision)
         self._note_spoken(kept)
         if hearing is not None:
             hearing.close()

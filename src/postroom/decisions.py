@@ -161,16 +161,20 @@ class RoomDecisions(Decisions):
     def release(self, message_id: str) -> None:
         with self._lock:
             version = self._versions.pop(message_id, None)
-        if version is not None:
-            self._store.cell_write(PREFIX + message_id, None, expect=version)
-        self._local.release(message_id)
+        try:
+            if version is not None:
+                self._store.cell_write(PREFIX + message_id, None, expect=version)
+        finally:  # else the threads of this process would wait for ever (tests/test_coordinator.py)
+            self._local.release(message_id)
 
     def keep(self, decision: Decision) -> Decision:
         with self._lock:
-            version = self._versions.pop(decision.message_id, 0)
+            version = self._versions.get(decision.message_id, 0)
             self._made += 1
             tidy = self._made % _FORGET_EVERY == 0
         made = self._write(decision, version)
+        with self._lock:  # not before: what could not be written is still ours to release
+            self._versions.pop(decision.message_id, None)
         if not made:  # we were taken for dead: another decides, or has; its word stands
             decision, made = self._other(decision)
         self._local.keep(decision)
