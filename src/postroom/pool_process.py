@@ -153,8 +153,11 @@ class Station:
         self._current = 0
         self._called_off.discard(asked.request)
         if last is not None:
-            self._tell(asked, last, final=True)
-        elif failed is not None:
+            try:
+                self._tell(asked, last, final=True)
+            except (TypeError, ValueError, RecursionError) as error:  # no frame can hold it: half of an emoji, for one
+                failed = ("raised", error)
+        if failed is not None:
             self._tell_error(asked.request, asked.attempt, *failed)
 
     def _evaluate(self, evaluator: Evaluator, asked: Evaluate) -> Evaluation:
@@ -180,8 +183,8 @@ class Station:
         self._send(lambda number: Result(number, asked.request, asked.attempt, final, evaluation, memory_bytes))
 
     def _tell_error(self, request: int, attempt: int, kind: ErrorKind, error: BaseException) -> None:
-        trace = "" if kind == "aborted" else "".join(traceback.format_exception(error))[-_MAX_TRACE:]
-        text = f"{type(error).__name__}: {error}"
+        trace = "" if kind == "aborted" else _trace_of(error)
+        text = _words_of(error)
         memory_bytes = self._gauge.bytes()
         self._send(lambda number: Error(number, request, attempt, kind, text, trace, memory_bytes))
 
@@ -190,11 +193,13 @@ class Station:
         self._tell_error(0, 0, "boot", error)
 
     def _send(self, make: Callable[[int], Result | Error | Ready]) -> None:
+        """Say something. Raises what `pack` raises for what no frame can hold; then nothing was said."""
         self._sending = True
         try:
+            data = pack(make(self._number + 1))
             self._number += 1
             with suppress(BrokenPipeError, ConnectionResetError):  # the pool is gone; so will we be
-                self._work.sendall(pack(make(self._number)))
+                self._work.sendall(data)
         finally:
             self._sending = False
         self._look_for_abort()
@@ -231,6 +236,29 @@ class Station:
                         self._stopping = True
                         if self._current:
                             signal.pthread_kill(self._main, ABORT_SIGNAL)
+
+
+def _words_of(error: BaseException) -> str:
+    """What an exception says, as text that a frame can hold, whatever the exception is like."""
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001  somebody's exception
+        said = "(it cannot say what)"
+    return _plain(f"{type(error).__name__}: {said}")
+
+
+def _trace_of(error: BaseException) -> str:
+    """The traceback, or the end of it."""
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception:  # noqa: BLE001  somebody's exception
+        text = "".join(traceback.format_tb(error.__traceback__))
+    return _plain(text)[-_MAX_TRACE:]
+
+
+def _plain(text: str) -> str:
+    """Text that a frame can hold: what is no character is written out."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _timed(evaluation: Evaluation, asked: Evaluate, started_ns: int) -> Evaluation:

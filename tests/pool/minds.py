@@ -105,6 +105,22 @@ class _Acts:
         return {"confidence": 1.5}
 
     @staticmethod
+    def half_an_emoji(message: Message, rest: str) -> Any:
+        return {"confidence": 0.5, "reasoning": "cut \ud83d"}
+
+    @staticmethod
+    def half_an_emoji_at_first(message: Message, rest: str) -> Iterator[Any]:
+        yield Evaluation(message["id"], 0.4, False, "cut \ud83d", stage="quick")
+
+    @staticmethod
+    def raises_half_an_emoji(message: Message, rest: str) -> Any:
+        raise ValueError("cut \ud83d")
+
+    @staticmethod
+    def raises_speechless(message: Message, rest: str) -> Any:
+        raise _SpeechlessError
+
+    @staticmethod
     def wrong_id(message: Message, rest: str) -> Any:
         return Evaluation("another", 0.5)
 
@@ -138,6 +154,11 @@ class _Acts:
         with open(rest, "a", encoding="utf-8") as file:
             file.write(f"{message['id']}\n")
         return _fine(message)
+
+
+class _SpeechlessError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
 
 
 _kept: list[bytearray] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -202,6 +203,10 @@ def test_a_look_that_is_the_only_one_is_the_last(make_pool) -> None:
         ("nonsense", "must return an Evaluation or a dict of its fields, not int"),
         ("too_sure", "confidence must be a number from 0 to 1, not 1.5"),
         ("no_look", "gave no evaluation"),
+        ("half_an_emoji", "UnicodeEncodeError: .*surrogates not allowed"),
+        ("half_an_emoji_at_first", "UnicodeEncodeError: .*surrogates not allowed"),
+        ("raises_half_an_emoji", r"ValueError: cut \\ud83d"),
+        ("raises_speechless", r"_SpeechlessError: \(it cannot say what\)"),
     ],
 )
 def test_an_evaluator_that_fails_is_told_with_its_traceback_and_the_worker_lives(make_pool, content, said) -> None:
@@ -216,9 +221,10 @@ def test_an_evaluator_that_fails_is_told_with_its_traceback_and_the_worker_lives
     assert caught.value.worker == "ada"
     assert "Traceback" in caught.value.trace
     assert len(errors) == 1
-    assert said in errors[0]["error"]
+    assert re.search(said, errors[0]["error"])
     assert ada.evaluate(say("say fine")).reasoning == "fine"
     assert ada.pid == pid
+    assert ada.stats()["gaps"] == 0
 
 
 @pytest.mark.parametrize(("content", "how"), [("die", "signal 9"), ("exit 3", "exit code 3"), ("hang_up", "hung up")])
