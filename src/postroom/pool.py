@@ -340,8 +340,10 @@ class WorkerPool:
         self._check_open()
         following = Following(self, room, channels, timeout_s, keep)
         self.report_to(room)
-        self._services.append(following)
         following.start()
+        self._services.append(following)
+        if self.failure is not None:  # meanwhile
+            following.close(0)
         return following
 
     def report_to(self, room: Room, name: str | None = None) -> None:
@@ -372,9 +374,9 @@ class WorkerPool:
 
     @contextmanager
     def _running(self, service: Answering) -> Iterator[None]:
-        self._check_open()
         self._services.append(service)
         try:
+            self._check_open()  # not before: who gives up from now on ends this service too
             yield
         finally:
             self._services.remove(service)
@@ -448,6 +450,8 @@ class WorkerPool:
         self.failure = PoolFailed(said, worker.name, worker.output, history)
         for each in self._workers.values():
             each.stop_with(self.failure, "failed")
+        for service in tuple(self._services):
+            service.close(0)  # one that waits for a message would learn of it from the next
 
 
 def _send_all(requests: list[tuple[PoolWorker, Request]]) -> None:

@@ -174,6 +174,19 @@ def test_a_pool_that_fails_gives_its_work_back_unseen(sqlite_room, make_pool) ->
     assert states(room, [message.id for message in room.peek(channels=["tasks"])]) == {"stored": 2}
 
 
+def test_a_pool_that_fails_while_nothing_comes_ends_its_serving_and_following(room: Room, make_pool) -> None:
+    pool = make_pool("act", workers=["ada"], restart=RestartPolicy(max_restarts=0))
+    serving = Serving(pool, room)
+    following = pool.follow(room, ["general"])
+    until(lambda: len(pool._services) == 2, "it does not serve")
+    os.kill(pool.workers["ada"].pid, signal.SIGKILL)
+    serving.join()
+    following._thread.join(30)
+
+    assert isinstance(serving.error, PoolFailed)
+    assert not following._thread.is_alive()
+
+
 def test_shutting_the_pool_down_ends_the_serving_and_loses_nothing(room: Room, make_pool) -> None:
     pool = make_pool("act", workers=["ada", "bob"])
     ids = [put(room, "sleep 0.05") for _ in range(20)]
