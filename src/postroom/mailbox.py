@@ -105,8 +105,9 @@ class Mailbox:
         """Take the oldest value, waiting for one: for ever, or that many MILLISECONDS.
 
         Raises ReceiveTimeout when none came in time: then nothing was taken. Raises SessionFailed at once when the
-        session fails, before or while it waits, and SessionEnded when the one who opened it closes it. When every
-        member waits for ever and nothing is on its way, that is a failure too: Deadlock.
+        session fails, before or while it waits, and SessionEnded when the one who opened it closes it, or, within a
+        second, when this member leaves. When every member waits for ever and nothing is on its way, that is a failure
+        too: Deadlock.
         """
         if timeout_ms is not None:
             check_ms("timeout_ms", timeout_ms)
@@ -121,6 +122,7 @@ class Mailbox:
                 hinted = False
                 while True:
                     self._record.check()  # before the store: a failed session gives no mail
+                    self._member.check_here()  # another thread may have left for all of us
                     if not self._member.blocked or self._mail_is_near(hinted or due_s is not None):
                         wait.stir()
                         claimed = self._desk.claim(self._want)

@@ -164,7 +164,7 @@ class Member:
     def acting(self) -> Iterator[None]:
         """While this is open the member is not blocked, whoever else of it waits; its cell says so before it begins."""
         with self._lock:
-            self._check_here()
+            self.check_here()
             self.bind(threading.current_thread())
             self._acting += 1
             self._unblock()
@@ -179,7 +179,7 @@ class Member:
         """This thread waits from here on; `shown` is what others see of it: `on`, `names` and `timed` at least."""
         wait = Wait(self, shown | {"since_ms": self.clock.wall_ms()})
         with self._lock:
-            self._check_here()
+            self.check_here()
             self.bind(wait.thread)
             self._unblock()
             self._waits.append(wait)
@@ -196,13 +196,15 @@ class Member:
                     with suppress(PostroomError):
                         self._write(blocked=False)
 
-    def _check_here(self) -> None:
+    def check_here(self) -> None:
+        """Raise SessionEnded when this member has left the session."""
         if self._left:
             raise SessionEnded(f"{self.name} has left session {self.record.id}")
 
     def stir(self, wait: Wait) -> None:
         """See `Wait.stir`."""
         with self._lock:
+            self.check_here()  # who has left takes nothing, also in a thread that waited before
             wait.looking = True
             self._unblock()
 

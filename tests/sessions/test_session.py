@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import postroom
-from postroom.clock import from_iso
+from postroom.clock import ManualClock, from_iso
 from postroom.opening import open_room as postroom_open
 from postroom.room import Room
 
@@ -235,6 +235,24 @@ def test_one_who_has_left_neither_sends_nor_receives(open_room: Callable[..., Ro
         ):
             with pytest.raises(postroom.SessionEnded, match="bob has left session"):
                 call()
+
+
+@pytest.mark.parametrize("waited_s", [0, 2])
+def test_one_who_leaves_while_a_thread_of_it_waits_takes_nothing_any_more(
+    open_room: Callable[..., Room], clock: ManualClock, in_background: Any, pass_time: Any, waited_s: float
+) -> None:
+    with open_room().session() as session:
+        other = open_room().session(session.id, name="bob")
+        pending = in_background(other.mailbox.box.receive)
+        wait_until(lambda: bool(other._member._waits))
+        clock.advance(waited_s)
+        other.cleanup()
+        pass_time(pending)
+        session.mailbox.box.send("for somebody who is here")
+
+        with pytest.raises(postroom.SessionEnded, match="bob has left session"):
+            pending.result()
+        assert session.mailbox.box.receive(0) == "for somebody who is here"
 
 
 @pytest.mark.parametrize("error", [ValueError("boom"), KeyboardInterrupt(), SystemExit(3)])
