@@ -9,6 +9,7 @@ All methods may be called from several threads. What happens to processes happen
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +45,11 @@ State = Literal["starting", "ready", "restarting", "stopping", "stopped", "faile
 EVENTS: Final = ("ready", "pong", "error", "exit")
 PING_TIMEOUT_S: Final = 1.0
 EVALUATE_TIMEOUT_S: Final = 5.0
+
+#: Workers of a pool that was not shut down are killed as the program ends: that is no death to tell of.
+#: What is registered last comes first, and `processes`, which kills them, was imported above.
+_program_ends = threading.Event()
+atexit.register(_program_ends.set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -619,6 +625,9 @@ class PoolWorker:
 
     def _supervise(self, life: Life) -> None:
         """Nobody asked for this end: start another process, or give up."""
+        if _program_ends.is_set():
+            self._stop_with(WorkerStopped(f"worker {self.name} ended with the program", self.name), "stopped")
+            return
         how = life.say_how()
         self.exits = [*self.exits, Exit(SYSTEM.steady_ns() / 1e9, _cause(life), how)]
         self.exits = self.exits[-max(KEPT_EXITS, self._plan.restart.max_restarts + 1) :]

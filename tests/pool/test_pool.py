@@ -630,3 +630,26 @@ def test_a_ctrl_c_calls_off_what_was_waited_for_and_the_pool_goes_on(tmp_path: P
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=True)
 
     assert done.stdout.splitlines() == ["interrupted", "on we go"]
+
+
+FORGETS = """
+import atexit, logging, sys
+sys.path.insert(0, {folder!r})
+import postroom
+if __name__ == "__main__":
+    logging.basicConfig(format="%(message)s")
+    pools = []
+    atexit.register(lambda: [pool.shutdown() for pool in pools if sys.argv[1] == "late"])
+    pools.append(postroom.WorkerPool("pool.minds:act", workers=["ada", "bob"]))
+    print(pools[0].evaluate({{"id": "m", "content": "say hi"}}).reasoning)
+"""
+
+
+@pytest.mark.parametrize("shut_down", ["never", "late"])
+def test_a_program_that_does_not_shut_its_pool_down_ends_without_a_word(tmp_path: Path, shut_down: str) -> None:
+    program = tmp_path / "forgets.py"
+    program.write_text(FORGETS.format(folder=str(Path(__file__).parents[1])), encoding="utf-8")
+    words = [sys.executable, str(program), shut_down]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+
+    assert (done.stdout, done.stderr) == ("hi\n", "")
