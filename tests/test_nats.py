@@ -23,7 +23,7 @@ from postroom.opening import open_room
 from postroom.platform import this_process
 from postroom.states import State
 from postroom.store import Query, Want, Work
-from postroom.stores import nats_claims
+from postroom.stores import nats_claims, nats_lives
 from postroom.stores.nats import NatsStore
 from postroom.stores.nats_entries import subject_of
 from postroom.stores.nats_lives import process_subject
@@ -429,6 +429,40 @@ def test_an_answer_whose_end_nobody_knew_is_given_once_when_it_is_repeated(
     assert settled.held is True
     (kept,) = near.find(Query(answer_to=id)).messages
     assert settled.ids == [kept.id]
+
+
+def test_who_could_not_say_that_it_lives_says_it_at_its_next_claim(
+    impatient: tuple[Proxy, NatsStore, NatsStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others bury a process of another machine whose name stands in the room, and which they do not hear."""
+    monkeypatch.setattr(nats_lives, "BEAT_S", 0.1)
+    proxy, far, near = impatient
+    near.put([letter()])
+    unknown(proxy, far, "request", lambda: far.claim(want(owner=this_process())))
+
+    assert len(far.claim(want(owner=this_process())).deliveries) == 1
+
+    def said() -> int:
+        found = near._room.wire.run(near._room.wire.last(process_subject(this_process())))
+        return 0 if found is None else found.seq
+
+    first = said()
+    assert first
+    until("it is said again", lambda: said() > first)
+
+
+def test_nobody_takes_another_s_word_that_it_lives_for_said_before_it_was(
+    impatient: tuple[Proxy, NatsStore, NatsStore], in_background: Callable[[Callable[[], Any]], Any]
+) -> None:
+    proxy, far, _ = impatient
+    proxy.cut(to_server=True, to_client=False)
+
+    both = [in_background(far._room.lives.beat) for _ in range(2)]
+
+    for each in both:
+        with pytest.raises(RoomError):
+            each.result()
+    heal(proxy, far)
 
 
 def test_who_cannot_say_that_it_waits_no_more_says_it_when_the_room_answers_again(

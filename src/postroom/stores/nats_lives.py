@@ -38,6 +38,7 @@ class Lives:
         self._wire = wire
         self._clock = clock
         self._lock = threading.Lock()
+        self._beginning = threading.Lock()  # held while it is first said, which waits
         self._beats = False
         self._name = this_process().encode()
         #: process -> when it was looked for, and whether it is alive (None: silent, but not for long enough)
@@ -45,14 +46,18 @@ class Lives:
         self._silent: dict[str, tuple[int, int]] = {}  # process -> since when it is silent, and on which connection
 
     def beat(self) -> None:
-        """Say from now on, every few seconds, that this process is alive."""
-        with self._lock:
+        """Say from now on, every few seconds, that this process is alive.
+
+        What raises here has begun nothing, and the next call begins: whoever writes its name into the room and never speaks is
+        buried by others while it works (tests/test_nats.py: test_who_could_not_say_that_it_lives_says_it_at_its_next_claim).
+        """
+        with self._beginning:  # who comes second waits until it was said, or says it
             if self._beats:
                 return
+            write = Write(process_subject(this_process()), self._name, None, None, ALIVE_S)
+            self._wire.run(self._wire.commit([write], self._name.__eq__))
+            self._wire.every(BEAT_S, lambda: self._wire.commit([write], self._name.__eq__))
             self._beats = True
-        write = Write(process_subject(this_process()), self._name, None, None, ALIVE_S)
-        self._wire.run(self._wire.commit([write], self._name.__eq__))
-        self._wire.every(BEAT_S, lambda: self._wire.commit([write], self._name.__eq__))
 
     def beat_if_named(self, data: bytes) -> None:
         """The same, when what is about to be written names this process."""
