@@ -508,6 +508,33 @@ def test_a_question_of_which_nobody_knows_whether_it_was_asked_is_not_waited_for
     proxy.close()
 
 
+@pytest.mark.parametrize("ends", [True, False], ids=["with the end of the question", "alone"])
+def test_an_answer_that_comes_while_its_asker_gives_up_is_ordinary_mail(
+    open_store: Opener, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    one, other = open_store(), open_store()
+    (id,) = one.put([letter(waiter=this_process())])
+    (delivery,) = other.claim(want()).deliveries
+    answer = check(Draft(from_agent="bob", to_agent="ada", payload={"n": 1}, answer_to=id))
+    read = one._room.read
+
+    def read_just_before_the_answer(id: str) -> Any:
+        monkeypatch.undo()
+        kept = read(id)
+        if ends:
+            other.settle(delivery.ticket, "answered", puts=[answer])
+        else:
+            other.put([answer])
+        return kept
+
+    monkeypatch.setattr(one._room, "read", read_just_before_the_answer)
+
+    one.abandon(id)
+
+    (kept,) = other.find(Query(answer_to=id)).messages
+    assert kept.state is State.READY
+
+
 def test_a_hint_that_one_alone_was_given_and_did_not_take_goes_to_another(open_store: Opener) -> None:
     one, other = open_store(), open_store()
     first = one.listen(["channel:work"])

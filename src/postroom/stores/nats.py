@@ -156,17 +156,17 @@ class NatsStore(contract.Store):
 
     def abandon(self, id: str) -> None:
         with self._enter() as room:
+            held: list[str] | None = None
 
             def step(kept: Kept, moment: Moment) -> Entry | None:
+                nonlocal held  # of the very entry that is replaced: an answer may come at this moment (tests/test_nats.py)
+                held = [*kept.entry.held]
                 waits = kept.entry.waiter is not None and kept.state is not State.HELD
                 return abandoned(kept, moment) if waits else None
 
-            question = room.read(id)
-            if question is None:  # it was deleted; its answers know what they answer
+            room.change(id, step)
+            if held is None:  # it was deleted; its answers know what they answer
                 held = [answer.id for answer in nats_reading.find(room, Query(answer_to=id), None).messages]
-            else:
-                room.change(id, step)
-                held = [*question.entry.held]
             for answer in held:
                 room.change(answer, lambda kept, moment: unheld(kept, moment) if kept.state is State.HELD else None)
 
