@@ -25,8 +25,9 @@ from postroom.states import State
 from postroom.store import Query, Want, Work
 from postroom.stores import nats_claims, nats_lives
 from postroom.stores.nats import NatsStore
-from postroom.stores.nats_entries import subject_of
+from postroom.stores.nats_entries import pack, subject_of
 from postroom.stores.nats_lives import process_subject
+from postroom.stores.nats_wire import Write
 
 pytestmark = pytest.mark.slow
 
@@ -206,7 +207,42 @@ def test_a_process_that_speaks_keeps_what_it_holds(open_store: Opener) -> None:
     assert found.data.decode() == this_process()
 
 
+def test_a_lease_can_be_extended_for_ever(open_store: Opener, clock: ManualClock) -> None:
+    """Who works for hours extends its lease every few seconds, and all that is kept of it is written each time."""
+    store = open_store()
+    (id,) = store.put([letter()])
+    (delivery,) = store.claim(want()).deliveries
+    store.extend(delivery.ticket, 30)
+    (size,) = [len(pack(kept.entry)) for kept in store._room.read_open([id])]
+
+    for _ in range(50):
+        clock.advance(10)
+        assert store.extend(delivery.ticket, 30)
+
+    (kept,) = store._room.read_open([id])
+    assert len(pack(kept.entry)) <= size + 20  # numbers that grow
+    message = store.get(id)
+    assert message is not None
+    assert [entry.event for entry in message.ledger] == ["stored", "claimed", "extended"]
+    assert message.ledger[-1].time_ms == clock.wall_ms()
+    assert message.lease_until_ms == clock.wall_ms() + 30_000
+    assert store.settle(delivery.ticket, "acked").held
+
+
 # Trouble on the way
+
+
+def test_what_is_too_large_for_the_servers_with_its_headers_is_refused_here(open_store: Opener) -> None:
+    """They would end the connection, and so everything else that is under way on it."""
+    wire = open_store(server_timeout_s=1)._room.wire
+    size = wire._nc.max_payload - len("NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: 0\r\n\r\n")
+    fits, is_too_large = (Write("c.0.0", b"x" * each, expect=0) for each in (size, size + 1))
+
+    with pytest.raises(RoomError, match="max_payload"):
+        wire.commit_now([is_too_large], is_too_large.data.__eq__)
+
+    assert wire.commit_now([fits], fits.data.__eq__).seqs
+    assert wire.losses == 0
 
 
 @pytest.mark.long
@@ -321,7 +357,8 @@ def test_an_answer_that_is_kept_back_on_the_way_is_looked_up_and_counts_once(
     (id,) = without_replies(lambda: far.put([letter()]))
     assert [message.id for message in near.find(Query()).messages] == [id]
     (delivery,) = without_replies(lambda: far.claim(want()).deliveries)
-    assert without_replies(lambda: far.extend(delivery.ticket, 60)) is True
+    for _ in range(2):
+        assert without_replies(lambda: far.extend(delivery.ticket, 60)) is True
     settled = without_replies(lambda: far.settle(delivery.ticket, "acked").held)
 
     assert settled is True

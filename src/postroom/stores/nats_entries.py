@@ -395,7 +395,14 @@ def settled(kept: Kept, outcome: str, agent: str, detail: str | None, delay_s: f
 
 
 def extended(kept: Kept, agent: str, lease_s: float, moment: Moment) -> Entry:
-    """The entry with a lease that ends that much later than now."""
+    """The entry with a lease that ends that much later than now.
+
+    Of several extensions in a row the ledger keeps the last, whose write may still be looked for. Each stands in the entry that is
+    written at every step: with a line for each, the work of some hours grew beyond what the servers take, and nobody could
+    settle it (tests/test_nats.py: test_a_lease_can_be_extended_for_ever).
+    """
+    if kept.entry.ledger[-1].event == "extended":
+        kept = Kept(kept.seq, replace(kept.entry, ledger=kept.entry.ledger[:-1]))
     until_ms = later_ms(moment.room_ms, lease_s)
     lease = {"state": State.CLAIMED, "owner": kept.entry.owner, "owner_beats": kept.entry.owner_beats}
     return _next(kept, moment, "extended", agent, f"{lease_s:g} s", **lease, wake_ms=until_ms)

@@ -57,8 +57,8 @@ _LATER: Final = ("batch is incomplete", "too many inflight")
 OnChange = Callable[[str, int, bytes], None]
 
 
-#: One message to the servers: subject, data, headers.
-Message = tuple[str, bytes, dict[str, str] | None]
+#: One message to the servers: subject, data, headers as they are sent ("" without).
+Message = tuple[str, bytes, str]
 
 
 class Write(NamedTuple):
@@ -293,7 +293,7 @@ class Wire:
 
     # Asking
 
-    async def _ask(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> bytes:
+    async def _ask(self, subject: str, data: bytes, head: str = "") -> bytes:
         """One attempt: the reply. Raises _NoReply.
 
         nats-py's own `request` makes two tasks and a random name for each; this makes a future, and is a third faster.
@@ -305,7 +305,7 @@ class Wire:
         self._replies[name.encode()] = reply
         alarm = self._loop.call_later(self._attempt_s, self._give_up, reply)
         try:
-            self._send(subject, data, self._inbox + name, headers)
+            self._send(subject, data, self._inbox + name, head)
             if len(data) > _LARGE_BYTES:
                 await self._nc._transport.drain()  # noqa: SLF001
             return await reply
@@ -316,7 +316,7 @@ class Wire:
             del self._replies[name.encode()]
             reply.cancel()
 
-    def _send(self, subject: str, data: bytes, reply: str = "", headers: dict[str, str] | None = None) -> None:
+    def _send(self, subject: str, data: bytes, reply: str = "", head: str = "") -> None:
         """Write this to the connection now. nats-py would leave it to a task of its own, two turns of the loop later."""
         nc = self._nc
         if not nc.is_connected:
@@ -326,12 +326,7 @@ class Wire:
             nc._pending, nc._pending_data_size = [], 0  # noqa: SLF001
             transport.writelines(waiting)
         to = f"{subject} {reply}" if reply else subject
-        if headers is None:
-            line = f"PUB {to} {len(data)}\r\n"
-        else:
-            lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-            size = len(lines) + 12  # its first line and its empty last one
-            line = f"HPUB {to} {size} {size + len(data)}\r\nNATS/1.0\r\n{lines}\r\n"
+        line = f"HPUB {to} {len(head)} {len(head) + len(data)}\r\n{head}" if head else f"PUB {to} {len(data)}\r\n"
         transport.write(b"%b%b\r\n" % (line.encode(), data))
 
     def _replied(self, subject: bytes, data: bytes, headers: bytes) -> None:
@@ -373,10 +368,10 @@ class Wire:
         self._replies[name.encode()] = call
         self._loop.call_later(self._attempt_s, self._replies.pop, name.encode(), None)
         try:
-            for subject, data, headers in messages[:-1]:
-                self._send(subject, data, "", headers)
-            subject, data, headers = messages[-1]
-            self._send(subject, data, self._inbox + name, headers)
+            for subject, data, head in messages[:-1]:
+                self._send(subject, data, "", head)
+            subject, data, head = messages[-1]
+            self._send(subject, data, self._inbox + name, head)
         except (self._error, OSError):
             _fail(call, True)
 
@@ -448,7 +443,7 @@ class Wire:
         """The same, from any thread, in the shortest way as long as replies come."""
         request = msgspec.json.encode({"last_by_subj": self._prefix + subject})
         try:
-            answer = msgspec.json.decode(self._call([(f"$JS.API.STREAM.MSG.GET.{self.stream}", request, None)]))
+            answer = msgspec.json.decode(self._call([(f"$JS.API.STREAM.MSG.GET.{self.stream}", request, "")]))
         except _NoReply:
             return self.run(self.last(subject))
         if answer.get("error", {}).get("code") == 503:  # there is no leader now
@@ -588,7 +583,7 @@ class Wire:
         return f" ({self._trouble})" if self._trouble else ""
 
     async def _attempt(self, writes: Sequence[Write]) -> list[int]:
-        *before, (subject, data, headers) = self._messages(writes)
+        *before, (subject, data, head) = self._messages(writes)
         for each in before:
             if not self._up.is_set():
                 raise _NoReply(sent=False)
@@ -597,7 +592,7 @@ class Wire:
                 await self._nc._transport.drain()  # noqa: SLF001
             except (self._error, OSError):
                 raise _NoReply(sent=False) from None
-        return self._read_reply(await self._ask(subject, data, headers), writes)
+        return self._read_reply(await self._ask(subject, data, head), writes)
 
     def _read_reply(self, reply: bytes, writes: Sequence[Write]) -> list[int]:
         """The sequences that the servers gave. Raises Changed, _NoReply, and what they refuse it for."""
@@ -614,21 +609,24 @@ class Wire:
 
     def _messages(self, writes: Sequence[Write]) -> list[Message]:
         """What is sent for these: of several an atomic batch, which the last one commits."""
-        most = max(len(write.data) for write in writes)
+        heads = self._heads(writes)
+        most = max(len(write.data) + len(head) for write, head in zip(writes, heads, strict=True))
         if most > self._nc.max_payload:
             said = f"the servers take {self._nc.max_payload} bytes at once (max_payload), and this needs {most}"
             raise RoomError(f"{said}; nothing was changed")
+        return [(self._prefix + write.subject, write.data, head) for write, head in zip(writes, heads, strict=True)]
+
+    def _heads(self, writes: Sequence[Write]) -> list[str]:
         if len(writes) == 1:
-            (write,) = writes
-            return [(self._prefix + write.subject, write.data, self._headers(write))]
+            return [_head(self._headers(writes[0]))]
         name, last = self._nc.new_inbox()[-22:], len(writes)
-        messages: list[Message] = []
+        heads: list[str] = []
         for place, write in enumerate(writes, 1):
             headers = {**self._headers(write), "Nats-Batch-Id": name, "Nats-Batch-Sequence": str(place)}
             if place == last:
                 headers["Nats-Batch-Commit"] = "1"
-            messages.append((self._prefix + write.subject, write.data, headers))
-        return messages
+            heads.append(_head(headers))
+        return heads
 
     def _headers(self, write: Write) -> dict[str, str]:
         headers: dict[str, str] = {}
@@ -683,6 +681,12 @@ async def _quietly(call: Callable[[], Awaitable[Any]]) -> None:
     """What goes wrong here has nobody to be told."""
     with suppress(Exception):  # a connection that ends anyway, a hint that others give too
         await call()
+
+
+def _head(headers: dict[str, str]) -> str:
+    """Headers as they are sent. They are plain ASCII: names of subjects are hashes, and those of rooms are letters."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"NATS/1.0\r\n{lines}\r\n"
 
 
 def _fail(reply: asyncio.Future[bytes] | Call, sent: bool) -> None:
