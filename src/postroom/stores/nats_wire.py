@@ -495,25 +495,40 @@ class Wire:
         return await self._until_answered(attempt, f"the room {self.room} cannot be read")
 
     async def scan(self, pattern: str, seq: int = 1) -> list[Found]:
-        """All entries from that sequence on, each once, as the leader knows them.
+        """All entries from that sequence on, each once, as the leader knew them when this began or later.
 
-        A server that lags lacks only the newest, so the leader is asked for what comes after the last that was found.
+        Pages come from any server, and one that lags lacks the newest. What is written meanwhile moves to the end, past all pages
+        that were read, so the last page must come from a server that knew all that those before it could know: it reaches the
+        entry that was the leader's newest after them, and nothing came after it there. To wait until the leader has no more
+        would take as long as others write (tests/test_nats_busy.py). What a server lacks that lags is asked of the leader.
         """
         found: dict[str, Found] = {}
-        first = await self.next(seq, pattern)
-        more = first is not None
-        position = seq
-        while more:
-            entries, more = await self.page(position, pattern)
+        position = ahead = seq
+        newest = await self.last(pattern)
+        while newest is not None and newest.seq >= position:
+            entries, is_one = await self._pages(position, pattern)
             for entry in entries:
-                found[entry.subject] = entry
-                position = max(position, entry.seq + 1)
-        while first is not None:
-            first = await self.next(position, pattern)
-            if first is not None:
+                known = found.get(entry.subject, entry)  # from the leader, and newer, if that server lags
+                found[entry.subject] = max(known, entry)
+                position = entry.seq + 1
+            if not is_one:
+                newest = await self.last(pattern)
+            elif newest.seq >= position:
+                first = await self.next(max(ahead, position), pattern)
+                if first is None:
+                    break
                 found[first.subject] = first
-                position = first.seq + 1
+                ahead = first.seq + 1
         return sorted(found.values(), key=lambda entry: entry.seq)
+
+    async def _pages(self, seq: int, pattern: str) -> tuple[list[Found], bool]:
+        """Entries from that sequence on, page after page until there are no more; and whether it was one page."""
+        entries, more = await self.page(seq, pattern)
+        is_one = not more
+        while more:
+            page, more = await self.page(entries[-1].seq + 1, pattern)
+            entries += page
+        return entries, is_one
 
     # Writing
 
