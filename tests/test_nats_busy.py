@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from tests.nats_servers import room_name, shared_server
 
-from postroom.clock import ManualClock
+from postroom.clock import SYSTEM, ManualClock
 from postroom.config import Config, parse_url
 from postroom.message import Draft, check
 from postroom.store import Query, Want
@@ -23,6 +23,7 @@ from postroom.stores.nats_wire import Found, Write
 
 pytestmark = pytest.mark.slow
 
+WANT = Want(agent="bob", lease_s=30)
 #: Others stop then, so that who would never end fails instead.
 MOST_WRITES = 100
 
@@ -37,8 +38,15 @@ def pair(clock: ManualClock) -> Iterator[tuple[NatsStore, NatsStore]]:
     other.close()
 
 
-def letter() -> Draft:
-    return check(Draft(from_agent="ada", to_agent="bob", payload={"text": "hi"}))
+def letter(**fields: Any) -> Draft:
+    return check(Draft(from_agent="ada", to_agent="bob", payload={"text": "hi"}, **fields))
+
+
+def until(what: str, holds: Callable[[], bool]) -> None:
+    end_ns = SYSTEM.steady_ns() + 30_000_000_000
+    while not holds():
+        assert SYSTEM.steady_ns() < end_ns, what
+        SYSTEM.sleep(0.02)
 
 
 def mail(room: NatsRoom) -> list[Write]:
@@ -76,7 +84,7 @@ def write_before_each_request(
 
 
 LOOKS: dict[str, Callable[[NatsStore], object]] = {
-    "claim": lambda store: store.claim(Want(agent="bob", lease_s=30, limit=1)).deliveries,
+    "claim": lambda store: store.claim(WANT).deliveries,
     "find": lambda store: store.find(Query()).messages,
     "stats": lambda store: store.stats().mailboxes,
     "events": lambda store: store.events(),
@@ -111,6 +119,52 @@ def test_cells_that_are_written_all_the_time_are_listed_with_the_others(
     assert [found.name for found in one.cell_scan("a/")] == names
 
     assert len(asked) < 15
+
+
+# A receiver that always has something to do
+
+
+@pytest.mark.parametrize("way", ["claim", "settle and claim"])
+@pytest.mark.parametrize("knows", ["its box", "the whole room"])
+def test_who_has_enough_to_do_learns_what_came_while_the_connection_was_away(
+    pair: tuple[NatsStore, NatsStore], way: str, knows: str
+) -> None:
+    """The clock stands still, so no safety look can help."""
+    one, other = pair
+    other.put([letter() for _ in range(3)])
+    if knows == "the whole room":
+        one.stats()
+    (held,) = one.claim(WANT).deliveries
+    wire, follower = one._room.wire, one._room.follower
+    for subscription in follower._subscriptions.values():  # what comes now is not heard of
+        wire.run(subscription.unsubscribe())
+    (urgent,) = other.put([letter(priority=9)])
+    wire._loop.call_soon_threadsafe(wire._lost_hints)  # as after a reconnect
+    until("the connection was made anew", lambda: wire.losses > 0)
+
+    claimed = one.claim(WANT) if way == "claim" else one.settle(held.ticket, "acked", claim_next=WANT).claimed
+
+    assert claimed is not None
+    assert [delivery.message.id for delivery in claimed.deliveries] == [urgent]
+
+
+def test_who_has_enough_to_do_asks_the_servers_for_nothing_while_nothing_is_lost(
+    pair: tuple[NatsStore, NatsStore], monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
+    one, other = pair
+    other.put([letter() for _ in range(20)])
+    (held,) = one.claim(WANT).deliveries
+    asked = write_before_each_request(one, other, monkeypatch, mail)
+
+    for _ in range(9):
+        clock.advance(6)
+        (ticket,) = [delivery.ticket for delivery in one.claim(WANT).deliveries]
+        one.settle(ticket, "acked")
+        claimed = one.settle(held.ticket, "acked", claim_next=WANT).claimed
+        assert claimed is not None
+        (held,) = claimed.deliveries
+
+    assert asked == []
 
 
 # Servers that lag

@@ -51,6 +51,7 @@ def patterns_of(want: Want) -> list[str]:
 def _claim_best(room: NatsRoom, want: Want) -> list[Delivery]:
     patterns = patterns_of(want)
     room.follower.follow(patterns)
+    room.follower.look_if_lost(patterns)
     taken: list[Kept] = []
     while len(taken) < want.limit:
         # not the same one twice in one claim, should its owner be gone already (tests/test_store_model.py)
@@ -247,7 +248,12 @@ def _settle_and_take(
         return None
     if want.owner == this_process():
         room.lives.beat()
-    room.follower.follow(patterns_of(want))
+    patterns = patterns_of(want)
+    room.follower.follow(patterns)
+    if room.follower.may_lack(
+        patterns
+    ):  # one after the other: what is to be told of the first must not wait for a look
+        return None
     with _picked(room, want, want.limit, {ticket.id}, write) as picked:
         if not picked.best:
             return None

@@ -4,7 +4,7 @@ The servers tell every change once more on a subject for listening (republish). 
 each change comes by itself, with the new entry in it, so that a receiver that is woken knows what to claim.
 
 Such a hint can be lost: in a reconnect, or when a leader dies. So whoever finds nothing looks at the leader too, every
-`SAFETY_LOOK_S` at most, for what came after the last entry that was read there.
+`SAFETY_LOOK_S` at most, for what came after the last entry that was read there; after a reconnect everybody does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -192,17 +192,36 @@ class Follower:
 
     def look_if_late(self, patterns: Iterable[str]) -> bool:
         """Look at the leader for what was not heard of, where that was not done lately. Returns whether it was done now."""
+        return self._look(patterns, self._is_late)
+
+    def look_if_lost(self, patterns: Iterable[str]) -> None:
+        """Look at the leader where hints may have been lost since the last look.
+
+        For those who know of something to do: without it they would do all of that before they learn what came while the
+        connection was away (tests/test_nats_busy.py). A look now and then, as those have who find nothing, would read again
+        all that a busy receiver has done since the last.
+        """
+        self._look(patterns, _may_lack)
+
+    def may_lack(self, patterns: Iterable[str]) -> bool:
+        """Whether that look is due."""
+        return any(map(_may_lack, self._kept_current(patterns).values()))
+
+    def _look(self, patterns: Iterable[str], is_due: Callable[[_Followed], bool]) -> bool:
+        due = {pattern: each for pattern, each in self._kept_current(patterns).items() if is_due(each)}
+        for pattern, followed in due.items():
+            if followed is self._whole:
+                self.know()
+            else:
+                self._read(pattern, followed)
+        return bool(due)
+
+    def _kept_current(self, patterns: Iterable[str]) -> dict[str, _Followed]:
+        """What brings news of these patterns: the whole room where that is known, else whichever of them are followed."""
         if self._whole is not None and OPEN_PART in self._loaded:
-            if not self._is_late(self._whole):
-                return False
-            self.know()
-            return True
-        looked = False
-        for pattern in {*patterns, *map(_around, patterns)} & {*self._followed}:
-            if self._is_late(self._followed[pattern]):
-                self._read(pattern, self._followed[pattern])
-                looked = True
-        return looked
+            return {_WHOLE_ROOM: self._whole}
+        names = {*patterns, *map(_around, patterns)} & {*self._followed}
+        return {name: self._followed[name] for name in names}
 
     def _is_late(self, followed: _Followed) -> bool:
         now_ns = self._clock.steady_ns()
@@ -352,6 +371,11 @@ class Follower:
             for waiters in self._waiters.values():
                 for waiter in waiters:
                     waiter.ring()
+
+
+def _may_lack(followed: _Followed) -> bool:
+    """Whether hints may have been lost since it was looked at."""
+    return followed.looked_ns is None
 
 
 def _around(pattern: str) -> str:
