@@ -572,6 +572,31 @@ def test_an_answer_that_comes_while_its_asker_gives_up_is_ordinary_mail(
     assert kept.state is State.READY
 
 
+def test_who_gave_up_and_could_not_let_go_of_the_answer_does_so_at_the_next_try(
+    open_store: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    (id,) = store.put([letter(waiter=this_process())])
+    (answer,) = store.put([check(Draft(from_agent="bob", to_agent="ada", payload={"n": 1}, answer_to=id))])
+    change = store._room.change
+
+    def only_the_question(each: str, step: Any) -> Any:
+        if each == answer:
+            raise RoomUnreachable("on purpose")
+        return change(each, step)
+
+    monkeypatch.setattr(store._room, "change", only_the_question)
+    with pytest.raises(RoomUnreachable):
+        store.abandon(id)
+    monkeypatch.undo()
+
+    store.abandon(id)
+
+    message = store.get(answer)
+    assert message is not None
+    assert message.state is State.READY
+
+
 def test_a_hint_that_one_alone_was_given_and_did_not_take_goes_to_another(open_store: Opener) -> None:
     one, other = open_store(), open_store()
     first = one.listen(["channel:work"])

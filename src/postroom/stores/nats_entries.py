@@ -416,8 +416,12 @@ def noted(kept: Kept, event: str, agent: str | None, detail: str | None, moment:
 
 
 def abandoned(kept: Kept, moment: Moment, why: str = "the asker no longer waits") -> Entry:
-    """The question when nobody waits for its answer any more."""
-    return _next(kept, moment, "abandoned", kept.entry.from_agent, why, waiter=None, held=())
+    """The question when nobody waits for its answer any more.
+
+    It still knows the answers that were held: whoever could not let go of them at once does so at the next try
+    (tests/test_nats.py: test_who_gave_up_and_could_not_let_go_of_the_answer_does_so_at_the_next_try).
+    """
+    return _next(kept, moment, "abandoned", kept.entry.from_agent, why, waiter=None)
 
 
 def asker_gone(kept: Kept, moment: Moment) -> Entry:
