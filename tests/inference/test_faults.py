@@ -248,13 +248,31 @@ def test_a_server_that_keeps_failing_is_left_alone(dialect: Dialect, start: Star
     assert len(server.requests) == asked
 
 
-def test_what_the_caller_did_wrong_does_not_count_against_the_server(dialect: Dialect, start: Start) -> None:
-    server = start(lambda connection, _number: connection.sendall(response("400 Bad Request", b"{}")))
+def test_a_server_that_is_not_there_is_left_alone_too(dialect: Dialect, start: Start) -> None:
+    server = start(lambda connection, _number: None)
+    server.close()
+    model = open_model(dialect.spec(server.url))
+    for _ in range(gate.FAILURES):
+        with pytest.raises(ModelMissing, match="no model server answers"):
+            model.complete("hello", timeout_s=PATIENCE_S)
+
+    with pytest.raises(ModelError, match="it is left alone for 30 s"):
+        model.complete("hello", timeout_s=PATIENCE_S)
+
+
+@pytest.mark.parametrize("status", ["400 Bad Request", "401 Unauthorized", "403 Forbidden", "404 Not Found"])
+def test_what_the_caller_did_wrong_does_not_count_against_the_server(
+    dialect: Dialect, start: Start, status: str
+) -> None:
+    answers = [response(status, b"{}")] * (gate.FAILURES + 2) + [dialect.good()]
+    server = start(lambda connection, number: connection.sendall(answers[number - 1]))
     model = open_model(dialect.spec(server.url))
 
-    for _ in range(gate.FAILURES + 2):
-        with pytest.raises(ModelError, match="400"):
-            model.complete("hello", timeout_s=TIMEOUT_S)
+    for _ in answers[:-1]:
+        with pytest.raises(ModelError, match="refused|has no model"):
+            model.complete("hello", timeout_s=PATIENCE_S)
+
+    assert model.complete("hello", timeout_s=PATIENCE_S).text == ANSWER  # others are served meanwhile
 
 
 def test_a_server_that_does_not_begin_is_given_up_at_the_first_byte_deadline(dialect: Dialect, start: Start) -> None:

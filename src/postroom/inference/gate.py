@@ -22,6 +22,7 @@ from postroom.limits import CircuitBreaker
 from postroom.platform import NoWatch, watch_folders
 from postroom.retry import backoff_s
 
+from .model import ModelUnknown
 from .wire import ServerBroken, ServerBusy
 
 T = TypeVar("T")
@@ -78,6 +79,8 @@ class Gate:
                 if number == MAX_TRIES or self._clock.steady_ns() + wait_s * 1e9 >= until_ns:
                     raise
                 self._clock.sleep(wait_s)
+            except ModelUnknown as fault:  # a wrong name or key must not close the server to others (test_faults.py)
+                return fault, None
             except (ModelMissing, ModelTimeout):
                 raise
             except ModelError as fault:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, NamedTuple
 
-from postroom.errors import ModelError
+from postroom.errors import ModelError, ModelMissing
 
 MAX_TOKENS: Final = 512
 TIMEOUT_S: Final = 60.0
@@ -26,6 +26,10 @@ class Completion(NamedTuple):
 
 class ModelRefused(ModelError):
     """The server does not take the request as it is; another try will not change its mind."""
+
+
+class ModelUnknown(ModelMissing):
+    """The server is there, but has no such model, or not for us. Others may ask it for theirs."""
 
 
 class Model(ABC):

@@ -11,7 +11,7 @@ from postroom.errors import ModelError, ModelMissing
 
 from . import wire
 from .gate import gate_to
-from .model import MAX_TOKENS, TIMEOUT_S, Completion, Model, ModelRefused
+from .model import MAX_TOKENS, TIMEOUT_S, Completion, Model, ModelRefused, ModelUnknown
 
 try:
     import httpx
@@ -100,7 +100,7 @@ class OllamaModel(Model):
 
     def _refused(self, refused: ollama.ResponseError) -> ModelError:
         if refused.status_code == 404:
-            return ModelMissing(
+            return ModelUnknown(
                 f"Ollama at {self.url} has no model {self.name!r} ({refused.error}); get it with: ollama pull {self.name}"
             )
         if refused.status_code >= 500:

@@ -17,7 +17,7 @@ from postroom.errors import ModelError, ModelMissing
 
 from . import wire
 from .gate import gate_to
-from .model import MAX_TOKENS, TIMEOUT_S, Completion, Model, ModelRefused
+from .model import MAX_TOKENS, TIMEOUT_S, Completion, Model, ModelRefused, ModelUnknown
 
 KEY_VARIABLE: Final = "POSTROOM_MODEL_KEY"
 _OPENAI_HOST: Final = "api.openai.com"
@@ -118,9 +118,9 @@ class OpenAIModel(Model):
             said = "no reason given"
         sentence = f"{self.url} refused model {self.name!r} (HTTP {answer.status}: {said})"
         if answer.status == 404:
-            return ModelMissing(f"{sentence}; name another in POSTROOM_MODEL")
+            return ModelUnknown(f"{sentence}; name another in POSTROOM_MODEL")
         if answer.status in (401, 403):
-            return ModelMissing(f"{sentence}; set {KEY_VARIABLE} to a key that it takes")
+            return ModelUnknown(f"{sentence}; set {KEY_VARIABLE} to a key that it takes")
         return wire.ServerBroken(sentence) if answer.status >= 500 else ModelRefused(sentence)
 
 
