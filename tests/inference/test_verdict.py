@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 
 import pytest
 
@@ -21,6 +22,9 @@ GOOD = [
     ('{"confidence": 0.7, "reas', (0.7, True, "")),
     ("CONFIDENCE: 0.6\nREASONING: because", (0.6, True, "because")),
     ("**Confidence:** 40%.", (0.4, False, "")),
+    ("> - __Confidence__ = _**0.4**_. ", (0.4, False, "")),
+    ("CONFIDENCE: ***0.4 " + "*" * 200, (0.4, False, "")),
+    (f"CONFIDENCE: {'x' * 80}\nCONFIDENCE: 0.4", (0.4, False, "")),
     ('<think>confidence: 0.1 or {"confidence": 0.2}?</think>\nconfidence = 0.9', (0.9, True, "")),
     ('{"a": 1} {"confidence": 0.3}', (0.3, False, "")),
     ('{"confidence": 0.3} and again {"confidence": 0.3}', (0.3, False, "")),
@@ -45,6 +49,9 @@ BAD = [
     '{"confidence": "high"}',
     '{"confidence": "0.5.5"}',
     '{"confidence": 0.5, "should_respond": "perhaps"}',
+    '{"confidence": 0.5, "should_respond": []}',
+    '{"confidence": 0.5, "should_respond": {"said": true}}',
+    '{"confidence": 0.5, "should_respond": 1}',
     '{"confidence": 0.1, "confidence": 1.0}',
     '{"confidence": 0.1} {"confidence": 1.0}',
     '{"confidence": 0.',
@@ -54,6 +61,7 @@ BAD = [
     "CONFIDENCE: 85",
     "CONFIDENCE: 0.2\nCONFIDENCE: 1.0",
     "CONFIDENCE:",
+    "**CONFIDENCE: **",
     "[" * 100_000,
     '{"a":' * 50_000,
     '{"confidence": ' + "9" * 5000 + "}",
@@ -78,6 +86,28 @@ def test_a_verdict_is_read(text: str, verdict: tuple[float, bool, str]) -> None:
 def test_what_is_no_verdict_is_not_bent_into_one(text: str) -> None:
     with pytest.raises(NoVerdict):
         read_verdict(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CONFIDENCE: {row} high" + "x" * 70,
+        "CONFIDENCE: high{row}x",
+        "{row}CONFIDENCE: high",
+        "CONFIDENCE{row}",
+        "CONFIDENCE: {row}",
+        "REASON: {row}",
+    ],
+)
+@pytest.mark.parametrize("mark", ["*", " ", "_", "* ", "."])
+def test_a_long_row_of_marks_is_read_in_no_time(text: str, mark: str) -> None:
+    """Seconds, where ways to share such a row among the parts of a pattern made it half an hour."""
+    started = time.monotonic()
+
+    with pytest.raises(NoVerdict):
+        read_verdict(text.format(row=mark * (99_000 // len(mark))))
+
+    assert time.monotonic() - started < 10
 
 
 @pytest.mark.parametrize("steer", STEERS)

@@ -18,7 +18,9 @@ MAX_TEXT: Final = 100_000
 _MAX_OBJECTS: Final = 64
 _THINKING: Final = re.compile(r"<think>.*?(?:</think>|\Z)", re.S | re.I)
 _NUMBER: Final = re.compile(r"([+-]?(?:\d{1,20}(?:[.,]\d{0,40})?|[.,]\d{1,40})(?:[eE][+-]?\d{1,3})?)\s*(%?)")
-_LINE: Final = re.compile(r"^[ \t>*#_-]*confidence[ \t*_]*[:=][ \t*_]*(\S[^\n]{0,60}?)[ \t*_.]*$", re.I | re.M)
+#: What is passed over is not given back (`*+`): with every way to share a row of asterisks among the parts of this, a long
+#: row would take hours (test_verdict.py).
+_LINE: Final = re.compile(r"^[ \t>*#_-]*+confidence[ \t*_]*+[:=][ \t*_]*+(\S[^\n]{0,60}?)[ \t*_.]*+$", re.I | re.M)
 _REASON: Final = re.compile(r"^[ \t>*#_-]*reason(?:ing)?[ \t*_]*[:=][ \t*_]*(\S.*)", re.I | re.M | re.S)
 _CUT: Final = re.compile(
     r'\{\s*"confidence"\s*:\s*("?[^\s,"{}\[\]]{1,40}"?)\s*,(?:\s*"should_respond"\s*:\s*(true|false)\s*[,}])?', re.I
@@ -109,16 +111,17 @@ def _from_object(found: dict[str, Any]) -> Verdict:
 
 def _verdict(confidence: Any, said: Any, reason: str) -> Verdict:
     sure = _unit(confidence)
-    word = said.strip().lower() if isinstance(said, str) else said
-    if word in _YES or word is True:
-        respond = True
-    elif word in _NO or word is False:
-        respond = False
-    elif word is None:
-        respond = sure > RESPOND_ABOVE
-    else:
-        raise NoVerdict(f"should_respond must be true or false, not {str(said)[:40]!r}")
+    respond = sure > RESPOND_ABOVE if said is None else _yes_or_no(said)
     return Verdict(sure, respond, reason.strip()[:MAX_REASONING])
+
+
+def _yes_or_no(said: Any) -> bool:
+    if isinstance(said, bool):
+        return said
+    word = said.strip().lower() if isinstance(said, str) else ""  # a list cannot be looked up in a set
+    if word not in _YES | _NO:
+        raise NoVerdict(f"should_respond must be true or false, not {str(said)[:40]!r}")
+    return word in _YES
 
 
 def _unit(value: Any) -> float:
