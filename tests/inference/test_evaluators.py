@@ -135,6 +135,33 @@ def test_what_a_server_says_is_ok_unparsed_or_an_error(evaluator: Any, monkeypat
 
 
 @pytest.mark.parametrize("evaluator", [ollama, openai])
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"model": "tiny@{url}"}, "tiny"),
+        ({"model": "{kind}:tiny@{url}"}, "tiny"),
+        ({"model": "tiny", "url": "{url}"}, "tiny"),
+        ({"model": "@cf/meta/tiny", "url": "{url}"}, "@cf/meta/tiny"),
+        ({"model": "tiny@v2@{url}"}, "tiny@v2"),
+    ],
+)
+def test_a_model_and_its_address_may_be_named_together_or_apart(
+    evaluator: Any, settings: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9")  # not asked: another address is named
+    dialect = Dialect(evaluator.__name__)
+    server = ScriptedServer(lambda connection, _number: connection.sendall(dialect.good()))
+    try:
+        filled = {key: text.format(url=server.url, kind=dialect.name) for key, text in settings.items()}
+        judged = one(evaluator(MESSAGE, filled))
+    finally:
+        server.close()
+
+    assert (judged.state, judged.confidence) == ("ok", 0.8), judged.error
+    assert [asked["model"] for asked in server.requests] == [name]
+
+
+@pytest.mark.parametrize("evaluator", [ollama, openai])
 def test_a_server_that_is_not_there_is_an_evaluation_too(evaluator: Any) -> None:
     judged = one(evaluator(MESSAGE, {"model": "tiny", "url": "http://127.0.0.1:9", "timeout_s": 5}))
 

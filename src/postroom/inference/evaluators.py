@@ -27,7 +27,7 @@ from postroom.evaluation import RESPOND_ABOVE, Evaluation, Stage
 
 from .mock_model import chances
 from .model import Completion, Model, ModelRefused
-from .opening import default_spec, open_model
+from .opening import default_spec, name_and_url, open_model
 from .prompt import VERDICT_SCHEMA, content_of, evaluation_prompt, reply_prompt
 from .verdict import NoVerdict, read_verdict
 
@@ -69,7 +69,7 @@ def ollama(message: Message, context: Context | None = None) -> Judged:
 
 
 def openai(message: Message, context: Context | None = None) -> Judged:
-    """A model of a server that speaks OpenAI's chat completions: `model` at `url` (or OPENAI_BASE_URL)."""
+    """A model of a server that speaks OpenAI's chat completions: `model` (or NAME@URL) at `url` (or OPENAI_BASE_URL)."""
     return _by_model(message, context, _spec_openai)
 
 
@@ -109,8 +109,10 @@ def _spec_ollama(settings: Context) -> str:
 
 def _spec_openai(settings: Context) -> str:
     name = str(settings.get("model") or "default").removeprefix("openai:")
+    if name_and_url(name)[1] is not None:  # an @ alone may be of the name: @cf/meta/llama
+        return f"openai:{name}"
     url = settings.get("url") or os.environ.get("OPENAI_BASE_URL")
-    return name if "@" in name else f"openai:{name}@{url or ''}"
+    return f"openai:{name}@{url or ''}"
 
 
 def _spec_host(kind: str, settings: Context) -> str:

@@ -62,7 +62,7 @@ def open_model(spec: str | None = None) -> Model:
         from .host_model import ClaudeModel, CodexModel
 
         return ClaudeModel(name) if kind == "claude" else CodexModel(name)
-    name, url = _name_and_url(name)
+    name, url = name_and_url(name)
     if kind == "ollama" and name:
         from .ollama_model import OllamaModel
 
@@ -74,7 +74,7 @@ def open_model(spec: str | None = None) -> Model:
     raise ModelMissing(f"{spec!r} is not a language model. {HOW}")
 
 
-def _name_and_url(text: str) -> tuple[str, str | None]:
+def name_and_url(text: str) -> tuple[str, str | None]:
     """A model's name and its server's address; the name may hold an @ of its own."""
     name, found, url = text.rpartition("@")
     return (name, url) if found and name and ("://" in url or ":" in url) else (text, None)
