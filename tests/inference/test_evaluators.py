@@ -143,6 +143,7 @@ def test_what_a_server_says_is_ok_unparsed_or_an_error(evaluator: Any, monkeypat
         ({"model": "tiny", "url": "{url}"}, "tiny"),
         ({"model": "@cf/meta/tiny", "url": "{url}"}, "@cf/meta/tiny"),
         ({"model": "tiny@v2@{url}"}, "tiny@v2"),
+        ({"model": "tiny@{url}", "url": "http://127.0.0.1:9"}, "tiny"),
     ],
 )
 def test_a_model_and_its_address_may_be_named_together_or_apart(

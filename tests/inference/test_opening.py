@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
 from postroom import ModelMissing
-from postroom.inference import default_spec, open_model
+from postroom.inference import default_spec, open_model, wire
+from postroom.inference.openai_model import OpenAIModel
 
 SCHEMA = {
     "type": "object",
@@ -46,6 +48,37 @@ def test_without_any_the_sentence_says_how_to_set_one() -> None:
 def test_a_spec_that_names_no_model_is_refused(spec: str) -> None:
     with pytest.raises(ModelMissing, match="is not a language model"):
         open_model(spec)
+
+
+SECRET = "http://bob:s3cret@127.0.0.1:9/v1"
+
+
+@pytest.mark.parametrize(
+    ("deed", "said"),
+    [
+        (lambda: open_model(f"openai:tiny@{SECRET}"), "set POSTROOM_MODEL_KEY to the key"),
+        (lambda: OpenAIModel("tiny", SECRET), "set POSTROOM_MODEL_KEY to the key"),
+        (lambda: OpenAIModel("tiny", "bob:s3cret@127.0.0.1:9"), "set POSTROOM_MODEL_KEY to the key"),
+        (lambda: open_model(f"ollama:tiny@{SECRET}"), "set OLLAMA_API_KEY to the key"),
+        (lambda: open_model("ollama:tiny"), "set OLLAMA_API_KEY to the key"),
+        (lambda: open_model(f"openia:tiny@{SECRET}"), "'openia:…' is not a language model"),
+        (lambda: open_model(SECRET), "'http:…' is not a language model"),
+        (
+            lambda: wire.send("GET", SECRET, b"", {}, wire.Deadlines(10)),
+            "no model server answers at http://127.0.0.1:9 ",
+        ),
+    ],
+)
+def test_an_address_with_a_password_is_refused_and_the_password_not_shown(
+    deed: Callable[[], object], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", SECRET)
+
+    with pytest.raises(ModelMissing, match=said) as caught:
+        deed()
+
+    assert "s3cret" not in str(caught.value)
+    assert "bob" not in str(caught.value)
 
 
 def test_the_mock_says_the_same_to_the_same_and_not_to_everybody() -> None:

@@ -104,7 +104,8 @@ def compose(message: Message, context: Context | None = None) -> str:
 
 def _spec_ollama(settings: Context) -> str:
     name = str(settings.get("model") or "llama3.2:3b").removeprefix("ollama:")
-    return f"ollama:{name}@{settings['url']}" if settings.get("url") else f"ollama:{name}"
+    url = settings.get("url")
+    return f"ollama:{name}" if not url or name_and_url(name)[1] is not None else f"ollama:{name}@{url}"
 
 
 def _spec_openai(settings: Context) -> str:

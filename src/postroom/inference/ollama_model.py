@@ -23,6 +23,8 @@ except ImportError as missing:  # pragma: no cover  (in the project's own enviro
 
 DEFAULT_URL: Final = "http://127.0.0.1:11434"
 DEFAULT_PORT: Final = 11434
+#: Its own client reads a key from there, and sends it.
+KEY_VARIABLE: Final = "OLLAMA_API_KEY"
 #: How long the server keeps the model in memory after an answer: personas speak again soon.
 KEEP_ALIVE: Final = "10m"
 
@@ -144,6 +146,7 @@ def server_url(said: str) -> str:
     """The address of a server as Ollama's own variable may say it: a port is 11434 and a scheme is http unless given."""
     from urllib.parse import urlsplit
 
+    wire.check_address(said, KEY_VARIABLE)
     parts = urlsplit(said if "://" in said else f"http://{said}")
     try:
         host, port = parts.hostname, parts.port

@@ -30,10 +30,12 @@ class OpenAIModel(Model):
     kind: ClassVar[str] = "openai"
 
     def __init__(self, name: str, url: str, *, first_byte_s: float | None = None) -> None:
+        wire.check_address(url, KEY_VARIABLE)
         parts = urlsplit(url)
         if not name or not parts.hostname or parts.scheme not in ("http", "https"):
             raise ModelMissing(
-                f"openai:{name}@{url} names no model; expected openai:NAME@URL, such as openai:qwen@http://127.0.0.1:8080/v1"
+                "a model of such a server needs a name and an address, openai:NAME@URL, for instance "
+                f"openai:qwen@http://127.0.0.1:8080/v1; the address here is {url!r}"
             )
         self.name = name
         self.url = url.rstrip("/") if parts.path.rstrip("/") else f"{parts.scheme}://{parts.netloc}/v1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -24,6 +25,8 @@ _HOSTS: Final = (
     ("PLUGIN_ROOT", "codex"),
     ("CLAUDE_PLUGIN_ROOT", "claude"),
 )
+
+_NAME_AT_URL: Final = re.compile(r"(.+?)@(\w+://.*)", re.S)
 
 HOW: Final = (
     "Set POSTROOM_MODEL to one of ollama:NAME[@URL], openai:NAME@URL, claude[:MODEL], codex[:MODEL], mock[:SEED]"
@@ -71,10 +74,16 @@ def open_model(spec: str | None = None) -> Model:
         from .openai_model import OpenAIModel
 
         return OpenAIModel(name, url or "")
-    raise ModelMissing(f"{spec!r} is not a language model. {HOW}")
+    said = spec if "@" not in spec else f"{kind.partition('@')[0]}:…"  # an address may hold a password
+    raise ModelMissing(f"{said!r} is not a language model. {HOW}")
 
 
 def name_and_url(text: str) -> tuple[str, str | None]:
-    """A model's name and its server's address; the name may hold an @ of its own."""
+    """A model's name and its server's address; the name may hold an @ of its own.
+
+    A password in the address stays there, where it is refused: in the name it would be shown (test_opening.py).
+    """
+    if whole := _NAME_AT_URL.fullmatch(text):
+        return whole[1], whole[2]
     name, found, url = text.rpartition("@")
     return (name, url) if found and name and ("://" in url or ":" in url) else (text, None)

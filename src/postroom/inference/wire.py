@@ -92,6 +92,15 @@ class Answer:
         self.close()
 
 
+def check_address(url: str, key_variable: str) -> None:
+    """Raises ModelMissing, without naming it, when an address holds a name or a password: specs and errors show addresses."""
+    if "@" in url:
+        raise ModelMissing(
+            "the address of a model server must not hold an @, nor a name and a password before it; "
+            f"set {key_variable} to the key that the server takes"
+        )
+
+
 def send(method: str, url: str, body: bytes, headers: Mapping[str, str], deadlines: Deadlines) -> Answer:
     """Send a request; returns when status and headers of the answer are here.
 
@@ -99,13 +108,14 @@ def send(method: str, url: str, body: bytes, headers: Mapping[str, str], deadlin
     connection breaks off or what comes is not HTTP.
     """
     parts = urlsplit(url)
-    server = f"{parts.scheme}://{parts.netloc}"
+    host = parts.netloc.rpartition("@")[2]  # a password, if there is one, is nobody's business
+    server = f"{parts.scheme}://{host}"
     wire = _Wire(deadlines)
     try:
         with _told(server):
             wire.connect(parts.scheme, parts.hostname or "", parts.port)
             path = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
-            head = {"Host": parts.netloc, "Connection": "close", "Content-Length": str(len(body)), **headers}
+            head = {"Host": host, "Connection": "close", "Content-Length": str(len(body)), **headers}
             lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in head.items()), "", ""]
             wire.sendall("\r\n".join(lines).encode("latin-1") + body)
             response = http.client.HTTPResponse(wire, method=method)  # type: ignore[arg-type]  # makefile is all it asks for
