@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,104 @@ def test_nobody_there_is_said_with_what_to_do(dialect: Dialect, start: Start) ->
         ModelMissing, match="no model server answers at .*; start it, or name another in POSTROOM_MODEL"
     ):
         open_model(dialect.spec(server.url)).complete("hello", timeout_s=TIMEOUT_S)
+
+
+# Connecting
+
+
+@contextmanager
+def deaf_address() -> Iterator[tuple[Any, ...]]:
+    """An address at which nobody answers, and nobody refuses: too many stand before its door."""
+    with socket.socket() as door, ExitStack() as others:
+        door.bind(("127.0.0.1", 0))
+        door.listen(0)
+        for _ in range(4):
+            other = others.enter_context(socket.socket())
+            other.setblocking(False)
+            other.connect_ex(door.getsockname())
+        yield (socket.AF_INET, socket.SOCK_STREAM, 6, "", door.getsockname())
+
+
+def test_a_name_with_many_addresses_that_do_not_answer_takes_no_longer_than_one(
+    dialect: Dialect, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = time.monotonic()
+    with deaf_address() as deaf:
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [deaf] * 100)
+
+        with pytest.raises(ModelMissing, match="no connection within"):
+            open_model(dialect.spec("http://many.test:80")).complete("hello", timeout_s=TIMEOUT_S)
+
+    assert time.monotonic() - started < PATIENCE_S  # and not for each of them
+
+
+def test_an_address_that_does_not_answer_leaves_time_for_the_next(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dialect = Dialect("openai")
+    server = start(lambda connection, _number: connection.sendall(dialect.good()))
+    port = int(server.url.rpartition(":")[2])
+    with deaf_address() as deaf:
+        alive = (*deaf[:4], ("127.0.0.1", port))
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [deaf, alive])
+
+        said = open_model(dialect.spec("http://two.test:80")).complete("hello", timeout_s=PATIENCE_S)
+
+    assert said.text == ANSWER
+
+
+def test_a_name_that_is_looked_up_for_ever_is_given_up_in_time(
+    dialect: Dialect, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = threading.Event()
+
+    def wait_for_ever(*_: Any, **__: Any) -> list[Any]:
+        over.wait(3 * PATIENCE_S)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", wait_for_ever)
+    started = time.monotonic()
+
+    with pytest.raises(ModelMissing, match="no connection within"):
+        open_model(dialect.spec("http://slow.test:80")).complete("hello", timeout_s=TIMEOUT_S)
+
+    assert time.monotonic() - started < PATIENCE_S
+    over.set()
+
+
+def test_a_name_that_nobody_has_is_a_server_that_is_not_there(
+    dialect: Dialect, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(*_: Any, **__: Any) -> Any:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    found: list[Callable[..., Any]] = [nobody, lambda *_, **__: []]
+    for look_up in found:
+        monkeypatch.setattr(socket, "getaddrinfo", look_up)
+        with pytest.raises(ModelMissing, match="no model server answers at http://nobody.test"):
+            open_model(dialect.spec("http://nobody.test:80")).complete("hello", timeout_s=PATIENCE_S)
+
+
+def test_secrets_that_are_agreed_upon_byte_by_byte_do_not_outlast_the_deadline(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        thread = threading.Thread(target=trickle_handshake, args=(door,))
+        thread.start()
+        started = time.monotonic()
+        with pytest.raises(ModelMissing, match="no secure connection within"):
+            open_model(f"openai:tiny@https://127.0.0.1:{door.getsockname()[1]}").complete("hello", timeout_s=TIMEOUT_S)
+        took_s = time.monotonic() - started
+        thread.join()
+
+    assert took_s < PATIENCE_S
+
+
+def trickle_handshake(door: socket.socket) -> None:
+    connection, _ = door.accept()
+    with connection, suppress(OSError):
+        connection.sendall(b"\x16\x03\x03\x3f\x00")  # a record of the handshake, of 16,128 bytes
+        for _ in range(1500):  # longer than anybody waits
+            connection.sendall(b"\x02")
+            time.sleep(0.02)
 
 
 def test_a_good_answer_is_read_whole_with_its_figures(dialect: Dialect, start: Start) -> None:

@@ -2,6 +2,7 @@
 
 The standard library's clients (and httpx) count a time-out anew for each read, so a server that sends one byte now and
 then holds a caller for ever. Here every read gets only what is left of the deadline (tests/inference/test_faults.py).
+The same goes for connecting: they count it anew for each address of a name, and not at all while the name is looked up.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 import http.client
 import io
 import socket
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from ipaddress import ip_address
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import urlsplit
 
@@ -162,6 +166,49 @@ class _NotReached(Exception):
     """No connection."""
 
 
+_Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
+
+
+def _addresses(host: str, port: int, until_ns: int) -> Sequence[_Address]:
+    """The addresses of a name. The system's lookup knows no deadline and no end: one that is late is left to itself."""
+    find = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    if _is_number(host):
+        return find()  # at once
+    found: list[_Address] = []
+    failed: list[Exception] = []
+
+    def look_up() -> None:
+        try:
+            found.extend(find())
+        except (OSError, ValueError) as error:  # a name may also be none that can be written in ASCII
+            failed.append(error)
+
+    thread = threading.Thread(target=look_up, name="postroom model name", daemon=True)
+    thread.start()
+    thread.join(_seconds_until(until_ns))
+    if thread.is_alive():
+        raise TimeoutError
+    if failed:
+        raise failed[0]
+    return found
+
+
+def _is_number(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _seconds_until(until_ns: int) -> float:
+    """How long it is until then. TimeoutError when it is over."""
+    left_s = (until_ns - SYSTEM.steady_ns()) / 1e9
+    if left_s <= 0:
+        raise TimeoutError
+    return left_s
+
+
 class _Wire:
     """One connection. Reading waits only for what is left of the deadlines."""
 
@@ -172,22 +219,39 @@ class _Wire:
         self.first_byte_ms = 0.0
 
     def connect(self, scheme: str, host: str, port: int | None) -> None:
-        """Reach the server."""
+        """Reach the server. One deadline for all that it takes: its name, its addresses, and the secrets to agree upon."""
         secure = scheme == "https"
         wait_s = min(self._deadlines.connect_s, self._left_s())
+        until_ns = SYSTEM.steady_ns() + round(wait_s * 1e9)
         try:
-            self._socket = socket.create_connection((host, port or (443 if secure else 80)), wait_s)
+            self._join(_addresses(host, port or (443 if secure else 80), until_ns), until_ns)
+            if secure:
+                self._secure(host, until_ns)
         except TimeoutError:
-            raise _NotReached(f"no connection within {wait_s:g} s") from None
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if secure:
-            import ssl
+            raise _NotReached(f"no {'secure ' if secure else ''}connection within {wait_s:g} s") from None
 
-            self._socket.settimeout(min(self._deadlines.connect_s, self._left_s()))
+    def _join(self, addresses: Sequence[_Address], until_ns: int) -> None:
+        """Connect to the first of the addresses that answers. A dead one has its share of the time, and no more."""
+        trouble: OSError = socket.gaierror("the name has no address")
+        for number, (family, kind, protocol, _, address) in enumerate(addresses):
             try:
-                self._socket = ssl.create_default_context().wrap_socket(self._socket, server_hostname=host)
-            except TimeoutError:
-                raise _NotReached(f"no secure connection within {wait_s:g} s") from None
+                self._socket = socket.socket(family, kind, protocol)
+                self._socket.settimeout(_seconds_until(until_ns) / (len(addresses) - number))
+                self._socket.connect(address)
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return
+            except OSError as error:
+                self.close()
+                trouble = error
+        raise trouble
+
+    def _secure(self, host: str, until_ns: int) -> None:
+        import ssl
+
+        assert self._socket is not None
+        context = ssl.create_default_context()
+        self._socket.settimeout(_seconds_until(until_ns))  # counts for the whole handshake, not for each read of it
+        self._socket = context.wrap_socket(self._socket, server_hostname=host)
 
     def _left_s(self) -> float:
         """What is left of the deadline that counts now."""
