@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +15,8 @@ import pytest
 
 from postroom.errors import RoomUnreachable
 from postroom.room import Room
-from postroom.web.follower import MAX_CHANGES, Follower, Frame
+from postroom.store import Change
+from postroom.web.follower import MAX_CHANGES, PAGE, Follower, Frame
 
 from .browser import Site, serving
 from .conftest import Client
@@ -179,6 +182,70 @@ def test_a_room_that_was_away_is_followed_again(sqlite_room: Room, monkeypatch: 
     assert failed
     end()
     follower.close()
+
+
+AT_ONCE = 2 * MAX_CHANGES + 700
+
+
+def many(count: int) -> list[dict[str, Any]]:
+    return [{"to": "bob", "payload": {"n": n}} for n in range(count)]
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["at once", "away for a moment"])
+def test_what_a_frame_jumps_over_is_seen_all_the_same_and_once(
+    sqlite_room: Room, monkeypatch: pytest.MonkeyPatch, away: bool
+) -> None:
+    seen: list[int] = []
+    frames: list[Frame] = []
+    began: list[int] = []
+    done = threading.Event()
+    events = sqlite_room.events
+    calls = itertools.count(1)
+
+    def sometimes_away(*args: Any) -> Any:
+        if away and next(calls) == MAX_CHANGES // PAGE + 2:  # in the middle of what is jumped over
+            raise RoomUnreachable("its servers are away")
+        return events(*args)
+
+    def note(changes: list[Change]) -> None:
+        seen.extend(change.number for change in changes)
+        if len(seen) >= AT_ONCE + 1:
+            done.set()
+
+    monkeypatch.setattr(sqlite_room, "events", sometimes_away)
+    monkeypatch.setattr("postroom.web.follower.FILL_S", 3600.0)
+    follower = Follower(sqlite_room, began=began.append, seen=note, told=frames.append)
+    end = follower.watch()
+    ada = sqlite_room.agent("ada")
+    ada.send_many(many(AT_ONCE))
+    ada.send("bob", {"last": True})
+
+    assert done.wait(PATIENCE_S), len(seen)
+    end()
+    follower.close()
+    assert seen == [change.number for change in events(began[0], AT_ONCE + 2)]
+    assert any(frame.jumped for frame in frames)
+    assert len(began) == 1
+
+
+@pytest.mark.parametrize("fill_s", [3600.0, -1.0], ids=["all is read", "too much to read"])
+def test_figures_count_what_came_at_once_whole(
+    sqlite_room: Room, site: Site, monkeypatch: pytest.MonkeyPatch, fill_s: float
+) -> None:
+    monkeypatch.setattr("postroom.web.follower.FILL_S", fill_s)
+    ada = sqlite_room.agent("ada")
+    with streaming(site, "/api/live?view=mailboxes") as stream:
+        stream.next("pulse")
+        ada.send_many(many(AT_ONCE))
+        while not stream.next("frame")["jumped"]:
+            pass
+        ada.send("bob", {"last": True})
+        came, until_s = 0, time.monotonic() + PATIENCE_S
+        while came <= AT_ONCE and time.monotonic() < until_s:  # a frame is told before its changes are counted
+            boxes = stream.next("view")["mailboxes"]
+            came = sum(boxes[0]["plot"]["came"]) if boxes else 0
+
+    assert came == AT_ONCE + 1
 
 
 def test_streams_end_with_the_server(sqlite_room: Room) -> None:

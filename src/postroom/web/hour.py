@@ -1,6 +1,7 @@
 """The last hour of every mailbox and agent, in buckets of ten seconds: what came, what went, how long it waited.
 
-It is filled by the feed while somebody looks, and from the feed's past when somebody begins to. Nothing is kept on disk.
+It is filled by the feed while somebody looks, and from the feed's past when somebody begins to, or when more happened at
+once than could be read. Nothing is kept on disk.
 """
 
 from __future__ import annotations
