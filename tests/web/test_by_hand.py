@@ -12,6 +12,7 @@ from postroom.clock import ManualClock
 from postroom.errors import IdentityRefused
 from postroom.room import Room
 from postroom.web.by_hand import Chosen, Hand, One, Person, Send
+from postroom.web.guard import Guard
 
 from .browser import serving
 from .conftest import Answer, Client
@@ -159,6 +160,31 @@ def test_over_the_wire_the_name_comes_from_the_token_alone(guarded: tuple[Room, 
     assert write(client, **{"X-Postroom-Token": token + "x"}).status == 403
     assert write(client, **{"X-Postroom-Token": token, "X-Postroom-As": "root", "From": "root"}).status == 200
     assert [message.from_agent for message in room.peek(agent="bob")] == ["zoe"]
+
+
+@pytest.mark.slow
+def test_a_cookie_that_another_server_left_behind_keeps_nobody_from_acting(guarded: tuple[Room, Client]) -> None:
+    room, client = guarded
+    left = f"postroom_who_{client.site.port}=left-from-yesterday"
+
+    assert client("/api/about", Cookie=left).json["name"] == "mia"
+    assert write(client, Cookie=left).status == 200
+    assert write(client, **{"X-Postroom-Token": "prt_000000000000_x"}).status == 403  # who shows a token is checked
+    token_for(room, "zoe", human=True)
+    assert client("/api/about", Cookie=left).json["name"] is None
+    assert write(client, Cookie=left).status == 403
+    assert [message.from_agent for message in room.peek(agent="bob")] == ["mia"]
+
+
+def test_a_cookie_left_behind_does_not_act_as_the_server_where_names_are_proved(here: Room) -> None:
+    hand = Hand(here, "mia", token_for(here, "zoe", human=True))
+    door = Guard(7678, "page's own")
+    shown = door.shown_token(["postroom_who_7678=left-from-yesterday"], [])
+
+    with pytest.raises(IdentityRefused):
+        hand.who(shown)
+    assert hand.about(shown)["name"] is None
+    assert hand.who().name == "zoe"
 
 
 @pytest.mark.slow

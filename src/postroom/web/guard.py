@@ -24,9 +24,10 @@ FORBIDDEN: Final = 403
 _BEARER: Final = "bearer "
 #: How a cookie is kept: no script reads it, no other site's page sends it.
 _KEPT: Final = "Path=/; HttpOnly; SameSite=Strict"
-#: No token: what is made of two, and of a cookie that this server did not give.
+#: No token: what is made of two, and of a cookie that this server did not give. Browsers keep cookies for longer than a
+#: server runs, and show them to the next one on its port.
 _TWO: Final = "two"
-_UNKNOWN_COOKIE: Final = "unknown"
+UNKNOWN_COOKIE: Final = "unknown"
 #: So many browsers are remembered; the one that signed in first is forgotten first.
 MAX_SIGNED_IN: Final = 1000
 #: Programs show the token of the room in this header, where browsers use a cookie.
@@ -106,7 +107,7 @@ class Guard:
     def shown_token(self, cookies: Sequence[str], headers: Sequence[str]) -> str | None:
         """The token of the room that a request shows: in a header of its own, or by its cookie. Two prove nothing."""
         shown = [value.strip() for value in headers]
-        shown = shown or [self._signed_in.get(value, _UNKNOWN_COOKIE) for value in _cookies(cookies, self.who_name)]
+        shown = shown or [self._signed_in.get(value, UNKNOWN_COOKIE) for value in _cookies(cookies, self.who_name)]
         return None if not shown else shown[0] if len(shown) == 1 else _TWO
 
     def set_who(self, token: str, cookies: Sequence[str]) -> str:
