@@ -12,7 +12,7 @@ import pytest
 
 import postroom
 from postroom.room import Room
-from postroom.web.app import MAX_BODY_BYTES, Rates
+from postroom.web.app import MAX_BODY_BYTES, PARTS, Rates
 
 from .browser import Site, serving
 from .conftest import Client
@@ -403,6 +403,22 @@ def test_who_asks_too_often_is_told_to_wait_and_strangers_do_not_keep_others_out
     assert 429 in reads
     assert (acts[0], acts[-1]) == (200, 429)
     assert slow.headers["retry-after"] == "1"
+
+
+def test_the_pages_parts_come_however_many_load_it_and_whoever_knocks(sqlite_room: Room) -> None:
+    with serving(sqlite_room, Rates(reads_per_s=5, strangers_per_s=1, acts_per_s=1)) as site:
+        client = Client(site)
+        knocks = [client("/api/recent", Authorization="").status for _ in range(8)]
+        parts = {(name, client(f"/page/{name}", Authorization="").status) for _ in range(6) for name in PARTS}
+        no_part = [client("/page/nothing.js", Authorization="").status for _ in range(8)]
+        elsewhere = client("/page/main.js", Host="evil.example").status
+        reads = client("/api/recent").status
+
+    assert knocks[-1] == 429
+    assert parts == {(name, 200) for name in PARTS}
+    assert no_part[-1] == 429  # what is no part of the page is counted
+    assert elsewhere in (421, 429)
+    assert reads == 200  # and nobody else paid for it
 
 
 # The page's parts, headers, figures
