@@ -182,6 +182,27 @@ def test_a_question_ends_when_the_room_is_closed_and_its_answer_is_ordinary_mail
     assert other.agent("ada").receive(timeout_s=0).payload == {"late": True}
 
 
+def test_a_room_that_is_closed_while_a_question_is_stored_knows_of_it(
+    open_room: Callable[..., Room], in_background: Background
+) -> None:
+    room, other = open_room(), open_room()
+    closing = threading.Thread(target=room.close)
+
+    def close_meanwhile(*_: object) -> None:
+        closing.start()
+        closing.join(0.2)  # as far as it gets: the question is stored, and nobody has noted it
+
+    room.hooks.on("after_send", close_meanwhile)
+    asked = in_background(lambda: room.agent("ada").ask("bob", {}))
+    question = other.agent("bob").receive()
+    with pytest.raises(postroom.RoomClosed):
+        asked.result()
+    closing.join()
+
+    question.reply({"late": True})
+    assert other.agent("ada").receive(timeout_s=0).payload == {"late": True}
+
+
 def test_a_question_to_nobody_known_says_so(
     ada: Agent, bob: Agent, in_background: Background, pass_time: Callable[..., None]
 ) -> None:

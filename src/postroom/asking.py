@@ -86,10 +86,11 @@ class Question(Generator[Pause, bool, Received]):
         self._id = id
 
     def _ask(self) -> Steps[Received]:
-        if not self._id:
-            (self._id,) = self._desk.put([self.draft])
+        if self._id:
+            self._desk.question_begins(self._id)
+        else:
+            self._id = self._desk.ask(self.draft)
         self._deadline = Deadline(self._desk.clock, self._timeout_s)
-        self._desk.question_begins(self._id)
         answered = False
         try:
             with self._desk.listen([topic_message(self._id)]) as waiter:

@@ -28,6 +28,8 @@ MAX_TOGETHER: Final = 500
 MAX_BYTES_TOGETHER: Final = 1_000_000
 T = TypeVar("T")
 
+#: Who closes a room waits so long for questions that are just being stored.
+_ASKERS_NS: Final = 1_000_000_000
 CLOSED_EARLY: Final = "the room was closed before it was settled"
 
 
@@ -127,6 +129,7 @@ class Desk:
         self._held: dict[Ticket, None] = {}
         #: Of these, what a loop has claimed and not yet come to: nobody saw it.
         self.unseen: set[Ticket] = set()
+        self._asking = 0  # questions that are being stored
         self._questions: dict[str, None] = {}
         self._late: dict[
             str, None
@@ -368,6 +371,21 @@ class Desk:
 
     # Questions under way
 
+    def ask(self, draft: Draft) -> str:
+        """Store a question whose answer this process waits for from now on. Returns its id.
+
+        A room that is closed meanwhile knows of it, and lets the answer become ordinary mail.
+        """
+        with self._lock:
+            self._asking += 1
+        try:
+            (id,) = self.put([draft])
+            self.question_begins(id)
+        finally:
+            with self._lock:
+                self._asking -= 1
+        return id
+
     def question_begins(self, id: str) -> None:
         """This process waits for the answer to a question."""
         self._questions[id] = None
@@ -435,6 +453,9 @@ class Desk:
 
     def _let_go(self) -> None:
         """Abandon the questions and give back the claims. What fails here (a busy room) ends with its lease."""
+        until_ns = SYSTEM.steady_ns() + _ASKERS_NS
+        while self._asking and SYSTEM.steady_ns() < until_ns:
+            SYSTEM.sleep(0.001)
         for id in tuple(self._questions):
             with suppress(PostroomError):
                 self.store.abandon(id)

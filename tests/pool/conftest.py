@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -76,29 +75,6 @@ def wait_until_begun(worker: PoolWorker) -> None:
 def runs(pid: int) -> bool:
     """Whether a process of that pid works, and is not just waiting to be forgotten."""
     return process_started(pid) is not None
-
-
-def interrupted_at(step: int, call: Callable[[], Any]) -> bool:
-    """Make a call, and let Ctrl-C come at that step of it. False when the call was over before.
-
-    Steps are the moments at which Python looks for signals: as a function begins, and after one that is written in C.
-    """
-    steps = count()
-
-    def count_steps(frame: object, event: str, detail: Any) -> None:
-        if event not in ("call", "c_return") or getattr(detail, "__name__", "") == "__enter__":
-            return  # whoever has entered a `with` leaves it: Python does not look between
-        if next(steps) == step:
-            raise KeyboardInterrupt
-
-    sys.setprofile(count_steps)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.setprofile(None)
-    return False
 
 
 def say(content: str, id: str = "m1") -> dict[str, Any]:

@@ -10,13 +10,14 @@ from itertools import count
 from typing import Any
 
 import pytest
+from tests.interrupting import interrupted_at
 
 from postroom.clock import SYSTEM
 from postroom.frames import Ping, Pong, pack
 from postroom.pool_line import Line
 from postroom.pool_loop import PoolLoop
 
-from .conftest import interrupted_at, until
+from .conftest import until
 
 PATIENCE_S = 10
 

@@ -9,11 +9,12 @@ from functools import partial
 from itertools import count
 
 import pytest
+from tests.interrupting import interrupted_at
 
 from postroom.clock import SYSTEM
 from postroom.pool_loop import PoolLoop
 
-from .conftest import interrupted_at, until
+from .conftest import until
 
 
 @pytest.fixture
