@@ -16,6 +16,7 @@ import pytest
 from postroom import Evaluation, ModelError, ModelMissing, ModelTimeout, WorkerNotReady, WorkerPool
 from postroom.fence import wrap
 from postroom.inference import by_spec, compose, gate, mock, ollama, openai
+from postroom.inference.mock_model import MockModel
 from postroom.inference.prompt import evaluation_prompt, reply_prompt
 
 from .scripted_server import Dialect, ScriptedServer, response
@@ -43,6 +44,33 @@ def test_the_mock_thinks_and_judges_the_same_way_each_time() -> None:
     assert first.should_respond == (first.confidence is not None and first.confidence > 0.5)
     assert first.message_id == "m1"
     assert first.processing_time_ms >= 20
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_mock_answers_for_a_type_that_has_itself_inside(seed: int) -> None:
+    tree = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string"},
+            "children": {"type": "array", "items": {"$ref": "#/$defs/Tree"}},
+            "next": {"anyOf": [{"$ref": "#/$defs/Tree"}, {"type": "null"}]},
+        },
+        "required": ["name", "children", "next"],
+        "additionalProperties": False,
+    }
+    schema = {"type": "array", "items": {"$ref": "#/$defs/Tree"}, "$defs": {"Tree": tree}}
+    value = json.loads(MockModel(str(seed)).complete("draw a tree", schema=schema).text)
+
+    def is_tree(value: Any) -> bool:
+        return (
+            value.keys() == {"name", "children", "next"}
+            and isinstance(value["name"], str)
+            and all(map(is_tree, value["children"]))
+            and (value["next"] is None or is_tree(value["next"]))
+        )
+
+    assert value
+    assert all(map(is_tree, value))
 
 
 def test_the_mocks_word_is_no_matter_of_the_messages_words() -> None:

@@ -14,6 +14,10 @@ from .model import MAX_TOKENS, TIMEOUT_S, Completion, Model
 _WORDS: Final = ("yes", "no", "perhaps", "later", "first", "then", "we", "look", "at", "the", "plan", "again", "well")
 
 
+#: In a value of a type that has itself inside, it stands so often inside itself; then no more than it must.
+_DEEPEST: Final = 2
+
+
 class MockModel(Model):
     """Answers by chance that is a function of the seed and the question; with a schema, by a value that obeys it."""
 
@@ -54,22 +58,37 @@ def chances(*parts: object) -> Iterator[float]:
 
 
 def value_for(schema: Mapping[str, Any], chance: Iterator[float]) -> Any:
-    """Some value that a JSON schema allows, as far as this knows schemas: types, enums, bounds, lists, objects."""
+    """Some value that a JSON schema allows, as far as this knows schemas: types, enums, bounds, lists, objects, `$defs`."""
+    return _value(schema, chance, schema.get("$defs", {}), 0)
+
+
+def _value(schema: Mapping[str, Any], chance: Iterator[float], shared: Mapping[str, Any], depth: int) -> Any:
+    """`depth` says how many shared schemas stand around this one: at some point the value has to end."""
+    if "$ref" in schema:
+        schema, depth = shared[schema["$ref"].rpartition("/")[2]], depth + 1
     if "const" in schema:
         return schema["const"]
     if "enum" in schema:
         return schema["enum"][int(next(chance) * len(schema["enum"]))]
     for word in ("anyOf", "oneOf"):
         if schema.get(word):
-            return value_for(schema[word][int(next(chance) * len(schema[word]))], chance)
+            options = schema[word]
+            if depth > _DEEPEST:
+                options = [option for option in options if "$ref" not in option] or options
+            return _value(options[int(next(chance) * len(options))], chance, shared, depth)
     kind = schema.get("type", "object" if "properties" in schema else "string")
     if isinstance(kind, list):
         kind = kind[0]
     if kind == "object":
-        return {name: value_for(inner, chance) for name, inner in schema.get("properties", {}).items()}
+        fields = schema.get("properties", {})
+        if depth > _DEEPEST:
+            fields = {name: inner for name, inner in fields.items() if name in schema.get("required", fields)}
+        return {name: _value(inner, chance, shared, depth) for name, inner in fields.items()}
     if kind == "array":
         size = max(int(schema.get("minItems", 1)), min(int(schema.get("maxItems", 3)), 1 + int(next(chance) * 3)))
-        return [value_for(schema.get("items", {}), chance) for _ in range(size)]
+        if depth > _DEEPEST:
+            size = int(schema.get("minItems", 0))
+        return [_value(schema.get("items", {}), chance, shared, depth) for _ in range(size)]
     return _plain_value(kind, schema, chance)
 
 

@@ -76,6 +76,10 @@ class LogKeeper:
             thread.start()
         except RuntimeError:  # the interpreter is about to end, or the system has no thread to give
             self._thread = None
+        except BaseException:  # interrupted: it may run, or never will
+            if not thread.is_alive():
+                self._thread = None
+            raise
 
     def _run(self, work: Callable[[], object]) -> None:
         try:
