@@ -70,26 +70,33 @@ def _value(schema: Mapping[str, Any], chance: Iterator[float], shared: Mapping[s
         return schema["const"]
     if "enum" in schema:
         return schema["enum"][int(next(chance) * len(schema["enum"]))]
-    for word in ("anyOf", "oneOf"):
-        if schema.get(word):
-            options = schema[word]
-            if depth > _DEEPEST:
-                options = [option for option in options if "$ref" not in option] or options
-            return _value(options[int(next(chance) * len(options))], chance, shared, depth)
+    options = schema.get("anyOf") or schema.get("oneOf")
+    if options:
+        if depth > _DEEPEST:
+            options = [option for option in options if "$ref" not in option] or options
+        return _value(options[int(next(chance) * len(options))], chance, shared, depth)
     kind = schema.get("type", "object" if "properties" in schema else "string")
     if isinstance(kind, list):
         kind = kind[0]
     if kind == "object":
-        fields = schema.get("properties", {})
-        if depth > _DEEPEST:
-            fields = {name: inner for name, inner in fields.items() if name in schema.get("required", fields)}
+        fields = _fields(schema, depth)
         return {name: _value(inner, chance, shared, depth) for name, inner in fields.items()}
     if kind == "array":
-        size = max(int(schema.get("minItems", 1)), min(int(schema.get("maxItems", 3)), 1 + int(next(chance) * 3)))
-        if depth > _DEEPEST:
-            size = int(schema.get("minItems", 0))
-        return [_value(schema.get("items", {}), chance, shared, depth) for _ in range(size)]
+        return [_value(schema.get("items", {}), chance, shared, depth) for _ in range(_size(schema, chance, depth))]
     return _plain_value(kind, schema, chance)
+
+
+def _fields(schema: Mapping[str, Any], depth: int) -> Mapping[str, Any]:
+    fields: Mapping[str, Any] = schema.get("properties", {})
+    if depth <= _DEEPEST:
+        return fields
+    return {name: inner for name, inner in fields.items() if name in schema.get("required", fields)}
+
+
+def _size(schema: Mapping[str, Any], chance: Iterator[float], depth: int) -> int:
+    if depth > _DEEPEST:
+        return int(schema.get("minItems", 0))
+    return max(int(schema.get("minItems", 1)), min(int(schema.get("maxItems", 3)), 1 + int(next(chance) * 3)))
 
 
 def _plain_value(kind: str, schema: Mapping[str, Any], chance: Iterator[float]) -> Any:

@@ -251,7 +251,7 @@ class SqliteStore(SqliteReading):
             claimed = self._claim_here(want)
         if not hinted:  # what a hint brought says nothing of what is there without one
             mine.was_empty = not claimed.deliveries
-        while not claimed.deliveries and claimed.next_due_s == 0:  # there are many timers, and others got in between
+        while not claimed.deliveries and claimed.next_due_s == 0:  # others got in between
             claimed = self._claim_here(want)
         return claimed
 
@@ -295,9 +295,12 @@ class SqliteStore(SqliteReading):
         return None if due_s == 0 or found else Claimed([], due_s)
 
     def _claim_now(self, want: Want, moment: Moment) -> _Found:
-        """Take what there is, in a step."""
+        """Take what there is, in a step. Nothing, where more timers have run out than one step may act on: then it is made again."""
+        terms = self._terms(want, moment)
         if moment.now >= self._next_look and self._is_due(moment.now):
             self._wind(moment)
+            if self._next_due_s(moment.now) == 0:
+                return [], 0, terms
         rows, due_s = self._candidates(want, moment.now), None
         if not rows:
             due_s = self._next_due_s(moment.now)
@@ -305,7 +308,6 @@ class SqliteStore(SqliteReading):
                 self._wind(moment)
                 rows = self._candidates(want, moment.now)
                 due_s = None if rows else self._next_due_s(moment.now)
-        terms = self._terms(want, moment)
         for row in rows:
             self._take(row, terms, moment)
         return rows, due_s, terms
