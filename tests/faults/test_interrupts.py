@@ -13,6 +13,7 @@ from tests.interrupting import interrupted_at
 from postroom import stores
 from postroom.clock import SYSTEM
 from postroom.config import Config
+from postroom.errors import RoomBusy
 from postroom.message import Draft, check
 from postroom.platform import this_process
 from postroom.store import Query, Want
@@ -72,17 +73,20 @@ def test_who_was_interrupted_while_it_tidied_up_finds_nothing_open_the_next_time
     assert store.get(id) is not None
 
 
-def test_what_a_signals_handler_does_in_the_middle_of_a_step_does_not_undo_the_step(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", STEPS)
+def test_what_a_signals_handler_wants_in_the_middle_of_a_step_is_refused_and_the_step_is_done(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
+    """It would be done when the step is, and not before it returns; and where the step fails, not at all."""
     insert_many = store._file.insert_many
-    inside = []
 
     def insert_and_be_interrupted(rows: Any) -> None:
         insert_many(rows)
-        inside.extend(store.put([draft()]))  # in the same thread
+        with pytest.raises(RoomBusy, match="in the middle of another step"):
+            STEPS[step](store)  # in the same thread
 
+    store.put([draft()])
     monkeypatch.setattr(store._file, "insert_many", insert_and_be_interrupted)
     ids = store.put([draft(), draft()])
-    assert all(store.get(id) is not None for id in (*ids, *inside))
+    assert [store.get(id) is not None for id in ids] == [True, True]
     assert not store._file.left_open()

@@ -125,12 +125,15 @@ class SqliteStore(SqliteReading):
         if bells is not None and self._config.sync != "full":
             bells.call(topic)
 
-    @whole
     def put(self, drafts: Sequence[Draft]) -> list[str]:
-        if len(drafts) == 1:
+        if len(drafts) == 1 and not self._file.left_open():
             draft = drafts[0]
             if not (draft.publish or draft.answer_to or draft.idempotency_key):
                 return self._put_one_plain(draft)
+        return self._put_in_a_step(drafts)
+
+    @whole
+    def _put_in_a_step(self, drafts: Sequence[Draft]) -> list[str]:
         if all(map(_is_plain, drafts)):
             return self._put_plain(drafts)
         for draft in drafts:
@@ -468,7 +471,6 @@ class SqliteStore(SqliteReading):
 
     # Settling
 
-    @whole
     def settle(
         self,
         ticket: Ticket,
@@ -481,13 +483,25 @@ class SqliteStore(SqliteReading):
     ) -> Settled:
         if outcome not in OUTCOMES:
             raise ValueError(f"no outcome is called {outcome!r}; there are: {', '.join(OUTCOMES)}")
-        if outcome in _SETTLED_AS and not puts and claim_next is None:
+        if outcome in _SETTLED_AS and not puts and claim_next is None and not self._file.left_open():
             moment = self._moment()
             hooks.reached("sqlite.begun")
             held = self._finish(ticket, _SETTLED_AS[outcome], detail, moment)
             if held:
                 self._ring(moment)
             return Settled(held, _SETTLED_AS[outcome] if held else None, [], None)
+        return self._settle_in_a_step(ticket, outcome, detail, delay_s, puts, claim_next)
+
+    @whole
+    def _settle_in_a_step(
+        self,
+        ticket: Ticket,
+        outcome: str,
+        detail: str | None,
+        delay_s: float,
+        puts: Sequence[Draft],
+        claim_next: Want | None,
+    ) -> Settled:
         if claim_next is not None:
             self._call_the_roll()
             self._enrol(claim_next.owner)

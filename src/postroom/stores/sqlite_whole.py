@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
+from ..errors import RoomBusy
 from .sqlite_file import SqliteFile
 
 
@@ -34,16 +35,17 @@ def whole(method: Callable[Concatenate[_K, _P], _T]) -> Callable[Concatenate[_K,
 
     @wraps(method)
     def run(self: _K, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        within = False
         if self._file.left_open():
-            within = _is_within_another(self)
-            if not within:
-                self._file.tidy_up()  # who was interrupted while it tidied up itself has left this
+            if _is_within_another(self):  # it would only be done when that is, and undone with it
+                raise RoomBusy(
+                    "this thread is in the middle of another step of the room, in which the handler of a signal (or an object that "
+                    "was collected) has called this one; nothing was changed, try again later"
+                )
+            self._file.tidy_up()  # who was interrupted while it tidied up itself has left this
         try:
             return method(self, *args, **kwargs)
         except BaseException:
-            if not within:
-                self._file.tidy_up()
+            self._file.tidy_up()
             raise
 
     return run
