@@ -216,3 +216,19 @@ def test_a_log_of_its_usual_length_is_made_no_longer_and_folded_back_as_ever(
     store.close()
     assert (reached, length) == (300, 300)
     assert 300 <= long[0] < 400
+
+
+def test_what_an_interrupt_kept_from_beginning_can_begin_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper, done = LogKeeper(lambda: Fold.DONE, SYSTEM), threading.Event()
+    start = threading.Thread.start
+
+    def be_interrupted(_: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", be_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        keeper.beside(done.set)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    keeper.beside(done.set)
+    assert done.wait(10)
+    keeper.close()

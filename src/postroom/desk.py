@@ -451,11 +451,15 @@ class Desk:
             self._closed = True
             self.store.close()
 
-    def _let_go(self) -> None:
-        """Abandon the questions and give back the claims. What fails here (a busy room) ends with its lease."""
+    def _wait_for_askers(self) -> None:
+        """Let questions that are just being stored become known (tests/test_ask.py). That takes no longer than a write."""
         until_ns = SYSTEM.steady_ns() + _ASKERS_NS
         while self._asking and SYSTEM.steady_ns() < until_ns:
             SYSTEM.sleep(0.001)
+
+    def _let_go(self) -> None:
+        """Abandon the questions and give back the claims. What fails here (a busy room) ends with its lease."""
+        self._wait_for_askers()
         for id in tuple(self._questions):
             with suppress(PostroomError):
                 self.store.abandon(id)

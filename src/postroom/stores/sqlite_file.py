@@ -158,9 +158,8 @@ class SqliteFile:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 yield
             finally:
-                fcntl.flock(
-                    descriptor, fcntl.LOCK_UN
-                )  # closing is not enough: a process forked off meanwhile has it open, too
+                # closing is not enough: a process that was forked off meanwhile has it open, too
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
                 os.close(descriptor)
         except OSError as error:
             raise RoomUnreachable(f"the room's folder {self.folder} cannot be used: {error}") from error

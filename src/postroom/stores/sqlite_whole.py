@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 def whole(method: Callable[Concatenate[_K, _P], _T]) -> Callable[Concatenate[_K, _P], _T]:
     """Let nothing of an earlier step be open when the method begins, and nothing of its own when it raised.
 
-    tests/faults/test_interrupts.py interrupts each of them at every instruction.
+    tests/faults/test_interrupts.py interrupts steps at every moment at which they can be.
     """
 
     @wraps(method)
