@@ -6,8 +6,11 @@ POSTROOM_LONG_SHARE=2/7, only every seventh of them runs, beginning with the thi
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +20,11 @@ import pytest
 # those that test a Ctrl-C would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Rooms that tests make are trusted in a configuration of the run's own, not in that of its user.
+os.environ["POSTROOM_CONFIG"] = tempfile.mkdtemp(prefix="postroom-tests-")
+atexit.register(shutil.rmtree, os.environ["POSTROOM_CONFIG"], ignore_errors=True)
 
 
 def parse_share(text: str) -> tuple[int, int]:

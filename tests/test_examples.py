@@ -37,7 +37,11 @@ def test_two_machines_talk(root: bool, tmp_path: Path) -> None:
 
 
 def run(path: Path, tmp_path: Path, **more: str) -> str:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("POSTROOM_")}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name == "POSTROOM_CONFIG" or not name.startswith("POSTROOM_")
+    }
 
     done = subprocess.run(
         [sys.executable, "-W", "error", str(path)],

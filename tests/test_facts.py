@@ -14,7 +14,7 @@ import pytest
 
 from postroom import hooks, platform
 from postroom.clock import SYSTEM, ManualClock, from_iso, iso
-from postroom.config import find_room, main_worktree, parse_url, search_places
+from postroom.config import main_worktree, parse_url, search_places
 from postroom.errors import RoomError
 from postroom.retry import CAP_S, backoff_s
 from postroom.states import FINISHED, MOVES, OPEN, PUBLIC_NAME, STATUS_WORD, State, states_named
@@ -154,23 +154,6 @@ def test_an_address_without_a_place_says_what_to_write() -> None:
         parse_url("sqlite:")
 
 
-def test_the_nearest_room_above_is_found_and_the_variable_goes_first(tmp_path: Path) -> None:
-    inner = tmp_path / "a" / "b"
-    inner.mkdir(parents=True)
-    assert find_room(inner, {}) is None
-    (tmp_path / ".postroom").mkdir()
-    assert find_room(inner, {}) == f"sqlite:{tmp_path / '.postroom'}"
-    (tmp_path / "a" / ".postroom").mkdir()
-    assert find_room(inner, {}) == f"sqlite:{tmp_path / 'a' / '.postroom'}"
-    assert find_room(inner, {"POSTROOM_URL": "memory:"}) == "memory:"
-
-
-def test_a_room_of_another_user_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / ".postroom").mkdir()
-    monkeypatch.setattr(os, "geteuid", lambda: (tmp_path / ".postroom").stat().st_uid + 1)
-    assert find_room(tmp_path, {}) is None
-
-
 def test_a_git_worktree_shares_the_room_of_its_main_checkout(tmp_path: Path) -> None:
     def git(*words: str) -> None:
         identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
@@ -180,11 +163,9 @@ def test_a_git_worktree_shares_the_room_of_its_main_checkout(tmp_path: Path) -> 
     git("init", "-q")
     git("commit", "-q", "--allow-empty", "-m", "first")
     git("worktree", "add", "-q", str(tmp_path / "side"))
-    (tmp_path / "main" / ".postroom").mkdir()
 
     assert main_worktree(tmp_path / "side") == tmp_path / "main"
     assert main_worktree(tmp_path / "main") is None
-    assert find_room(tmp_path / "side", {}) == f"sqlite:{tmp_path / 'main' / '.postroom'}"
     assert search_places(tmp_path / "side")[-1] == tmp_path / "main" / ".postroom"
 
 

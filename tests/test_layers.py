@@ -64,7 +64,7 @@ COORDINATOR = ("coordinate", "decisions", "coordinator")
 
 #: The table of the design. Stores stand on one line, yet never import each other (see STORES).
 LAYERS = (
-    ("facts", ("errors", "states", "clock", "message", "config", "platform")),
+    ("facts", ("errors", "states", "clock", "message", "config", "trust", "platform")),
     ("contracts", ("store", "hooks", "retry", "limits", "fence", "fork_server", "processes")),
     ("stores", ("bells", *TABLES, *MEMORY, *FILES, *SQLITE, *NATS, "stores")),
     (
@@ -84,7 +84,7 @@ STORE_OF = {module: store[-1] for store in STORES for module in store}
 THIRD_PARTY = {
     "apsw": ("stores.sqlite_file", "bench.peers.bare_apsw"),
     "msgspec": (
-        *("message", "config", "store", "stores", "evaluation", "frames", "inference"),
+        *("message", "config", "trust", "store", "stores", "evaluation", "frames", "inference"),
         *(*COORDINATOR, "testing", "bench", "web", "cli"),
         *("hook", "mcp_tools", "mcp_words", "mcp_desk", "mcp_server"),
     ),

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         RoomClosed,
         RoomDamaged,
         RoomError,
+        RoomNotAllowed,
         RoomNotFound,
         RoomUnreachable,
         RoomUnsafe,
@@ -119,7 +120,7 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "WorkerError", "WorkerNotReady", "WorkerTimeout", "WorkerDied", "EvaluatorFailed", "EvaluationAborted",
     "RequestDropped", "QueueFull", "WorkerStopped", "PoolFailed",
     "SessionFailed", "Deadlock", "SessionEnded", "UnknownSession", "NotStartable",
-    "RoomError", "RoomNotFound", "RoomClosed", "RoomBusy", "RoomUnsafe", "RoomDamaged", "RoomUnreachable",
+    "RoomError", "RoomNotFound", "RoomNotAllowed", "RoomClosed", "RoomBusy", "RoomUnsafe", "RoomDamaged", "RoomUnreachable",
     "OutcomeUnknown",
 ]  # fmt: skip
 

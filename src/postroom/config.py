@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 import os
 import re
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from .errors import RoomError
+from .errors import RoomError, RoomNotAllowed
 from .message import MAX_PAYLOAD_BYTES
+
+#: Options of an address that name a file of this user, or say who the user is.
+CREDENTIAL_OPTIONS: Final = ("creds", "user", "password_file", "tls_ca", "tls_cert", "tls_key")
 
 FOLDER: Final = ".postroom"
 #: In a room of files that folder is Postroom's own part of it, and has this in it.
@@ -20,6 +24,7 @@ FILES_MARK: Final = "room.json"
 URL_VARIABLE: Final = "POSTROOM_URL"
 #: A file in that folder that says where the room is, when it is elsewhere: an address, as in `postroom.open`.
 POINTER: Final = "room"
+_MAX_SMALL_BYTES: Final = 4096
 
 #: How long a receiver that is a process may keep a message before others may take it, in seconds.
 LEASE_S: Final = 30.0
@@ -78,7 +83,13 @@ class RoomUrl(msgspec.Struct, frozen=True):
         rest = _QUOTING.sub(_quoted, self.rest) if self.scheme in FOLDER_SCHEMES else self.rest
         return f"{self.scheme}:{rest}" + (f"?{tail}" if tail else "")
 
+    def without_secrets(self) -> str:
+        """The address as it may be shown: a password in it is left out."""
+        return str(RoomUrl(self.scheme, _PASSWORDS.sub(r"\1:…@", self.rest), self.options))
 
+
+#: The user and the password before a host, in `//user:password@host,…`.
+_PASSWORDS: Final = re.compile(r"((?<=//)[^/@:,]*|(?<=,)[^/@:,]*):[^/@,]*@")
 #: Schemes whose address is a folder of this machine.
 FOLDER_SCHEMES: Final = ("sqlite", "files")
 #: A path may have a question mark in it, at which the options would begin. It is written %3F; and a path that reads as if
@@ -125,37 +136,36 @@ def search_places(start: Path) -> list[Path]:
     return places
 
 
-def find_room(start: Path | None = None, environment: Mapping[str, str] = os.environ) -> str | None:
-    """The address of the room that a program started in this folder should use; None when there is none.
-
-    A folder that belongs to another user is passed over: anybody can put a `.postroom` into a shared place.
-    """
-    named = environment.get(URL_VARIABLE)
-    if named:
-        return named
-    for place in search_places(start or Path.cwd()):
-        try:
-            if place.is_dir() and place.stat().st_uid == os.geteuid():
-                return address_in(place)
-        except OSError:
-            continue
-    return None
-
-
 def address_in(place: Path) -> str:
     """The address of the room that a `.postroom` folder means: itself, or what its pointer says, seen from beside it."""
     if (place / FILES_MARK).is_file():
         return address_of(place.parent, "files")
-    try:
-        text = (place / POINTER).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        text = ""
+    text = read_small(place / POINTER)
     if not text:
         return address_of(place)
     url = parse_url(text)
     if url.scheme in FOLDER_SCHEMES:
-        url = RoomUrl(url.scheme, str(place.parent / _at_home(url.rest)), url.options)
+        return str(RoomUrl(url.scheme, str(place.parent / _at_home(url.rest)), url.options))
+    naming = [name for name in CREDENTIAL_OPTIONS if name in url.options]
+    if naming or "@" in url.rest.removeprefix("//").partition("/")[0]:
+        raise RoomNotAllowed(
+            f"{place / POINTER} carries {', '.join(naming) or 'a user name'}: a pointer may name no file and no credential. "
+            "Credentials belong into your own configuration: postroom allow nats://HOST:PORT --help"
+        )
     return str(url)
+
+
+def read_small(path: Path) -> str:
+    """The text of a small regular file, stripped; "" when it is not there, is a link or a pipe, or is no text."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+            return os.read(descriptor, _MAX_SMALL_BYTES).decode("utf-8").strip() if regular else ""
+        finally:
+            os.close(descriptor)
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def main_worktree(start: Path) -> Path | None:
@@ -164,15 +174,13 @@ def main_worktree(start: Path) -> Path | None:
         marker = folder / ".git"
         if not marker.is_file():
             continue
-        try:
-            word, _, target = marker.read_text(encoding="utf-8").strip().partition(": ")
-            if word != "gitdir":
-                return None
-            git_dir = (folder / target).resolve()
-            common = git_dir / (git_dir / "commondir").read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError):
+        word, _, target = read_small(marker).partition(": ")
+        git_dir = (folder / target).resolve()
+        common, back = read_small(git_dir / "commondir"), read_small(git_dir / "gitdir")
+        # The repository must know the worktree too: a `.git` file that came in an archive can name any of the user's.
+        if word != "gitdir" or not common or not back or (git_dir / back).resolve() != marker.resolve():
             return None
-        return common.resolve().parent
+        return (git_dir / common).resolve().parent
     return None
 
 

@@ -40,6 +40,7 @@ PostroomError
 ├── NotStartable                     you: a worker that cannot be run in a process of its own; says what to do
 └── RoomError                        the room itself
     ├── RoomNotFound                 there is no room where one was looked for
+    ├── RoomNotAllowed               a room was found that you neither made nor allowed; says what it is, and how to allow it
     ├── RoomClosed                   you: the room was closed, or belongs to the process before a fork
     ├── RoomBusy                     others held the write lock for longer than the time-out
     ├── RoomUnsafe                   this machine cannot keep a room safely (SQLite version, network file system)
@@ -273,6 +274,10 @@ class RoomError(PostroomError):
 
 class RoomNotFound(RoomError):
     """There is no room here. Make one with `postroom init`."""
+
+
+class RoomNotAllowed(RoomError):
+    """A room was found that you neither made nor allowed on this machine. Nothing in it was opened."""
 
 
 class RoomClosed(RoomError):

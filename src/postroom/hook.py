@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import msgspec
 
-from . import doorway, hosts, presence
+from . import doorway, hosts, presence, trust
 from .clock import SYSTEM
-from .config import AGENT_LEASE_S, RoomUrl, find_room, make_config, parse_url, room_folder
+from .config import AGENT_LEASE_S, RoomUrl, make_config, parse_url, room_folder
 from .desk import Desk
-from .errors import PostroomError
+from .errors import PostroomError, RoomNotAllowed
 from .hosts import END, PROMPT, START, STOP, TOOL, WAKE, Host
 from .platform import process_name
 from .store import Ticket
@@ -44,10 +44,13 @@ def main(words: list[str], stdin: bytes) -> int:
 
 
 def _answer(host: Host, event: str, given: Mapping[str, Any]) -> int:
-    address = find_room(_place(given))
-    if address is None:
+    try:
+        found = trust.find_room(_place(given), strict=True)
+    except RoomNotAllowed as error:
+        return _tell_user(str(error))
+    if found is None:
         return 0
-    url = parse_url(address)
+    url = parse_url(found.address)
     folder = room_folder(url)
     if url.scheme == "memory" or (folder is not None and not folder.is_dir()):
         return 0
@@ -56,6 +59,18 @@ def _answer(host: Host, event: str, given: Mapping[str, Any]) -> int:
         return Visit(desk, url, host, event, given).answer()
     finally:
         desk.store.close()
+
+
+def _tell_user(sentence: str) -> int:
+    """Tell the person, once for each room, that there is one which is not used. The model is told nothing."""
+    if trust.tell_once(sentence):
+        _write({"systemMessage": f"postroom: {_printable(sentence)}"})
+    return 0
+
+
+def _printable(text: str) -> str:
+    """Folder names are a stranger's words: nothing in them may move the cursor."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def _place(given: Mapping[str, Any]) -> Any:

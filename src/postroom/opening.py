@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from . import trust
 from .clock import SYSTEM, Clock
 from .config import (
     FOLDER,
@@ -14,7 +16,6 @@ from .config import (
     Config,
     RoomUrl,
     address_of,
-    find_room,
     make_config,
     parse_url,
     room_folder,
@@ -35,6 +36,7 @@ def open_room(
 
     Without an address: the one in $POSTROOM_URL, else the nearest `.postroom` above, else that of the repository's main
     worktree, else `./.postroom`, which is made. With `create` False nothing is made: RoomNotFound says where it looked.
+    A room that is found so must have been made or allowed by this user on this machine: RoomNotAllowed says how to allow it.
     Settings are the fields of `Config` (sync="full", max_deliveries=5, …); the address may carry them too (?sync=full).
     Raises RoomError, with one sentence that says what to do.
     """
@@ -57,13 +59,18 @@ def open_at_desk(
         if not create and not folder.is_dir():
             raise RoomNotFound(f"there is no room in {folder}; make one with `postroom init`")
         make_folder(folder)
-    return Room(make_desk(open_store(address, config, clock, create=create), config, clock), address)
+    new = trust.place_of(address) if trust.is_new(address) else None
+    room = Room(make_desk(open_store(address, config, clock, create=create), config, clock), address)
+    if new is not None:
+        with suppress(OSError):  # a user without a configuration names rooms by their address
+            trust.allow_place(new, how="made", group=config.group)
+    return room
 
 
 def _find(create: bool) -> RoomUrl:
-    found = find_room()
+    found = trust.find_room()
     if found is not None:
-        return parse_url(found)
+        return parse_url(found.address)
     here = Path.cwd()
     if not create:
         elsewhere = [place for place in search_places(here) if place.parent not in (here, *here.parents)]

@@ -73,5 +73,9 @@ def start(*words: str, **options: Any) -> subprocess.Popen[str]:
 
 def clean_environment(**more: str) -> dict[str, str]:
     """The environment without what a developer may have set for Postroom."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("POSTROOM_")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name == "POSTROOM_CONFIG" or not name.startswith("POSTROOM_")
+    }
     return kept | more

@@ -61,6 +61,7 @@ def test_it_makes_everything_and_twice_is_once(bare: Cli, folder: Path, layout: 
     assert set(before) == {
         ".postroom/.gitignore",
         ".postroom/room",
+        ".postroom/seal",
         ".windsurf/rules/postroom.md",
         ".windsurf/workflows/check-inbox.md",
         ".claude/agents/context-manager.md",
@@ -242,9 +243,10 @@ def test_wrong_usage_says_what_is_right(bare: Cli, folder: Path, words: tuple[st
 def test_a_pointer_leads_to_the_room_from_below(bare: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / ".postroom").mkdir()
     (folder / ".postroom" / "room").write_text("sqlite:elsewhere/box?sync=full\n")
+    bare.ok("allow")
     assert f"sqlite:{folder}/elsewhere/box?sync=full" in bare.ok("init").out
     (folder / "below").mkdir()
     monkeypatch.chdir(folder / "below")
 
     assert bare.json("status")["room"] == f"sqlite:{folder}/elsewhere/box?sync=full"
-    assert sorted(path.name for path in (folder / ".postroom").iterdir()) == ["room"]
+    assert sorted(path.name for path in (folder / ".postroom").iterdir()) == ["room", "seal"]

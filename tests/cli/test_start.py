@@ -17,7 +17,7 @@ from .support import Cli, clean_environment, command
 OURS = """
     agent asking bells causes clock config desk errors fence hooks inbox lean_start limits message opening platform presence
     receipts received
-    retry room states store upkeep
+    retry room states store trust upkeep
     cli cli.call cli.commands cli.exits cli.mail cli.options cli.show
     stores stores.sqlite stores.sqlite_file stores.sqlite_log stores.sqlite_reading stores.sqlite_rows
     stores.sqlite_patience stores.sqlite_whole

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from postroom import __version__
-from postroom.config import AGENT_LEASE_S, FOLDER, URL_VARIABLE, address_of, find_room, search_places
-from postroom.errors import RoomError
+from postroom import __version__, trust
+from postroom.config import AGENT_LEASE_S, FOLDER, URL_VARIABLE, address_of, search_places
+from postroom.errors import RoomError, RoomNotAllowed
 from postroom.platform import NETWORK_FILE_SYSTEMS, file_system_type, process_alive, processes_with
 from postroom.presence import GONE, HEARTBEAT_LATE_S
 from postroom.upkeep import KEEPER_CELL, is_vacant
@@ -105,13 +105,17 @@ def find(named: str | None) -> tuple[str | None, list[Check]]:
     if named:
         return named, [Check("room", OK, f"{named}, named by --room")]
     here = Path.cwd()
-    found, passed = find_room(here), list(_passed_over(here))
+    passed = list(_passed_over(here))
+    try:
+        found = trust.find_room(here)
+    except RoomNotAllowed as error:
+        return None, [*passed, Check("room", FAIL, str(error), "look at what it is, then: postroom allow")]
     if found is None:
         places = ", ".join(str(place) for place in search_places(here))
         says = f"none was found; looked at ${URL_VARIABLE} (not set), {places}"
         return None, [*passed, Check("room", FAIL, says, "make one with `postroom init`, or name one with --room")]
     how = f"named by ${URL_VARIABLE}" if os.environ.get(URL_VARIABLE) else f"found from {here}"
-    return found, [*passed, Check("room", OK, f"{found}, {how}")]
+    return found.address, [*passed, Check("room", OK, f"{found.address}, {how}")]
 
 
 def _passed_over(here: Path) -> Iterator[Check]:
@@ -123,7 +127,7 @@ def _passed_over(here: Path) -> Iterator[Check]:
             owner = place.stat().st_uid
         except OSError:
             continue
-        if owner != os.geteuid():
+        if owner != os.geteuid() and trust.judge_place(place).why:
             says = f"{place} belongs to user {owner} and was passed over"
             yield Check("other room", WARN, says, f"name it if you trust it: --room {address_of(place)}")
         else:

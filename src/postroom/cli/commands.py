@@ -38,6 +38,16 @@ COMMANDS: Final[dict[str, Command]] = {
             "postroom init --layout windsurf --workers 3 --worktrees --dry-run",
         ),
     ),
+    "allow": Command(
+        "allow",
+        "trust a room that you did not make here, or a server",
+        (
+            "postroom allow",
+            "postroom allow ~/src/project",
+            "postroom allow nats://nats.example:4222/team --user ada --password-file ~/.nats-password",
+            "postroom allow --list",
+        ),
+    ),
     "status": Command("look", "the room at a glance", ("postroom status",)),
     "agents": Command("look", "who is in the room, and how they are", ("postroom agents --json",)),
     "mailboxes": Command("look", "what waits for whom", ("postroom mailboxes",)),
@@ -232,5 +242,5 @@ GROUPS: Final = (
     ("Sessions and workers", ("session", "pool")),
     ("Programs", ("run", "check", "fmt", "build")),
     ("Agent programs", ("install", "uninstall", "mcp", "hook", "agent")),
-    ("Rooms", ("init", "doctor", "requeue", "replay", "as", "demo", "bench", "nats", "completion")),
+    ("Rooms", ("init", "allow", "doctor", "requeue", "replay", "as", "demo", "bench", "nats", "completion")),
 )

@@ -8,8 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from postroom import aio, doorway, hosts
-from postroom.config import find_room
+from postroom import aio, doorway, hosts, trust
 from postroom.errors import IdentityRefused, PostroomError, RoomNotFound
 
 from . import exits, options
@@ -75,12 +74,24 @@ def mcp(call: Call) -> int:
 
 def _opener(named: str | None) -> Any:
     async def open_room() -> aio.Room:
-        address = named or find_room(_project())
+        address = _allowed(named)
         if address is None:
             raise RoomNotFound("there is no room here yet; make one with `postroom init` and try again")
         return await aio.open(address, create=False)
 
     return open_room
+
+
+def _allowed(named: str | None) -> str | None:
+    """The address of the room that a model may be led into; None when there is none. Raises RoomNotAllowed.
+
+    A name is not enough here: the entry that starts this server may have come with a repository.
+    """
+    if named:
+        trust.require_allowed(named)
+        return named
+    found = trust.find_room(_project(), strict=True)
+    return None if found is None else found.address
 
 
 def _project() -> Path | None:

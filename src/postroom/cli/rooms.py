@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from postroom import trust
 from postroom.clock import from_iso, iso
-from postroom.config import FOLDER, URL_VARIABLE, address_in, address_of
-from postroom.errors import UnknownMessage
+from postroom.config import FOLDER, URL_VARIABLE, RoomUrl, address_of, room_folder
+from postroom.errors import RoomNotAllowed, UnknownMessage
 
 from . import exits, options, show
+from .allow import check_untracked
 
 if TYPE_CHECKING:
     from .call import Call
@@ -37,6 +40,9 @@ def init(call: Call) -> int:
     if args.workers is not None or args.worktrees or args.dry_run:
         raise exits.UsageError("--workers, --worktrees and --dry-run go with --layout")
     room = call.make_room(args.room or _address(args.folder))
+    if room_folder(room.url) is None:
+        with suppress(OSError):  # whoever makes a room on servers by name may use it by name
+            trust.allow_address(room.url, how="made")
     if call.json:
         show.document({"room": str(room.url)})
     else:
@@ -54,6 +60,7 @@ def _init_layout(call: Call) -> int:
     if workers > MAX_WORKERS:
         raise exits.UsageError(f"--workers must be at most {MAX_WORKERS}, not {workers}")
     root = Path(args.folder or ".").absolute()
+    _own_address(root / FOLDER)
     url = args.room or os.environ.get(URL_VARIABLE) or address_of(root / ".windsurf" / "mailbox", "files")
     layout = Layout(root, url, workers, worktrees=args.worktrees)
     if args.worktrees:
@@ -62,6 +69,9 @@ def _init_layout(call: Call) -> int:
     new = [] if args.dry_run else layout.enter(call.make_room(layout.url))
     for step in () if args.dry_run else steps:
         step.make()
+    if not args.dry_run and (root / FOLDER).is_dir() and trust.judge_place(root / FOLDER).why:
+        with suppress(OSError):
+            trust.allow_place(root / FOLDER, how="made")
     if call.json:
         done = [{"do": step.word, "path": step.path} for step in steps]
         show.document({"room": layout.url, "dry_run": args.dry_run, "steps": done, "agents": ["lead", *layout.names]})
@@ -81,9 +91,23 @@ def _show_layout(url: str, steps: list[str], new: list[str], dry_run: bool) -> N
 
 
 def _address(folder: str | None) -> str:
-    """Where a room is made: in the folder that was named, else where commands look first."""
+    """Where a room is made: in the folder that was named, else where commands look first. Raises RoomNotAllowed."""
     named = os.environ.get(URL_VARIABLE)
-    return named if named and folder is None else address_in(Path(folder or ".").absolute() / FOLDER)
+    return named if named and folder is None else _own_address(Path(folder or ".").absolute() / FOLDER)
+
+
+def _own_address(place: Path) -> str:
+    """The address of the room to be made in a folder, or that is there already and may be opened.
+
+    What came with a clone is not taken over by `init`: a folder that holds a room must be in the list.
+    """
+    check_untracked(place)
+    verdict = trust.judge_place(place)
+    if not verdict.why:
+        return verdict.address
+    if os.path.islink(place) or not trust.is_new(RoomUrl("sqlite", str(place), {})):
+        raise RoomNotAllowed(trust.not_allowed(place, verdict.why))
+    return address_of(place)
 
 
 def requeue_options(parser: argparse.ArgumentParser) -> None:

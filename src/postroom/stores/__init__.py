@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
 from ..clock import Clock
-from ..config import Config, RoomUrl
-from ..errors import RoomError
+from ..config import FOLDER, Config, RoomUrl
+from ..errors import RoomError, RoomUnreachable, RoomUnsafe
 from ..store import Store
 
 SCHEMES: Final = ("memory", "sqlite", "files", "nats")
@@ -27,10 +28,12 @@ def open_store(url: RoomUrl, config: Config, clock: Clock, *, create: bool = Tru
     if url.scheme == "sqlite":
         from .sqlite import SqliteStore
 
+        check_folder(Path(url.rest), shared=config.group)
         return SqliteStore(Path(url.rest), config, clock)
     if url.scheme == "files":
         from .files import FilesStore
 
+        check_folder(Path(url.rest) / FOLDER, shared=config.group)
         return FilesStore(Path(url.rest), config, clock)
     if url.scheme == "nats":
         from .nats import NatsStore
@@ -38,3 +41,31 @@ def open_store(url: RoomUrl, config: Config, clock: Clock, *, create: bool = Tru
         return NatsStore(url, config, clock, create=create)
     known = ", ".join(f"{scheme}:" for scheme in SCHEMES)
     raise RoomError(f"no store is called {url.scheme!r} (in {url}); a room's address begins with one of: {known}")
+
+
+def check_folder(folder: Path, *, shared: bool) -> None:
+    """Raise RoomUnsafe when something in Postroom's own folder is a symbolic link, or belongs to another user.
+
+    A link would lead what is written to it into another file. `shared`: the room is one of several users.
+    """
+    user = os.geteuid()
+    try:
+        with os.scandir(folder) as entries:
+            parts = [entry for entry in entries if entry.is_symlink() or not (shared or _owner(entry) in (user, None))]
+    except FileNotFoundError:
+        return  # it is about to be made
+    except OSError as error:
+        raise RoomUnreachable(f"the room's folder {folder} cannot be read: {error.strerror}") from error
+    if parts and parts[0].is_symlink():
+        raise RoomUnsafe(f"{parts[0].path} is a symbolic link; nothing in a room's folder may be one: remove it")
+    if parts:
+        raise RoomUnsafe(
+            f"{parts[0].path} belongs to another user than {user}; a room of several users is made with group=true"
+        )
+
+
+def _owner(entry: os.DirEntry[str]) -> int | None:
+    try:
+        return entry.stat(follow_symlinks=False).st_uid
+    except FileNotFoundError:
+        return None  # another process removed it meanwhile

@@ -1,0 +1,273 @@
+"""Trust is given, not found: which rooms a search opens, and what an entry of the allow-list is worth."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import postroom
+from postroom import trust
+from postroom.config import address_in, main_worktree, parse_url
+from postroom.errors import RoomNotAllowed, RoomUnsafe
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project that is the working folder, and a configuration of the test's own."""
+    monkeypatch.setenv("POSTROOM_CONFIG", str(tmp_path / "config"))
+    monkeypatch.delenv("POSTROOM_URL", raising=False)
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def shipped_room(folder: Path) -> Path:
+    """A room as a repository would bring it: whole, and made elsewhere."""
+    place = folder / ".postroom"
+    with postroom.open(f"sqlite:{place}") as room:
+        room.agent("me").send("claude", {"text": "hello"}, _lane="human")
+    trust.remove(str(place))
+    (place / "seal").unlink()
+    return place
+
+
+def refused(start: Path) -> str:
+    with pytest.raises(RoomNotAllowed) as error:
+        trust.find_room(start)
+    return str(error.value)
+
+
+def found(start: Path) -> str | None:
+    room = trust.find_room(start)
+    return None if room is None else room.address
+
+
+# --- finding -------------------------------------------------------------------------------------------------------
+
+
+def test_the_nearest_room_above_is_found_and_the_variable_goes_first(project: Path) -> None:
+    inner = project / "a" / "b"
+    inner.mkdir(parents=True)
+    assert found(inner) is None
+    postroom.open(f"sqlite:{project}/.postroom").close()
+    assert found(inner) == f"sqlite:{project}/.postroom"
+    postroom.open(f"sqlite:{project}/a/.postroom").close()
+    assert found(inner) == f"sqlite:{project}/a/.postroom"
+    named = trust.find_room(inner, {"POSTROOM_URL": "memory:"})
+    assert named == ("memory:", None)
+
+
+def test_a_room_of_another_user_is_passed_over(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / ".postroom").mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: (project / ".postroom").stat().st_uid + 1)
+    assert found(project) is None
+
+
+def test_a_room_that_was_made_here_is_opened_again_without_a_word(project: Path) -> None:
+    with postroom.open() as room:
+        room.agent("ada").send("bob", {})
+    with postroom.open(create=False) as room:
+        assert len(room.peek()) == 1
+    assert [(entry.path, entry.how) for entry in trust.rooms()] == [(f"{project}/.postroom", "made")]
+
+
+def test_a_room_that_came_with_a_clone_is_not_opened_and_the_error_says_how_to_allow_it(project: Path) -> None:
+    place = shipped_room(project)
+    before = {path.name: path.stat().st_mtime_ns for path in place.iterdir()}
+
+    with pytest.raises(RoomNotAllowed, match="was neither made nor allowed by you on this machine") as error:
+        postroom.open()
+
+    assert str(error.value).endswith(f"If you trust it: postroom allow {place}")
+    assert {path.name: path.stat().st_mtime_ns for path in place.iterdir()} == before
+    trust.allow_place(place, how="allowed")
+    with postroom.open(create=False) as room:
+        assert len(room.peek()) == 1
+
+
+def test_a_room_that_is_named_is_opened_but_not_trusted_from_then_on(project: Path) -> None:
+    place = shipped_room(project)
+    postroom.open(f"sqlite:{place}").close()
+    assert "neither made nor allowed" in refused(project)
+
+
+def test_hooks_and_servers_open_a_named_room_only_when_it_is_in_the_list(project: Path) -> None:
+    place = shipped_room(project)
+    for address in (f"sqlite:{place}", f"sqlite:{project}/../project/.postroom", "nats://127.0.0.1:4222/team"):
+        with pytest.raises(RoomNotAllowed, match="postroom allow"):
+            trust.find_room(project, {"POSTROOM_URL": address}, strict=True)
+    trust.allow_place(place, how="allowed")
+    trust.allow_address(parse_url("nats://127.0.0.1/team"), how="allowed")
+    for address in (
+        f"sqlite:{place}",
+        f"sqlite:{project}/../project/.postroom",
+        "nats://127.0.0.1:4222/team?replicas=1",
+    ):
+        assert trust.find_room(project, {"POSTROOM_URL": address}, strict=True) == (address, None)
+
+
+# --- what an entry is worth ----------------------------------------------------------------------------------------
+
+
+def test_another_folder_in_the_place_of_one_that_was_allowed_is_not_opened(project: Path) -> None:
+    postroom.open().close()
+    shutil.move(project / ".postroom", project / "old")
+    shutil.copytree(project / "old", project / ".postroom")
+    assert "is another folder" in refused(project)
+
+
+def test_a_clone_that_got_the_inode_of_a_removed_room_is_not_opened(project: Path) -> None:
+    """File systems hand out inodes again: only the seal tells the two apart."""
+    postroom.open().close()
+    (project / ".postroom" / "seal").write_text("0123456789abcdef0123456789abcdef")
+    assert "is another folder" in refused(project)
+    (project / ".postroom" / "seal").unlink()
+    assert "is another folder" in refused(project)
+
+
+def test_a_pointer_that_a_pull_changed_is_not_followed(project: Path) -> None:
+    place = project / ".postroom"
+    place.mkdir()
+    (place / "room").write_text("nats://127.0.0.1:4222/team")
+    trust.allow_place(place, how="allowed")
+    assert found(project) == "nats://127.0.0.1:4222/team"
+    (place / "room").write_text("nats://elsewhere.example:4222/team")
+    assert "means another room" in refused(project)
+
+
+def test_a_pointer_that_a_pull_added_is_not_followed(project: Path) -> None:
+    postroom.open().close()
+    (project / ".postroom" / "room").write_text("nats://elsewhere.example:4222/team")
+    assert "means another room" in refused(project)
+
+
+def test_a_configuration_that_came_with_a_repository_is_not_believed(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An environment file can name any folder as the configuration; its inode cannot be known beforehand."""
+    place = shipped_room(project)
+    trust.allow_place(place, how="allowed")
+    shutil.copytree(tmp_path / "config", project / "evil")
+    monkeypatch.setenv("POSTROOM_CONFIG", str(project / "evil"))
+    assert "neither made nor allowed" in refused(project)
+    assert trust.rooms() == []
+
+
+def test_an_entry_for_another_path_is_not_believed(project: Path) -> None:
+    postroom.open().close()
+    (entry,) = (Path(os.environ["POSTROOM_CONFIG"]) / "rooms").iterdir()
+    other = shipped_room(project / "other")
+    target = trust._entry_path("rooms", str(other))
+    assert target is not None
+    shutil.copy(entry, target)
+    assert "neither made nor allowed" in refused(project / "other")
+
+
+def test_what_is_removed_from_the_list_is_trusted_no_more(project: Path) -> None:
+    postroom.open().close()
+    assert trust.remove(str(project)) and not trust.remove(str(project))
+    assert "neither made nor allowed" in refused(project)
+
+
+def test_entries_of_rooms_that_are_gone_do_not_pile_up(project: Path, tmp_path: Path) -> None:
+    for number in range(300):
+        place = tmp_path / f"room{number}"
+        place.mkdir()
+        trust.allow_place(place, how="made")
+        shutil.rmtree(place)
+    assert len(trust.rooms()) < 256
+
+
+def test_the_user_is_told_once(project: Path) -> None:
+    assert [trust.tell_once("of this"), trust.tell_once("of this"), trust.tell_once("of that")] == [True, False, True]
+
+
+# --- what a folder may hold ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", ["password_file=~/.ssh/id_ed25519", "creds=/etc/passwd", "user=x", "tls_key=/k"])
+def test_a_pointer_may_name_no_file_and_no_credential(project: Path, option: str) -> None:
+    place = project / ".postroom"
+    place.mkdir()
+    (place / "room").write_text(f"nats://127.0.0.1:4222/team?{option}")
+    with pytest.raises(RoomNotAllowed, match="a pointer may name no file and no credential"):
+        trust.allow_place(place, how="allowed")
+
+
+def test_a_pointer_may_carry_no_password(project: Path) -> None:
+    (project / ".postroom").mkdir()
+    (project / ".postroom" / "room").write_text("nats://a,u:secret@127.0.0.1:4222/team")
+    with pytest.raises(RoomNotAllowed, match="no credential") as error:
+        address_in(project / ".postroom")
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "socket", "folder", "binary"])
+def test_a_pointer_that_is_no_plain_file_is_none(project: Path, kind: str) -> None:
+    place, pointer = project / ".postroom", project / ".postroom" / "room"
+    place.mkdir()
+    if kind == "link":
+        (project / "secret").write_text("nats://127.0.0.1:4222/team")
+        pointer.symlink_to(project / "secret")
+    elif kind == "pipe":
+        os.mkfifo(pointer)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(os.path.relpath(pointer))
+    elif kind == "folder":
+        pointer.mkdir()
+    else:
+        pointer.write_bytes(b"nats://\xff\xfe")
+    assert address_in(place) == f"sqlite:{place}"
+
+
+def test_a_folder_that_is_a_link_is_not_opened(project: Path, tmp_path: Path) -> None:
+    postroom.open(f"sqlite:{tmp_path}/elsewhere/.postroom").close()
+    (project / ".postroom").symlink_to(tmp_path / "elsewhere" / ".postroom")
+    assert "is a symbolic link" in refused(project)
+
+
+@pytest.mark.parametrize("name", ["messages.db", "messages.db-wal", "lock", "bells", "artifacts", "signals", "any"])
+@pytest.mark.parametrize("scheme", ["sqlite", "files"])
+def test_no_link_in_a_room_is_followed_even_when_the_room_is_named(project: Path, scheme: str, name: str) -> None:
+    place = project / "room" / ".postroom" if scheme == "files" else project / "room"
+    place.mkdir(parents=True)
+    (project / "victim").write_bytes(b"precious")
+    (place / name).symlink_to(project / "victim")
+    with pytest.raises(RoomUnsafe, match="is a symbolic link"):
+        postroom.open(f"{scheme}:{project}/room")
+    assert (project / "victim").read_bytes() == b"precious"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("scheme", ["sqlite", "files"])
+def test_no_file_in_a_room_may_belong_to_another_user(project: Path, scheme: str) -> None:
+    address = f"{scheme}:{project}/room"
+    postroom.open(address).close()
+    stranger = project / "room" / ("messages.db" if scheme == "sqlite" else ".postroom/log")
+    os.chown(stranger, 65534, 65534)
+    with pytest.raises(RoomUnsafe, match="belongs to another user"):
+        postroom.open(address)
+
+
+def test_a_git_file_that_its_repository_does_not_know_leads_nowhere(project: Path, tmp_path: Path) -> None:
+    """An archive can hold a `.git` file that names any repository of the user, and so its room."""
+    repository, side, archive = tmp_path / "repository", tmp_path / "side", tmp_path / "archive"
+    repository.mkdir()
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "x"], ["worktree", "add", "-q", str(side)]):
+        subprocess.run(["git", *identity, *words], cwd=repository, check=True, capture_output=True)
+    archive.mkdir()
+    shutil.copy(side / ".git", archive / ".git")
+    postroom.open(f"sqlite:{repository}/.postroom").close()
+
+    assert main_worktree(side) == repository
+    assert found(side) == f"sqlite:{repository}/.postroom"
+    assert main_worktree(archive) is None
+    assert found(archive) is None
