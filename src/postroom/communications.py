@@ -6,6 +6,7 @@ what is sent through one is received through the other. Nothing here keeps messa
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from . import presence
 from .clock import SYSTEM, Clock, iso
 from .config import AGENT_LEASE_S, Config, RoomUrl
 from .desk import Deadline, Desk
-from .errors import InvalidMessage
+from .errors import InvalidMessage, RoomUnsafe
 from .opening import make_folder
 from .received import Verdict, check_names, follow, words
 from .retry import backoff_s
@@ -115,6 +116,10 @@ class CommunicationSystem:
         """The room, opened when it is first needed."""
         with self._lock:
             if self._opened is None:
+                if Path(os.path.realpath(self.comm_dir)) != self.comm_dir:
+                    raise RoomUnsafe(
+                        f"{self.comm_dir} leads to {os.path.realpath(self.comm_dir)}; remove the link first"
+                    )
                 make_folder(self.comm_dir)
                 (self.project_root / ".claude" / "artifacts").mkdir(exist_ok=True)
                 url, config = RoomUrl("sqlite", str(self.comm_dir), {}), Config()

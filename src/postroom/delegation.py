@@ -19,6 +19,7 @@ from .deadlock import ON_WORKERS, Search
 from .desk import Deadline, Desk
 from .errors import PostroomError, RoomClosed, SessionFailed
 from .members import WORKER, Member, Wait, enrol, members_of, strike_off
+from .platform import no_follow
 from .progress import progress_line
 from .session_record import Failure, SessionRecord, failure_of
 from .worker_calls import WorkerCall
@@ -158,7 +159,7 @@ class Delegation:
         """A line about a worker that has ended, for `postroom session show`."""
         line = {"name": post.name, "number": post.number, "pid": post.pid, "end": post.end}
         line |= {"ended": iso(self._desk.clock.wall_ms())}
-        with suppress(OSError), open(self._folder / JOURNAL, "a", encoding="utf-8") as file:
+        with suppress(OSError), open(self._folder / JOURNAL, "a", encoding="utf-8", opener=no_follow) as file:
             file.write(json.dumps(line) + "\n")
 
     def _show_progress(self) -> bool:

@@ -11,6 +11,7 @@ comes back. A name whose program is gone goes to the next session of the same ki
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -276,3 +277,16 @@ def signal_path(url: RoomUrl, name: str) -> Path:
         return Path.home() / ".cache" / "postroom" / "signals" / quote(str(url), safe="") / quote(name, safe="")
     inner = folder / ".postroom" if url.scheme == "files" else folder
     return inner / "signals" / quote(name, safe="")
+
+
+def touch_signal(path: Path, text: str = "") -> None:
+    """Make a signal's file where there is none, and write a text into it. Raises OSError, also for a link in its place."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.utime(descriptor)
+        if text:
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, text.encode("ascii"))
+    finally:
+        os.close(descriptor)

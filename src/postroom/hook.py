@@ -144,8 +144,7 @@ class Visit:
         more: dict[str, Any] = {}
         if self._is_woken() and self._host.name == "claude-code":
             signal = doorway.signal_path(self._url, name)
-            signal.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            signal.touch()  # a file in a folder that is not there yet is not watched
+            doorway.touch_signal(signal)  # a file in a folder that is not there yet is not watched
             more["watchPaths"] = [str(signal)]
         return self._say("\n".join(lines), more)
 

@@ -332,6 +332,11 @@ def file_system_type(path: Path) -> str:
     return kind
 
 
+def no_follow(path: str, flags: int) -> int:
+    """An `opener` for `open`, which refuses a symbolic link: for files of a room whose folder others may have filled."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder survive a power cut; syncing a file does not sync the way to it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)

@@ -163,7 +163,8 @@ class ForkServer:
         try:
             with theirs:
                 self._process = subprocess.Popen(
-                    [sys.executable, *flags, "-c", _BOOT, words],
+                    # -P: no module of the folder that it is started in comes before the library's own
+                    [sys.executable, *flags, "-P", "-c", _BOOT, words],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,  # what a terminal sends to the caller is not for it

@@ -102,9 +102,7 @@ async def touch_signal(room: aio.Room, name: str, _: list[Message]) -> None:
     """For Claude Code and OpenCode: change the file that the session watches. Its hook looks again, and tells the model."""
 
     def touch(inside: Room) -> None:
-        path = doorway.signal_path(inside.url, name)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.write_text(f"{inside.clock.wall_ms()}\n", encoding="ascii")
+        doorway.touch_signal(doorway.signal_path(inside.url, name), f"{inside.clock.wall_ms()}\n")
 
     await room.call(touch)
 

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from .clock import Clock, from_iso, iso
 from .desk import Desk
 from .errors import Deadlock, RoomBusy, SessionEnded, SessionFailed, UnknownSession, WorkerTraceback
+from .platform import no_follow
 from .received import words
 from .store import topic_cells
 
@@ -261,7 +262,7 @@ def read_failed_file(folder: Path, clock: Clock) -> Failure | None:
     """The failure that a `.failed` file tells of, however little that is; None when there is no such file."""
     path = folder / FAILED_FILE
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=no_follow) as file:
             text = file.read(MAX_FILE_BYTES).decode("utf-8", "backslashreplace")
     except FileNotFoundError:
         return None

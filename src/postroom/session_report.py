@@ -17,7 +17,7 @@ from .delegation import JOURNAL
 from .desk import Deadline, Desk
 from .members import WORKER, Standing, members_of, prefix_of, strike_off
 from .message import Message
-from .platform import process_alive
+from .platform import no_follow, process_alive
 from .session_record import Failure, Record, SessionRecord, all_records
 from .states import OPEN, State
 from .store import Query, topic_cells
@@ -123,7 +123,8 @@ def _worker(desk: Desk, member: Standing) -> WorkerInfo:
 def _journal(folder: Path) -> list[WorkerInfo]:
     """The workers that have ended, as their callers wrote it down; a line that was cut off is left out."""
     try:
-        lines = (folder / JOURNAL).read_text(encoding="utf-8", errors="replace").splitlines()
+        with open(folder / JOURNAL, encoding="utf-8", errors="replace", opener=no_follow) as file:
+            lines = file.read().splitlines()
     except OSError:
         return []
     found = []

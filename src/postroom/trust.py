@@ -397,11 +397,11 @@ def is_candidate(place: Path) -> bool:
 
 
 def require_allowed(address: str) -> None:
-    """Raise RoomNotAllowed unless the address is in the list."""
+    """Raise RoomNotAllowed unless the address is in the list, or names a folder that is not there."""
     url = parse_url(address)
-    verdict = judge_url(url)
-    if verdict.why:
-        raise RoomNotAllowed(not_allowed(place_of(url) or url.without_secrets(), verdict.why))
+    place, verdict = place_of(url), judge_url(url)
+    if verdict.why and (place is None or os.path.lexists(place)):
+        raise RoomNotAllowed(not_allowed(place or url.without_secrets(), verdict.why))
 
 
 def not_allowed(what: Path | str, why: str) -> str:

@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final, TextIO
 
+from .platform import no_follow
+
 #: Of each stream of each worker, so much is kept. What comes later is shown, but not kept.
 MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
 #: A line that is longer is shown in pieces.
@@ -113,7 +115,7 @@ class Stream:
         with suppress(OSError):  # a full disk must not end the work that it only watches
             if self._file is None:
                 self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115  closed by `finish`
+                self._file = open(self._path, "wb", buffering=0, opener=no_follow)  # noqa: SIM115  closed by `finish`
             self._file.write(raw[:left] + (b"\n(the rest was not kept)\n" if len(raw) >= left else b""))
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from tests.cli.support import clean_environment, command
 
-from postroom import doorway, identity
+from postroom import doorway, identity, trust
 from postroom.opening import open_room
 from postroom.room import Room
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow  # processes of their own
 
 #: Everything of ours that a hook loads; a line more is a millisecond more of every step that an agent takes.
 OURS = """
-    bells clock config desk doorway errors fence hook hook_gate hooks hosts lean_start limits message platform presence states store
+    bells clock config desk doorway errors fence hook hook_gate hooks hosts lean_start limits message platform presence states store trust
     cli cli.commands cli.exits
     stores stores.sqlite stores.sqlite_file stores.sqlite_log stores.sqlite_reading stores.sqlite_rows stores.sqlite_patience stores.sqlite_whole
 """.split()
@@ -302,6 +302,7 @@ def test_unknown_hosts_and_events_and_places_without_a_room_are_passed_over(clau
 def test_a_damaged_room_is_passed_over(claude: Session, tmp_path: Path) -> None:
     (tmp_path / ".postroom").mkdir()
     (tmp_path / ".postroom" / "messages.db").write_bytes(b"nonsense" * 1000)
+    trust.allow_place(tmp_path / ".postroom", how="allowed")
 
     assert claude("SessionStart") == (0, "", "")
 
@@ -330,6 +331,7 @@ def test_a_worktree_finds_its_main_checkouts_room(claude: Session, tmp_path: Pat
     main, tree = tmp_path / "main", tmp_path / "tree"
     (main / ".git" / "worktrees" / "tree").mkdir(parents=True)
     (main / ".git" / "worktrees" / "tree" / "commondir").write_text("../..\n")
+    (main / ".git" / "worktrees" / "tree" / "gitdir").write_text(f"{tree}/.git\n")
     tree.mkdir()
     (tree / ".git").write_text(f"gitdir: {main}/.git/worktrees/tree\n")
     open_room(f"sqlite:{main}/.postroom").close()

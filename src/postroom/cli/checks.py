@@ -20,8 +20,10 @@ from postroom.platform import NETWORK_FILE_SYSTEMS, file_system_type, process_al
 from postroom.presence import GONE, HEARTBEAT_LATE_S
 from postroom.upkeep import KEEPER_CELL, is_vacant
 
+from .allow import MAY_BE_TRACKED
 from .picture import agent_lines, wait_lines
 from .show import ago
+from .tracking import UnreadableIndex, tracked_in
 
 if TYPE_CHECKING:
     from postroom.room import Room
@@ -137,6 +139,7 @@ def _passed_over(here: Path) -> Iterator[Check]:
 def place(folder: Path) -> Iterator[Check]:
     """The folder, its file system and its disk."""
     yield rights(folder)
+    yield tracked(folder)
     yield file_system(folder)
     yield space(folder)
 
@@ -160,6 +163,19 @@ def rights(folder: Path) -> Check:
         says = "others on this machine can get at " + ", ".join(path.name for path in open_to_others)
         return Check("rights", WARN, says, f"close it: chmod -R go= '{folder}'")
     return Check("rights", OK, f"yours alone (mode {mode})")
+
+
+def tracked(folder: Path) -> Check:
+    """Whether git keeps the room's files: then each pull could bring other messages into it."""
+    own = folder / FOLDER if (folder / FOLDER).is_dir() else folder
+    try:
+        names = [name for name in tracked_in(own) if name not in MAY_BE_TRACKED]
+    except UnreadableIndex as error:
+        return Check("git", WARN, f"whether it tracks the room cannot be told: {error}", "look with git ls-files")
+    if names:
+        says = f"git tracks {', '.join(names[:NAMED])} in {own}, so each pull could bring other messages"
+        return Check("git", FAIL, says, f"take it out: git rm -r --cached {FOLDER}")
+    return Check("git", OK, "tracks nothing of the room")
 
 
 def file_system(folder: Path) -> Check:

@@ -35,7 +35,7 @@ WORKERS: Final = ("bob", "cy")
 PATIENCE_S: Final = 10.0
 #: A killed receiver's message must be in other hands within this time, in seconds: a look a second, and a little.
 REDELIVERY_S: Final = 2.0
-PROGRAM: Final = (sys.executable, "-m", "postroom.cli.demo_agents")
+PROGRAM: Final = (sys.executable, "-P", "-m", "postroom.cli.demo_agents")
 
 
 class DemoFailed(PostroomError):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postroom import aio, doorway, hosts, trust
-from postroom.errors import IdentityRefused, PostroomError, RoomNotFound
+from postroom.errors import IdentityRefused, PostroomError, RoomNotAllowed, RoomNotFound
 
-from . import exits, options
+from . import exits, options, show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,9 +102,12 @@ def _project() -> Path | None:
 
 
 def _must_be_proved(call: Call) -> None:
-    """A name that cannot be proved is told at once; a room that is not there yet is told when a tool is called."""
+    """A name that cannot be proved is told at once; a room that is not there, or not allowed, when a tool is called."""
     try:
-        _ = call.name
+        if _allowed(call.args.room) is not None:
+            _ = call.name
+    except RoomNotAllowed as error:
+        print(f"postroom: {show.visible(str(error))}", file=sys.stderr)
     except RoomNotFound:
         return
 
@@ -113,6 +117,7 @@ def _checked_for_http(call: Call) -> Caller | None:
     from postroom.identity import has_tokens
     from postroom.mcp_desk import Caller
 
+    _allowed(call.args.room)
     if call.args.no_token:
         if call.args.name is None:
             raise exits.UsageError("--no-token needs --as NAME: somebody must have sent what is sent")

@@ -6,6 +6,7 @@ looks first: what is there already is left as it is, so that running it twice ch
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -111,20 +112,25 @@ class Layout:
             address = RoomUrl(address.scheme, str(self.folder.relative_to(self.root)), address.options)
         yield self._file(place / POINTER, f"{address}\n")
 
-    @staticmethod
-    def _folder(path: Path) -> Step:
-        return Step(
-            "" if path.is_dir() else "make", f"{path}/", lambda: path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        )
+    def _inside(self, path: Path) -> Path:
+        """The path, if no link leads from it out of its checkout: what lies there may have come with a clone."""
+        for base in (self.root, *map(self.checkout, self.names)):
+            if path.is_relative_to(base) and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(base)):
+                raise LayoutFailed(
+                    f"{path} leads to {os.path.realpath(path)}, which is not in {base}; remove the link first"
+                )
+        return path
 
-    @staticmethod
-    def _file(path: Path, text: str) -> Step:
-        return Step("" if path.exists() else "make", str(path), lambda: _write(path, text))
+    def _folder(self, path: Path) -> Step:
+        word = "" if self._inside(path).is_dir() else "make"
+        return Step(word, f"{path}/", lambda: self._inside(path).mkdir(mode=0o700, parents=True, exist_ok=True))
 
-    @staticmethod
-    def _block(path: Path, text: str) -> Step:
+    def _file(self, path: Path, text: str) -> Step:
+        return Step("" if self._inside(path).exists() else "make", str(path), lambda: _write(self._inside(path), text))
+
+    def _block(self, path: Path, text: str) -> Step:
         """A marked block at the end of a file that belongs to others. One that was edited is left as it is."""
-        before = _text_of(path)
+        before = _text_of(self._inside(path))
         block = f"{_BEGIN}\n{text.strip()}\n{_END}\n"
         if _BEGIN in before:
             return Step("", str(path), lambda: None)

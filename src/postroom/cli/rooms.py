@@ -40,6 +40,7 @@ def init(call: Call) -> int:
     if args.workers is not None or args.worktrees or args.dry_run:
         raise exits.UsageError("--workers, --worktrees and --dry-run go with --layout")
     room = call.make_room(args.room or _address(args.folder))
+    _keep_out_of_git(trust.place_of(room.url))
     if room_folder(room.url) is None:
         with suppress(OSError):  # whoever makes a room on servers by name may use it by name
             trust.allow_address(room.url, how="made")
@@ -94,6 +95,13 @@ def _address(folder: str | None) -> str:
     """Where a room is made: in the folder that was named, else where commands look first. Raises RoomNotAllowed."""
     named = os.environ.get(URL_VARIABLE)
     return named if named and folder is None else _own_address(Path(folder or ".").absolute() / FOLDER)
+
+
+def _keep_out_of_git(place: Path | None) -> None:
+    """A folder that was there before, for a room alone, gets the `.gitignore` that a new one has."""
+    if place is not None and place.name == FOLDER and not os.path.lexists(place / ".gitignore"):
+        with suppress(OSError):
+            (place / ".gitignore").write_text("*\n", encoding="ascii")
 
 
 def _own_address(place: Path) -> str:

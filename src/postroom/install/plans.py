@@ -69,7 +69,7 @@ class Wish(NamedTuple):
     def program(self) -> list[str]:
         """How this installation of Postroom is started, from anywhere."""
         script = Path(sys.executable).with_name("postroom")
-        return [str(script)] if script.is_file() else [sys.executable, "-m", "postroom"]
+        return [str(script)] if script.is_file() else [sys.executable, "-P", "-m", "postroom"]
 
     @property
     def hook(self) -> str:

@@ -15,6 +15,7 @@ from postroom.clock import from_iso
 from postroom.deadlock import wait_words
 from postroom.errors import UnknownSession
 from postroom.members import Standing, members_of
+from postroom.platform import no_follow
 from postroom.receipts import attempts_of
 from postroom.room import Room
 from postroom.session_record import SessionRecord
@@ -324,7 +325,7 @@ def _reached_from(start: str, asked: Mapping[str, set[str]]) -> set[str]:
 
 def tail_of(path: Path, size_bytes: int = MAX_OUTPUT_BYTES) -> str:
     """The end of a file, from the beginning of a line; nothing when there is none."""
-    with suppress(OSError), open(path, "rb") as file:
+    with suppress(OSError), open(path, "rb", opener=no_follow) as file:
         file.seek(0, 2)
         start = max(0, file.tell() - size_bytes)
         file.seek(start)
