@@ -114,6 +114,19 @@ def write_generated() -> None:
         (DOCS / page).write_text(text, encoding="utf-8")
 
 
+@pytest.mark.parametrize("page", [*sorted(path.name for path in DOCS.glob("*.md")), "../README.md"])
+def test_every_link_leads_to_something(page: str) -> None:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    targets = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text)
+    assert [target for target in targets if not ((DOCS / page).parent / target).exists()] == []
+
+
+def test_every_line_of_the_threat_model_names_a_test() -> None:
+    rows = re.findall(r"^\| (?!asset|---)(.*) \|$", (DOCS / "security.md").read_text(encoding="utf-8"), re.M)
+    assert len(rows) >= 12
+    assert [row for row in rows if not re.search(r"\]\(\.\./tests/[\w/]+\.py\)$", row)] == []
+
+
 def programs_of(page: str) -> list[tuple[str, str]]:
     """A page's programs, each with what the page says that it prints."""
     text = (DOCS / page).read_text(encoding="utf-8")

@@ -84,7 +84,7 @@ def test_a_room_that_came_with_a_clone_is_not_opened_and_the_error_says_how_to_a
     with pytest.raises(RoomNotAllowed, match="was neither made nor allowed by you on this machine") as error:
         postroom.open()
 
-    assert str(error.value).endswith(f"If you trust it: postroom allow {place}")
+    assert str(error.value).endswith(f"If it is yours, or you trust it: postroom allow {place}")
     assert {path.name: path.stat().st_mtime_ns for path in place.iterdir()} == before
     trust.allow_place(place, how="allowed")
     with postroom.open(create=False) as room:

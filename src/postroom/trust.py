@@ -407,7 +407,7 @@ def require_allowed(address: str) -> None:
 def not_allowed(what: Path | str, why: str) -> str:
     """The sentence that tells the user what was found and how to allow it."""
     told = describe(what) if isinstance(what, Path) else "a room on a server"
-    return f"{what} {why}, so it is not opened ({told}). If you trust it: postroom allow {_shell_word(str(what))}"
+    return f"{what} {why}, so it is not opened ({told}). If it is yours, or you trust it: postroom allow {_shell_word(str(what))}"
 
 
 def describe(place: Path) -> str:
@@ -416,7 +416,10 @@ def describe(place: Path) -> str:
         if place.is_symlink():
             return f"it leads to {os.path.realpath(place)}"
         if os.path.lexists(place / POINTER) and not (place / FILES_MARK).is_file():
-            return f"it points to {parse_url(address_in(place)).without_secrets()}"
+            try:
+                return f"it points to {parse_url(address_in(place)).without_secrets()}"
+            except RoomNotAllowed:
+                return "it points to a server, with a file or a credential of its choice"
         if (place / FILES_MARK).is_file():
             return f"a room of files in {place.parent}"
         if os.path.lexists(place / "messages.db"):

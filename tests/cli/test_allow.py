@@ -47,7 +47,7 @@ def test_every_command_says_what_was_found_and_how_to_allow_it(clone: Cli, tmp_p
     ):
         result = clone(*words)
         assert result.code == 4, (words, result)
-        assert f"If you trust it: postroom allow {tmp_path}/clone/.postroom" in result.err
+        assert f"If it is yours, or you trust it: postroom allow {tmp_path}/clone/.postroom" in result.err
         assert "setup.sh" not in result.out + result.err
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from postroom import trust
 from postroom.actions import role_of
 from postroom.config import URL_VARIABLE
 from postroom.platform import this_process
@@ -51,6 +52,12 @@ def run_as(call: Call) -> int:
         raise exits.UsageError("name the program to run: postroom as NAME -- COMMAND...")
     args.name = args.agent
     room = call.room
+    if trust.judge_url(room.url).why:
+        what = show.visible(str(trust.place_of(room.url) or room.url.without_secrets()))
+        print(
+            f"postroom: hooks and MCP servers leave this room alone until you allow it: postroom allow {what}",
+            file=sys.stderr,
+        )
     with _token_for(call, args.agent) as token:
         return _run_with(call, room, {**os.environ, **token})
 
