@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import postroom
-from postroom import Agent, InvalidMessage, Room, UnknownMessage
+from postroom import Agent, IdentityRefused, InvalidMessage, Room, UnknownMessage, identity
 from postroom.clock import ManualClock, iso
 from postroom.message import Draft, check
 from postroom.platform import this_process
@@ -224,6 +224,37 @@ def test_a_replay_sends_kept_messages_again_marked_and_in_order(room: Room, ada:
         ("ada", "bob", "t", {"n": n}, n + 1) for n in range(3)
     ]
     assert [(m.correlation_id, m.trace, m.state_name) for m in got] == [("c", "x", "stored")] * 3
+
+
+def test_a_replay_comes_from_the_one_who_replays(room: Room, ada: Agent, bob: Agent) -> None:
+    id = ada.send("bob", {"n": 1})
+
+    (again,) = room.replay(0, by="lead")
+
+    copy = room.get(again)
+    assert (copy.from_agent, copy.to_agent, copy.payload, copy.replay_of) == ("lead", "bob", {"n": 1}, id)
+    assert room.get(copy.replay_of or "").from_agent == "ada"
+
+
+def test_a_replay_never_gets_into_the_lane_of_people_by_itself(room: Room) -> None:
+    (id,) = room.store.put([check(Draft(from_agent="me", to_agent="bob", payload={}, lane="human"))])
+
+    by_name, believed, by_person = room.replay(0, by="eve") + room.replay(0) + room.replay(0, by="zoe", _lane="human")
+
+    assert room.get(id).lane == "human"
+    found = [(copy.from_agent, copy.lane) for copy in map(room.get, (by_name, believed, by_person))]
+    assert found == [("eve", "agent"), ("me", "agent"), ("zoe", "human")]
+
+
+def test_in_a_room_with_tokens_a_replay_names_who_replays(room: Room, ada: Agent) -> None:
+    ada.send("bob", {})
+    identity.add_token(room.desk, "me", human=True)
+
+    with pytest.raises(IdentityRefused, match="say who replays"):
+        room.replay(0)
+
+    assert len(room.peek(agent="bob")) == 1
+    assert len(room.replay(0, by="ada")) == 1
 
 
 def test_a_replay_of_a_replay_is_one_message(room: Room, ada: Agent, bob: Agent) -> None:

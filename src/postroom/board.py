@@ -248,18 +248,19 @@ class Board:
 
     # Acting on tasks that others hold, or nobody
 
-    def abort(self, id: str, why: str | None = None, *, by: str | None = None) -> bool:
+    def abort(self, id: str, why: str | None = None, *, by: str | None = None, _person: bool = False) -> bool:
         """Call a task off. A running owner is told at once (`task.aborted`), and its later `done` is refused.
 
         False when it is done or aborted already. An owner that is no process gets an `abort` in its mail. `by` names who
-        does it; that must be a lead. Raises UnknownTask.
+        does it; that must be a lead, unless a door has seen a person's token. Raises UnknownTask.
         """
         said = None if why is None else words("why", why)
         self._look()
         owner = self._read(id).value["owner"]
         if by is not None:
             check_names(by=by)
-            check_direction("abort", by, owner if owner != by else None, self._book.leads())
+            if not _person:
+                check_direction("abort", by, owner if owner != by else None, self._book.leads())
 
         def decide(value: Value) -> Value | None:
             if value["state"] not in (READY, CLAIMED, BLOCKED):

@@ -28,6 +28,7 @@ from .states import State
 from .store import Query, Want
 from .tasks import ABORTED, BLOCKED, CLAIMED, DONE, READY, STATES, Task
 
+HUMAN_LANE: Final = "human"
 NOTES: Final = "board-note/"
 _WAITING: Final = Query(visible_to=BOARD, states=frozenset({State.READY}), order="claim", limit=1)
 
@@ -40,7 +41,7 @@ class Steps(Protocol):
     ) -> Task: ...
     def get(self, id: str) -> Task: ...
     def held(self, id: str, agent: str) -> HeldTask: ...
-    def abort(self, id: str, why: str | None = None, *, by: str | None = None) -> bool: ...
+    def abort(self, id: str, why: str | None = None, *, by: str | None = None, _person: bool = False) -> bool: ...
     def reopen(self, id: str) -> bool: ...
 
 
@@ -103,7 +104,7 @@ def _apply_one(book: Book, board: Steps, message: Message) -> None:
     if message.type == "claim":
         _claim(book, sender, task_id)
     elif message.type == "status" and task_id is not None:
-        _status(book, board, sender, task_id, message.payload)
+        _status(book, board, message, task_id)
     else:
         note = {"payload": message.payload, "at_ms": message.timestamp_ms}
         book.store.cell_write(NOTES + sender, note)
@@ -129,7 +130,8 @@ def _claim(book: Book, agent: str, task_id: str | None) -> None:
     raise Lost(f"task {task_id} is {task.state}{by}; your claim does not count")
 
 
-def _status(book: Book, board: Steps, agent: str, id: str, said: dict[str, Any]) -> None:
+def _status(book: Book, board: Steps, message: Message, id: str) -> None:
+    agent, said = message.from_agent, message.payload
     found = book.read(id)
     state = said.get("state", said.get("status"))
     if state is not None and state not in STATES:
@@ -144,13 +146,24 @@ def _status(book: Book, board: Steps, agent: str, id: str, said: dict[str, Any])
     elif state == CLAIMED:
         _claim(book, agent, id)
     elif state == ABORTED:
-        board.abort(id, _why(said), by=agent)
+        _must_lead(book.desk, message, found.value["lead"], "abort")
+        board.abort(id, _why(said), by=agent, _person=message.lane == HUMAN_LANE)
     elif state in (BLOCKED, ABORTED) and found.value["state"] == state:
         return
     elif state == READY and found.value["state"] in (BLOCKED, ABORTED):
+        _must_lead(book.desk, message, found.value["lead"], "put back")
         board.reopen(id)
     elif state is not None:
         _report(board, agent, id, state, said)
+
+
+def _must_lead(desk: Desk, message: Message, lead: str | None, deed: str) -> None:
+    """In a room with tokens a task is called off and put back by its lead or by a person, whichever door it is said at."""
+    from . import identity  # brings hashes and chance along, which most commands do without
+
+    told = f"{deed} a task that {lead or 'nobody'} leads"
+    human = message.lane == HUMAN_LANE
+    identity.must_be_person(desk, message.from_agent, "board", told, human=human, unless=(lead, BOARD))
 
 
 def _report(board: Steps, agent: str, id: str, state: str, said: dict[str, Any]) -> None:

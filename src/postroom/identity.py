@@ -5,8 +5,13 @@ part, so that a token is found without trying all:
 
     {"agent": "bob", "human": False, "hash": "…", "made_ms": …, "revoked_ms": None}
 
-A room that ever had a token has tokens: taking the last one back must not let everybody in again.
-What was refused is kept in the cell "refusals", the newest hundred, with a count of all.
+A room that ever had a token has tokens, until a person switches them off: revoking one after the other must not let everybody
+in again. Tokens fail closed: whoever shows none may do less than an agent with one, and only a person's token makes, revokes
+and administers. So that a room cannot lock everybody out, its first token is a person's, and the last one of a person goes
+only with all others (`switch_off`); a room that was locked out before that was so is opened by `recover`.
+
+What was refused is kept in the cell "refusals", the newest hundred, with a count of all. That tokens were switched off or
+recovered is kept in the cell "token-log", with the time and the system user.
 """
 
 from __future__ import annotations
@@ -15,13 +20,16 @@ import hashlib
 import hmac
 import os
 import secrets
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from . import presence
 from .clock import iso
 from .desk import Desk
 from .errors import IdentityRefused, RoomBusy
 from .received import check_names
+from .store import Cell
 
 TOKEN_VARIABLE: Final = "POSTROOM_TOKEN"  # noqa: S105  the variable's name
 TOKEN_FILE_VARIABLE: Final = "POSTROOM_TOKEN_FILE"  # noqa: S105
@@ -29,6 +37,9 @@ TOKEN_FILE_VARIABLE: Final = "POSTROOM_TOKEN_FILE"  # noqa: S105
 TOKEN_CELLS: Final = "token/"  # noqa: S105
 REFUSALS_CELL: Final = "refusals"
 MAX_REFUSALS: Final = 100
+LOG_CELL: Final = "token-log"
+RECOVERED: Final = "recovered"
+SWITCHED_OFF: Final = "switched off"
 
 _HEAD: Final = "prt"
 _ID_BYTES: Final = 6
@@ -70,15 +81,41 @@ class Refusal(NamedTuple):
     real: str | None
 
 
+class Deed(NamedTuple):
+    """Something that was done to the tokens as a whole: when, what, for whom, and by which system user."""
+
+    time_ms: int
+    what: str
+    agent: str
+    uid: int
+
+
 def has_tokens(desk: Desk) -> bool:
-    """Whether names must be proved in this room: whether it ever had a token."""
+    """Whether names must be proved in this room: it had a token, and they were not switched off since."""
     return bool(desk.store.cell_scan(TOKEN_CELLS))
 
 
+def has_person(desk: Desk) -> bool:
+    """Whether a person has a token here that still counts: whether anybody can administer the room."""
+    return any(_is_persons(cell) for cell in desk.store.cell_scan(TOKEN_CELLS))
+
+
 def add_token(desk: Desk, agent: str, *, human: bool = False) -> str:
-    """Make a token for an agent and return it. Nobody can read it later; an agent may have several."""
+    """Make a token for an agent and return it. Nobody can read it later; an agent may have several.
+
+    Raises IdentityRefused when it would be the room's first one and not a person's: nobody could add or revoke another.
+    """
     check_names(name=agent)
     desk.check_open()
+    if not human and not has_tokens(desk):
+        raise IdentityRefused(
+            "the first token of a room must be a person's, who then makes those of agents: "
+            "`postroom agent add YOUR_NAME --human` first"
+        )
+    return _new_token(desk, agent, human=human)
+
+
+def _new_token(desk: Desk, agent: str, *, human: bool) -> str:
     for _ in range(_MAX_TRIES):
         id, secret = secrets.token_hex(_ID_BYTES), secrets.token_urlsafe(_SECRET_BYTES)
         value = {
@@ -94,18 +131,84 @@ def add_token(desk: Desk, agent: str, *, human: bool = False) -> str:
 
 
 def revoke_tokens(desk: Desk, agent: str, *, token_id: str | None = None) -> int:
-    """Take an agent's tokens back (or the one of that id). They are refused from now on. Returns how many."""
+    """Take an agent's tokens back (or the one of that id). They are refused from now on. Returns how many.
+
+    Raises IdentityRefused, and revokes none, when no person would have a token after it.
+    """
     desk.check_open()
-    revoked = 0
-    for cell in desk.store.cell_scan(TOKEN_CELLS):
-        value = cell.value
-        if value["agent"] != agent or value["revoked_ms"] is not None:
-            continue
-        if token_id in (None, cell.name.removeprefix(TOKEN_CELLS)):
-            # nothing else ever changes such a cell: whatever version is there, it is revoked after this
-            desk.store.cell_write(cell.name, value | {"revoked_ms": desk.clock.wall_ms()})
-            revoked += 1
-    return revoked
+    cells = [cell for cell in desk.store.cell_scan(TOKEN_CELLS) if cell.value["revoked_ms"] is None]
+    taken = [
+        cell
+        for cell in cells
+        if cell.value["agent"] == agent and token_id in (None, cell.name.removeprefix(TOKEN_CELLS))
+    ]
+    if any(map(_is_persons, taken)) and not any(_is_persons(cell) for cell in cells if cell not in taken):
+        raise IdentityRefused(
+            f"{agent} has the last token of a person, without which nobody could administer this room: add another person "
+            "first, or take all tokens back and let every name be believed again (`postroom agent revoke --all`)"
+        )
+    for cell in taken:
+        # nothing else ever changes such a cell: whatever version is there, it is revoked after this
+        desk.store.cell_write(cell.name, cell.value | {"revoked_ms": desk.clock.wall_ms()})
+    return len(taken)
+
+
+def switch_off(desk: Desk, by: str, uid: int) -> int:
+    """Take every token back and forget them: names are believed again. Returns how many still counted.
+
+    Those of persons go last: an interruption leaves a room that a person can still administer, or do this in once more.
+    """
+    desk.check_open()
+    cells = sorted(desk.store.cell_scan(TOKEN_CELLS), key=_is_persons)
+    if cells:
+        _log_deed(desk, SWITCHED_OFF, by, uid)
+    for cell in cells:
+        desk.store.cell_write(cell.name, None)
+    return sum(cell.value["revoked_ms"] is None for cell in cells)
+
+
+def recover(desk: Desk, agent: str, uid: int) -> str:
+    """Make a person's token in a room that has tokens and none of a person, and return it. It is recorded first.
+
+    Only while no other process has the room open, as far as the store and the heartbeats of agents tell. Raises IdentityRefused
+    where a person has a token, where the room has none at all, and while others have it open: then nothing was done.
+    """
+    check_names(name=agent)
+    desk.check_open()
+    in_use = desk.store.open_elsewhere()  # before anything is read: see there
+    if not has_tokens(desk):
+        raise IdentityRefused(
+            "this room has no tokens, so there is nothing to recover; `postroom agent add NAME --human`"
+        )
+    if has_person(desk):
+        raise IdentityRefused("a person has a token of this room and can add others; `postroom agent list` shows who")
+    running = [each.name for each in presence.agents(desk) if each.alive and set(each.processes) != {desk.process}]
+    if in_use or running:
+        who = f" ({', '.join(running)})" if running else ""
+        raise IdentityRefused(f"another process has this room open{who}; end whatever uses it, then recover it")
+    _log_deed(desk, RECOVERED, agent, uid)
+    return _new_token(desk, agent, human=True)
+
+
+def deeds(desk: Desk) -> list[Deed]:
+    """When tokens were recovered or switched off, the oldest first."""
+    cell = desk.store.cell_read(LOG_CELL)
+    return [] if cell is None else [Deed(*(entry[name] for name in Deed._fields)) for entry in cell.value]
+
+
+def _log_deed(desk: Desk, what: str, agent: str, uid: int) -> None:
+    entry = Deed(desk.clock.wall_ms(), what, agent, uid)._asdict()
+    for _ in range(_MAX_TRIES):
+        cell = desk.store.cell_read(LOG_CELL)
+        kept = [] if cell is None else cell.value
+        after = [*kept, entry][-MAX_REFUSALS:]
+        if desk.store.cell_write(LOG_CELL, after, expect=0 if cell is None else cell.version) is not None:
+            return
+    raise RoomBusy("what is done to the tokens could not be recorded, so it was not done; try again")
+
+
+def _is_persons(cell: Cell) -> bool:
+    return bool(cell.value["human"]) and cell.value["revoked_ms"] is None
 
 
 def tokens(desk: Desk) -> list[TokenInfo]:
@@ -175,6 +278,19 @@ def prove(desk: Desk, claimed: str | None, token: str | None, door: str) -> Cred
         record_refusal(desk, door, claimed, credential.agent)
         raise IdentityRefused(f"the token is that of {credential.agent}, who cannot speak as {claimed}")
     return credential
+
+
+def must_be_person(
+    desk: Desk, who: str, door: str, deed: str, *, human: bool, unless: Collection[str | None] = ()
+) -> None:
+    """In a room with tokens, raise IdentityRefused unless a person does this, or one of those whose own affair it is.
+
+    `who` and `human` are what a token proved; the refusal is recorded. Where names are not proved, nobody is refused.
+    """
+    if human or who in unless or not has_tokens(desk):
+        return
+    record_refusal(desk, door, f"to {deed}", who)
+    raise IdentityRefused(f"{who} may not {deed}; a person may (a token made with --human)")
 
 
 def record_refusal(desk: Desk, door: str, claimed: str, real: str | None) -> None:

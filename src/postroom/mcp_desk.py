@@ -278,10 +278,19 @@ class MailDesk:
             title, payload = _title_of(given.text)
             return mcp_words.tasks([await board.add(id, title=title, after=after, payload=payload, lead=me)], 1)
         if given.action == "abort":
-            counted = await board.abort(id, given.text or None, by=me)
+            await self._must_lead(caller, id)
+            counted = await board.abort(id, given.text or None, by=me, _person=caller.lane == "human")
         else:
             counted = await self._report(await board.held(id, me), given)
         return mcp_words.tasks([await board.get(id)], 1) | {"counted": counted}
+
+    async def _must_lead(self, caller: Caller, id: str) -> None:
+        """In a room with tokens, a task is called off by its lead or by a person."""
+        lead, human = (await self.room.board.get(id)).lead, caller.lane == "human"
+        deed = f"abort a task that {lead or 'nobody'} leads"
+        await self.room.call(
+            lambda room: identity.must_be_person(room.desk, caller.agent, "mcp", deed, human=human, unless=(lead,))
+        )
 
     @staticmethod
     async def _report(held: Any, given: mcp_tools.Board) -> bool:

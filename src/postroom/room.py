@@ -14,12 +14,12 @@ from .agent import Agent
 from .clock import Clock, from_iso, iso
 from .config import Config, RoomUrl, room_folder
 from .desk import Deadline, Desk, Pause, Series
-from .errors import InvalidMessage, RoomClosed, UnknownMessage
+from .errors import IdentityRefused, InvalidMessage, RoomClosed, UnknownMessage
 from .hooks import Hooks
 from .message import Draft, Message
 from .presence import AgentInfo
 from .receipts import DeadLetter, Receipt, Wait, dead_letter_of, receipt_of
-from .received import check_seconds
+from .received import check_names, check_seconds
 from .states import FINISHED, OPEN, State, states_named
 from .store import FEED, Change, Mailbox, Page, Query, Stats, Store
 from .upkeep import Upkeep
@@ -310,16 +310,25 @@ class Room:
         type: str | None = None,
         state: str | None = None,
         limit: int = 1000,
+        by: str | None = None,
+        _lane: str = "agent",
     ) -> list[str]:
         """Send kept messages again, the oldest first, each marked with `replay_of`. Returns the new ids.
 
         `since` is a time (ISO 8601 text, a datetime, or milliseconds) or a number of the feed. Each message is sent once:
-        what is itself a replay counts as the message that it repeats. They come from their first sender, in the same
-        channel, and expire no more; answers are ordinary mail. What is still waiting is sent again too, unless `state`
-        says otherwise.
+        what is itself a replay counts as the message that it repeats. They go to the same channel and expire no more;
+        answers are ordinary mail. What is still waiting is sent again too, unless `state` says otherwise.
+
+        They come from `by`, in its lane and never in that of the first sender, whom `room.get(replay_of)` names. Without
+        `by` they come from their first senders, in the lane of agents; in a room with tokens that is IdentityRefused,
+        and nothing is sent.
         """
         self._desk.check_open()
         _checked_limit(limit)
+        if by is not None:
+            check_names(by=by)
+        elif self._has_tokens():
+            raise IdentityRefused("this room has tokens, so nobody speaks for another: say who replays, with by=NAME")
         query = Query(
             states=_states(state) if state is not None else frozenset(State) - {State.HELD},
             channels=None if channel is None else (channel,),
@@ -335,14 +344,14 @@ class Room:
             if len(drafts) >= limit:
                 break
             if stored is None or message.id in stored:
-                drafts.setdefault(message.replay_of or message.id, self._again(message))
+                drafts.setdefault(message.replay_of or message.id, self._again(message, by, _lane))
         todo = list(drafts.values())
         batches = (todo[start : start + PAGE] for start in range(0, len(todo), PAGE))
         return [id for batch in batches for id in self._desk.put(batch, limited=False)]
 
-    def _again(self, message: Message) -> Draft:
+    def _again(self, message: Message, by: str | None, lane: str) -> Draft:
         return Draft(
-            from_agent=message.from_agent,
+            from_agent=by or message.from_agent,
             payload=message.payload,
             to_agent=message.to_agent,
             channel=message.channel,
@@ -351,11 +360,16 @@ class Room:
             correlation_id=message.correlation_id,
             chain_id=message.chain_id,
             hop_count=message.hop_count,
-            lane=message.lane,
+            lane=lane,
             trace=message.trace,
             max_deliveries=self.config.max_deliveries,
             replay_of=message.replay_of or message.id,
         )
+
+    def _has_tokens(self) -> bool:
+        from . import identity  # brings hashes and chance along, which most commands do without
+
+        return identity.has_tokens(self._desk)
 
     def _stored_after(self, cursor: Moment) -> set[str]:
         changes = self._changes(cursor if isinstance(cursor, int) else 0)

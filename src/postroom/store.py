@@ -428,6 +428,13 @@ class Store(ABC):
         """
         return process_alive(process)
 
+    def open_elsewhere(self) -> bool:
+        """Whether another process has this room open, as far as the store can tell; agents tell of themselves (presence).
+
+        To be asked before anything else is asked of this store: raises RoomBusy where it would be too late to tell.
+        """
+        return False
+
     @abstractmethod
     def sweep(self) -> Swept:
         """Housekeeping: expire, release what dead processes and ended leases hold, forget what is kept too long.

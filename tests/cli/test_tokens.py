@@ -9,12 +9,23 @@ from pathlib import Path
 
 import pytest
 
+import postroom
+from postroom import identity
+
 from .support import Cli, clean_environment, command
 
 
 def token_for(cli: Cli, name: str, *more: str) -> str:
-    token: str = cli.json("agent", "add", name, *more)["token"]
+    """A token of that agent, made by a person called owner, whose own is the room's first."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POSTROOM_TOKEN", owner_token())
+        token: str = cli.json("agent", "add", name, *more)["token"]
     return token
+
+
+def owner_token() -> str:
+    with postroom.open() as room:
+        return identity.add_token(room.desk, "owner", human=True)
 
 
 def test_a_token_decides_the_name(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,18 +104,20 @@ def test_a_persons_token_writes_in_the_human_lane(cli: Cli, monkeypatch: pytest.
 def test_an_agents_token_makes_no_tokens_and_takes_none_back(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POSTROOM_TOKEN", token_for(cli, "ada"))
 
-    for words in (("add", "boss", "--human"), ("revoke", "bob"), ("add", "ada")):
+    for words in (("add", "boss", "--human"), ("revoke", "bob"), ("add", "ada"), ("revoke", "--all")):
         result = cli("agent", *words)
         assert result.code == 1
         assert "ada may not make or revoke tokens" in result.err
-    assert len(cli.json("agent", "list")["tokens"]) == 1
+    assert len(cli.json("agent", "list")["tokens"]) == 2
 
 
 def test_a_revoked_agent_is_shut_out(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     ada = token_for(cli, "ada")
+    monkeypatch.setenv("POSTROOM_TOKEN", owner_token())
 
     assert cli.ok("agent", "revoke", "ada").out == "1 token of ada revoked\n"
     assert cli("agent", "revoke", "ada").code == 3
+    monkeypatch.delenv("POSTROOM_TOKEN")
     assert cli("receive", "--as", "ada").code == 1
     monkeypatch.setenv("POSTROOM_TOKEN", ada)
     result = cli("receive")
@@ -115,21 +128,26 @@ def test_a_revoked_agent_is_shut_out(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_token_in_a_file_is_for_its_owner_alone(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "ada.token"
+    monkeypatch.setenv("POSTROOM_TOKEN", owner_token())
 
     said = cli.ok("agent", "add", "ada", "--file", str(file))
     again = cli("agent", "add", "ada", "--file", str(file))
+    monkeypatch.delenv("POSTROOM_TOKEN")
     monkeypatch.setenv("POSTROOM_TOKEN_FILE", str(file))
 
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.read_text(encoding="ascii").strip() not in said.out + said.err
     assert again.code == 2
     assert "is there already" in again.err
-    assert len(cli.json("agent", "list")["tokens"]) == 1
+    assert len(cli.json("agent", "list")["tokens"]) == 2
     assert cli.json("send", "bob", "hi", "--new")["state"] == "stored"
 
 
-def test_the_folder_of_a_tokens_file_is_made_for_its_owner_alone(cli: Cli, tmp_path: Path) -> None:
+def test_the_folder_of_a_tokens_file_is_made_for_its_owner_alone(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     file = tmp_path / "new" / "postroom" / "bob.token"
+    monkeypatch.setenv("POSTROOM_TOKEN", owner_token())
 
     cli.ok("agent", "add", "bob", "--file", str(file))
 
@@ -138,7 +156,7 @@ def test_the_folder_of_a_tokens_file_is_made_for_its_owner_alone(cli: Cli, tmp_p
         refused = cli("agent", "add", "eve", "--file", wrong)
         assert refused.code in (1, 2)
         assert refused.err.count("\n") == 1
-    assert [token["agent"] for token in cli.json("agent", "list")["tokens"]] == ["bob"]
+    assert [token["agent"] for token in cli.json("agent", "list")["tokens"]] == ["owner", "bob"]
 
 
 def test_a_loop_of_commands_ends_with_a_clear_refusal(cli: Cli) -> None:

@@ -307,6 +307,26 @@ def test_the_board_from_add_to_done(url: str) -> None:
     run(main())
 
 
+def test_in_a_room_with_tokens_a_task_is_called_off_by_its_lead_or_a_person(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            lead, other = tools_of(room, "lead", "other")
+            await lead("board", action="add", id="T1", text="the schema")
+            await lead("board", action="add", id="T2", text="the rest")
+            await other(
+                "board", action="add", id="T3", text="its own"
+            )  # which makes it a lead, though not of the others
+            await room.call(lambda sync: identity.add_token(sync.desk, "me", human=True))
+            person = Tools(lead.desk, "me", "human")
+
+            assert "other may not abort a task that lead leads" in await other.fails("board", action="abort", id="T1")
+            assert (await lead("board", action="abort", id="T1"))["tasks"][0]["state"] == "aborted"
+            assert (await person("board", action="abort", id="T2"))["tasks"][0]["state"] == "aborted"
+            assert (await other("board", action="abort", id="T3"))["tasks"][0]["state"] == "aborted"
+
+    run(main())
+
+
 def test_who_is_here(url: str) -> None:
     async def main() -> None:
         async with aio.open(url) as room:

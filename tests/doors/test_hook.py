@@ -194,6 +194,7 @@ def test_a_cleared_session_keeps_its_name_and_a_second_program_gets_its_own(room
 def test_the_environment_names_the_agent_and_a_token_proves_it(room: Room, claude: Session) -> None:
     claude.environment |= {"POSTROOM_AGENT": "reviewer"}
     named = claude("SessionStart").context
+    identity.add_token(room.desk, "me", human=True)
     token = identity.add_token(room.desk, "reviewer")
     unproved = claude("PostToolUse")
     claude.environment |= {"POSTROOM_TOKEN": token}

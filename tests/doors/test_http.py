@@ -36,8 +36,8 @@ class Place(NamedTuple):
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("served") / "room"
     with open_room(f"sqlite:{folder}") as room:
-        ada, bob = (identity.add_token(room.desk, name) for name in ("ada", "bob"))
         human = identity.add_token(room.desk, "me", human=True)
+        ada, bob = (identity.add_token(room.desk, name) for name in ("ada", "bob"))
         for name in ("ada", "bob", "me"):
             room.agent(name, transient=True)
         with http_server(folder) as http:
@@ -168,6 +168,7 @@ def test_a_thousand_tries_to_send_as_somebody_else(tmp_path: Path) -> None:
     print("seed", seed)
     folder = tmp_path / "room"
     with open_room(f"sqlite:{folder}?pair_rate_per_s=100000&pair_rate_burst=100000") as room:
+        identity.add_token(room.desk, "me", human=True)
         ada = identity.add_token(room.desk, "ada")
         bob = identity.add_token(room.desk, "bob")
         room.agent("ada", transient=True)
@@ -212,6 +213,7 @@ def test_a_session_belongs_to_the_token_that_began_it(place: Place) -> None:
 
 def test_a_revoked_token_is_out_at_once(tmp_path: Path) -> None:
     with open_room(f"sqlite:{tmp_path}/room") as room:
+        identity.add_token(room.desk, "me", human=True)
         token = identity.add_token(room.desk, "ada")
         with http_server(tmp_path / "room") as http:
             assert http.tool(token, "who").status == 200

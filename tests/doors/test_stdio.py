@@ -137,6 +137,7 @@ def test_without_a_room_the_server_runs_and_says_what_to_do(tmp_path: Path) -> N
 
 def test_in_a_room_with_tokens_the_name_is_the_tokens(tmp_path: Path) -> None:
     with open_room(f"sqlite:{tmp_path}/room") as room:
+        identity.add_token(room.desk, "me", human=True)
         ada = identity.add_token(room.desk, "ada")
     with stdio_server(tmp_path / "room", POSTROOM_TOKEN=ada) as served:
         who = served.tool("who")

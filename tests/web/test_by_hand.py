@@ -53,6 +53,7 @@ def test_a_token_that_was_taken_back_acts_no_more(here: Room) -> None:
     token = token_for(here, "zoe", human=True)
     hand = Hand(here, "mia", token)
     assert hand.who().name == "zoe"
+    token_for(here, "mia", human=True)
 
     identity.revoke_tokens(here.desk, "zoe")
 
@@ -101,6 +102,7 @@ def deeds_of_people(room: Room) -> dict[str, tuple[Callable[[Hand, Person], Any]
 
 def test_the_token_of_an_agent_does_nothing_to_others(here: Room) -> None:
     hand, deeds = Hand(here, "mia"), deeds_of_people(here)
+    token_for(here, "zoe", human=True)
     for name, (deed, look) in deeds.items():
         before = look()
         with pytest.raises(IdentityRefused, match="eve may not"):

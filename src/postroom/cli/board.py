@@ -187,7 +187,9 @@ def _blocked(call: Call) -> int:
 
 def _release(call: Call) -> int:
     board = call.room.board
-    if board.get(call.args.id).state in ("blocked", "aborted"):
+    task = board.get(call.args.id)
+    if task.state in ("blocked", "aborted"):
+        call.must_be_person(f"put back a task that {task.lead or 'nobody'} leads", unless=(task.lead,))
         board.reopen(call.args.id)
         return _tell(call, board.get(call.args.id), "is ready again")
     return _held(call, lambda task: task.release(call.args.text), "is ready again")
@@ -200,7 +202,9 @@ def _extend(call: Call) -> int:
 
 def _abort(call: Call) -> int:
     args, board = call.args, call.room.board
-    if board.abort(args.id, args.text, by=call.maybe_name):
+    lead = board.get(args.id).lead
+    call.must_be_person(f"abort a task that {lead or 'nobody'} leads", unless=(lead,))
+    if board.abort(args.id, args.text, by=call.maybe_name, _person=call.lane == "human"):
         return _tell(call, board.get(args.id), "is aborted")
     print(f"postroom: {show.visible(args.id)} is {board.get(args.id).state} already", file=sys.stderr)
     return exits.FAILED

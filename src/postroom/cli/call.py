@@ -6,7 +6,7 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import postroom
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from postroom.message import Message
     from postroom.room import Room
 
+#: What refusals name this door.
+DOOR: Final = "command line"
 AGENT_VARIABLE: Final = "POSTROOM_AGENT"
 #: The process of `postroom as`: what its program claims by commands ends with it.
 OWNER_VARIABLE: Final = "POSTROOM_OWNER"
@@ -124,15 +126,21 @@ class Call:
             if any(os.environ.get(name) for name in TOKEN_VARIABLES) or self.room.store.cell_scan(TOKEN_CELLS):
                 from postroom import identity
 
-                self._proved = identity.prove(
-                    self.room.desk, self.said_name, identity.token_in(os.environ), "command line"
-                )
+                self._proved = identity.prove(self.room.desk, self.said_name, identity.token_in(os.environ), DOOR)
             self._asked = True
         return self._proved
 
     def proved(self, credential: Credential) -> None:
         """This call speaks as the holder of that credential, which was checked already."""
         self._proved, self._asked = credential, True
+
+    def must_be_person(self, deed: str, unless: Collection[str | None] = ()) -> None:
+        """In a room with tokens, raise IdentityRefused unless a person's token (or one of those agents') does this."""
+        held = self.credential
+        if held is not None:
+            from postroom import identity
+
+            identity.must_be_person(self.room.desk, held.agent, DOOR, deed, human=held.human, unless=unless)
 
     @property
     def lane(self) -> str:

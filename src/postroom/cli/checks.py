@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from postroom import __version__, trust
+from postroom import __version__, identity, trust
 from postroom.config import AGENT_LEASE_S, FOLDER, URL_VARIABLE, address_of, search_places
 from postroom.errors import RoomError, RoomNotAllowed
 from postroom.platform import NETWORK_FILE_SYSTEMS, file_system_type, process_alive, processes_with
@@ -40,6 +40,8 @@ ENOUGH_BYTES: Final = 1024**3
 MAX_WAL_BYTES: Final = 64 * 1024**2
 #: The wall clock and the room's may differ by this before it is worth a word, in seconds.
 CLOCK_APART_S: Final = 60.0
+#: That tokens were recovered or switched off is worth a look for this long, in seconds.
+TOLD_OF_S: Final = 7 * 86400.0
 #: How many of a kind are named.
 NAMED: Final = 3
 DATABASE: Final = "messages.db"
@@ -221,6 +223,7 @@ def room_checks(room: Room, integrity_s: float) -> Iterator[Check]:
         yield log_size(stats)
         yield clocks(store, now_ms)
         yield claims(store, now_ms)
+    yield tokens(room, now_ms)
     yield agents(room, now_ms)
     yield waiting(room, now_ms)
     yield dead_letters(stats)
@@ -303,6 +306,31 @@ def claims(store: Any, now_ms: int) -> Check:
         says = f"{len(by_time)} taken by `postroom receive` and not settled: {_some(by_time)}"
         return Check("claims", WARN, says, "settle each: postroom ack ID --as NAME, or postroom retry ID WHY --as NAME")
     return Check("claims", OK, f"{len(rows)} under way, none stuck")
+
+
+def tokens(room: Room, now_ms: int) -> Check:
+    """Whether names are proved here, whether a person can administer that, and what was done to get round it."""
+    found = [token for token in identity.tokens(room.desk) if token.revoked_at is None]
+    persons = sum(token.human for token in found)
+    says = (
+        f"{len(found)} tokens, {persons} of them of a person"
+        if identity.has_tokens(room.desk)
+        else "none: names are believed"
+    )
+    told = [
+        f"{deed.what} {ago(deed.time_ms, now_ms)} by user {deed.uid} ({deed.agent})"
+        for deed in identity.deeds(room.desk)
+    ]
+    says += f"; {_some(reversed(told))}" if told else ""
+    if identity.has_tokens(room.desk) and not persons:
+        advice = "nobody can add or revoke any: end what uses the room, then `postroom agent recover NAME`"
+        return Check("tokens", FAIL, says, advice)
+    lately = [deed for deed in identity.deeds(room.desk) if now_ms - deed.time_ms < TOLD_OF_S * 1000]
+    if lately:
+        return Check(
+            "tokens", WARN, says, "make sure that it was you; if not, look at who can write to the room's folder"
+        )
+    return Check("tokens", OK, says)
 
 
 def agents(room: Room, now_ms: int) -> Check:

@@ -127,10 +127,12 @@ COMMANDS: Final[dict[str, Command]] = {
         "tokens",
         "make and take back the tokens that prove an agent's name",
         (
+            "postroom agent add me --human",
             "postroom agent add bob",
             "postroom agent add bob --file ~/.config/postroom/bob.token",
-            "postroom agent add me --human",
             "postroom agent revoke bob",
+            "postroom agent revoke --all",
+            "postroom agent recover me",
             "postroom agent list",
         ),
     ),

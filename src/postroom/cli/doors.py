@@ -127,7 +127,7 @@ def _checked_for_http(call: Call) -> Caller | None:
     if not has_tokens(call.room.desk):
         raise PostroomError(
             "over HTTP callers are known by their tokens, and this room has none: make one with "
-            "`postroom agent add NAME` (or, for a test, add --no-token)"
+            "`postroom agent add NAME --human`, then those of agents (or, for a test, add --no-token)"
         )
     return None
 

@@ -18,6 +18,8 @@ from . import exits, options, show
 from .allow import check_untracked
 
 if TYPE_CHECKING:
+    from postroom.room import Room
+
     from .call import Call
 
 
@@ -67,7 +69,7 @@ def _init_layout(call: Call) -> int:
     if args.worktrees:
         layout.check_git()
     steps = [step for step in layout.steps() if step.word]
-    new = [] if args.dry_run else layout.enter(call.make_room(layout.url))
+    new = [] if args.dry_run else layout.enter(_administered(call, layout.url))
     for step in () if args.dry_run else steps:
         step.make()
     if not args.dry_run and (root / FOLDER).is_dir() and trust.judge_place(root / FOLDER).why:
@@ -79,6 +81,13 @@ def _init_layout(call: Call) -> int:
     else:
         _show_layout(layout.url, [f"{step.word:<6} {show.visible(step.path)}" for step in steps], new, args.dry_run)
     return exits.DONE
+
+
+def _administered(call: Call, url: str) -> Room:
+    """The room at that address, made if it is not there. One that has tokens takes agents in from a person alone."""
+    room = call.make_room(url)
+    call.must_be_person("take agents into the room")
+    return room
 
 
 def _show_layout(url: str, steps: list[str], new: list[str], dry_run: bool) -> None:
@@ -127,6 +136,7 @@ def requeue(call: Call) -> int:
     args, room = call.args, call.room
     if bool(args.id) == args.all:
         raise exits.UsageError("name the messages to put back, or say --all")
+    call.must_be_person("put messages back")
     ids = [letter.id for letter in room.dead_letters(limit=1_000_000)] if args.all else args.id
     done, unknown = [], 0
     for id in ids:
@@ -165,7 +175,9 @@ def replay_options(parser: argparse.ArgumentParser) -> None:
 
 def replay(call: Call) -> int:
     args, room = call.args, call.room
-    ids = room.replay(since=_since(args.since, room.clock.wall_ms()), channel=args.channel, to=args.to)
+    since = _since(args.since, room.clock.wall_ms())
+    call.must_be_person("replay messages")
+    ids = room.replay(since=since, channel=args.channel, to=args.to, by=call.maybe_name, _lane=call.lane)
     if call.json:
         show.document({"ids": ids})
     else:

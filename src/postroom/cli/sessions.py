@@ -88,6 +88,7 @@ def _write_report(about: SessionReport) -> None:
 
 def _stop(call: Call) -> int:
     room, id = call.room, call.args.id
+    call.must_be_person("stop sessions")
     before = session_report.report(room.desk, id).info
     gone = session_report.stop(room.desk, id, call.args.grace)
     after = session_report.report(room.desk, id).info
@@ -101,6 +102,7 @@ def _stop(call: Call) -> int:
 
 
 def _clean(call: Call) -> int:
+    call.must_be_person("clear sessions away")
     ids = session_report.clean(call.room.desk, call.args.older_than)
     if call.json:
         show.document({"ids": ids})

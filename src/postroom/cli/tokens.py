@@ -1,4 +1,4 @@
-"""`postroom agent add | revoke | list`: the tokens that prove an agent's name."""
+"""`postroom agent add | revoke | list | recover`: the tokens that prove an agent's name."""
 
 from __future__ import annotations
 
@@ -11,51 +11,78 @@ from postroom import identity
 from postroom.errors import IdentityRefused
 
 from . import exits, options, show
+from .call import DOOR
 
 if TYPE_CHECKING:
     from .call import Call
 
-ACTIONS: Final = ("add", "revoke", "list")
+ACTIONS: Final = ("add", "revoke", "list", "recover")
 
 
 def agent_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", metavar="ACTION", choices=ACTIONS, help="add, revoke or list")
-    parser.add_argument("agent", metavar="NAME", nargs="?", help="the agent, for add and revoke")
+    parser.add_argument("action", metavar="ACTION", choices=ACTIONS, help="add, revoke, list or recover")
+    parser.add_argument("agent", metavar="NAME", nargs="?", help="the agent, for all but list")
     parser.add_argument("--human", action="store_true", help="for add: a person holds it; only such may write as one")
-    parser.add_argument("--file", metavar="PATH", help="for add: write the token to a new file that only you can read")
+    parser.add_argument(
+        "--file", metavar="PATH", help="for add and recover: write the token to a new file that only you can read"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="for revoke: every token, and names are believed again; instead of NAME"
+    )
 
 
 def agent(call: Call) -> int:
     args = call.args
-    if (args.action == "list") != (args.agent is None):
+    if (args.action == "list" or args.all) != (args.agent is None):
         needs = "needs the NAME of an agent" if args.agent is None else "takes no NAME"
-        raise exits.UsageError(f"`postroom agent {args.action}` {needs}")
-    if args.action != "add" and (args.human or args.file):
-        raise exits.UsageError("--human and --file go with `postroom agent add`")
-    return {"add": _add, "revoke": _revoke, "list": _list}[args.action](call)
+        raise exits.UsageError(f"`postroom agent {args.action}{' --all' * args.all}` {needs}")
+    if args.all and args.action != "revoke":
+        raise exits.UsageError("--all goes with `postroom agent revoke`")
+    if (args.human and args.action != "add") or (args.file and args.action not in ("add", "recover")):
+        raise exits.UsageError("--human goes with `postroom agent add`, and --file with add and recover")
+    return {"add": _add, "revoke": _revoke, "list": _list, "recover": _recover}[args.action](call)
 
 
 def _must_be_allowed(call: Call) -> None:
-    """An agent whose environment holds its token makes no tokens for others, nor takes theirs back."""
-    token = identity.token_in(os.environ)
-    if token is None:
-        return  # the one at the terminal; processes of one system user are trusted
+    """Once a room has tokens, only a person's makes and revokes others: whoever shows none is not more than an agent."""
     desk = call.room.desk
-    held = identity.prove(desk, None, token, "postroom agent")
-    if held is not None and not held.human:
-        identity.record_refusal(desk, "postroom agent", call.args.agent, held.agent)
-        raise IdentityRefused(f"{held.agent} may not make or revoke tokens; a person may (a token made with --human)")
+    if identity.token_in(os.environ) is None and identity.has_tokens(desk):
+        identity.record_refusal(desk, DOOR, f"to {call.args.action} tokens", None)
+        if not identity.has_person(desk):
+            raise IdentityRefused(
+                "this room has tokens, and no person has one that still counts: `postroom agent recover NAME` makes one, "
+                "while no other process has the room open"
+            )
+    call.must_be_person("make or revoke tokens")
 
 
 def _add(call: Call) -> int:
-    args = call.args
     _must_be_allowed(call)
+    return _make(call, human=call.args.human)
+
+
+def _recover(call: Call) -> int:
+    """No token is asked for, there being none that counts: what is asked for is that nobody else is here."""
+    return _make(call, human=True)
+
+
+def _make(call: Call, *, human: bool) -> int:
+    args = call.args
     descriptor = _new_file(args.file) if args.file else None
-    token = identity.add_token(call.room.desk, args.agent, human=args.human)
+    try:
+        if args.action == "recover":
+            token = identity.recover(call.room.desk, args.agent, os.getuid())
+        else:
+            token = identity.add_token(call.room.desk, args.agent, human=human)
+    except BaseException:
+        if descriptor is not None:
+            os.close(descriptor)
+            os.unlink(options.path_of(args.file))  # made a moment ago, and still empty
+        raise
     if descriptor is not None:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(token + "\n")
-    shown = {"agent": args.agent, "human": args.human} | ({"file": args.file} if args.file else {"token": token})
+    shown = {"agent": args.agent, "human": human} | ({"file": args.file} if args.file else {"token": token})
     if call.json:
         show.document(shown)
     elif args.file:
@@ -85,16 +112,24 @@ def _new_file(path: str) -> int:
 
 
 def _revoke(call: Call) -> int:
-    name = call.args.agent
+    name, desk = call.args.agent, call.room.desk
     _must_be_allowed(call)
-    count = identity.revoke_tokens(call.room.desk, name)
+    if call.args.all:
+        by = call.credential.agent if call.credential is not None else ""
+        count = identity.switch_off(desk, by, os.getuid())
+    else:
+        count = identity.revoke_tokens(desk, name)
     if call.json:
         show.document({"agent": name, "revoked": count})
+    elif call.args.all:
+        show.write(
+            f"{count} token{'s' * (count != 1)} revoked: this room has none any more, and every name is believed"
+        )
     elif count:
         show.write(f"{count} token{'s' * (count > 1)} of {show.visible(name)} revoked")
     else:
         print(f"postroom: {show.visible(name)} has no token", file=sys.stderr)
-    return exits.DONE if count else exits.NOTHING
+    return exits.DONE if count or call.args.all else exits.NOTHING
 
 
 def _list(call: Call) -> int:
@@ -107,6 +142,7 @@ def _list(call: Call) -> int:
                 "tokens": [each._asdict() for each in found],
                 "refusals": count,
                 "newest": [each._asdict() for each in refused],
+                "log": [each._asdict() for each in identity.deeds(desk)],
             }
         )
         return exits.DONE

@@ -25,7 +25,7 @@ from ..clock import Clock
 from ..config import FILES_MARK, Config
 from ..errors import RoomClosed, RoomDamaged, RoomUnreachable
 from ..message import SALT_BITS, Draft
-from ..platform import make_private_folder, process_alive
+from ..platform import make_private_folder, process_alive, processes_with
 from ..states import State
 from ..store import Claimed, Settled, Swept, Ticket, Want
 from . import steps
@@ -474,6 +474,9 @@ class FilesStore(TableStore):
         """A waiter leaves."""
         with self._mutex:
             self._waiters -= 1
+
+    def open_elsewhere(self) -> bool:
+        return bool(processes_with(self._log.path))
 
     def sweep(self) -> Swept:
         swept = super().sweep()

@@ -298,6 +298,9 @@ class SqliteReading(Store):
         """What is wrong with the file: nothing is []; None when it could not be read through in that time."""
         return self._file.faults(limit_s)
 
+    def open_elsewhere(self) -> bool:
+        return self._file.open_elsewhere()
+
     def room_ms(self) -> int:
         """The room's time now, in which leases, delays and expiry are counted."""
         return self._moment().now

@@ -194,9 +194,7 @@ class Hand:
 
     def _must_be_human(self, who: Person, deed: str, unless: str | None = None) -> None:
         """An agent's token does not act on others, whatever page it was given to. What is its own it may let go of."""
-        if not who.human and who.name != unless:
-            identity.record_refusal(self._room.desk, DOOR, f"to {deed}", who.name)
-            raise IdentityRefused(f"{who.name} may not {deed}; a person may (a token made with --human)")
+        identity.must_be_person(self._room.desk, who.name, DOOR, deed, human=who.human, unless=(unless,))
 
     def _note(self, who: Person, ids: list[str], what: str, detail: str = "") -> None:
         for id in ids:

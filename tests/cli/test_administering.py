@@ -1,0 +1,276 @@
+"""In a room with tokens, only a person's token administers: an agent's does not, and having none is never worth more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import postroom
+from postroom import identity
+from postroom.clock import iso
+
+from .support import Cli, clean_environment, command
+
+#: What is for persons, each with the word by which an agent is refused. DEAD and TASK are put in by the test.
+FOR_PERSONS = {
+    ("agent", "add", "evil", "--human"): "make or revoke tokens",
+    ("agent", "add", "evil"): "make or revoke tokens",
+    ("agent", "revoke", "bob"): "make or revoke tokens",
+    ("agent", "revoke", "--all"): "make or revoke tokens",
+    ("replay", "--since", "1h"): "replay messages",
+    ("requeue", "DEAD"): "put messages back",
+    ("requeue", "--all"): "put messages back",
+    ("session", "stop", "SESSION"): "stop sessions",
+    ("session", "clean", "--older-than", "0s"): "clear sessions away",
+    ("board", "abort", "OPEN"): "abort a task that lead leads",
+    ("board", "release", "BLOCKED"): "put back a task that lead leads",
+    ("init", "--layout", "windsurf", "--room", "sqlite:.postroom"): "take agents into the room",
+}
+
+
+class Place:
+    """A room with tokens of a person, alice and bob, and something of every kind that could be administered."""
+
+    def __init__(self) -> None:
+        with postroom.open() as room:
+            self.person = identity.add_token(room.desk, "me", human=True)
+            self.alice, self.bob = (identity.add_token(room.desk, name) for name in ("alice", "bob"))
+            self.dead = room.agent("bob", transient=True).send("alice", {"text": "dead"})
+            message = room.agent("alice", transient=True).poll()
+            assert message is not None and message.dead("it cannot be done")
+            with room.session() as session:
+                self.session = session.id
+            room.board.add("OPEN", lead="lead")
+            room.board.add("BLOCKED", lead="lead")
+            task = room.board.claim("bob", "BLOCKED")
+            assert task is not None and task.blocked("no idea")
+
+    def words(self, words: tuple[str, ...]) -> list[str]:
+        put_in = {"DEAD": self.dead, "SESSION": self.session}
+        return [put_in.get(word, word) for word in words]
+
+    def looks(self) -> Any:
+        """All of the room that a refused command must leave as it was."""
+        with postroom.open() as room:
+            cells = {cell.name: cell.value for cell in room.store.cell_scan("") if cell.name != identity.REFUSALS_CELL}
+            return [change.message for change in room.events()], cells
+
+
+@pytest.fixture
+def place(cli: Cli) -> Place:
+    del cli
+    return Place()
+
+
+@contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.mark.parametrize("words", FOR_PERSONS, ids=" ".join)
+def test_whoever_shows_no_token_administers_nothing(cli: Cli, place: Place, words: tuple[str, ...]) -> None:
+    before = place.looks()
+
+    for named in ({}, {"POSTROOM_AGENT": "me"}):
+        with environment(**named):
+            refused = cli(*place.words(words))
+            assert refused.code == 1, refused
+            assert "this room has tokens: set $POSTROOM_TOKEN" in refused.err
+
+    assert place.looks() == before
+
+
+@pytest.mark.parametrize("words", FOR_PERSONS, ids=" ".join)
+def test_an_agents_token_administers_nothing(cli: Cli, place: Place, words: tuple[str, ...]) -> None:
+    before = place.looks()
+
+    with environment(POSTROOM_TOKEN=place.alice):
+        refused = cli(*place.words(words))
+
+    assert refused.code == 1, refused
+    assert f"alice may not {FOR_PERSONS[words]}; a person may" in refused.err
+    assert place.looks() == before
+    newest = cli.json("agent", "list")["newest"][-1]
+    assert (newest["claimed"], newest["real"]) == (f"to {FOR_PERSONS[words]}", "alice")
+
+
+@pytest.mark.parametrize("words", FOR_PERSONS, ids=" ".join)
+def test_a_persons_token_administers(cli: Cli, place: Place, words: tuple[str, ...]) -> None:
+    before = place.looks()
+
+    with environment(POSTROOM_TOKEN=place.person):
+        done = cli(*place.words(words))
+
+    assert done.code == 0, done
+    ended = words[:2] in (
+        ("session", "stop"),
+        ("init", "--layout"),
+    )  # nothing was left to be stopped, or taken in twice
+    assert ended or place.looks() != before
+
+
+def test_the_lead_of_a_task_calls_it_off_and_puts_it_back(cli: Cli, place: Place) -> None:
+    with postroom.open() as room:
+        room.board.add("MINE", lead="alice")
+
+    with environment(POSTROOM_TOKEN=place.alice):
+        aborted = cli.json("board", "abort", "MINE")
+        again = cli.json("board", "release", "MINE")
+
+    assert (aborted["state"], again["state"]) == ("aborted", "ready")
+
+
+def test_mail_to_the_board_calls_off_nothing_of_others_either(cli: Cli, place: Place) -> None:
+    wish = '{"task_id": "OPEN", "state": "aborted"}'
+    with postroom.open() as room:
+        room.board.add("MINE", lead="bob")  # so bob is a lead, though not of OPEN
+
+    with environment(POSTROOM_TOKEN=place.bob):
+        cli.ok("send", "board", wish, "--type", "status", "--new")
+        after = {task["id"]: task["state"] for task in cli.json("board", "list")}
+        told = cli.json("receive")
+    with environment(POSTROOM_TOKEN=place.person):
+        cli.ok("send", "board", wish, "--type", "status")
+        later = {task["id"]: task["state"] for task in cli.json("board", "list")}
+
+    assert after["OPEN"] == "ready"
+    assert "bob may not abort a task that lead leads" in told["payload"]["text"]
+    assert later["OPEN"] == "aborted"
+
+
+def test_a_replay_speaks_for_the_person_who_replays(cli: Cli, place: Place) -> None:
+    with environment(POSTROOM_TOKEN=place.bob):
+        original = cli.ok("send", "alice", "deploy now").out.strip()
+
+    with environment(POSTROOM_TOKEN=place.person):
+        again = cli.json("replay", "--since", "1h", "--to", "alice")["ids"][-1]
+
+    with postroom.open() as room:
+        copy = room.get(again)
+        assert (copy.from_agent, copy.lane, copy.replay_of) == ("me", "human", original)
+        assert (room.get(original).from_agent, room.get(original).lane) == ("bob", "agent")
+
+
+def test_reading_needs_no_token(cli: Cli, place: Place) -> None:
+    for words in (
+        ("status",), ("agents",), ("mailboxes",), ("peek",), ("dead",), ("receipt", place.dead), ("agent", "list"),
+        ("session", "list"), ("board", "list"), ("reserve",), ("sql", "SELECT name FROM cells"),
+    ):  # fmt: skip
+        assert cli(*words).code == 0, words
+
+
+def test_the_first_token_of_a_room_is_a_persons(cli: Cli) -> None:
+    refused = cli("agent", "add", "bob", "--file", "bob.token")
+
+    assert refused.code == 1
+    assert "postroom agent add YOUR_NAME --human" in refused.err
+    assert not os.path.exists("bob.token")
+    assert cli.json("agent", "list")["tokens"] == []
+    assert cli.json("agent", "add", "me", "--human")["human"] is True
+
+
+def test_the_last_token_of_a_person_goes_only_with_all_others(cli: Cli, place: Place) -> None:
+    with environment(POSTROOM_TOKEN=place.person):
+        refused = cli("agent", "revoke", "me")
+        assert refused.code == 1
+        assert "postroom agent revoke --all" in refused.err
+        assert cli.ok("agent", "revoke", "--all").out.startswith("3 tokens revoked: this room has none any more")
+
+    assert cli.json("agent", "list")["tokens"] == []
+    cli.ok("send", "alice", "hi", "--as", "anybody")
+    (deed,) = cli.json("agent", "list")["log"]
+    assert (deed["what"], deed["agent"], deed["uid"]) == ("switched off", "me", os.getuid())
+
+
+def lock_out() -> None:
+    """Leave the room without a person's token, as rooms of earlier versions could be."""
+    with postroom.open() as room:
+        for cell in room.store.cell_scan(identity.TOKEN_CELLS):
+            if cell.value["human"]:
+                room.store.cell_write(cell.name, cell.value | {"revoked_ms": 1})
+
+
+def test_a_room_that_locked_everybody_out_says_so_and_is_recovered(cli: Cli, place: Place) -> None:
+    too_early = cli("agent", "recover", "me")
+    lock_out()
+
+    refused = cli("agent", "add", "me", "--human")
+    sick = {check["check"]: check for check in cli("doctor", "--json").json["checks"]}["tokens"]
+    token = cli.json("agent", "recover", "me")["token"]
+    well = {check["check"]: check for check in cli("doctor", "--json").json["checks"]}["tokens"]
+
+    assert too_early.code == 1
+    assert "a person has a token of this room" in too_early.err
+    assert refused.code == 1
+    assert "postroom agent recover NAME" in refused.err
+    assert (sick["verdict"], well["verdict"]) == ("fail", "warn")
+    assert "postroom agent recover NAME" in sick["advice"]
+    assert f"recovered 0 s ago by user {os.getuid()} (me)" in well["says"]
+    with environment(POSTROOM_TOKEN=token):
+        assert cli.json("agent", "add", "carol")["agent"] == "carol"
+    (deed,) = cli.json("agent", "list")["log"]
+    assert (deed["what"], deed["agent"], deed["uid"]) == ("recovered", "me", os.getuid())
+    assert iso(deed["time_ms"]).startswith("20")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["sqlite", "files"])
+def test_nothing_is_recovered_while_another_process_has_the_room_open(cli: Cli, tmp_path: Path, scheme: str) -> None:
+    url = f"{scheme}:{tmp_path}/elsewhere"
+    with postroom.open(url) as room:
+        identity.add_token(room.desk, "me", human=True)
+        (cell,) = room.store.cell_scan(identity.TOKEN_CELLS)
+        room.store.cell_write(cell.name, cell.value | {"revoked_ms": 1})
+    look = "import postroom, sys; room = postroom.open(sys.argv[1]); room.stats(); print('here', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", look, url],
+        env=clean_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None and other.stdin is not None
+        assert other.stdout.readline() == "here\n"
+        refused = cli("agent", "recover", "me", "--room", url)
+        other.stdin.close()
+        other.wait(30)
+
+    assert refused.code == 1
+    assert "another process has this room open" in refused.err
+    assert cli.json("agent", "list", "--room", url)["log"] == []
+    assert cli.json("agent", "recover", "me", "--room", url)["human"] is True
+
+
+@pytest.mark.slow
+def test_a_program_is_let_into_a_room_with_tokens_by_one(cli: Cli, place: Place, tmp_path: Path) -> None:
+    del cli
+    (tmp_path / "hello.pw").write_text(
+        "worker greeter() { return 1 }\nworker main() { self.delegate([greeter()]).await }\n",
+        encoding="utf-8",
+    )
+
+    def run(**variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command("run", "hello.pw"),
+            cwd=tmp_path,
+            env=clean_environment(**variables),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    without, with_token = run(), run(POSTROOM_TOKEN=place.alice)
+
+    assert without.returncode == 1, without
+    assert "this room has tokens: set $POSTROOM_TOKEN" in without.stderr
+    assert with_token.returncode == 0, with_token.stderr
