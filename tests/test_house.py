@@ -34,7 +34,7 @@ PUBLIC_NAMES = """
     Evaluation Coordinator Decision coordinate ModelError ModelMissing ModelTimeout
     WorkerPool WorkerError WorkerNotReady WorkerTimeout WorkerDied EvaluatorFailed EvaluationAborted
     RequestDropped QueueFull WorkerStopped PoolFailed
-    RoomError RoomNotFound RoomNotAllowed RoomClosed RoomBusy RoomUnsafe RoomDamaged RoomUnreachable OutcomeUnknown
+    RoomError RoomNotFound RoomNotAllowed RoomClosed RoomBusy RoomUnsafe RoomDamaged RoomUnreachable RoomGone OutcomeUnknown
 """.split()
 
 ROOM_NAMES = "agent session board reserve receipt peek events watch replay dead_letters requeue stats agents attach close".split()

@@ -18,7 +18,7 @@ from postroom import hooks, platform
 from postroom.bells import Watcher
 from postroom.clock import SYSTEM, ManualClock
 from postroom.config import Config
-from postroom.errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomUnsafe
+from postroom.errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomGone, RoomUnsafe
 from postroom.message import Draft, check
 from postroom.platform import this_process
 from postroom.states import PUBLIC_NAME, STATUS_WORD, State
@@ -438,8 +438,11 @@ def test_a_room_that_was_deleted_while_open_says_so_instead_of_waiting_for_ever(
     store = SqliteStore(folder, Config(), SYSTEM)
     store.put([draft(to_agent="eve")])
     os.rename(folder / "messages.db", folder / "elsewhere.db")
-    with pytest.raises(RoomDamaged, match="deleted or replaced"):
-        store.claim(Want(agent="bob", lease_s=9))
+    with pytest.raises(RoomGone, match="was deleted or moved away while the room was open"):
+        store.check_there()
+    os.rename(folder / "elsewhere.db", folder / "messages.db")
+    with pytest.raises(RoomGone):
+        store.check_there()
     store.close()
 
 

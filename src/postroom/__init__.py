@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         RoomClosed,
         RoomDamaged,
         RoomError,
+        RoomGone,
         RoomNotAllowed,
         RoomNotFound,
         RoomUnreachable,
@@ -121,7 +122,7 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "RequestDropped", "QueueFull", "WorkerStopped", "PoolFailed",
     "SessionFailed", "Deadlock", "SessionEnded", "UnknownSession", "NotStartable",
     "RoomError", "RoomNotFound", "RoomNotAllowed", "RoomClosed", "RoomBusy", "RoomUnsafe", "RoomDamaged", "RoomUnreachable",
-    "OutcomeUnknown",
+    "RoomGone", "OutcomeUnknown",
 ]  # fmt: skip
 
 #: Which module holds each name.

@@ -15,7 +15,7 @@ from typing import Any
 
 from .config import SAFETY_LOOK_S
 from .desk import Desk, Steps
-from .errors import RoomClosed, RoomError
+from .errors import ROOM_IS_OVER, RoomClosed, RoomError
 from .inbox import Inbox
 from .received import Received
 from .serving import (
@@ -117,7 +117,7 @@ class Serving:
             everybody.cancel()
 
     async def _keep_leases(self) -> None:
-        with suppress(RoomClosed):
+        with suppress(*ROOM_IS_OVER):
             while not self._worker.closing:
                 await self._worker.waits.sleep(self._keeper.every_s)
                 await self._worker.run(self._keeper.extend_all)
@@ -140,7 +140,7 @@ class Serving:
                 self._busy.add(me)
             while message is not None:
                 message = await self._serve_one(message)
-        except RoomClosed:
+        except ROOM_IS_OVER:
             raise
         except RoomError as trouble:  # busy, or its disk is full: nothing was lost, so go on
             log.warning("serving goes on after: %s", trouble, extra={"action": "serve_trouble"})
@@ -196,7 +196,7 @@ class Serving:
             claim_next = None if self._leaving.is_set() else self._want
             try:
                 return await self._worker.run(partial(self._conclude, run, claim_next), keep=True)
-            except RoomClosed:
+            except ROOM_IS_OVER:
                 raise
             except RoomError:
                 if tries_left == 0:

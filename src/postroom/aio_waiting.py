@@ -236,6 +236,7 @@ class Waiting:
         """
         assert self._store is not None
         try:
+            self._store.check_there()
             self._store.claim(_NOTHING)
             number = self._store.number_at()
             before, last = self._cursors or (0, 0)

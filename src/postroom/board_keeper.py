@@ -14,7 +14,7 @@ from typing import Final
 from .board_book import Book
 from .config import SAFETY_LOOK_S
 from .desk import Latch
-from .errors import PostroomError, RoomClosed
+from .errors import ROOM_IS_OVER, PostroomError
 from .held_task import SIGNALS, HeldTask
 
 CLOSED_EARLY: Final = "the room was closed before it was settled"
@@ -68,7 +68,7 @@ class Keeper:
                     changed = self._changed
                     self._look()
                     self._book.desk.wait(waiter, self._span_s(), changed)
-        except RoomClosed:
+        except ROOM_IS_OVER:
             return
 
     def _span_s(self) -> float | None:
@@ -82,7 +82,7 @@ class Keeper:
                 continue
             try:
                 self._look_after(key, task)
-            except RoomClosed:
+            except ROOM_IS_OVER:
                 raise
             except Exception:  # a busy or broken room now is no reason to let go of a task
                 import logging

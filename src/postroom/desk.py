@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 #: Who closes a room waits so long for questions that are just being stored.
 _ASKERS_NS: Final = 1_000_000_000
+#: Whether the room is still there is looked at this often.
+_LOOK_NS: Final = round(SAFETY_LOOK_S * 1e9)
 CLOSED_EARLY: Final = "the room was closed before it was settled"
 
 
@@ -125,6 +127,7 @@ class Desk:
         self._pair_limit: SenderLimit | None = None
         if config.pair_rate_per_s is not None:
             self._pair_limit = SenderLimit(store, config.pair_rate_per_s, config.pair_rate_burst, clock)
+        self._next_look_ns = clock.steady_ns() + _LOOK_NS
         self._spoke = False  # something was sent since somebody waited here
         self._held: dict[Ticket, None] = {}
         #: Of these, what a loop has claimed and not yet come to: nobody saw it.
@@ -137,13 +140,27 @@ class Desk:
         self._finishers: list[Callable[[], None]] = []
 
     def check_open(self) -> None:
-        """Raise RoomClosed when the room was closed, or belongs to the process before a fork."""
+        """Raise RoomClosed when the room was closed, or belongs to the process before a fork; RoomGone when it is gone."""
         if self._closed:
             raise RoomClosed("this room is closed")
         if current_pid() != self._pid:
             raise RoomClosed(
                 "this room was opened before the process forked; fork first, or start processes with spawn"
             )
+        if self.clock.steady_ns() >= self._next_look_ns:
+            self._look()
+
+    def check_there(self) -> None:
+        """Raise RoomGone when the room was deleted or replaced. Looks once a second, whoever asks, and for all who do.
+
+        Everybody who sends, claims or settles is told by this, and everybody who waits (tests/faults/test_gone.py).
+        """
+        if self.clock.steady_ns() >= self._next_look_ns:
+            self._look()
+
+    def _look(self) -> None:
+        self.store.check_there()  # when it raises, the next look is made by the next call: nobody gets past it any more
+        self._next_look_ns = self.clock.steady_ns() + _LOOK_NS
 
     # The way of a message
 
@@ -315,7 +332,8 @@ class Desk:
     def wait(self, waiter: Waiter, timeout_s: float | None, stop: Latch | None = None) -> bool:
         """Wait for a hint, for `stop`, or until it is time to look without one (a second at most).
 
-        Returns whether a hint came. Raises RoomClosed at once when the room is closed meanwhile.
+        Returns whether a hint came. Raises RoomClosed at once when the room is closed meanwhile, RoomGone within seconds
+        when it is deleted or replaced.
         """
         span_s = _span_s(timeout_s)
         try:
@@ -331,6 +349,7 @@ class Desk:
             hinted = (seen or self.clock.wait_readable(ends, span_s) != []) and waiter.wait(0)
         if self.closing:
             raise RoomClosed("the room was closed while waiting")
+        self.check_there()
         return hinted
 
     def _watch(self, ends: tuple[int, ...], span_s: float) -> bool:

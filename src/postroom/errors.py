@@ -46,6 +46,7 @@ PostroomError
     ├── RoomUnsafe                   this machine cannot keep a room safely (SQLite version, network file system)
     ├── RoomDamaged                  what is on disk is not what was written, or was written by a newer Postroom
     ├── RoomUnreachable              a server or a disk did not answer, or answered with an error
+    │   └── RoomGone                 what is open here is no longer what lies there: deleted, moved away, replaced, set back
     └── OutcomeUnknown               the reply was lost: the operation may or may not have happened; safe to repeat
 """
 
@@ -300,6 +301,10 @@ class RoomUnreachable(RoomError):
     """The room's disk or server did not do what was asked."""
 
 
+class RoomGone(RoomUnreachable):
+    """The room was deleted, moved away, replaced or set back while it was open. It stays gone: open the room anew."""
+
+
 class OutcomeUnknown(RoomError):
     """The reply was lost: the operation may or may not have happened. Repeating it is safe.
 
@@ -309,3 +314,7 @@ class OutcomeUnknown(RoomError):
     def __init__(self, said: str, ids: Iterable[str] = ()) -> None:
         super().__init__(said)
         self.ids = tuple(ids)
+
+
+#: What ends work in the background for good: the next try would end the same way.
+ROOM_IS_OVER = (RoomClosed, RoomGone)

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from .clock import SYSTEM, iso
 from .config import HEARTBEAT_S
 from .desk import Desk, Latch
-from .errors import PostroomError, RoomClosed
+from .errors import ROOM_IS_OVER, PostroomError
 from .platform import current_pid
 from .store import Cell
 from .supervisor import Exit
@@ -187,7 +187,7 @@ class Report:
 
     def _run(self) -> None:
         clock = self._desk.clock
-        with suppress(RoomClosed):
+        with suppress(*ROOM_IS_OVER):
             self._try(self._clear_away)
             while not self._stop.is_set():
                 with self._lock:
@@ -200,7 +200,7 @@ class Report:
     def _try(self, step: Callable[[], object]) -> None:
         try:
             step()
-        except RoomClosed:
+        except ROOM_IS_OVER:
             raise
         except PostroomError as trouble:  # busy, or its server is away: what it should know is written later
             log.debug("a pool could not tell its room: %s", trouble, extra={"action": "pool_report"})

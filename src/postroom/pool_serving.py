@@ -21,6 +21,7 @@ from .errors import (
     PoolFailed,
     RoomClosed,
     RoomError,
+    RoomGone,
     WorkerDied,
     WorkerError,
     WorkerNotReady,
@@ -165,6 +166,9 @@ class Following:
                     self._follow()
                 except RoomClosed:
                     raise
+                except RoomGone as end:
+                    log.error("following has ended: %s", end, extra={"action": "follow_ended"})  # noqa: TRY400
+                    return
                 except RoomError as trouble:  # busy, or its server is away for a while
                     log.warning("following goes on after: %s", trouble, extra={"action": "follow_trouble"})
                     self._stop.wait(SAFETY_LOOK_S)

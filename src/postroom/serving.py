@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from .config import SAFETY_LOOK_S
 from .desk import Desk, Latch
-from .errors import Fault, InvalidMessage, PostroomError, RoomClosed, RoomError, TooManyHops
+from .errors import ROOM_IS_OVER, Fault, InvalidMessage, PostroomError, RoomClosed, RoomError, TooManyHops
 from .inbox import Inbox
 from .received import ACKED, Received, Verdict, words
 from .store import Delivery, Settled, Ticket, Want
@@ -158,7 +158,10 @@ class Serving:
         self._keeper: LeaseKeeper
 
     def run(self) -> None:
-        """Serve until told to stop; then let running handlers finish. Raises what a handler ended the program with."""
+        """Serve until told to stop; then let running handlers finish.
+
+        Raises what a handler ended the program with; RoomGone when the room was deleted or replaced.
+        """
         self._keeper = LeaseKeeper(self._desk, self._inbox.want.lease_s).start()
         forget = self._desk.at_close(self.finish)
         try:
@@ -211,7 +214,7 @@ class Serving:
                 delivery = self._inbox.next(None, self._leaving)
             while delivery is not None:
                 delivery = self._serve_one(delivery)
-        except RoomClosed:
+        except ROOM_IS_OVER:
             raise
         except RoomError as trouble:  # busy, or its disk is full: nothing was lost, so go on
             log.warning("serving goes on after: %s", trouble, extra={"action": "serve_trouble"})
@@ -238,7 +241,7 @@ class Serving:
             claim_next = None if self._told_to_stop() else self._inbox.want
             try:
                 return run.message.conclude(verdict, claim_next)
-            except RoomClosed:
+            except ROOM_IS_OVER:
                 raise
             except RoomError:
                 if tries_left == 0:

@@ -428,6 +428,14 @@ class Store(ABC):
         """
         return process_alive(process)
 
+    def check_there(self) -> None:  # noqa: B027  a store without a place of its own has nothing to look at
+        """Raise RoomGone when what this store has open is no longer what lies at the room's address.
+
+        Asked about once a second by every process that uses the room (`Desk.check_there`), so it costs little. Once it has
+        raised it always does: whatever comes back to that address, this store has missed a part of it.
+        Not promised: that a change of the files which leaves all of them in their places is noticed.
+        """
+
     def open_elsewhere(self) -> bool:
         """Whether another process has this room open, as far as the store can tell; agents tell of themselves (presence).
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from . import presence
 from .config import HEARTBEAT_S
 from .desk import Desk, Latch
-from .errors import RoomClosed
+from .errors import ROOM_IS_OVER
 from .platform import process_alive
 
 KEEPER_CELL: Final = "upkeep"
@@ -44,7 +44,7 @@ class Upkeep:
         while not self._stop.wait(HEARTBEAT_S):
             try:
                 self.round()
-            except RoomClosed:
+            except ROOM_IS_OVER:
                 return
             except Exception:  # a busy or broken room now is no reason to stop looking after it later
                 import logging  # 2 ms of every start otherwise, for what hardly ever happens
@@ -54,6 +54,7 @@ class Upkeep:
 
     def round(self) -> None:
         """One round: what could not be told before, heartbeats, then the housekeeping if it is this process's turn."""
+        self._desk.check_there()
         self._desk.abandon_late()
         for name in tuple(self._names):
             presence.beat(self._desk, name)

@@ -376,6 +376,8 @@ class Course(Generic[T]):
     def _step(self, hinted: bool) -> Pause | Over | T:
         """In the thread: take the hint, and one step."""
         pause, self._pause = self._pause, None
+        if pause is not None and self._worker.desk is not None:
+            self._worker.desk.check_there()
         if pause is not None and hinted:
             assert isinstance(pause.waiter, Listening)
             hinted = pause.waiter.watched or pause.waiter.take()

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from postroom.clock import SYSTEM
-from postroom.errors import AskFailed, PostroomError, RoomClosed
+from postroom.errors import ROOM_IS_OVER, AskFailed, PostroomError
 
 from . import values
 from .raised import NoAnswer
@@ -82,7 +82,7 @@ class TerminalDesk:
         self._thread.start()
 
     def _run(self) -> None:
-        with suppress(RoomClosed):
+        with suppress(*ROOM_IS_OVER):
             for message in self._agent.listen(channels=None):
                 self._answer(message)
 

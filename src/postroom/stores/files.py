@@ -23,7 +23,7 @@ from .. import store as contract
 from ..bells import Bells, NoBells, Watcher
 from ..clock import Clock
 from ..config import FILES_MARK, Config
-from ..errors import RoomClosed, RoomDamaged, RoomUnreachable
+from ..errors import RoomClosed, RoomDamaged, RoomGone, RoomUnreachable
 from ..message import SALT_BITS, Draft
 from ..platform import make_private_folder, process_alive, processes_with
 from ..states import State
@@ -67,6 +67,7 @@ class FilesStore(TableStore):
         self._config = config
         self._pid = os.getpid()
         self._open = True
+        self._gone = False
         self._mutex = threading.RLock()
         self._room: FileTables | None = None
         self._prepared: dict[int, Prepared] = {}
@@ -181,6 +182,7 @@ class FilesStore(TableStore):
     def _current_log(self) -> None:
         """Have that log open which is there now; when it was written anew, the tables are to be read anew."""
         while self._log.is_new():
+            self.check_there()  # it may be the log of another room, which has taken the place of this one
             self._log.reopen()
             self._room = None
             self._first_line = 0
@@ -474,6 +476,13 @@ class FilesStore(TableStore):
         """A waiter leaves."""
         with self._mutex:
             self._waiters -= 1
+
+    def check_there(self) -> None:
+        self._check()
+        if self._gone or not self._tree.is_there():
+            self._gone = True
+            how = "moved away or replaced" if self.folder.exists() else "deleted or moved away"
+            raise RoomGone(f"{self.folder} was {how} while the room was open; close the room and open it anew")
 
     def open_elsewhere(self) -> bool:
         return bool(processes_with(self._log.path))

@@ -23,7 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from ..clock import SYSTEM
-from ..errors import RoomBusy, RoomDamaged, RoomUnreachable
+from ..errors import RoomBusy, RoomDamaged, RoomGone, RoomUnreachable
 from ..message import LedgerEntry
 from ..platform import sync_folder
 
@@ -173,7 +173,7 @@ class Log:
         try:
             there = os.stat(self.path, follow_symlinks=False)
         except FileNotFoundError:
-            raise RoomDamaged(f"{self.path} is gone; nobody but Postroom may touch that folder") from None
+            raise RoomGone(f"{self.path} is gone; its room was deleted or moved away while it was open") from None
         return there.st_ino != self._inode
 
     def reopen(self) -> None:

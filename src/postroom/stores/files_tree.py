@@ -57,6 +57,18 @@ class Tree:
 
     # Folders
 
+    def is_there(self) -> bool:
+        """Whether the root, and Postroom's own folder in it, still lie where they were opened. True where nobody can tell."""
+        try:
+            return all(
+                os.path.samestat(os.fstat(descriptor), os.stat(path))
+                for descriptor, path in ((self._root, self.root), (self._temp, self.root / TEMP))
+            )
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+
     def folder(self, path: str, *, make: bool = False, sync: bool = True) -> int:
         """A descriptor of a folder, to be used at once. Raises FileNotFoundError, or NotADirectoryError for a link."""
         known = self._folders.get(path)

@@ -17,7 +17,7 @@ from .. import hooks
 from ..bells import Bells, NoBells, Watcher
 from ..clock import Clock, iso
 from ..config import Config
-from ..errors import Fault, InvalidMessage, RoomDamaged
+from ..errors import Fault, InvalidMessage
 from ..message import FRACTION_BITS, Draft, id_of, ids_of, key_of, payload_text
 from ..platform import process_alive
 from ..states import ASKER_GONE, LEASE_ENDED, NOT_IN_TIME, NOTES, OWNER_GONE, PUBLIC_NAME, State
@@ -99,6 +99,7 @@ class SqliteStore(SqliteReading):
         super().__init__(folder, config, clock, vfs)
         self._next_roll_call_ns = 0
         self._next_look = 0
+        self._last_cell: tuple[str, int] | None = None  # its name and version
         self.bells_kind, self._bells = self._hang_bells(folder)
 
     def _hang_bells(self, folder: Path) -> tuple[str, Bells | None]:
@@ -436,8 +437,6 @@ class SqliteStore(SqliteReading):
 
     def _release_the_gone(self) -> Swept:
         """Let go of what processes that no longer run hold or wait for."""
-        if self._file.replaced():
-            raise RoomDamaged(f"{self._file.path} was deleted or replaced while it was open; open the room anew")
         gone = [number for number, name in self._learn_processes() if process_alive(name) is False]
         if not gone:
             return Swept()
@@ -670,7 +669,17 @@ class SqliteStore(SqliteReading):
             else:
                 number = max(number, self._file.execute("cell_floor")[0][0])
                 version = self._file.execute("cell_put", (name, number, text))[0][0]
+        if version:
+            self._last_cell = (name, version)
         return version
+
+    def check_there(self) -> None:
+        """Also whether the last cell that was written here (a heartbeat, mostly) is still as new: versions never come back."""
+        self._file.check_there()
+        if self._last_cell is None or not self._file.is_connected():
+            return  # a thread that only looks in, such as a loop's, opens no connection for it
+        if not self._file.execute("cell_is_kept", self._last_cell)[0][0]:
+            self._file.is_gone("was set back to an earlier state")
 
     # Waiting, housekeeping
 

@@ -368,6 +368,11 @@ SELECT coalesce((SELECT value FROM meta WHERE name = 'cell floor'), 0)
 -- name: raise_cell_floor
 INSERT INTO meta (name, value) VALUES ('cell floor', ?1) ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)
 
+-- name: cell_is_kept
+-- Whether a version that was once written is still there, or a newer one, or was deleted since (which leaves a floor above it).
+SELECT EXISTS (SELECT 1 FROM cells WHERE name = ?1 AND version >= ?2)
+    OR EXISTS (SELECT 1 FROM meta WHERE name = 'cell floor' AND value > ?2)
+
 -- name: cell_scan
 SELECT name, version, value FROM cells WHERE name >= ?1 AND name < ?2 ORDER BY name
 

@@ -24,7 +24,7 @@ import apsw
 
 from ..clock import SYSTEM, Clock
 from ..config import Config
-from ..errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomUnreachable, RoomUnsafe
+from ..errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomGone, RoomUnreachable, RoomUnsafe
 from ..message import FRACTION_BITS, SALT_BITS, key_at
 from ..platform import NETWORK_FILE_SYSTEMS, current_pid, file_system_type, make_private_folder, sync_folder
 from .sqlite_log import AHEAD_FROM_PAGES, AHEAD_PAGES, LONG_PAGES, Fold, LogKeeper
@@ -104,6 +104,7 @@ def in_our_words(error: apsw.Error, path: Path) -> RoomError:
 class _Mine(threading.local):
     """What a thread has of a file: its connection, from the first time that it is asked for."""
 
+    log: tuple[int, int] | None = None  # the identity of the write-ahead log that its connection has open
     unsynced = False  # whether its commits do not wait for the disk just now, where they should
 
     def __init__(self, open_connection: Callable[[], apsw.Connection]) -> None:
@@ -139,6 +140,9 @@ class SqliteFile:
         self._crowd = Crowd(folder / "lock")
         self._pid = current_pid()
         self._closed = False
+        self._gone: str | None = None  # how the file was lost
+        self._seen_bytes = 0  # how long it was at the last look
+        self._log_path = Path(f"{self.path}-wal")
         _gate(folder)
         with self._door():
             self._refuse_inherited()
@@ -347,10 +351,17 @@ class SqliteFile:
         """For a thread that has none yet; or one of a room that was closed, or of a process that forked."""
         if self._closed or self._pid != current_pid():
             raise self._unusable()
+        self.check_there()
         try:
             connection = self._connect()
+            found = self._meta(connection, "salt")  # which also opens the log
         except apsw.Error as error:
+            self.check_there()  # removed a moment ago?
             raise in_our_words(error, self.path) from error
+        if found != self.salt or _identity(self.path) != self._identity:
+            connection.close()
+            self.is_gone("was replaced by another room's file")
+        self._mine.log = _identity(self._log_path)
         # with sync=full each write waits for the disk: there is nothing to be gained by resting
         crowd = None if self._config.sync == "full" else self._crowd
         connection.set_busy_handler(Patience(self._config.busy_timeout_s, crowd, self._writes_much))
@@ -546,9 +557,47 @@ class SqliteFile:
         """What changes when somebody has written: another connection, or one of this process."""
         return int(self.select("PRAGMA data_version")[0][0]), self.last_number
 
-    def replaced(self) -> bool:
-        """Whether the file at our path is no longer the one we have open: somebody deleted or exchanged it."""
-        return _identity(self.path) != self._identity
+    def check_there(self) -> None:
+        """Raise RoomGone when the file at our path, or its log, is no longer the one that is open; from then on always."""
+        if self._gone is None:
+            how = self._how_lost()
+            if how is not None:
+                self.is_gone(how)
+        if self._gone is not None:
+            raise RoomGone(self._gone)
+
+    def _how_lost(self) -> str | None:
+        """What happened to the file, as far as its names and its size tell; None when nothing did, or nobody can tell.
+
+        A backup that is copied over it keeps its name and number. It is mostly smaller, and Postroom never makes the file smaller;
+        and the log is deleted with it, so that this process would go on in a log that nobody else reads. The log stays for as
+        long as a connection is open: each thread knows that of its own.
+        """
+        least_bytes = self._seen_bytes  # read before the look: another thread may see the file grow meanwhile
+        try:
+            about = os.stat(self.path)
+            log = _identity(self._log_path)
+        except (FileNotFoundError, NotADirectoryError):
+            return "was deleted or moved away"
+        except OSError:
+            return None
+        if (about.st_dev, about.st_ino) != self._identity:
+            return "was replaced by another file"
+        if about.st_size < least_bytes:
+            return "was made shorter, as by a backup that is copied over it,"
+        if self._mine.log not in (None, log):
+            return "lost its log, which was deleted or replaced"
+        self._seen_bytes = about.st_size
+        return None
+
+    def is_connected(self) -> bool:
+        """Whether this thread has a connection."""
+        return self._mine.log is not None
+
+    def is_gone(self, how: str) -> None:
+        """Raise RoomGone, from now on always."""
+        self._gone = f"{self.path} {how} while the room was open; close the room and open it anew"
+        raise RoomGone(self._gone)
 
     def open_elsewhere(self) -> bool:
         """Whether another process has a connection to the file: each of them keeps SQLite's shared lock.
@@ -647,7 +696,7 @@ def _identity(path: Path) -> tuple[int, int]:
     """What the file at a path is, whatever it is called; (0, 0) when there is none."""
     try:
         about = os.stat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return (0, 0)
     return (about.st_dev, about.st_ino)
 

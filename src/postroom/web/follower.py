@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from postroom.desk import Latch
-from postroom.errors import RoomClosed, RoomError
+from postroom.errors import ROOM_IS_OVER, RoomError
 from postroom.room import Room
 from postroom.store import FEED, Change, Waiter, topic_cells
 
@@ -101,12 +101,12 @@ class Follower:
         thread.start()
 
     def _run(self, waiter: Waiter, number: int, stop: Latch) -> None:
-        with waiter, suppress(RoomClosed):
+        with waiter, suppress(*ROOM_IS_OVER):
             while not stop.is_set():
                 hinted = self._room.desk.wait(waiter, None, stop)
                 try:
                     found = self._read(number)
-                except RoomClosed:
+                except ROOM_IS_OVER:
                     raise
                 except RoomError:  # busy, or its servers are away: the pages are told when it is back
                     stop.wait(AGAIN_S)
@@ -147,7 +147,7 @@ class Follower:
                 return
             try:
                 page = self._room.events(read, PAGE)
-            except RoomClosed:
+            except ROOM_IS_OVER:
                 raise
             except RoomError:
                 stop.wait(AGAIN_S)

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from postroom.errors import RoomClosed, RoomError
+from postroom.errors import ROOM_IS_OVER, RoomError
 
 from .follower import MAX_CHANGES
 from .hub import Hub
@@ -111,7 +111,7 @@ def _caught_up(hub: Hub, after: int | None) -> bytes:
 async def _pulse(hub: Hub) -> bytes:
     try:
         return event("pulse", _encode(await hub.ask(hub.views.pulse)))
-    except RoomClosed:
+    except ROOM_IS_OVER:
         raise
     except RoomError:  # busy, or its servers are away: the next one will do
         return b": later\n\n"
@@ -120,7 +120,7 @@ async def _pulse(hub: Hub) -> bytes:
 async def _look(hub: Hub, view: str, pick: str) -> bytes:
     try:
         return _encode({"view": view, "pick": pick, **await hub.ask(hub.views.look, view, pick)})
-    except RoomClosed:
+    except ROOM_IS_OVER:
         raise
     except RoomError:
         return b""
