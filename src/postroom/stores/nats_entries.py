@@ -357,7 +357,9 @@ def wound(kept: Kept, moment: Moment, *, gone: bool = False) -> Entry | None:
     if seen is State.DEAD:
         said = f"{why} (delivery {entry.deliveries} of {entry.max_deliveries})"
         return _next(kept, moment, "dead", entry.claimed_by, said, state=seen, error=said)
-    return _next(kept, moment, "released", entry.claimed_by, why, state=State.READY)
+    # the owner stays with a message whose lease has ended, for it may still extend it
+    owner: dict[str, Any] = {"owner": entry.owner, "owner_beats": entry.owner_beats} if over else {}
+    return _next(kept, moment, "released", entry.claimed_by, why, state=State.READY, **owner)
 
 
 def claimed(kept: Kept, want: Want, moment: Moment, *, gone: bool = False) -> Entry:

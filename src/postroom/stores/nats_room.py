@@ -15,7 +15,7 @@ from ..config import Config
 from ..errors import RoomError, RoomNotFound, RoomUnreachable
 from ..message import FRACTION_BITS, Message, key_at
 from ..platform import process_alive, this_process
-from ..states import FINISHED
+from ..states import FINISHED, State
 from .nats_entries import (
     Entry,
     Kept,
@@ -285,7 +285,7 @@ class NatsRoom:
         """Let go of what processes of other machines held or waited for that have fallen silent."""
         with self.follower.lock:
             entries = [row.kept.entry for row in self.tables.rows.values()]
-            beating = {entry.owner for entry in entries if entry.owner_beats}
+            beating = {entry.owner for entry in entries if entry.owner_beats and entry.state == State.CLAIMED}
             beating |= {entry.waiter for entry in entries if entry.waiter_beats}
         names = sorted(name for name in beating if name is not None and process_alive(name) is None)
         for name in self.lives.look(names):

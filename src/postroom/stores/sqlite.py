@@ -406,7 +406,8 @@ class SqliteStore(SqliteReading):
             return self._bury(key, f"{why} (delivery {count} of {most})", None, moment)
         if expires is not None and expires <= moment.now:
             return self._expire(key, moment)
-        self._file.change("release", (key, ledger_text("released", moment.wall_ms, None, why)))
+        may_extend = why is LEASE_ENDED
+        self._file.change("release", (key, ledger_text("released", moment.wall_ms, None, why), may_extend))
         return State.READY
 
     def _bury(self, key: int, why: str, agent: str | None, moment: Moment) -> State:
@@ -578,11 +579,9 @@ class SqliteStore(SqliteReading):
     def extend(self, ticket: Ticket, lease_s: float) -> bool:
         key = self._key(ticket.id)
         with self._step() as moment:
-            owner = self._file.execute("owner_of", (key,))
             lease_ends = moment.now + max(1, round(lease_s * 1000))
             entry = ledger_text("extended", moment.wall_ms, ticket.agent, f"{lease_s:g} s")
-            number = owner[0][0] if owner else None
-            return bool(self._file.change("extend", (key, ticket.token, lease_ends, number, entry)))
+            return bool(self._file.change("extend", (key, ticket.token, lease_ends, entry)))
 
     @whole
     def note(self, id: str, event: str, agent: str | None, detail: str | None = None) -> bool:

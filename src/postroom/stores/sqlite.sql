@@ -43,7 +43,7 @@ CREATE TABLE mail (
     expires INTEGER,                        -- room ms
     last_delivered_ms INTEGER,              -- wall clock
     claimed_by TEXT,                        -- the agent that had it last
-    owner INTEGER,                          -- the process that holds it (processes.id); NULL: the agent holds it, by time
+    owner INTEGER,                          -- the process that holds it, or did until its lease ended (processes.id); NULL: the agent, by time
     waiter INTEGER,                         -- the process that waits for its answer, or for which this answer is held
     correlation_id TEXT,
     chain_id TEXT,
@@ -258,7 +258,8 @@ UPDATE mail SET state = 5, change = tick(), wake_at = NULL, owner = NULL, waiter
 WHERE key = ?1
 
 -- name: release
-UPDATE mail SET state = 0, change = tick(), wake_at = expires, owner = NULL,
+-- The owner stays with a message whose lease has ended, for it may still extend it; one that is gone does not.
+UPDATE mail SET state = 0, change = tick(), wake_at = expires, owner = CASE WHEN ?3 THEN owner END,
     implied = 0, ledger = ledger || {told} || ?2
 WHERE key = ?1
 
@@ -292,11 +293,8 @@ UPDATE mail SET state = 0, token = token + 1, change = tick(), wake_at = expires
 WHERE key = ?1
 
 -- name: extend
-UPDATE mail SET state = 1, change = tick(), wake_at = ?3, owner = ?4, implied = 0, ledger = ledger || {told} || ?5
+UPDATE mail SET state = 1, change = tick(), wake_at = ?3, implied = 0, ledger = ledger || {told} || ?4
 WHERE key = ?1 AND token = ?2 AND state IN (0, 1)
-
--- name: owner_of
-SELECT owner FROM mail WHERE key = ?1
 
 -- name: note
 UPDATE mail SET change = tick(), implied = CASE WHEN length(ledger) < 65536 THEN 0 ELSE implied END,

@@ -121,7 +121,7 @@ class Rows:
             error=error,
             idempotency_key=idempotency_key,
             claimed_by=claimed_by,
-            owner=None if owner is None else names.get(owner),
+            owner=names.get(owner) if owner is not None and seen is State.CLAIMED else None,
             token=token,
             lease_until_ms=wake_wall_ms if state == State.CLAIMED else None,
             last_delivered_ms=last_delivered_ms,

@@ -108,7 +108,9 @@ def _let_go(room: Tables, row: Row, why: str, done: list[str] | None = None) -> 
     elif row.expired(room.now_ms()):
         _expire(room, row, done)
     else:
-        room.move(row, State.READY, "released", row.claimed_by, why)
+        # the owner stays with a message whose lease has ended, for it may still extend it
+        owner = row.owner if why is LEASE_ENDED else None
+        room.move(row, State.READY, "released", row.claimed_by, why, owner=owner)
         _note_done(done, "released")
 
 

@@ -45,6 +45,7 @@ class Row:
     token: int = 0
     deliveries: int = 0
     claimed_by: str | None = None
+    #: The process that holds it, or did until its lease ended.
     owner: str | None = None
     #: The process that waits for the answer to this question, or for this held answer.
     waiter: str | None = None
@@ -179,9 +180,18 @@ class Tables:
         if draft.idempotency_key is not None:
             yield self.sent, (draft.from_agent, draft.idempotency_key)
 
-    def move(self, row: Row, state: State, event: str, agent: str | None, detail: str | None = None) -> None:
+    def move(
+        self,
+        row: Row,
+        state: State,
+        event: str,
+        agent: str | None,
+        detail: str | None = None,
+        *,
+        owner: str | None = None,
+    ) -> None:
         """Change a message's state, and say so in its ledger and in the feed."""
-        self.change(row, state)
+        self.change(row, state, owner=owner)
         self.write(row, event, agent, detail)
         if state is State.READY:
             self.ring_mail(row)
@@ -227,7 +237,7 @@ class Tables:
         """Put a row in the tables that know rows by their states; it has its state since that moment."""
         if row.wake_ms is not None:
             insort(self.timers, (row.wake_ms, row.key))
-        if row.owner is not None:
+        if row.owner is not None and row.state is State.CLAIMED:
             self.owners[row.owner].add(row.key)
         if row.state is State.READY:
             insort(self.boxes[row.draft.to_agent].setdefault(row.draft.channel, []), (-row.draft.priority, row.key))
@@ -239,7 +249,7 @@ class Tables:
         """Take a row from where `shelve` put it."""
         if row.wake_ms is not None:
             del self.timers[bisect_left(self.timers, (row.wake_ms, row.key))]
-        if row.owner is not None:
+        if row.owner is not None and row.state is State.CLAIMED:
             discard(self.owners, row.owner, row.key)
         if row.state is State.READY:
             channels = self.boxes[row.draft.to_agent]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from functools import partial
 
 import pytest
 
 from ..errors import InvalidMessage
+from ..platform import process_name
 from ..states import State
 from ..store import OUTCOMES, Ticket, Work
 from .workbench import StoreBench, gone_process, nothing_of, together
@@ -294,6 +297,26 @@ class Settling(StoreBench):
         assert self.claim() == []
         self.clock.advance(1)
         assert self.take().message.delivery_count == 2
+
+    def test_a_lease_that_was_extended_after_its_end_still_ends_with_its_process(self) -> None:
+        id = self.send()
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+            owner = process_name(other.pid)
+            ticket = self.take(lease_s=10, owner=owner).ticket
+            self.clock.advance(11)
+            self.store.sweep()  # whoever looks now sees that it is free
+            assert (self.state(id), self.read(id).owner) == (State.READY, None)
+
+            assert self.store.extend(ticket, 600) is True
+            assert (self.state(id), self.read(id).owner) == (State.CLAIMED, owner)
+            self.clock.advance(1)
+            assert self.claim() == []
+            other.kill()
+            other.wait()
+            self.clock.advance(1)
+
+            assert self.take().message.delivery_count == 2
+        assert "process is gone" in str(self.read(id).ledger[-2].detail)
 
     def test_an_extended_lease_still_ends_with_its_process(self) -> None:
         id = self.send()
