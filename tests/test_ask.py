@@ -350,5 +350,5 @@ def test_a_process_that_was_killed_is_seen_to_be_gone(tmp_path: Path) -> None:
 
         (after,) = room.agents()
         assert (after.name, after.status, after.alive) == ("bob", "gone", False)
-        assert presence.prune(room._desk) == 1
+        assert presence.prune(room._desk, presence.Silences()) == 1
         assert [(agent.status, agent.processes) for agent in room.agents()] == [("gone", [])]

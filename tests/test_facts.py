@@ -112,7 +112,7 @@ def test_die_at_kills_the_process_at_the_point_after_it_was_passed() -> None:
 
 def test_a_process_is_known_by_its_start_and_not_by_its_number_alone() -> None:
     me = platform.this_process()
-    host, pid, started = me.split(":")
+    host, pid, started = platform.without_byte(me).split(":")
     assert (int(pid), started) == (os.getpid(), platform.process_started(os.getpid()))
     assert platform.process_alive(me) is True
     assert platform.process_alive(f"{host}:{pid}:1") is False

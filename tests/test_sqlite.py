@@ -23,7 +23,7 @@ from postroom.message import Draft, check
 from postroom.platform import this_process
 from postroom.states import PUBLIC_NAME, STATUS_WORD, State
 from postroom.store import Delivery, Query, Waiter, Want, topic_to
-from postroom.stores import sqlite, sqlite_file
+from postroom.stores import sqlite_file
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite_file import SqliteFile, sqlite_is_safe
 from postroom.stores.sqlite_rows import judge
@@ -380,7 +380,7 @@ def test_what_a_dead_process_held_comes_back_also_where_there_is_always_somethin
     urgent, *_ = store.put([draft(priority=9), draft(), draft(), draft()])
     assert store.claim(Want(agent="bob", lease_s=600, owner="gone")).deliveries[0].message.id == urgent
     (first,) = store.claim(Want(agent="bob", lease_s=600)).deliveries
-    monkeypatch.setattr(sqlite, "process_alive", lambda name: name != "gone")
+    monkeypatch.setattr(store, "process_alive", lambda name: name != "gone")
     clock.advance(1)
     want = Want(agent="bob", lease_s=600)
     claimed = store.claim(want) if way == "claim" else store.settle(first.ticket, "acked", claim_next=want).claimed

@@ -107,7 +107,7 @@ def test_processes_that_are_gone_are_seen_at_once(room: Room) -> None:
     (info,) = room.agents()
     assert (info.status, info.alive) == ("gone", False)
 
-    presence.prune(room._desk)
+    presence.prune(room._desk, presence.Silences())
     assert (cell(room, "ada")["status"], cell(room, "ada")["processes"]) == ("gone", [])
 
 

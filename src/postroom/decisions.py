@@ -21,7 +21,6 @@ import msgspec
 from .clock import Clock
 from .coordinate import Decision, Late, decision_from
 from .errors import RoomBusy
-from .platform import process_alive
 from .store import topic_cells
 
 if TYPE_CHECKING:
@@ -156,7 +155,7 @@ class RoomDecisions(Decisions):
 
     def _is_abandoned(self, value: dict[str, Any]) -> bool:
         """Whether nobody will decide: its owner is gone, or has had all its time."""
-        return process_alive(value["owner"]) is False or self._clock.wall_ms() > value["until_ms"]
+        return self._store.process_alive(value["owner"]) is False or self._clock.wall_ms() > value["until_ms"]
 
     def release(self, message_id: str) -> None:
         with self._lock:

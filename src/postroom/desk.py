@@ -18,7 +18,7 @@ from .errors import Fault, InvalidMessage, OutcomeUnknown, PostroomError, RoomCl
 from .hooks import Hooks
 from .limits import SenderLimit
 from .message import Draft, check
-from .platform import current_pid, this_process
+from .platform import current_pid
 from .store import SOON_NS, Claimed, Delivery, Settled, Store, Swept, Ticket, Waiter, Want
 
 #: Claims that are given back when the room closes: the newest so many. Older ones end with their lease.
@@ -113,7 +113,7 @@ class Desk:
         self.config = config
         self.clock = clock
         self.hooks = Hooks()
-        self.process = this_process()
+        self.process = store.process
         self._pid = current_pid()
         self._lock = threading.Lock()
         self._closed = False

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from .clock import iso
-from .errors import Fault, InvalidMessage
+from .clock import Clock, iso
+from .errors import Fault, InvalidMessage, RoomError
 from .states import PUBLIC_NAME, STATUS_WORD, State
 
 VERSION: Final = "1.0"
@@ -332,6 +332,25 @@ def _check_text(value: str, place: str, faults: list[Fault]) -> None:
 
 FRACTION_BITS: Final = 21
 SALT_BITS: Final = 53
+
+
+#: A key has 63 bits, so a room's time ends in May 2109. It begins a hundred days before that at the latest.
+LAST_START_MS: Final = (1 << (63 - FRACTION_BITS)) - 100 * 86_400_000
+_YEAR_MS: Final = 31_556_952_000
+
+
+def room_start_ms(clock: Clock, least_ms: int = 0) -> int:
+    """Where a room's time begins, or goes on after a boot: at the wall clock's, but never before `least_ms`.
+
+    Raises RoomError when the clock is beyond what messages can be numbered by; nothing was changed.
+    """
+    wall_ms = clock.wall_ms()
+    if wall_ms > LAST_START_MS:
+        year = 1970 + wall_ms // _YEAR_MS
+        raise RoomError(
+            f"this machine's clock is in the year {year}, and a room cannot count beyond 2109; set the clock"
+        )
+    return max(wall_ms, least_ms)
 
 
 def key_at(room_ns: int) -> int:

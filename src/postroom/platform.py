@@ -55,6 +55,29 @@ NETWORK_FILE_SYSTEMS: Final = frozenset(
     ]
 )
 
+#: File systems of this kernel alone: every process that has a file there open sees the locks of all others. By name, and
+#: by the number that the system gives where names cannot be read.
+LOCAL_FILE_SYSTEMS: Final = {
+    "bcachefs": 0xCA451A4E,
+    "btrfs": 0x9123683E,
+    "exfat": 0x2011BAB0,
+    "ext2": 0xEF53,
+    "ext3": 0xEF53,
+    "ext4": 0xEF53,
+    "f2fs": 0xF2F52010,
+    "jfs": 0x3153464A,
+    "nilfs2": 0x3434,
+    "ntfs3": 0x7366746E,
+    "overlay": 0x794C7630,
+    "ramfs": 0x858458F6,
+    "reiserfs": 0x52654973,
+    "tmpfs": 0x01021994,
+    "ubifs": 0x24051905,
+    "vfat": 0x4D44,
+    "xfs": 0x58465342,
+    "zfs": 0x2FC12FC1,
+}
+
 
 @lru_cache(maxsize=1)
 def host_id() -> str:
@@ -66,13 +89,33 @@ def host_id() -> str:
     return f"{SYSTEM.boot_id()[:13]}.{namespace}"
 
 
+@lru_cache(maxsize=1)
+def sees_processes() -> bool:
+    """Whether pids can be looked up here: /proc is mounted, and shows the pid namespace that this process is in.
+
+    A sandbox may have no /proc, or that of the system around it, in which every pid is another process's.
+    """
+    if not LINUX:
+        return True
+    try:
+        with open("/proc/self/status", "rb") as file:
+            lines = file.read().split(b"\n")
+    except OSError:
+        return False
+    # one number for each namespace, from that of /proc down to our own
+    numbers = next((line.split()[1:] for line in lines if line.startswith(b"NSpid:")), None)
+    if numbers is None:  # Linux before 4.1
+        return os.readlink("/proc/self") == str(os.getpid())
+    return numbers == [str(os.getpid()).encode()]
+
+
 def process_started(pid: int) -> str | None:
-    """When a process started, as text that differs for a later process with the same pid; None when there is none."""
+    """When a process started, as text that differs for a later process with the same pid; None when there is none to see."""
     if LINUX:
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
             return None
         return None if fields[0] in (b"Z", b"X") else fields[19].decode()  # a zombie works no more
     import subprocess
@@ -88,6 +131,8 @@ _pid = os.getpid()
 def _note_pid() -> None:
     global _pid  # noqa: PLW0603  (one process, one number)
     _pid = os.getpid()
+    host_id.cache_clear()  # a child may be the first in a new pid namespace
+    sees_processes.cache_clear()
 
 
 os.register_at_fork(after_in_child=_note_pid)
@@ -99,37 +144,77 @@ def current_pid() -> int:
 
 
 def this_process() -> str:
-    """This process's own name, `host:pid:start`: no other process, before or after, has the same."""
+    """This process's own name, `host:pid:start+byte`: no other process, before or after, has the same.
+
+    `byte` is a random number. In the rooms whose folder has locks, this process holds the lock on that byte of a file
+    for as long as it has the room open (`liveness.py`). Where no start time can be seen, chance stands in its place.
+    """
     global _this  # noqa: PLW0603  (one process, one name)
     pid = os.getpid()
     if _this[0] != pid:
-        _this = (pid, f"{host_id()}:{pid}:{process_started(pid)}")
+        byte = int.from_bytes(os.urandom(8), "big") >> 2  # an offset in a file has 63 bits
+        started = process_started(pid) if sees_processes() else None
+        _this = (pid, f"{host_id()}:{pid}:{started or f'{_UNSEEN}{byte:x}'}{_BYTE}{byte:x}")
     return _this[1]
 
 
+#: Stands before the byte in a process's name; stands in the place of a start time that could not be seen.
+_BYTE: Final = "+"
+_UNSEEN: Final = "unseen-"
+
+
+def without_byte(name: str) -> str:
+    """A process's name as it stands in rooms that know nothing of its lock."""
+    return name.partition(_BYTE)[0]
+
+
+def byte_of(name: str) -> int | None:
+    """The number of the byte that the process of that name has locked; None when the name has none."""
+    try:
+        return int(name.partition(_BYTE)[2], 16)
+    except ValueError:
+        return None
+
+
 def process_name(pid: int) -> str | None:
-    """The name of another process, as `this_process` makes it; None when it does not run."""
-    started = process_started(pid)
+    """The name of another process, which may be any program: without a byte. None when it does not run, or cannot be seen."""
+    started = process_started(pid) if sees_processes() else None
     return None if started is None else f"{host_id()}:{pid}:{started}"
 
 
 def process_alive(name: str) -> bool | None:
-    """Whether the process of that name still runs; None when that cannot be seen from here (another host)."""
-    if name == this_process():
+    """Whether the process of that name still runs, by its pid and start time.
+
+    None when that cannot be seen from here: it is of another boot or pid namespace, hidden from this user, or there is
+    no /proc of our own to look at.
+    """
+    name = without_byte(name)
+    if name == without_byte(this_process()):
         return True
     host, _, rest = name.partition(":")
     pid, _, started = rest.partition(":")
-    if host != host_id() or not pid.isdigit():
+    if host != host_id() or not pid.isdigit() or started.startswith(_UNSEEN) or not sees_processes():
         return None
-    return process_started(int(pid)) == started
+    found = process_started(int(pid))
+    return None if found is None and _is_hidden(int(pid)) else found == started
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether there is a process of that number which /proc does not show to this user (hidepid)."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return not os.access(f"/proc/{pid}/stat", os.R_OK)
+    except (ProcessLookupError, OverflowError):
+        pass
+    return False
 
 
 def processes_with(path: Path) -> list[int]:
     """The other processes that have a file open, as far as they can be seen from here (on Linux, those of this user)."""
     target = os.path.realpath(path)
-    others = [
-        int(name) for name in (os.listdir("/proc") if LINUX else ()) if name.isdigit() and int(name) != os.getpid()
-    ]
+    names = os.listdir("/proc") if LINUX and sees_processes() else []
+    others = [int(name) for name in names if name.isdigit() and int(name) != os.getpid()]
     return sorted(pid for pid in others if target in _open_files(pid))
 
 
@@ -335,6 +420,18 @@ def file_system_type(path: Path) -> str:
 def no_follow(path: str, flags: int) -> int:
     """An `opener` for `open`, which refuses a symbolic link: for files of a room whose folder others may have filled."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def is_local(folder: Path, kind: str) -> bool:
+    """Whether a folder lies on a file system of this kernel alone; `kind` is its `file_system_type`. False: it may not."""
+    if kind or not LINUX:
+        return kind in LOCAL_FILE_SYSTEMS
+    import ctypes  # only where /proc does not tell
+
+    answer = ctypes.create_string_buffer(512)  # its first word is the kind, the rest differs between machines
+    if _libc().statfs(os.fsencode(folder), answer) != 0:
+        return False
+    return ctypes.c_ulong.from_buffer(answer).value & 0xFFFF_FFFF in LOCAL_FILE_SYSTEMS.values()
 
 
 def sync_folder(folder: Path) -> None:

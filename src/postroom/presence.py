@@ -4,8 +4,8 @@ Every agent has a cell "agent/<name>" that all processes change by compare-and-s
 
     {"status": "active", "current_task": None, "heartbeat_ms": …, "first_seen_ms": …, "processes": [...], "transient": False}
 
-`processes` are those that have the agent open (see `platform.this_process`). On this machine they are seen to be gone the
-moment they are; processes elsewhere are judged by their heartbeat.
+`processes` are those that have the agent open (see `platform.this_process`). Where their locks or pids can be seen, they are
+gone the moment they are; all others are judged by their heartbeat.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from .clock import iso
 from .config import HEARTBEAT_S
 from .desk import Desk
 from .errors import RoomBusy
+from .states import State
+from .store import Query
 
 ACTIVE: Final = "active"  # open in some process
 STOPPED: Final = "stopped"  # closed by all who had it open
@@ -25,7 +27,10 @@ SEEN: Final = "seen"  # only one-shot commands have spoken in its name
 
 #: An agent that nobody can see the process of counts as running for this long after a heartbeat.
 HEARTBEAT_LATE_S: Final = 3 * HEARTBEAT_S
+#: After so long without a heartbeat it counts as gone: nobody is to wait for it for ever.
+SILENT_S: Final = 12 * HEARTBEAT_S
 _MAX_TRIES: Final = 200
+_MANY: Final = 10_000
 _PREFIX: Final = "agent/"
 
 Value = dict[str, Any]
@@ -97,14 +102,56 @@ def leave(desk: Desk, name: str) -> None:
     _update(desk, name, change)
 
 
-def prune(desk: Desk) -> int:
-    """Take processes that are gone out of every agent's cell. Returns how many agents lost one."""
+class Silences:
+    """Since when each agent has been silent, as the one who keeps house sees it, whatever the wall clocks say."""
+
+    def __init__(self) -> None:
+        self._heard: dict[str, tuple[int, int]] = {}  # agent -> its last heartbeat, and when that was first seen
+
+    def is_long(self, name: str, heartbeat_ms: int, now_ns: int) -> bool:
+        """Whether this has been the agent's last heartbeat for SILENT_S."""
+        heard = self._heard.get(name)
+        if heard is None or heard[0] != heartbeat_ms:
+            heard = self._heard[name] = (heartbeat_ms, now_ns)
+        return now_ns - heard[1] >= SILENT_S * SECOND_NS
+
+
+def prune(desk: Desk, silences: Silences) -> int:
+    """Take processes that are gone out of every agent's cell. Returns how many agents lost one.
+
+    Processes that cannot be seen go when their agent has been silent for long; nobody waits for them then, and they wait
+    for nothing. Should one have been stopped only, its next heartbeat brings it back.
+    """
     pruned = 0
     for cell in desk.store.cell_scan(_PREFIX):
-        if any(desk.store.process_alive(p) is False for p in cell.value["processes"]):
+        name, value = cell.name.removeprefix(_PREFIX), cell.value
+        seen = {process: desk.store.process_alive(process) for process in value["processes"]}
+        if False in seen.values():
             pruned += 1
-            _update(desk, cell.name.removeprefix(_PREFIX), lambda value: value and _without_the_dead(desk, value))
+            _update(desk, name, lambda value: value and _without_the_dead(desk, value))
+        elif set(seen.values()) == {None} and silences.is_long(name, value["heartbeat_ms"], desk.clock.steady_ns()):
+            pruned += 1
+            _bury_silent(desk, name, value)
     return pruned
+
+
+def _bury_silent(desk: Desk, name: str, silent: Value) -> None:
+    def change(value: Value | None) -> Value | None:
+        if value is None or value["heartbeat_ms"] != silent["heartbeat_ms"]:
+            return None  # it has just spoken
+        return value | {"processes": [], "status": GONE, "current_task": None}
+
+    _update(desk, name, change)
+    cell = desk.store.cell_read(_PREFIX + name)
+    if cell is None or cell.value["processes"]:
+        return
+    asked = desk.store.find(Query(waiting=True, from_agent=name, limit=_MANY)).messages
+    held = desk.store.find(Query(states=frozenset({State.HELD}), to_agent=name, limit=_MANY)).messages
+    waits = [(message.id, message.waiter) for message in asked]
+    waits += [(str(message.answer_to), message.waiter) for message in held]
+    for question, waiter in waits:
+        if waiter in silent["processes"]:
+            desk.store.abandon(question)
 
 
 def is_known(desk: Desk, name: str) -> bool:

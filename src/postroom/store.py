@@ -18,7 +18,7 @@ import msgspec
 
 from .clock import Clock
 from .message import Draft, Message
-from .platform import process_alive
+from .platform import process_alive, this_process
 from .states import State
 
 #: `cell_write(expect=ANY)`: whatever version is there.
@@ -280,6 +280,11 @@ class Store(ABC):
 
     clock: Clock
 
+    @property
+    def process(self) -> str:
+        """The name under which this process stands in this room, as owner, waiter or member."""
+        return this_process()
+
     @abstractmethod
     def put(self, drafts: Sequence[Draft]) -> list[str]:
         """Store messages that `message.check` has passed.
@@ -424,7 +429,9 @@ class Store(ABC):
     def process_alive(self, process: str) -> bool | None:
         """Whether a process whose name stands in this room still runs. None when that cannot be seen (yet).
 
-        A store of many machines tells it of processes elsewhere too, by their silence, and later than of those here.
+        False is certain: a process that lives is never taken for dead, whatever namespace it lives in. A store in a folder
+        judges by locks (`liveness.py`). A store of many machines judges processes elsewhere by their silence, and later
+        than those here.
         """
         return process_alive(process)
 

@@ -13,7 +13,6 @@ from . import presence
 from .config import HEARTBEAT_S
 from .desk import Desk, Latch
 from .errors import ROOM_IS_OVER
-from .platform import process_alive
 
 KEEPER_CELL: Final = "upkeep"
 #: Who keeps house does so for this long without a word; then another may take over.
@@ -27,6 +26,7 @@ class Upkeep:
         self._desk = desk
         self._lock = threading.Lock()
         self._names: list[str] = []
+        self._silences = presence.Silences()
         self._stop = Latch(desk.clock)
         self._thread: threading.Thread | None = None
         desk.at_close(self.close)
@@ -59,7 +59,7 @@ class Upkeep:
         for name in tuple(self._names):
             presence.beat(self._desk, name)
         if self._take_turn():
-            presence.prune(self._desk)
+            presence.prune(self._desk, self._silences)
             self._desk.sweep()
 
     def _take_turn(self) -> bool:
@@ -91,7 +91,7 @@ class Upkeep:
             self._desk.store.cell_write(KEEPER_CELL, None, expect=cell.version)
 
 
-def is_vacant(value: dict[str, Any], now_ms: int, alive: Callable[[str], bool | None] = process_alive) -> bool:
+def is_vacant(value: dict[str, Any], now_ms: int, alive: Callable[[str], bool | None]) -> bool:
     """Whether nobody keeps house: the keeper's process is gone, or its term is over.
 
     A term that ends far in the future was written before the wall clock was set back; it does not count either.

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from postroom import __version__, identity, trust
 from postroom.config import AGENT_LEASE_S, FOLDER, URL_VARIABLE, address_of, search_places
 from postroom.errors import RoomError, RoomNotAllowed
-from postroom.platform import NETWORK_FILE_SYSTEMS, file_system_type, process_alive, processes_with
+from postroom.liveness import BY_HEARTBEATS, BY_LOCKS, BY_PIDS
+from postroom.platform import NETWORK_FILE_SYSTEMS, file_system_type, processes_with, sees_processes
 from postroom.presence import GONE, HEARTBEAT_LATE_S
 from postroom.upkeep import KEEPER_CELL, is_vacant
 
@@ -219,6 +220,7 @@ def room_checks(room: Room, integrity_s: float) -> Iterator[Check]:
         yield integrity(store, integrity_s)
     stats, now_ms = room.stats(), room.clock.wall_ms()
     yield wake_up(stats)
+    yield liveness(room, stats)
     if has_file:
         yield log_size(stats)
         yield clocks(store, now_ms)
@@ -254,6 +256,26 @@ def wake_up(stats: Stats) -> Check:
             "wake-up", WARN, says, "put the room where sockets and shared memory work; nothing is lost meanwhile"
         )
     return Check("wake-up", OK, kind)
+
+
+def liveness(room: Room, stats: Stats) -> Check:
+    """How it is judged whether processes are alive, and what cannot be seen from here."""
+    elsewhere = stats.store.get("kind") == "nats"
+    judged_by = stats.store.get("liveness", BY_PIDS if sees_processes() else BY_HEARTBEATS)
+    unseen = {p for a in room.agents() for p in a.processes if room.store.process_alive(p) is None}
+    if unseen:
+        says = f"by {judged_by}; {len(unseen)} in this room cannot be seen from here: {_some(sorted(unseen))}"
+        return Check("liveness", WARN, says, "nothing of theirs is taken: it is free when its lease ends")
+    if judged_by == BY_LOCKS and sees_processes():
+        return Check("liveness", OK, "by locks, in whatever container a process runs")
+    if judged_by == BY_LOCKS:
+        says = "by locks; /proc does not show this pid namespace, so programs that do not use the room cannot be seen"
+        return Check("liveness", WARN, says, "let the sandbox mount its own /proc (bwrap --proc /proc)")
+    if judged_by == BY_PIDS:
+        says = "by pid and start time; processes of other pid namespaces or machines by their heartbeats alone"
+        return Check("liveness", OK if elsewhere else WARN, says, "" if elsewhere else "put the room on a local disk")
+    says = "by heartbeats alone: what a process that dies holds is free when its lease ends, not sooner"
+    return Check("liveness", WARN, says, "put the room on a local disk, and let the sandbox mount its own /proc")
 
 
 def log_size(stats: Stats) -> Check:
@@ -293,7 +315,7 @@ def claims(store: Any, now_ms: int) -> Check:
     _, rows = store.read_only(_CLAIMS)
     for id, agent, since_ms, lease_ends, process, owner in rows:
         told = f"{id} by {agent}, claimed {ago(since_ms, now_ms)}"
-        if lease_ends <= room_ms or (process is not None and process_alive(process) is False):
+        if lease_ends <= room_ms or (process is not None and store.process_alive(process) is False):
             left.append(told)
         elif owner is None and now_ms - since_ms > AGENT_LEASE_S * 500:
             by_time.append(told)
@@ -372,7 +394,7 @@ def dead_letters(stats: Stats) -> Check:
 def upkeep(room: Room, now_ms: int) -> Check:
     """Whether one of the open processes keeps house."""
     cell = room.store.cell_read(KEEPER_CELL)
-    if cell is not None and not is_vacant(cell.value, now_ms):
+    if cell is not None and not is_vacant(cell.value, now_ms, room.store.process_alive):
         return Check("upkeep", OK, f"process {cell.value['owner'].split(':')[1]} keeps house")
     if any(agent.alive for agent in room.agents()):
         return Check(

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from postroom import trust
 from postroom.actions import role_of
 from postroom.config import URL_VARIABLE
-from postroom.platform import this_process
 
 from . import exits, show
 from .call import AGENT_VARIABLE, OWNER_VARIABLE, TOKEN_VARIABLES
@@ -91,7 +90,7 @@ def _run_with(call: Call, room: Room, environment: dict[str, str]) -> int:
         URL_VARIABLE: str(room.url),
         AGENT_VARIABLE: args.agent,
         ROLE_VARIABLE: role_of(args.agent, leads(room)),
-        OWNER_VARIABLE: this_process(),  # what the program claims at the board ends with this process
+        OWNER_VARIABLE: room.desk.process,  # what the program claims at the board ends with this process
     }
     agent = call.agent(transient=False)  # heartbeats until the room is closed, which is when the program has ended
     agent.heartbeat(current_task=show.visible(" ".join(args.program))[:60])

@@ -24,8 +24,9 @@ from ..bells import Bells, NoBells, Watcher
 from ..clock import Clock
 from ..config import FILES_MARK, Config
 from ..errors import RoomClosed, RoomDamaged, RoomGone, RoomUnreachable
-from ..message import SALT_BITS, Draft
-from ..platform import make_private_folder, process_alive, processes_with
+from ..liveness import Attendance
+from ..message import SALT_BITS, Draft, room_start_ms
+from ..platform import file_system_type, make_private_folder, processes_with
 from ..states import State
 from ..store import Claimed, Settled, Swept, Ticket, Want
 from . import steps
@@ -95,6 +96,10 @@ class FilesStore(TableStore):
         self._intake = Intake(self._tree, self._board, log.take_turn)
         self._parts += [log, self._intake]
         with log.locked():
+            mode = 0o660 if self._config.group else 0o600
+            self._attendance = Attendance(self.folder / OWN, file_system_type(self.folder), mode=mode)
+            self._parts.append(self._attendance)
+            self._tree.process = self._attendance.process
             self._lay_out()
             self._current_log()
 
@@ -122,7 +127,7 @@ class FilesStore(TableStore):
         if not (self.folder / OWN / "log").exists():
             self._log.begin_anew(Record(base=0))
         self._about = about
-        if about.boot != self.clock.boot_id():
+        if about.boot != self.clock.boot_id() and not self._goes_on(about):
             self._after_boot(about)
         if self._tree.signature("README.md") is None:
             self._tree.replace("README.md", README.encode())
@@ -140,15 +145,26 @@ class FilesStore(TableStore):
             raise RoomDamaged(f"{self.folder} has layout {about.layout}, and this Postroom knows layout {LAYOUT}")
         return about
 
+    def _goes_on(self, about: About) -> bool:
+        """Whether others use that time now: containers on one kernel may show different boot ids, and have one steady clock.
+
+        One that lies behind what happened here is of another clock.
+        """
+        now_ms = (about.base_ns + self.clock.steady_ns()) // 1_000_000
+        return self._attendance.somebody_else() and now_ms >= self._last_ms()
+
+    def _last_ms(self) -> int:
+        """The room's time when something last happened."""
+        room = self._tables()
+        last_us = max(self._log.last_key_us(), max(map(us_of_key, room.rows), default=0))
+        return max(last_us // 1000, max((row.since_ms for row in room.rows.values()), default=0))
+
     def _after_boot(self, about: About) -> None:
         """The first to come after a boot fixes the room's time, for all, behind everything that happened before.
 
         The machine may have lost power: the tree follows the whole log once more.
         """
-        room = self._tables()
-        last_us = max(self._log.last_key_us(), max(map(us_of_key, room.rows), default=0))
-        last_ms = max((row.since_ms for row in room.rows.values()), default=0)
-        room_ms = max(self.clock.wall_ms(), last_us // 1000 + 1, last_ms + 1)
+        room_ms = room_start_ms(self.clock, self._last_ms() + 1)
         base_ns = room_ms * 1_000_000 - self.clock.steady_ns()
         self._about = About(LAYOUT, about.salt, self.clock.boot_id(), base_ns)
         self._log.set_mark(0)
@@ -191,6 +207,7 @@ class FilesStore(TableStore):
         about = self._about
         room = FileTables(self._config, self.clock, about.salt, about.base_ns, self._tree, self._log.reserve)
         room.prepared = self._prepared
+        room.process_alive = self.process_alive
         return room
 
     def _caught_up(self) -> FileTables:
@@ -409,6 +426,7 @@ class FilesStore(TableStore):
             return steps.put(room, drafts)
 
     def claim(self, want: Want) -> Claimed:
+        self._attendance.hold()
         while True:
             claimed = super().claim(want)
             kept = self._really_ours(claimed)
@@ -441,7 +459,15 @@ class FilesStore(TableStore):
         return Claimed(ours, claimed.next_due_s)
 
     def about(self) -> dict[str, Any]:
-        return {"kind": "files", "path": str(self.folder), "log_bytes": self._log.size(), "wake_up": self._wake_up()}
+        told = {"kind": "files", "path": str(self.folder), "log_bytes": self._log.size(), "wake_up": self._wake_up()}
+        return {**told, "liveness": self._attendance.judged_by()}
+
+    @property
+    def process(self) -> str:
+        return self._attendance.process
+
+    def process_alive(self, process: str) -> bool | None:
+        return self._attendance.is_alive(process)
 
     def _wake_up(self) -> str:
         if self._bells is None or self._intake.watch() is not None:
@@ -502,7 +528,7 @@ class FilesStore(TableStore):
         needed = {row.before for row in room.rows.values()}
         for path in [f"{TEMP}/{name}" for name in self._tree.names(TEMP)]:
             writer = path.rpartition("/")[2].partition("~")[0]
-            if path not in needed and process_alive(writer) is False:
+            if path not in needed and self.process_alive(writer) is False:
                 self._tree.unlink(path)
 
     def close(self) -> None:

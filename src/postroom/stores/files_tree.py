@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from ..config import FOLDER
-from ..platform import this_process
+from ..platform import this_process, without_byte
 
 T = TypeVar("T")
 
@@ -50,6 +50,8 @@ class Tree:
         self._folder_mode = 0o2770 if group else 0o700
         self._file_mode = 0o660 if group else 0o600
         self._root = os.open(root, _FOLDER)
+        #: The name of this process that temporary files carry.
+        self.process = without_byte(this_process())
         self._folders: dict[str, int] = {}
         self._count = 0
         self._counting = threading.Lock()
@@ -214,7 +216,7 @@ class Tree:
 
     def _temp_name(self) -> str:
         """A name that tells whose it is, so that others can clear up behind a process that died."""
-        return f"{this_process()}~{id(self):x}~{self._count}"
+        return f"{self.process}~{id(self):x}~{self._count}"
 
     def replace(self, path: str, data: bytes) -> None:
         """Give a file another content: readers see the old one or the new one, whole."""

@@ -13,6 +13,7 @@ from .. import store as contract
 from ..clock import Clock
 from ..config import Config
 from ..errors import RoomClosed
+from ..message import room_start_ms
 from .tables import Tables, discard
 
 
@@ -21,7 +22,7 @@ class MemoryTables(Tables):
 
     def __init__(self, config: Config, clock: Clock, name: str) -> None:
         # Room time begins as the wall clock's and from then on follows the steady clock alone.
-        base_ns = clock.wall_ms() * 1_000_000 - clock.steady_ns()
+        base_ns = room_start_ms(clock) * 1_000_000 - clock.steady_ns()
         super().__init__(config, clock, int(clock.random() * 2**53), base_ns)
         self.name = name
         self.users = 0

@@ -19,7 +19,6 @@ from ..clock import Clock, iso
 from ..config import Config
 from ..errors import Fault, InvalidMessage
 from ..message import FRACTION_BITS, Draft, id_of, ids_of, key_of, payload_text
-from ..platform import process_alive
 from ..states import ASKER_GONE, LEASE_ENDED, NOT_IN_TIME, NOTES, OWNER_GONE, PUBLIC_NAME, State
 from ..store import (
     ANY,
@@ -434,11 +433,12 @@ class SqliteStore(SqliteReading):
         now_ns = self.clock.steady_ns()
         if now_ns >= self._next_roll_call_ns:
             self._next_roll_call_ns = now_ns + _ROLL_CALL_NS
+            self._file.attendance.hold()
             self._release_the_gone()
 
     def _release_the_gone(self) -> Swept:
         """Let go of what processes that no longer run hold or wait for."""
-        gone = [number for number, name in self._learn_processes() if process_alive(name) is False]
+        gone = [number for number, name in self._learn_processes() if self.process_alive(name) is False]
         if not gone:
             return Swept()
         with self._step() as moment:

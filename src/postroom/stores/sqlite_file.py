@@ -25,7 +25,8 @@ import apsw
 from ..clock import SYSTEM, Clock
 from ..config import Config
 from ..errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomGone, RoomUnreachable, RoomUnsafe
-from ..message import FRACTION_BITS, SALT_BITS, key_at
+from ..liveness import Attendance
+from ..message import FRACTION_BITS, SALT_BITS, key_at, room_start_ms
 from ..platform import NETWORK_FILE_SYSTEMS, current_pid, file_system_type, make_private_folder, sync_folder
 from .sqlite_log import AHEAD_FROM_PAGES, AHEAD_PAGES, LONG_PAGES, Fold, LogKeeper
 from .sqlite_patience import Crowd, Patience
@@ -143,10 +144,15 @@ class SqliteFile:
         self._gone: str | None = None  # how the file was lost
         self._seen_bytes = 0  # how long it was at the last look
         self._log_path = Path(f"{self.path}-wal")
-        _gate(folder)
+        kind = _gate(folder)
         with self._door():
             self._refuse_inherited()
-            last = self._prepare()
+            self.attendance = Attendance(folder, kind)
+            try:
+                last = self._prepare()
+            except BaseException:
+                self.attendance.close()
+                raise
         self._identity = _identity(self.path)
         self._here = _opened.setdefault(self._identity, _Here(self._pid))
         self._here.users += 1
@@ -246,13 +252,19 @@ class SqliteFile:
             execute(f"PRAGMA user_version = {SCHEMA_VERSION}", ())
 
     def _room_time_offset(self, connection: apsw.Connection, last: int) -> int:
-        """What to add to the steady clock to get room time: fixed by the first opener after each boot, for all."""
+        """What to add to the steady clock to get room time: fixed by the first opener after each boot, for all.
+
+        Containers on one kernel may show different boot ids, and have one steady clock. So a time that others use now is
+        kept, whatever boot it is named after; only one that lies behind the room's messages is of another clock.
+        """
         name = f"epoch:{self._clock.boot_id()}"
-        known = self._meta(connection, name)
-        if known is not None:
-            return int(known)
-        wall_ns = max(self._clock.wall_ms(), (last >> FRACTION_BITS) + 1) * 1_000_000
-        offset = wall_ns - self._clock.steady_ns()
+        known = connection.execute("SELECT name, value FROM meta WHERE name GLOB 'epoch:*'").fetchall()
+        for boot, offset in known:
+            goes_on = key_at(self._clock.steady_ns() + offset) > last and self.attendance.somebody_else()
+            if boot == name or goes_on:
+                return int(offset)
+        start_ms = room_start_ms(self._clock, (last >> FRACTION_BITS) + 1)
+        offset = start_ms * 1_000_000 - self._clock.steady_ns()
         with connection:
             connection.execute("DELETE FROM meta WHERE name GLOB 'epoch:*'")
             connection.execute("INSERT INTO meta VALUES (?, ?)", (name, offset))
@@ -658,6 +670,7 @@ class SqliteFile:
                 connection.close()
         self._mine = _Mine(self._open_connection)
         self._crowd.close()
+        self.attendance.close()
         self._here.users -= 1
         if self._here.users == 0:
             _opened.pop(self._identity, None)
@@ -701,8 +714,8 @@ def _identity(path: Path) -> tuple[int, int]:
     return (about.st_dev, about.st_ino)
 
 
-def _gate(folder: Path) -> None:
-    """Refuse a SQLite or a file system that could lose messages."""
+def _gate(folder: Path) -> str:
+    """Refuse a SQLite or a file system that could lose messages. Returns the kind of file system."""
     version = apsw.sqlite_lib_version()
     if not sqlite_is_safe(version):
         raise RoomUnsafe(
@@ -715,6 +728,7 @@ def _gate(folder: Path) -> None:
             f"{folder} lies on a network file system ({kind}), where the locks and the shared memory of SQLite's "
             "write-ahead log do not hold; put the room on a local disk, or use nats:// for several machines"
         )
+    return kind
 
 
 def _only_reading(operation: int, *_: Any) -> int:

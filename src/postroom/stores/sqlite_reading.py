@@ -131,6 +131,13 @@ class SqliteReading(Store):
             return found or others
         return min(found, others, key=lambda rows: _claim_order(rows[0]))
 
+    @property
+    def process(self) -> str:
+        return self._file.attendance.process
+
+    def process_alive(self, process: str) -> bool | None:
+        return self._file.attendance.is_alive(process)
+
     def _learn_processes(self) -> list[Row]:
         rows = self._file.execute("processes")
         self._names = dict(rows)
@@ -287,6 +294,7 @@ class SqliteReading(Store):
             "path": str(self._file.path),
             "sync": self._config.sync,
             "wake_up": self.bells_kind,
+            "liveness": self._file.attendance.judged_by(),
             "wal_bytes": self._file.wal_bytes(),
         }
 

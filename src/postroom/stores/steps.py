@@ -9,7 +9,6 @@ from typing import Final
 from .. import store as contract
 from ..errors import InvalidMessage
 from ..message import Draft, Message
-from ..platform import process_alive, this_process
 from ..states import ASKER_GONE, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, State
 from ..store import Claimed, Delivery, Query, Ticket, Want
 from .tables import Row, Tables, later_ms
@@ -62,8 +61,8 @@ def claim(room: Tables, want: Want) -> Claimed:
 
 def end_gone_processes(room: Tables, done: list[str] | None = None) -> None:
     """What a process held or waited for ends with it. `done` is told what became of messages."""
-    for process in {*room.owners, *room.waits} - {this_process()}:
-        if process_alive(process) is False:
+    for process in {*room.owners, *room.waits}:
+        if room.process_alive(process) is False:
             for key in sorted(room.owners.get(process, ())):
                 _let_go(room, room.rows[key], OWNER_GONE, done)
             for key in sorted(room.waits.get(process, ())):

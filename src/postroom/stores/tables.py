@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
@@ -19,6 +19,7 @@ from .. import store as contract
 from ..clock import Clock
 from ..config import Config
 from ..message import Draft, LedgerEntry, decode_payload, id_of, key_at, key_of
+from ..platform import process_alive
 from ..states import FINISHED, State
 
 #: Finished messages are forgotten one day; dead letters stay until somebody puts them back or purges them.
@@ -74,6 +75,8 @@ class Tables:
         self.clock = clock
         self.salt = salt
         self.base_ns = base_ns  # what makes room time of the steady clock
+        #: Whether a process that stands in the room still runs; see `Store.process_alive`.
+        self.process_alive: Callable[[str], bool | None] = process_alive
         self._last_key = 0
         self.rows: dict[int, Row] = {}
         # recipient (or nobody) -> channel -> (-priority, key) of what is ready, so that the best stands first
