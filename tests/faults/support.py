@@ -54,11 +54,12 @@ def program(name: str, *arguments: str) -> list[str]:
 class Nursery:
     """Forks children that play a role (see programs/nursery.py), and ends them all when the test ends."""
 
-    def __init__(self, log: Path, *modules: str) -> None:
+    def __init__(self, log: Path, *modules: str, inside: Iterable[str] = ()) -> None:
+        """`inside` is the command that starts it elsewhere: in a namespace of its own."""
         self._log = log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                program("nursery", *modules),
+                [*inside, *program("nursery", *modules)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -100,6 +101,11 @@ class Nursery:
     def ended(self, pids: Iterable[int]) -> dict[int, int]:
         """Those of these children that have ended by themselves, with their exit codes."""
         return {int(pid): status for pid, status in self._ask(ended=list(pids))["ended"].items()}
+
+    def kill_all(self) -> None:
+        """SIGKILL the nursery, and with it all in its namespace where that ends with it."""
+        self._process.kill()
+        self._process.wait()
 
     def log(self) -> str:
         """What the children wrote to their standard error, the end of it."""

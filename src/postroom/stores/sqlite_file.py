@@ -258,7 +258,7 @@ class SqliteFile:
         kept, whatever boot it is named after; only one that lies behind the room's messages is of another clock.
         """
         name = f"epoch:{self._clock.boot_id()}"
-        known = connection.execute("SELECT name, value FROM meta WHERE name GLOB 'epoch:*'").fetchall()
+        known: list[Any] = connection.execute("SELECT name, value FROM meta WHERE name GLOB 'epoch:*'").fetchall()
         for boot, offset in known:
             goes_on = key_at(self._clock.steady_ns() + offset) > last and self.attendance.somebody_else()
             if boot == name or goes_on:
