@@ -133,6 +133,18 @@ def test_the_group_takes_part_if_asked(root: Path) -> None:
     assert {stat.S_IMODE((root / "inbox/bob" / name).stat().st_mode) for name in files(root / "inbox/bob")} == {0o660}
 
 
+def test_the_group_can_write_what_all_need_whatever_the_umask_is(root: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        with closing(FilesStore(root, Config(group=True), SYSTEM)) as store:
+            send(store)
+    finally:
+        os.umask(before)
+
+    needed = ("log", "lock", "mark", "keys", "turn", "alive", "room.json")
+    assert {stat.S_IMODE((root / ".postroom" / name).stat().st_mode) for name in needed} == {0o660}
+
+
 # Files that others drop
 
 

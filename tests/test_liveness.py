@@ -94,6 +94,49 @@ def attendant(scheme: str, folder: Path) -> Iterator[Attendant]:
             process.kill()
 
 
+# Pids
+
+_HIDE = "mount -t proc -o hidepid=2 proc /proc"
+_SAY = "from postroom import platform; import os, sys; {}print(platform.{})"
+
+
+def in_a_namespace(command: list[str], says: str, then: str = "") -> str:
+    """What a program says that is started in a namespace; skips where none can be made."""
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip(f"this cannot be made here, it takes root: {' '.join(command)}")
+    program = [sys.executable, "-c", _SAY.format(then, says)]
+    return subprocess.run([*command, *program], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("command", "sees"),
+    [
+        (["unshare", "--pid", "--fork", "--mount-proc"], "True"),
+        (["unshare", "--pid", "--fork"], "False"),
+        (["unshare", "--mount", "sh", "-c", 'umount -l /proc; exec "$@"', "sh"], "False"),
+    ],
+    ids=["own", "foreign", "none"],
+)
+def test_pids_are_looked_up_only_in_a_proc_of_the_own_namespace(command: list[str], sees: str) -> None:
+    assert in_a_namespace(command, "sees_processes()") == sees
+    name = in_a_namespace(command, "this_process()")
+    assert ("unseen" in name) == (sees == "False")
+    assert in_a_namespace(command, f"process_alive({this_process()!r})") == "None"
+    assert in_a_namespace(command, "process_alive(platform.this_process())") == "True"
+    assert in_a_namespace(command, "process_alive(platform.host_id() + ':4194000:1')") == (
+        "False" if sees == "True" else "None"
+    )
+
+
+def test_a_process_of_another_user_that_is_hidden_is_not_taken_for_dead() -> None:
+    hidden = ["unshare", "--mount", "sh", "-c", f'{_HIDE}; exec "$@"', "sh"]
+    # the first look while all of Python's library can still be read, wherever it lies
+    another_user = "platform.this_process(); os.setgroups([]); os.setgid(65534); os.setuid(65534); "
+    assert in_a_namespace(hidden, f"process_alive({this_process()!r})", another_user) == "None"
+    gone = f"{platform.host_id()}:4194000:1"
+    assert in_a_namespace(hidden, f"process_alive({gone!r})", another_user) == "False"
+
+
 # Locks
 
 

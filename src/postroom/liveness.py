@@ -17,11 +17,19 @@ import os
 import stat
 import struct
 import threading
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from .platform import LINUX, byte_of, is_local, process_alive, sees_processes, this_process, without_byte
+from .platform import (
+    LINUX,
+    byte_of,
+    is_local,
+    open_shared,
+    process_alive,
+    sees_processes,
+    this_process,
+    without_byte,
+)
 
 FILE: Final = "alive"
 #: How the lives of others are judged, best first: by their locks, by pid and start time, or by their heartbeats alone.
@@ -90,7 +98,7 @@ class Attendance:
                 identity = None
             if identity not in _held:
                 try:
-                    descriptor = os.open(path, _FLAGS, mode)
+                    descriptor = open_shared(path, _FLAGS, mode)
                 except OSError:
                     return
                 about = os.fstat(descriptor)
@@ -101,8 +109,6 @@ class Attendance:
                     os.close(descriptor)
                     return
                 else:
-                    if mode & 0o070:
-                        _open_to_group(descriptor, mode)
                     _held[identity] = _Held(descriptor)
             assert identity is not None
             _held[identity].users += 1
@@ -194,9 +200,3 @@ def _ask(descriptor: int, start: int, length: int) -> bool:
 
 def _identity(about: os.stat_result) -> tuple[int, int]:
     return about.st_dev, about.st_ino
-
-
-def _open_to_group(descriptor: int, mode: int) -> None:
-    """Let all users of a shared room lock their bytes, whatever the umask is. Only its owner can, and need."""
-    with suppress(PermissionError):
-        os.fchmod(descriptor, mode)

@@ -434,6 +434,15 @@ def is_local(folder: Path, kind: str) -> bool:
     return ctypes.c_ulong.from_buffer(answer).value & 0xFFFF_FFFF in LOCAL_FILE_SYSTEMS.values()
 
 
+def open_shared(path: Path, flags: int, mode: int) -> int:
+    """Open a file, and make it with that mode: where the mode is for a group, whatever the umask is."""
+    descriptor = os.open(path, flags, mode)
+    if mode & 0o070:
+        with suppress(PermissionError):  # another user's, who has seen to it
+            os.fchmod(descriptor, mode)
+    return descriptor
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder survive a power cut; syncing a file does not sync the way to it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)

@@ -53,6 +53,7 @@ def test_a_healthy_room_passes(cli: Cli) -> None:
     assert {check["verdict"] for check in seen.values()} <= {"ok", "warn"}
     assert list(seen)[:4] == MACHINE
     assert {"room", "rights", "file system", "disk", "layout", "integrity", "wake-up", "log", "clock"} <= set(seen)
+    assert (seen["liveness"]["verdict"], seen["liveness"]["says"][:8]) == ("ok", "by locks")
     assert {"claims", "agents", "waiting", "dead letters", "upkeep"} <= set(seen)
     assert all(seen[name]["verdict"] == "ok" for name in ("room", "rights", "integrity", "claims", "upkeep"))
 
@@ -68,6 +69,27 @@ def test_a_healthy_room_of_files_passes(cli: Cli, tmp_path: Path) -> None:
 
     assert code == 0
     assert all(seen[name]["verdict"] == "ok" for name in ("room", "rights", "wake-up", "dead letters", "upkeep"))
+    assert seen["liveness"]["verdict"] == "ok"
+
+
+def test_where_locks_cannot_be_seen_the_doctor_says_how_lives_are_judged_and_whom_it_cannot_see(
+    cli: Cli, tmp_path: Path
+) -> None:
+    address = f"sqlite:{tmp_path}/room"
+    cli.ok("init", "--room", address)
+    (tmp_path / "room/alive").unlink()
+    (tmp_path / "room/alive").mkdir()
+
+    _, seen = doctor(cli, "--room", address)
+    assert seen["liveness"]["verdict"] == "warn"
+    assert "by pid and start time" in seen["liveness"]["says"]
+
+    with postroom.open(address) as room:
+        about = {"status": "active", "current_task": None, "heartbeat_ms": 0, "first_seen_ms": 0, "transient": False}
+        room.store.cell_write("agent/eve", {**about, "processes": ["elsewhere.1:7:9"]})
+        _, seen = doctor(cli, "--room", address)
+    assert "1 in this room cannot be seen from here: elsewhere.1:7:9" in seen["liveness"]["says"]
+    assert "lease ends" in seen["liveness"]["advice"]
 
 
 def test_a_room_of_files_whose_log_is_damaged_is_told_with_the_place_and_what_to_do(cli: Cli, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ import msgspec
 from ..clock import SYSTEM
 from ..errors import RoomBusy, RoomDamaged, RoomGone, RoomUnreachable
 from ..message import LedgerEntry
-from ..platform import sync_folder
+from ..platform import open_shared, sync_folder
 
 _PLACE: Final = struct.Struct("<q")
 _LINE: Final = b"%08x "
@@ -95,10 +95,10 @@ class Log:
         self._folder = folder
         self._busy_timeout_s = busy_timeout_s
         self._mode = mode
-        self._lock = os.open(folder / "lock", _FLAGS, mode)
-        self._keys = os.open(folder / "keys", _FLAGS, mode)
-        self._mark = os.open(folder / "mark", _FLAGS, mode)
-        self._turn = os.open(folder / "turn", _FLAGS, mode)
+        self._lock = open_shared(folder / "lock", _FLAGS, mode)
+        self._keys = open_shared(folder / "keys", _FLAGS, mode)
+        self._mark = open_shared(folder / "mark", _FLAGS, mode)
+        self._turn = open_shared(folder / "turn", _FLAGS, mode)
         self._threads = threading.Lock()
         self._have_lock = False
         self._file = -1
@@ -264,7 +264,7 @@ class Log:
         """Put one line in the place of the whole log; it means the same. Others see that there is another log."""
         line = line_of(record)
         new = self.path.with_name("log.new")
-        descriptor = os.open(new, _FLAGS | os.O_TRUNC, self._mode)
+        descriptor = open_shared(new, _FLAGS | os.O_TRUNC, self._mode)
         try:
             with os.fdopen(os.dup(descriptor), "wb") as file:
                 file.write(line)
