@@ -153,6 +153,32 @@ def test_nobody_waits_for_ever_for_somebody_in_a_container(tmp_path: Path, kinds
 
 @pytest.mark.long
 @pytest.mark.parametrize("scheme", STORES)
+@pytest.mark.parametrize("kind", ["pid", "both", "no-proc", "foreign-proc"])
+def test_where_no_lock_can_be_seen_an_owner_keeps_what_it_holds_until_its_lease_ends(
+    kind: str, scheme: str, tmp_path: Path, kinds: list[str]
+) -> None:
+    """The file of locks cannot be opened, and the heir cannot see the owner's pid: killed or not, its lease decides."""
+    if kind not in kinds:
+        pytest.skip(f"no namespace of the kind {kind} can be made here")
+    url, lease_s = f"{scheme}:{tmp_path / 'room'}", 6.0
+    with postroom.open(url) as room:
+        room.agent("ada").send("bob", {})
+    alive = tmp_path / "room" / ("alive" if scheme == "sqlite" else ".postroom/alive")
+    alive.unlink()
+    alive.mkdir()
+    held, got = tmp_path / "held", tmp_path / "got"
+    with space(kind, tmp_path, "one") as one, space(kind, tmp_path, "two") as two:
+        owner = one.fork("spaces.holder", url=url, journal=str(held), agent="bob", lease_s=lease_s)
+        (claimed,) = wait_for(held, "held")
+        two.fork("spaces.heir", url=url, journal=str(got), agent="bob")
+        one.kill(owner)
+        (taken,) = wait_for(got, "got")
+    after_s = (taken.at_ns - claimed.at_ns) / 1e9
+    assert lease_s - 0.5 < after_s < lease_s + BUSY_S
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scheme", STORES)
 @pytest.mark.parametrize("kind", SPACES)
 def test_eight_receivers_in_each_of_two_namespaces_lose_nothing_to_each_other(
     kind: str, scheme: str, tmp_path: Path, kinds: list[str], figure: Callable[[str], None]

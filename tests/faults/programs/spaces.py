@@ -14,11 +14,11 @@ from .journal import Journal
 LEASE_S = 600.0
 
 
-def holder(url: str, journal: str, agent: str) -> None:
-    """Take one message and never let go of it."""
+def holder(url: str, journal: str, agent: str, lease_s: float = LEASE_S) -> None:
+    """Take one message and never let go of it. Nobody renews the lease, where it is short."""
     note = Journal(journal).note
     room = postroom.open(url)
-    message = room.agent(agent).receive(timeout_s=60, lease_s=LEASE_S)
+    message = room.agent(agent).receive(timeout_s=60, lease_s=lease_s)
     note("held", message.id, agent)
     time.sleep(3600)
 
