@@ -85,8 +85,8 @@ class Attendant:
 
 
 @contextmanager
-def attendant(scheme: str, folder: Path) -> Iterator[Attendant]:
-    command = [sys.executable, str(PROGRAM), f"{scheme}:{folder}"]
+def attendant(scheme: str, folder: Path, *boot: str) -> Iterator[Attendant]:
+    command = [sys.executable, str(PROGRAM), f"{scheme}:{folder}", *boot]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield Attendant(process)
@@ -342,17 +342,12 @@ def test_containers_that_show_different_boot_ids_number_messages_in_one_order(
     scheme: str, open_store: Open, tmp_path: Path, wall_s: float
 ) -> None:
     folder = tmp_path / "room"
-    with (
-        closing(open_store(folder, Container("one"))) as one,
-        closing(open_store(folder, Container("two", wall_s))) as two,
-    ):
-        sent = [store.put([letter()])[0] for _ in range(5) for store in (one, two)]
-        assert [message.id for message in one.find(Query()).messages] == sent
+    with attendant(scheme, folder, "one") as one, closing(open_store(folder, Container("two", wall_s))) as two:
+        sent = [id for _ in range(5) for id in (one.tell("send"), *two.put([letter()]))]
+        assert [message.id for message in two.find(Query()).messages] == sent
         claimed = two.claim(Want(agent="bob", lease_s=600, limit=99)).deliveries
         assert [delivery.message.id for delivery in claimed] == sent
-    with closing(
-        open_store(folder, Container("three", wall_s))
-    ) as three:  # nobody else is there: time goes on from here
+    with closing(open_store(folder, Container("three", wall_s))) as three:  # nobody else is there: it goes on from here
         sent += three.put([letter()])
         assert [message.id for message in three.find(Query()).messages] == sent
 

@@ -8,11 +8,21 @@ import time
 from pathlib import Path
 
 import postroom
+from postroom.clock import SYSTEM, SystemClock
+from postroom.message import Draft, check
 from postroom.store import Want
 
 
-def main(url: str) -> None:
-    room = postroom.open(url)
+class Container(SystemClock):
+    """The kernel's clocks, under a boot id of its own."""
+
+    def __init__(self, boot: str) -> None:
+        super().__init__()
+        self._boot_id = boot
+
+
+def main(url: str, boot: str | None = None) -> None:
+    room = postroom.open(url, clock=SYSTEM if boot is None else Container(boot))
     store = room.store
     print(room.desk.process, flush=True)
     for line in sys.stdin:
@@ -26,6 +36,8 @@ def main(url: str) -> None:
                     time.sleep(3600)
             case ["meddle", path]:  # what any code in this process may do: open the file, and close it
                 Path(path).open("rb").close()
+            case ["send"]:
+                (said,) = store.put([check(Draft(from_agent="ada", to_agent="bob", payload={}))])
             case ["claim"]:
                 said = str(len(store.claim(Want(agent="bob", lease_s=600, owner=room.desk.process)).deliveries))
             case ["alive", name]:
@@ -35,4 +47,4 @@ def main(url: str) -> None:
         print(said, flush=True)
 
 
-main(sys.argv[1])
+main(*sys.argv[1:])
