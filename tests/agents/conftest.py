@@ -33,9 +33,9 @@ class World:
         self.project.mkdir()
         self.room: Room = open_room(f"sqlite:{self.project}/.postroom")
 
-    def postroom(self, *words: str) -> str:
-        """Run a command of ours in the project, with this home."""
-        environment = clean_environment(HOME=str(self.home))
+    def postroom(self, *words: str, **more: str) -> str:
+        """Run a command of ours in the project, with this home, and more variables."""
+        environment = clean_environment(HOME=str(self.home), **more)
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         done = subprocess.run(
             [sys.executable, "-m", "postroom", *words],

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import time
+import tomllib
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from tests.doors.codex_settings import FORMS
 
 from postroom import doorway
 from postroom.install import plans
@@ -151,6 +154,53 @@ def test_fifty_messages_over_a_kill_none_lost_and_none_shown_again(world: World,
     time.sleep(2)
 
     check_story(world, ids)
+
+
+def without_ours(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings without our server and our hooks, found by the name alone."""
+    servers = {name: each for name, each in settings.get("mcp_servers", {}).items() if name != "postroom"}
+    hooks = {event: each for event, each in settings.get("hooks", {}).items() if "postroom" not in json.dumps(each)}
+    rest = {name: each for name, each in settings.items() if name not in {"mcp_servers", "hooks"}}
+    return {**rest, **({"mcp_servers": servers} if servers else {}), **({"hooks": hooks} if hooks else {})}
+
+
+def test_what_it_writes_into_its_settings_survives_a_reinstall_and_an_uninstall(world: World, codex: Codex) -> None:
+    path = world.home / ".codex" / "config.toml"
+    codex.start()  # it notes the trust in our hooks
+    codex.kill()
+    for words in (["features", "disable", "apps"], ["mcp", "add", "mine", "--", "echo", "hi"]):
+        done = programs.run([str(programs.CODEX), *words], world.project, codex.environment)
+        assert done.returncode == 0, done.stderr
+    written = without_ours(tomllib.loads(path.read_text(encoding="utf-8")))
+    assert written["features"] == {"apps": False}
+    assert set(written["mcp_servers"]) == {"mine"}
+    assert len(written["hooks"]["state"]) == 5
+
+    world.postroom("install", "codex", "--as", "bob")
+    again = tomllib.loads(path.read_text(encoding="utf-8"))
+    listed = programs.run([str(programs.CODEX), "mcp", "list", "--json"], world.project, codex.environment)
+    world.postroom("uninstall", "codex")
+    after = path.read_text(encoding="utf-8")
+
+    assert without_ours(again) == written
+    assert {each["name"] for each in json.loads(listed.stdout)} == {"mine", "postroom"}
+    assert tomllib.loads(after) == written
+    listed = programs.run([str(programs.CODEX), "mcp", "list", "--json"], world.project, codex.environment)
+    assert [each["name"] for each in json.loads(listed.stdout)] == ["mine"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_it_accepts_our_part_in_every_form_of_its_settings(world: World, form: str) -> None:
+    folder = world.home / ".codex"
+    folder.mkdir()
+    (folder / "config.toml").write_text(FORMS[form], encoding="utf-8")
+    environment = programs.environment(world.home)
+
+    world.postroom("install", "codex")
+    listed = programs.run([str(programs.CODEX), "mcp", "list", "--json"], world.project, environment)
+
+    assert listed.returncode == 0, listed.stderr
+    assert "postroom" in {each["name"] for each in json.loads(listed.stdout)}
 
 
 def test_it_takes_the_plugin_made_for_claude_code(world: World) -> None:

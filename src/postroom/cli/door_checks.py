@@ -84,7 +84,8 @@ def _door(wish: plans.Wish) -> Check:
         f"`postroom install {wish.host}{' --scope project' if wish.scope == 'project' else ''}` brings it up to date"
     )
     try:
-        changed = [path for path in work.recorded_files(wish) if not path.is_file()]
+        changed = [path for path in work.needed_files(wish) if not path.is_file()]
+        work.plan_install(wish)  # says what is wrong with settings that cannot be read
     except PostroomError as error:
         return Check(name, FAIL, str(error))
     if changed:

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from ..errors import PostroomError
 
 _SPACE: Final = re.compile(r"(?:\s+|//[^\n]*|/\*.*?\*/)*", re.S)
+_BLANK: Final = re.compile(r"\s*")
 _STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 _OTHER: Final = re.compile(r"[-+\w.]+")
 
@@ -81,9 +82,43 @@ def without_member(text: str, path: tuple[str, ...]) -> str:
     member = parent.members[index]
     comma = _skip(text, member.value.end)
     if text[comma] == ",":
-        return text[: member.start] + text[_skip(text, comma + 1) :]
-    start = parent.members[index - 1].value.end if index else parent.start + 1
-    return text[:start] + text[member.value.end :]
+        return text[: member.start] + text[_BLANK.match(text, comma + 1).end() :]  # type: ignore[union-attr]
+    start = end = parent.start + 1
+    if index:
+        start = parent.members[index - 1].value.end
+        end = _skip(text, start) + 1  # behind the comma
+    between = text[end : member.start]  # a comment there stays
+    return text[:start] + (between if between.strip() else "") + text[member.value.end :]
+
+
+def with_checked_member(text: str, path: tuple[str, ...], value: Any) -> str:
+    """The text with that value at that path, in the place of one that is there. Parsed, and all else found unchanged."""
+    found = has_member(text, path)
+    if found and value_at(text, path) == value:
+        return text
+    after = with_member(without_member(text, path) if found else text, path, value)
+    expected = inner = value_at(text, ()) if text.strip() else {}
+    for name in path[:-1]:
+        inner = inner.setdefault(name, {})
+    inner[path[-1]] = value
+    return _checked(after, expected)
+
+
+def without_checked_member(text: str, path: tuple[str, ...]) -> str:
+    """The text without what is at that path. Parsed, and all else found unchanged."""
+    if not has_member(text, path):
+        return text
+    expected = inner = value_at(text, ())
+    for name in path[:-1]:
+        inner = inner[name]
+    del inner[path[-1]]
+    return _checked(without_member(text, path), expected)
+
+
+def _checked(after: str, expected: Any) -> str:
+    if value_at(after, ()) != expected:  # as where a name stands twice in an object
+        raise NotJson("it is written in a form that cannot be changed safely; nothing was changed")
+    return after
 
 
 def _nested(path: tuple[str, ...], value: Any) -> Any:
@@ -186,4 +221,7 @@ def value_at(text: str, path: tuple[str, ...]) -> Any:
         r'("(?:[^"\\]|\\.)*")|//[^\n]*|/\*.*?\*/', lambda m: m[1] or " ", text[node.start : node.end], flags=re.S
     )
     bare = re.sub(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', lambda m: m[1] or "", bare)
-    return json.loads(bare)
+    try:
+        return json.loads(bare)
+    except ValueError as error:
+        raise NotJson(f"it is not JSON ({error}); mend the file first, nothing was changed") from None

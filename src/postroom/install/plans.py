@@ -1,6 +1,7 @@
 """Which files each agent program gets, and what is changed in those that are there.
 
-A step is data: a whole file of our own, one member of a JSON file, or one marked block of a text file.
+A step is data: a whole file of our own, one member of a JSON file, one marked block of a text file, or our part of Codex's
+settings.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from .. import __version__
 from ..errors import PostroomError
 from ..hosts import HOSTS
-from . import texts
+from . import codex_settings, texts
 
 USER: Final = "user"
 PROJECT: Final = "project"
@@ -41,10 +42,12 @@ class Entry(NamedTuple):
     path: Path
     member: tuple[str, ...]
     value: Any
+    #: What stands in the file before that, if it has to be made.
+    head: dict[str, str] | None = None
 
 
 class Block(NamedTuple):
-    """One block of a text file that may have other text: from a line that begins with `start` to one with `end`."""
+    """One block of a text file that may have other text: from the line `start` to the line `end`."""
 
     path: Path
     text: str
@@ -52,7 +55,14 @@ class Block(NamedTuple):
     end: str
 
 
-Step = Own | Entry | Block
+class Codex(NamedTuple):
+    """Our part of Codex's settings, which is known by what it says (codex_settings.py)."""
+
+    path: Path
+    wanted: codex_settings.Wanted
+
+
+Step = Own | Entry | Block | Codex
 
 
 class Wish(NamedTuple):
@@ -114,6 +124,12 @@ def _base(wish: Wish) -> Path:
     return wish.home if wish.scope == USER else wish.project
 
 
+def _folder(wish: Wish, variable: str, name: str) -> Path:
+    """A program's folder of settings: the user's is where the variable says that the program heeds, if it is set."""
+    said = os.environ.get(variable) if wish.scope == USER else None
+    return Path(os.path.abspath(said)) if said else _base(wish) / name
+
+
 def _config(wish: Wish) -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or wish.home / ".config")
 
@@ -145,12 +161,12 @@ def marketplace_files(wish: Wish, folder: Path) -> list[Step]:
 
 def claude_folder(wish: Wish) -> Path:
     """Where Claude Code finds the plugin without being told."""
-    return _base(wish) / ".claude" / "skills" / "postroom"
+    return _folder(wish, "CLAUDE_CONFIG_DIR", ".claude") / "skills" / "postroom"
 
 
 def gemini_folder(wish: Wish) -> Path:
     """Where Gemini CLI finds the extension."""
-    return _base(wish) / ".gemini" / "extensions" / "postroom"
+    return _folder(wish, "GEMINI_CLI_HOME", "") / ".gemini" / "extensions" / "postroom"
 
 
 def _claude(wish: Wish) -> list[Step]:
@@ -162,32 +178,8 @@ def _skill(wish: Wish) -> Own:
 
 
 def _codex(wish: Wish) -> list[Step]:
-    home = wish.home / ".codex" if wish.scope == USER else wish.project / ".codex"
-    folder = Path(os.environ["CODEX_HOME"]) if wish.scope == USER and os.environ.get("CODEX_HOME") else home
-    return [Block(folder / "config.toml", _codex_settings(wish), "# postroom:start", "# postroom:end"), _skill(wish)]
-
-
-def _codex_settings(wish: Wish) -> str:
-    """The server and the hooks. Tables behind the others are added to them, so nothing of the user's is touched."""
-    command, *words = [*wish.program, "mcp"]
-    lines = [
-        "# postroom:start (written by `postroom install codex`)",
-        "[mcp_servers.postroom]",
-        f"command = {_toml(command)}",
-        f"args = {_toml(words)}",
-        "tool_timeout_sec = 3700",
-    ]
-    if wish.agent:
-        lines += ["[mcp_servers.postroom.env]", f"POSTROOM_AGENT = {_toml(wish.agent)}"]
-    for event, timeout_s in texts.CODEX_EVENTS.items():
-        lines += [f"[[hooks.{event}]]", f"[[hooks.{event}.hooks]]", 'type = "command"']
-        lines += [f"command = {_toml(wish.hook)}", f"timeout = {timeout_s}"]
-    return "\n".join([*lines, "# postroom:end"]) + "\n"
-
-
-def _toml(value: str | list[str]) -> str:
-    """A text or a list of texts. TOML writes both as JSON does, but knows no pairs of surrogates, and no bare DEL."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    wanted = codex_settings.Wanted([*wish.program, "mcp"], wish.agent, wish.hook, texts.CODEX_EVENTS)
+    return [Codex(_folder(wish, "CODEX_HOME", ".codex") / "config.toml", wanted), _skill(wish)]
 
 
 def _gemini(wish: Wish) -> list[Step]:
@@ -208,6 +200,10 @@ def _gemini(wish: Wish) -> list[Step]:
 
 
 def _opencode(wish: Wish) -> list[Step]:
+    """The user's own settings count whatever OPENCODE_CONFIG and OPENCODE_CONFIG_DIR name: those are read in addition.
+
+    OpenCode puts its `$schema` into a file that has none; so a file of ours has one, and stays as we left it.
+    """
     user = _config(wish) / "opencode"
     settings = user / "opencode.json" if wish.scope == USER else wish.project / "opencode.json"
     plugins = user / "plugins" if wish.scope == USER else wish.project / ".opencode" / "plugins"
@@ -215,7 +211,7 @@ def _opencode(wish: Wish) -> list[Step]:
     server = {"type": "local", "command": [*wish.program, "mcp"], **environment, "enabled": True, "timeout": 20000}
     command = json.dumps(wish.program)
     return [
-        Entry(settings, ("mcp", "postroom"), server),
+        Entry(settings, ("mcp", "postroom"), server, head={"$schema": "https://opencode.ai/config.json"}),
         Own(plugins / "postroom.js", texts.OPENCODE_PLUGIN.replace("%COMMAND%", command)),
         _skill(wish),
     ]

@@ -1,0 +1,42 @@
+"""What Postroom wrote into the settings of others is known by what it runs: a server or a hook of any Postroom."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import Any, Final
+
+AGENT: Final = "POSTROOM_AGENT"
+
+
+def is_server(entry: Any) -> bool:
+    """Whether an entry of an MCP server is one that `postroom install` writes, of this installation or of another."""
+    match entry:
+        case {"command": str(command), "args": [*words, "mcp"]}:
+            return _is_program([command, *words])
+        case {"command": [*words, "mcp"]}:
+            return _is_program(words)
+    return False
+
+
+def is_hook(handler: Any) -> bool:
+    """Whether the command line of a hook is one that `postroom install` writes, of this installation or of another."""
+    match handler:
+        case {"command": str(command)}:
+            try:
+                words = shlex.split(command)
+            except ValueError:
+                return False
+            words = words[1:] if words and words[0].startswith(f"{AGENT}=") else words
+            return words[-2:] == ["hook", "auto"] and _is_program(words[:-2])
+    return False
+
+
+def _is_program(words: list[Any]) -> bool:
+    """Whether the words start Postroom: its command, or Python with its module, whatever options Python has before."""
+    match words:
+        case [str(command)]:
+            return os.path.basename(command) == "postroom"
+        case [str(), *options, "-m", "postroom"]:
+            return all(isinstance(each, str) and each.startswith("-") for each in options)
+    return False
