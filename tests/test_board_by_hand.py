@@ -84,6 +84,35 @@ def test_a_claim_that_was_written_by_hand_ends_by_time(room: Room, clock: Manual
     assert claim(board, "ada").id == "T1"
 
 
+def test_a_claim_written_by_hand_that_a_worker_passes_by_ends(room: Room, clock: ManualClock) -> None:
+    board = room.board
+    board.add_all([{"id": "T1"}, {"id": "T2"}, {"id": "T3"}])
+    claim(board).done()  # the board was looked over just now
+    cell = room.store.cell_read(f"{PREFIX}T2")
+    assert cell is not None
+    room.store.cell_write(cell.name, {**cell.value, "state": "claimed", "owner": "eve"}, expect=cell.version)
+
+    assert claim(board, "ada").done() and board.claim("ada") is None
+    assert board.get("T2").lease_until is not None
+    clock.advance(599)
+    assert board.claim("ada") is None
+    clock.advance(2)
+    assert claim(board, "ada").id == "T2"
+
+
+def test_a_lease_that_was_taken_away_by_hand_comes_back(room: Room, clock: ManualClock) -> None:
+    board = room.board
+    board.add("T1")
+    claim(board, "eve", transient=True)
+    cell = room.store.cell_read(f"{PREFIX}T1")
+    assert cell is not None
+    room.store.cell_write(cell.name, {**cell.value, "lease": None, "steady": None}, expect=cell.version)
+    clock.advance(1)
+    assert board.claim("ada") is None
+    clock.advance(601)
+    assert claim(board, "ada").id == "T1"
+
+
 def test_a_claim_that_was_written_by_hand_is_safe_from_the_owner_before(room: Room, clock: ManualClock) -> None:
     board = room.board
     board.add("T1")

@@ -69,7 +69,7 @@ def look_once(root: Path, monkeypatch: pytest.MonkeyPatch, seconds_later: float)
     """What a command does that starts so much later, looks, and ends."""
     later = ManualClock(SYSTEM.wall_ms() + round(seconds_later * 1000))
     with monkeypatch.context() as machine, closing(FilesStore(root, Config(), ManualClock())) as store:
-        machine.setattr("postroom.stores.files_intake.SYSTEM", later)
+        machine.setattr("postroom.stores.files_tree.SYSTEM", later)
         assert claim(store) == []
 
 

@@ -193,7 +193,7 @@ class Book:
                 if self.is_claimable(found.value):
                     continue
                 if found.value["state"] == CLAIMED:  # from here on it is found by its claim, so there must be one
-                    self.note_claim(found.value, expect=0)
+                    self._adopt(found.value)
             out.append(place)
         self.index.take_out(bucket, out)
 
@@ -287,6 +287,8 @@ class Book:
             released = self.change(found.value["id"], self._lapsed)
             if released is not None:
                 self.follow(released)
+        else:
+            self._give_lease(found.value)  # an edit by hand may have taken it away
 
     def _lapsed(self, value: Value) -> Value | None:
         """Ready again, with the same token: until somebody claims it, its late owner may still report it done."""
@@ -320,10 +322,16 @@ class Book:
         claims = {cell.name for cell in self.store.cell_scan(CLAIMS)}
         for id, (_, value) in found.items():
             if value["state"] == CLAIMED and CLAIMS + encoded(id) not in claims:
-                self._give_lease(value)
-                self.note_claim(value, expect=0)
+                self._adopt(value)
         self._mend_waiting(found)
         self.index.note_mending(since_ns)
+
+    def _adopt(self, value: Value) -> None:
+        """Let a claim without a note be found. One that was written by hand gets a lease first: with a note and without a
+        lease it would never end (tests/test_board_by_hand.py: test_a_claim_written_by_hand_that_a_worker_passes_by_ends).
+        """
+        self._give_lease(value)
+        self.note_claim(value, expect=0)
 
     def _give_lease(self, value: Value) -> None:
         """A claim that was written by hand ends by time, like every claim of an agent."""

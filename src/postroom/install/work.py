@@ -187,7 +187,7 @@ def _installed(step: Step) -> Change:
                 after = jsonc.with_checked_member(head, step.member, step.value)
             case Codex():
                 after = codex_settings.with_ours(text, step.wanted)
-            case Block():
+            case _:
                 after = _with_block(text, step)
     except (jsonc.NotJson, toml_text.NotToml) as error:
         raise PostroomError(f"{step.path}: {error}") from None

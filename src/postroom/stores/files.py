@@ -30,7 +30,7 @@ from ..platform import file_system_type, make_private_folder, processes_with
 from ..states import State
 from ..store import Claimed, Settled, Swept, Ticket, Want
 from . import steps
-from .files_board import BOARD, CLAIMS, STATUS, TASKS, Board
+from .files_board import BOARD, BOARD_FILES, TASKS, Board
 from .files_intake import INBOX, OUTBOX, Intake
 from .files_log import Log, Record
 from .files_names import us_of_key
@@ -131,8 +131,9 @@ class FilesStore(TableStore):
             self._after_boot(about)
         if self._tree.signature("README.md") is None:
             self._tree.replace("README.md", README.encode())
-        if self._tree.signature(STATUS) is None or self._tree.signature(CLAIMS) is None:
-            self._board.write(self._tables())
+        missing = [path for path in BOARD_FILES if self._tree.signature(path) is None]
+        if missing:
+            self._board.write(self._tables(), missing)  # and not the other, which somebody may have edited
 
     def _read_about(self) -> About | None:
         try:
@@ -224,6 +225,8 @@ class FilesStore(TableStore):
         self._log.cut_off()
         try:
             self._follow_again(behind, room)
+            self._board.suspect = True
+            self._board.take_up(room)  # what somebody wrote into the files meanwhile is not written over
             self._board.write(room)
         except OSError:
             return  # the next one tries again

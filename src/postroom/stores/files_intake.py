@@ -11,21 +11,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from ..clock import SYSTEM
 from ..config import SAFETY_LOOK_S
 from ..message import Draft, key_of
 from ..platform import ANYTHING, FolderWatch, NoWatch, watch_folders
 from ..states import State
 from ..store import FEED, topic_cells, topic_channel, topic_to
 from . import steps
-from .files_board import BOARD, Board
+from .files_board import BOARD, PATIENCE_S, Board
 from .files_message import ROUND_IT_BYTES, Body, Unreadable, draft_of, read_file, timestamp_ms_of
 from .files_names import folder_of, is_cut, is_message_file, is_utf8, kept_as, name_of
 from .files_room import CHANNELS, FileRow, FileTables
-from .files_tree import OWN, Signature, Tree
+from .files_tree import OWN, Tree
 
-#: What is no message after so long without a change is set aside.
-PATIENCE_S: Final = 10.0
 #: So many files are taken in at once; others wait for the lock meanwhile.
 PORTION: Final = 500
 INBOX: Final = "inbox"
@@ -198,7 +195,7 @@ class Intake:
             if before != looks:
                 since_ns = now_ns
             self._unripe[path] = (looks, since_ns)
-            if max(now_ns - since_ns, _unchanged_ns(looks)) >= PATIENCE_S * 1e9:
+            if max(now_ns - since_ns, looks.unchanged_ns) >= PATIENCE_S * 1e9:
                 self._set_aside(room, path, str(why))
         else:
             self._unripe.pop(path, None)
@@ -265,12 +262,3 @@ class Intake:
     def close(self) -> None:
         if self._watch is not None:
             self._watch.close()
-
-
-def _unchanged_ns(looks: Signature) -> int:
-    """How long a file has been as it is: it knows that also for commands that end long before its time is over.
-
-    By the system's own note, which a write or a move renews and nobody sets; `cp -p` makes a new file look old by the other
-    (tests/test_files_broken.py).
-    """
-    return SYSTEM.wall_ms() * 1_000_000 - looks.noted_ns

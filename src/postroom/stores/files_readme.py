@@ -41,7 +41,19 @@ A file that is not a whole message yet is left alone; after ten seconds without 
 
 **To answer**, send a message to whoever wrote `from`, with `"answer_to"` and the `id` of the question.
 
-Actions: `implement` and `abort` go from the lead to a worker, `done` and `blocked` from a worker to the lead, `status`
+## The board
+
+**To claim a task**, put your name into `board/claims.json`: `{"T1": {"owner": "NAME"}}`, or `{"T1": "NAME"}`. It is yours for
+ten minutes if it still stands there a second later; otherwise an `info` in your inbox says why not.
+
+**To change a task**, or add one, edit its entry under `tasks` in `board/status.json`.
+
+What is not understood is kept in `.postroom/rejected/`, with the reason beside it, and the file is written anew. One that is
+not JSON is left alone for ten seconds first.
+
+## Actions
+
+`implement` and `abort` go from the lead to a worker, `done` and `blocked` from a worker to the lead, `status`
 and `claim` to the board, `info` from anyone to anyone.
 
 With the command line: `postroom receive --as NAME --room files:DIR`, `postroom send TO '{"text": "hi"}' --as NAME`.

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
+from ..clock import SYSTEM
 from ..config import FOLDER
 from ..platform import this_process, without_byte
 
@@ -40,6 +41,15 @@ class Signature(NamedTuple):
     #: When its content changed, as whoever wrote it says; and when the system noted a change of it.
     changed_ns: int
     noted_ns: int
+
+    @property
+    def unchanged_ns(self) -> int:
+        """How long it has been as it is: it knows that also for commands that end long before its time is over.
+
+        By the system's own note, which a write or a move renews and nobody sets; `cp -p` makes a new file look old by the
+        other (tests/test_files_broken.py).
+        """
+        return SYSTEM.wall_ms() * 1_000_000 - self.noted_ns
 
 
 class Tree:
