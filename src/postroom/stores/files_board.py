@@ -95,6 +95,8 @@ class Board:
             return
         self.suspect = False
         edited = {path: said[0] for path in BOARD_FILES if (said := self._edited(room, path))}
+        if not edited:
+            return
         tasks = self.tasks(room)
         faults = {path: self._take_up_file(room, path, said, tasks) for path, said in edited.items()}
         for path, found in faults.items():
