@@ -52,6 +52,22 @@ def test_a_new_room_has_the_layout_and_says_what_it_is(store: FilesStore, root: 
     assert "inbox/_channel/NAME/" in (root / "README.md").read_text()
 
 
+def test_the_way_to_a_new_room_is_synced_whoever_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever made a folder on the way may have been killed before it was synced."""
+    room = tmp_path / "project" / "mailbox"
+    room.mkdir(parents=True)
+    synced: set[int] = set()
+    really = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+        really(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    FilesStore(room, Config(), SYSTEM).close()
+    assert {folder.stat().st_ino for folder in (tmp_path, tmp_path / "project", room)} <= synced
+
+
 def test_a_message_is_a_file_that_people_can_read(store: FilesStore, root: Path) -> None:
     id = send(
         store, "worker-1", sender="lead", type="implement", payload={"spec": "s", "task_id": "T3", "n": 1}, priority=7

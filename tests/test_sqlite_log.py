@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import apsw
 import pytest
 
 from postroom.clock import SYSTEM, ManualClock
@@ -113,6 +113,32 @@ def test_the_log_of_a_room_begins_anew_while_its_writer_goes_on(
 # With sync=full the log is made longer ahead of what is written to it
 
 
+class Ahead(apsw.VFS):
+    """The system's files; what is written ahead of the log is noted, and refused by a disk that is full."""
+
+    def __init__(self, *, full: bool = False) -> None:
+        self.name = f"ahead{id(self)}"
+        super().__init__(self.name, "")
+        self.full = full
+        self.places: list[int] = []
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802
+        is_ahead = flags[0] & apsw.SQLITE_OPEN_WAL and not flags[0] & apsw.SQLITE_OPEN_CREATE
+        return AheadFile(self, name, flags) if is_ahead else apsw.VFSFile("", name, flags)
+
+
+class AheadFile(apsw.VFSFile):
+    def __init__(self, disk: Ahead, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
+        super().__init__("", name, flags)
+        self._disk = disk
+
+    def xWrite(self, data: Any, offset: int) -> None:  # noqa: N802
+        self._disk.places.append(offset)
+        if self._disk.full:
+            raise apsw.FullError
+        super().xWrite(data, offset)
+
+
 def frames_of(store: SqliteStore) -> int:
     """How long the log file is, in pages."""
     return store._file.wal_bytes() // (sqlite_file.PAGE_BYTES + 24)
@@ -159,15 +185,8 @@ def test_several_who_write_while_the_log_is_made_longer_lose_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_file, "AHEAD_PAGES", 40)  # again and again
-    lengthened: list[int] = []
-    write = os.pwrite
-
-    def write_and_note(log: int, zeros: bytes, at: int) -> int:
-        lengthened.append(at)
-        return write(log, zeros, at)
-
-    monkeypatch.setattr(os, "pwrite", write_and_note)
-    stores = [SqliteStore(tmp_path / "room", Config(sync="full"), SYSTEM) for _ in range(3)]
+    disk = Ahead()
+    stores = [SqliteStore(tmp_path / "room", Config(sync="full"), SYSTEM, vfs=disk.name) for _ in range(3)]
     letter = check(Draft(from_agent="ada", to_agent="bob", payload={"text": "x" * 500}))
     threads = [threading.Thread(target=lambda s=store: [s.put([letter]) for _ in range(150)]) for store in stores]
     for thread in threads:
@@ -175,27 +194,21 @@ def test_several_who_write_while_the_log_is_made_longer_lose_nothing(
     for thread in threads:
         thread.join()
     assert stores[0]._file.faults(30) == []
-    assert len(lengthened) > 3
+    assert len(disk.places) > 3
     shutil.copytree(tmp_path / "room", tmp_path / "after a crash")
     for store in stores:
         store.close()
     assert count(tmp_path / "room") == count(tmp_path / "after a crash") == 450
 
 
-def test_a_full_disk_only_means_that_it_is_not_made_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refused: list[int] = []
-
-    def no_space(*_: object) -> int:
-        refused.append(1)
-        raise OSError(errno.ENOSPC, "no space left on device")
-
-    store = SqliteStore(tmp_path / "room", Config(sync="full"), SYSTEM)
-    monkeypatch.setattr(os, "pwrite", no_space)
+def test_a_full_disk_only_means_that_it_is_not_made_longer(tmp_path: Path) -> None:
+    disk = Ahead(full=True)
+    store = SqliteStore(tmp_path / "room", Config(sync="full"), SYSTEM, vfs=disk.name)
     with pytest.raises(AssertionError, match="nobody made it longer"):
         send_until_longer(store, 300)
     store._file._log.close()
     store.close()
-    assert 1 <= len(refused) < 10, "not at every commit"
+    assert 1 <= len(disk.places) < 10, "not at every commit"
     assert count(tmp_path / "room") == 299
 
 

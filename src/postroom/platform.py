@@ -452,6 +452,20 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def sync_folders_above(folder: Path) -> None:
+    """Make the way to a folder survive a power cut, whichever process made it: up to its file system's first folder.
+
+    A process that made a part of the way may have been killed before it synced that part. A folder that may not be read cannot be
+    synced, and is passed over.
+    """
+    device = folder.stat().st_dev
+    for above in folder.resolve().parents:
+        if above.stat().st_dev != device:
+            return
+        with suppress(PermissionError):
+            sync_folder(above)
+
+
 def make_private_folder(folder: Path) -> bool:
     """Make a folder that only its owner can enter, and the folders above it; all are there after a power cut too.
 

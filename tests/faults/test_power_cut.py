@@ -1,220 +1,432 @@
-"""The power goes, in the middle of any write.
+"""The power goes, at any moment.
 
-The story. A room is made and used on a disk that keeps synced and unsynced writes apart (programs/power.py). At a
-chosen write the power goes: of what was not synced, some sectors are there, some are not, some are rubbish. The
-machine boots, with a new boot id and perhaps a wall clock that is behind, and the room is opened again.
+The story. A room is made and used as Postroom ships: zeros are written ahead of the log, a thread folds the log back, and several
+connections or several processes are at work. Everything they do to files is recorded, and each call that returned
+(programs/power.py). From a recording many disks are made, as a cut at a random moment may leave them (after_a_cut.py). The machine
+boots, with a new boot id and perhaps a wall clock that is behind, and the room is opened again.
 
-The invariant. With sync=full nothing that a call returned is lost. With sync=normal the last calls may be lost, the
-later ones before the earlier ones. With one process of each kind, those of the careful one are kept. Always, a batch is whole or absent, SQLite's own check finds no damage, and the
-room can be used: new messages come behind all that survived.
+The invariant. With sync=full nothing that a call returned is lost. With sync=normal the last calls may be lost, the later ones of
+a caller before its earlier ones. With some of each kind, the calls of the careful ones are kept. Always, a batch is whole or absent,
+each sender's messages are in the order in which they were sent and none is missing in between, SQLite's own check finds no damage,
+and the room can be used: all that is ready comes in order, nothing that was settled comes again, and new messages come last.
 """
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import apsw
 import pytest
 
 import postroom
 from postroom.clock import ManualClock
-from postroom.store import Delivery
-from postroom.stores import sqlite_file
-from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite_file import PAGE_BYTES
+from postroom.stores.sqlite_log import AHEAD_FROM_PAGES, AHEAD_PAGES, LONG_PAGES
 
-from .programs.power import PowerDisk
+from .after_a_cut import Disk
+from .programs.power import Event, Worker, in_threads, read_recording, recording, set_pages
 from .programs.rooms import letter, open_room, want
-from .support import ACKED, DEAD, DELAYED, Look, count, seed
+from .support import ACKED, CLAIMED, DEAD, DELAYED, READY, Look, Nursery, count, seed
 
-#: What a call that returned has promised: the message, and the state it must be in (None: any, it must be there).
-Promise = tuple[str, int | None]
+#: What a call that returned has promised: who called, the message, and the state it must be in (None: it must be there).
+Promise = tuple[str, str, int | None]
 
-
-class Day:
-    """Some hours of work in a room, until the power goes."""
-
-    def __init__(self, folder: Path, sync: str, chance: random.Random) -> None:
-        self.chance = chance
-        self.clock = ManualClock()
-        self.disk = PowerDisk(
-            "power", chance, cut_at=chance.choice((chance.randrange(1, 100), chance.randrange(100, 700)))
-        )
-        self.promises: list[Promise] = []
-        self._folder = folder
-        self._sync = sync
-        self._held: list[Delivery] = []
-
-    def work(self) -> None:
-        syncs = {"full": ("full", "full"), "normal": ("normal", "normal"), "mixed": ("full", "normal")}[self._sync]
-        stores = [self._open(sync) for sync in syncs]
-        for number in range(self.chance.randrange(5, 100)):
-            if self.disk.image is not None:
-                break
-            mine = self.chance.randrange(2)
-            self._one_thing(stores[mine], number, keeps_promises=self._sync != "mixed" or mine == 0)
-            self.clock.advance(0.01)
-            if self.chance.random() < 0.03:
-                stores[0].close()
-                stores[0] = self._open(syncs[0])
-        if self.disk.image is None:
-            self.disk.cut()
-        for store in stores:
-            store.close()
-
-    def _open(self, sync: str) -> SqliteStore:
-        return open_room(self._folder, sync=sync, clock=self.clock, vfs=self.disk.name)
-
-    def _one_thing(self, store: SqliteStore, number: int, *, keeps_promises: bool) -> None:
-        kind = self.chance.choice(("send", "send", "batch", "claim", "ack", "ack", "retry", "dead", "sweep"))
-        promised: list[Promise] = []
-        if kind in ("send", "batch"):
-            size, text = (1, "x" * self.chance.randrange(5000)) if kind == "send" else (3, "")
-            ids = store.put([letter(payload={"batch": number, "of": size, "text": text}) for _ in range(size)])
-            promised = [(id, None) for id in ids]
-        elif kind == "claim":
-            self._held += store.claim(want(limit=2)).deliveries
-        elif kind == "sweep":
-            store.sweep()
-        elif self._held:
-            ticket = self._held.pop().ticket
-            assert store.settle(ticket, "acked" if kind == "ack" else kind, delay_s=1e6).held
-            promised = [(ticket.id, {"ack": ACKED, "retry": DELAYED, "dead": DEAD}[kind])]
-        if keeps_promises and self.disk.image is None:
-            self.promises += promised
-
-    def night(self, folder: Path) -> Path:
-        """Put what is left on the disk into a folder, with whatever the shared memory's file may hold."""
-        assert self.disk.image is not None
-        folder.mkdir()
-        for name, content in self.disk.image.items():
-            (folder / name).write_bytes(content)
-        if self.chance.random() < 0.3:
-            (folder / "messages.db-shm").write_bytes(self.chance.randbytes(32768))
-        return folder
+STATES = {"sent": None, "acked": ACKED, "retry": DELAYED, "dead": DEAD}
+SYNCS = {
+    "full": ("full", "full", "full"),
+    "normal": ("normal", "normal", "normal"),
+    "mixed": ("full", "normal", "full"),
+}
+ROOM = Path("project", "room")
+LOG = str(ROOM / "messages.db-wal")
+#: The log is folded back at so many pages, lengthened from so many, by so many. The last is what Postroom ships with.
+SHIPPED = (LONG_PAGES, AHEAD_FROM_PAGES, AHEAD_PAGES)
+CUTS_PER_DAY = 20
+PAGES = ((2, 2, 8), (20, 3, 8), (60, 5, 16), (60, 48, 1000), (300, 20, 60), SHIPPED)
 
 
-def kept(folder: Path, promises: list[Promise]) -> list[bool]:
-    """For each promise, in order, whether it was kept; with what SQLite itself reads."""
-    with Look(folder) as look:
+@pytest.fixture
+def in_memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder in which a sync costs nothing, where there is one: the disks of these tests are made of recordings."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with TemporaryDirectory(prefix="postroom-", dir=memory) as folder:
+        yield Path(folder)
+
+
+class Recorded:
+    """A recording, and the folder whose files it tells of."""
+
+    def __init__(self, root: Path, events: list[Event]) -> None:
+        self.root = root
+        self.events = events
+
+    def points(self, cuts: int, chance: random.Random) -> list[int]:
+        """When to cut: after so many events. Half of the cuts come when a call has just returned."""
+        returned = [number for number, event in enumerate(self.events, 1) if event[0] == "returned"]
+        return [
+            chance.choice(returned) if returned and chance.random() < 0.5 else chance.randrange(len(self.events) + 1)
+            for _ in range(cuts)
+        ]
+
+    def cut(self, points: Iterable[int], chance: random.Random) -> Iterator[tuple[dict[str, bytes], list[Promise]]]:
+        """What cuts at these moments leave of the files, with what was promised by then."""
+        disk, promises, played = Disk(self.root), [], 0
+        for point in sorted(points):
+            for event in self.events[played:point]:
+                disk.play(event)
+                if event[0] == "returned":
+                    promises += [(event[1], id, STATES[event[2]]) for id in event[3]]
+            played = point
+            yield disk.after_a_cut(chance), promises
+
+    def is_true(self, of_the_log: bytes | None = None) -> bool:
+        """Whether it tells of all that was done: played to its end, it gives the bytes that the files have.
+
+        `of_the_log` is what the log held when all rested, should it be gone by now.
+        """
+        disk = Disk(self.root)
+        for event in self.events:
+            disk.play(event)
+            if event[0] == "rests" and of_the_log is not None and disk.whole()[LOG] != of_the_log:
+                return False
+        found = {str(path.relative_to(self.root)): path for path in self.root.rglob("messages.db*")}
+        found.pop(str(ROOM / "messages.db-shm"), None)
+        return disk.whole() == {name: path.read_bytes() for name, path in found.items()}
+
+
+def record_day(place: Path, sync: str, chance: random.Random) -> Recorded:
+    """Some hours of work in a room: several connections of this process, one after the other or in threads."""
+    root, clock = place / "disk", ManualClock()
+    root.mkdir(parents=True)
+    calls, name = chance.randrange(10, 200), chance.random()
+
+    def go_on_working(worker: Worker, calls: int) -> None:
+        for _ in range(calls):
+            worker.one_thing()
+            clock.advance(0.01)
+
+    with set_pages(*chance.choice(PAGES)), recording(place / "recording", root) as recorder:
+        workers = [
+            Worker(
+                f"{kind}.{number}.{name}",
+                recorder,
+                partial(open_room, root / ROOM, sync=kind, clock=clock, busy_timeout_s=60),
+                reopens=0.03,
+            )
+            for number, kind in enumerate(SYNCS[sync])
+        ]
+        if chance.random() < 0.5:
+            for _ in range(calls):
+                go_on_working(chance.choice(workers), 1)
+        else:
+            in_threads([partial(go_on_working, worker, calls // 3 + 1) for worker in workers])
+        for worker in workers:
+            worker.store._file._log.close()  # what is done to the log beside is over
+        recorder.note("rests")
+        log = root / LOG  # it may be read while it is in use: it has no locks. With the last thread it went
+        of_the_log = log.read_bytes() if log.exists() else None
+        for worker in workers:
+            worker.store.close()
+    recorded = Recorded(root, read_recording(place / "recording"))
+    assert recorded.is_true(of_the_log), "something was done to the files that is not in the recording"
+    return recorded
+
+
+def boot(folder: Path, files: dict[str, bytes], chance: random.Random) -> Path:
+    """Put what is left into a folder, with whatever the shared memory's file may hold. Returns the room's folder."""
+    room = folder / ROOM
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    if room.exists() and chance.random() < 0.3:
+        (room / "messages.db-shm").write_bytes(chance.randbytes(32768))
+    return room
+
+
+def look_at(room: Path) -> dict[str, int]:
+    """The messages that are there, with their states; with what SQLite itself reads."""
+    if not (room / "messages.db").exists():
+        return {}
+    with Look(room) as look:
         assert look.damage() == "ok"
         if look.value("PRAGMA user_version") == 0:  # the room was not yet made
-            return [False] * len(promises)
-        states = dict(look.rows("SELECT id, state FROM messages"))
-        half = look.rows(
-            "SELECT payload ->> 'batch' AS batch, payload ->> 'of' AS sent, count(*) AS there FROM messages "
-            "GROUP BY batch HAVING sent <> there"
+            return {}
+        rows = look.rows(
+            "SELECT id, state, payload ->> 'who' AS who, payload ->> 'batch', payload ->> 'of' FROM messages ORDER BY who, key"
         )
-        assert half == []
-    ends: dict[str, int] = {id: state for id, state in promises if state is not None}
-    return [id in states and (state is None or states[id] == state == ends[id]) for id, state in promises]
+    for who, sent in groupby(rows, lambda row: row[2]):
+        batches = [(batch, of, len(list(there))) for (batch, of), there in groupby(sent, lambda row: row[3:])]
+        assert all(of == there for _, of, there in batches), f"half a batch of {who} is there: {batches}"
+        assert [batch for batch, _, _ in batches] == list(range(len(batches))), f"{who} is out of order: {batches}"
+    return {id: state for id, state, *_ in rows}
 
 
-def go_on(folder: Path, clock: ManualClock, chance: random.Random) -> None:
-    """The machine has booted: the room can be used, and new messages come last."""
-    clock.reboot()
+def go_on(room: Path, found: dict[str, int], chance: random.Random) -> None:
+    """The machine has booted: the room can be used, what was settled stays so, and new messages come last."""
+    clock = ManualClock()
     clock.jump_wall(chance.choice((60, -3600)))
-    store = open_room(folder, clock=clock)
+    clock.reboot()
+    store = open_room(room, clock=clock)
     [sent] = store.put([letter("zoe")])
     [delivery] = store.claim(want("zoe")).deliveries
     assert delivery.message.id == sent and store.settle(delivery.ticket, "acked").held
+    came = [delivery.message.id for delivery in store.claim(want(limit=10_000)).deliveries]
     store.close()
-    with Look(folder) as look:
+    assert came == sorted(came)
+    assert {id for id, state in found.items() if state == READY} <= set(came)
+    assert {id for id, state in found.items() if state not in (READY, CLAIMED)}.isdisjoint(came)
+    with Look(room) as look:
         assert look.damage() == "ok"
         assert look.value("SELECT id FROM messages ORDER BY key DESC LIMIT 1") == sent
 
 
-def cut_and_check(place: Path, sync: str, number: int) -> tuple[int, int]:
-    """One day, one cut, one check. Returns how many promises were made and how many of them were kept."""
-    chance = random.Random(f"{sync}{number}")
-    sqlite_file.WAL_PAGES = chance.choice((2, 10, 1000))  # type: ignore[misc]
-    day = Day(place / f"day{number}", sync, chance)
-    day.work()
-    found = day.night(place / f"night{number}")
-    held = kept(found, day.promises)
-    if sync != "normal":
-        assert all(held), f"lost with sync={sync}: {[p for p, ok in zip(day.promises, held, strict=True) if not ok]}"
-    assert held == sorted(held, reverse=True), f"an earlier call was lost and a later one kept: {held}"
-    go_on(found, day.clock, chance)
-    return len(held), sum(held)
-
-
-def cut_often(
-    place: Path, sync: str, cuts: int, monkeypatch: pytest.MonkeyPatch, figure: Callable[[str], None]
-) -> None:
-    monkeypatch.setattr(sqlite_file, "WAL_PAGES", sqlite_file.WAL_PAGES)  # put back after the test
-    monkeypatch.setattr(sqlite_file.SqliteFile, "folds_beside", False)
+def cut_and_check(recorded: Recorded, place: Path, points: Iterable[int], chance: random.Random) -> tuple[int, int]:
+    """Cut a recording at these moments, and check. Returns how many promises there were and how many were kept."""
     made = survived = 0
-    for number in range(seed(), seed() + cuts):
+    for files, promises in recorded.cut(points, chance):
+        room = boot(place, files, chance)
+        found = look_at(room)
+        held: dict[str, list[bool]] = {}
+        for who, id, state in promises:
+            held.setdefault(who, []).append(id in found and state in (None, found[id]))
+        for who, kept in held.items():
+            assert all(kept) or who.startswith("normal"), f"{kept.count(False)} calls of {who} were lost: {kept}"
+            assert kept == sorted(kept, reverse=True), f"an earlier call of {who} was lost and a later one kept: {kept}"
+        go_on(room, found, chance)
+        shutil.rmtree(place)
+        made += sum(map(len, held.values()))
+        survived += sum(map(sum, held.values()))
+    return made, survived
+
+
+def cut_days(in_memory: Path, keep: Path, sync: str, days: Iterable[int], figure: Callable[[str], None]) -> None:
+    """Record days, and cut the power some times in each of them. `keep` gets the recording of one that fails."""
+    made = survived = lengthened = folded = done = 0
+    for number in days:
+        day = in_memory / f"day{number}"
+        recorded = record_day(day, sync, random.Random(f"{sync}{number}"))
+        chance = random.Random(
+            f"cuts of {sync}{number}"
+        )  # of its own: the cuts of a recording that was kept can be repeated
         try:
-            promised, held = cut_and_check(place, sync, number)
+            promised, held = cut_and_check(recorded, day / "night", recorded.points(CUTS_PER_DAY, chance), chance)
         except AssertionError as error:
-            raise AssertionError(f"seed {number}: {error}") from error
-        made, survived = made + promised, survived + held
-    assert made > cuts, "the days are too short to promise anything"
-    figure(f"power cut, sync={sync}: {cuts} cuts, {made} calls had returned, {made - survived} of them lost")
+            shutil.copytree(day, keep / day.name)
+            raise AssertionError(f"seed {number}, recording in {keep / day.name}: {error}") from error
+        made, survived, done = made + promised, survived + held, done + CUTS_PER_DAY
+        lengthened += sum(event[0] == "opened" and event[3] for event in recorded.events)
+        folded += sum(event[0] == "wrote" and event[2] == 0 and len(event[3]) == 32 for event in recorded.events)
+        shutil.rmtree(day)
+    assert made > done, "the days are too short to promise anything"
+    assert lengthened > 0 or sync == "normal"
+    assert survived < made or sync == "full", "a disk that loses nothing proves nothing"
+    figure(
+        f"power cut, sync={sync}: {done} cuts, {made} times a call had returned, {made - survived} times it was lost; "
+        f"the log was lengthened {lengthened} times and begun anew {folded} times"
+    )
+
+
+def share(cuts: int, part: int = 0) -> range:
+    """The days that one part of the cuts takes."""
+    days = -(-cuts // CUTS_PER_DAY)
+    return range(seed() + part * days, seed() + (part + 1) * days)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sync", ["full", "normal", "mixed"])
+@pytest.mark.parametrize(("sync", "cuts"), [("full", 300), ("normal", 100), ("mixed", 100)])
 def test_a_power_cut_takes_what_it_may_and_never_the_file(
-    sync: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figure: Callable[[str], None]
+    sync: str, cuts: int, in_memory: Path, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    cut_often(tmp_path, sync, count("CUTS", 200), monkeypatch, figure)
+    cut_days(in_memory, tmp_path, sync, share(count("CUTS", cuts)), figure)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("sync", ["full", "normal", "mixed"])
-def test_thousands_of_power_cuts(
-    sync: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figure: Callable[[str], None]
+@pytest.mark.parametrize("part", range(4))
+def test_twenty_thousand_power_cuts_take_nothing_that_waited_for_the_disk(
+    part: int, in_memory: Path, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    cut_often(tmp_path, sync, count("CUTS_LONG", 5_000), monkeypatch, figure)
+    cut_days(in_memory, tmp_path, "full", share(count("CUTS_LONG", 5_000), part), figure)
 
 
-def test_the_disk_of_these_tests_does_lose_what_was_not_synced(tmp_path: Path) -> None:
-    """A check that cannot fail proves nothing: with no syncs at all, the same disk does damage or lose things."""
-    lost = 0
-    for number in range(30):
-        disk = PowerDisk("power", random.Random(number), cut_at=10_000)
-        connection = apsw.Connection(str(tmp_path / f"{number}.db"), vfs=disk.name)
-        connection.execute("PRAGMA synchronous = OFF; PRAGMA journal_mode = WAL; CREATE TABLE t (x)").fetchall()
-        for value in range(20):
-            connection.execute("INSERT INTO t VALUES (?)", (value,))
-        disk.cut()
-        assert disk.image is not None
-        after = tmp_path / f"{number}"
-        after.mkdir()
-        for name, content in disk.image.items():
-            (after / name).write_bytes(content)
-        try:
-            found = int(apsw.Connection(str(after / f"{number}.db")).execute("SELECT count(*) FROM t").get)
-        except apsw.Error:
-            found = 0
-        lost += found < 20
-    assert lost > 5
+@pytest.mark.long
+@pytest.mark.parametrize("sync", ["normal", "mixed"])
+def test_thousands_of_power_cuts_where_not_all_wait_for_the_disk(
+    sync: str, in_memory: Path, tmp_path: Path, figure: Callable[[str], None]
+) -> None:
+    cut_days(in_memory, tmp_path, sync, share(count("CUTS_LONG", 5_000)), figure)
+
+
+# Several processes
+
+
+def record_crowd(place: Path, nursery: Nursery, pages: tuple[int, int, int], calls: int) -> Recorded:
+    """Four processes with two connections each make a room at the same moment, and use it. Nobody closes it."""
+    root, to = place / "disk", place / "recording"
+    root.mkdir(parents=True)
+    about = {"root": str(root), "room": str(ROOM), "to": str(to), "calls": calls, "threads": 2, "pages": pages}
+    nursery.finish(*[nursery.fork("power.work", who=f"full.{number}", **about) for number in range(4)])
+    recorded = Recorded(root, read_recording(to))
+    assert recorded.is_true(), "something was done to the files that is not in the recording"
+    return recorded
+
+
+def cut_crowd(recorded: Recorded, night: Path, cuts: int, figure: Callable[[str], None]) -> None:
+    chance = random.Random(f"crowd{seed()}")
+    try:
+        made, survived = cut_and_check(recorded, night, recorded.points(cuts, chance), chance)
+    except AssertionError as error:
+        raise AssertionError(f"seed {seed()}, recording beside {recorded.root}: {error}") from error
+    writers = {event[1][0] for event in recorded.events if event[0] == "wrote"}
+    lengthened = {event[1][0] for event in recorded.events if event[0] == "opened" and event[3]}
+    assert len(writers) == 4 and lengthened
+    figure(
+        f"power cut, four processes: {len(recorded.events)} events, {cuts} cuts, {made} times a call had returned, "
+        f"{made - survived} times it was lost; {len(lengthened)} of them lengthened the log"
+    )
+
+
+@pytest.mark.slow
+def test_a_power_cut_takes_nothing_of_what_returned_in_four_processes(
+    in_memory: Path, tmp_path: Path, nursery: Nursery, figure: Callable[[str], None]
+) -> None:
+    recorded = record_crowd(tmp_path, nursery, (60, 5, 16), 30)
+    cut_crowd(recorded, in_memory / "night", count("CROWD_CUTS", 60), figure)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pages", [(20, 3, 8), (300, 20, 60), SHIPPED])
+def test_hundreds_of_power_cuts_take_nothing_of_what_returned_in_four_processes(
+    pages: tuple[int, int, int], in_memory: Path, tmp_path: Path, nursery: Nursery, figure: Callable[[str], None]
+) -> None:
+    recorded = record_crowd(tmp_path, nursery, pages, 300)
+    cut_crowd(recorded, in_memory / "night", count("CROWD_CUTS_LONG", 500), figure)
+
+
+# The way to the file
+
+
+def first_send_by_store(folder: Path) -> tuple[str, Callable[[], None]]:
+    store = open_room(folder, sync="full")
+    return store.put([letter(payload={"who": "full", "batch": 0, "of": 1})])[0], store.close
+
+
+def first_send_by_room(folder: Path) -> tuple[str, Callable[[], None]]:
+    room = postroom.open(f"sqlite:{folder}?sync=full")
+    return room.agent("ada").send("bob", {"who": "full", "batch": 0, "of": 1}), room.close
+
+
+@pytest.mark.parametrize("made_by_another", [0, 1, 2], ids=["no folder", "a folder above", "the room's folder"])
+@pytest.mark.parametrize("first_send", [first_send_by_store, first_send_by_room])
+def test_the_first_message_of_a_new_room_survives_a_power_cut(
+    first_send: Callable[[Path], tuple[str, Callable[[], None]]], made_by_another: int, in_memory: Path
+) -> None:
+    """Also where somebody made folders on the way to it, and was killed before they were synced."""
+    root = in_memory / "disk"
+    root.mkdir()
+    with recording(in_memory / "recording", root) as recorder:
+        for folder in (root / "project", root / ROOM)[:made_by_another]:
+            folder.mkdir()
+        id, close = first_send(root / ROOM)
+        recorder.note("returned", "full", "sent", [id])
+        close()
+    recorded, chance = Recorded(root, read_recording(in_memory / "recording")), random.Random(seed())
+    assert recorded.is_true()
+    made, survived = cut_and_check(recorded, in_memory / "night", recorded.points(40, chance), chance)
+    assert made == survived > 0
+
+
+# Whether these tests can fail
+
+
+FOUND = (AssertionError, apsw.Error, postroom.RoomError)
+
+
+def files_of(events: list[Event]) -> dict[object, str]:
+    """The kind of what each handle or inode is of: the log, the database, a journal or a folder."""
+    kinds = {"messages.db": "database", "messages.db-wal": "log", "messages.db-journal": "journal"}
+    found: dict[object, str] = {
+        event[1]: kinds[Path(event[2]).name] for event in events if event[0] in ("made", "opened")
+    }
+    return found | {event[2]: "folder" for event in events if event[0] == "sync" and isinstance(event[2], int)}
+
+
+def without_syncs_of(kind: str, events: list[Event]) -> list[Event]:
+    kinds = files_of(events)
+    return [event for event in events if event[0] != "sync" or kinds[event[2]] != kind]
+
+
+def with_zeros_too_early(events: list[Event]) -> list[Event]:
+    """As if the log was lengthened by somebody who takes it for a page shorter than it is."""
+    ahead = {event[1] for event in events if event[0] == "opened" and event[3]}
+    page = PAGE_BYTES + 24
+    return [
+        ("wrote", event[1], event[2] - page, event[3]) if event[0] == "wrote" and event[1] in ahead else event
+        for event in events
+    ]
 
 
 @pytest.mark.parametrize(
-    "open_it",
+    "break_it",
     [
-        lambda folder: open_room(folder, sync="full").close(),
-        lambda folder: postroom.open(f"sqlite:{folder}?sync=full").close(),
+        partial(without_syncs_of, "log"),
+        partial(without_syncs_of, "database"),
+        partial(without_syncs_of, "folder"),
+        with_zeros_too_early,
     ],
-    ids=["store", "postroom.open"],
+    ids=["no sync of the log", "no sync of the database", "no sync of folders", "zeros over what was written"],
 )
-def test_a_new_room_is_synced_into_the_folder_above_it(
-    open_it: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_these_tests_find_what_would_lose_messages(
+    break_it: Callable[[list[Event]], list[Event]], in_memory: Path
 ) -> None:
-    """SQLite syncs the room's folder; that the folder itself is there after a power cut is ours to see to."""
-    synced: list[int] = []
-    really = os.fsync
+    for number in range(20):
+        chance = random.Random(f"broken{number}")
+        recorded = record_day(in_memory / f"{number}", "full", chance)
+        broken = Recorded(recorded.root, break_it(recorded.events))
+        try:
+            cut_and_check(broken, in_memory / f"{number}" / "night", broken.points(20, chance), chance)
+        except FOUND:
+            return
+    raise AssertionError("400 cuts did not find it")
 
-    def fsync(descriptor: int) -> None:
-        synced.append(os.fstat(descriptor).st_ino)
-        really(descriptor)
 
-    monkeypatch.setattr(os, "fsync", fsync)
-    open_it(tmp_path / "project" / ".postroom")
-    assert {tmp_path.stat().st_ino, (tmp_path / "project").stat().st_ino} <= set(synced)
+def test_each_single_sync_that_a_send_waits_for_is_needed(in_memory: Path) -> None:
+    """One sync is left out, that of the log before a send returned, and the power goes just then."""
+    root = in_memory / "disk"
+    root.mkdir()
+    with recording(in_memory / "recording", root) as recorder:
+        store = open_room(root / ROOM, sync="full")
+        for number in range(10):
+            [id] = store.put([letter(payload={"who": "full", "batch": number, "of": 1})])
+            recorder.note("returned", "full", "sent", [id])
+        store.close()
+    events = read_recording(in_memory / "recording")
+    kinds, chance = files_of(events), random.Random(seed())
+    for point in [number for number, event in enumerate(events, 1) if event[0] == "returned"]:
+        last = max(n for n in range(point) if events[n][0] == "sync" and kinds[events[n][2]] == "log")
+        broken = Recorded(root, [*events[:last], *events[last + 1 : point]])
+        with pytest.raises(FOUND):
+            cut_and_check(broken, in_memory / f"night{point}", [point - 1] * 30, chance)
+
+
+def test_a_write_past_the_recording_is_found(in_memory: Path) -> None:
+    root = in_memory / "disk"
+    root.mkdir()
+    with recording(in_memory / "recording", root) as recorder:
+        store = open_room(root / ROOM, sync="full")
+        store.put([letter()])
+        with (root / LOG).open("ab") as log:
+            log.write(bytes(4096))
+        of_the_log = (root / LOG).read_bytes()
+        recorder.note("rests")
+        store.close()
+    assert not Recorded(root, read_recording(in_memory / "recording")).is_true(of_the_log)

@@ -26,7 +26,7 @@ from ..config import FILES_MARK, Config
 from ..errors import RoomClosed, RoomDamaged, RoomGone, RoomUnreachable
 from ..liveness import Attendance
 from ..message import SALT_BITS, Draft, room_start_ms
-from ..platform import file_system_type, make_private_folder, processes_with
+from ..platform import file_system_type, make_private_folder, processes_with, sync_folders_above
 from ..states import State
 from ..store import Claimed, Settled, Swept, Ticket, Want
 from . import steps
@@ -123,6 +123,7 @@ class FilesStore(TableStore):
         if about is None:
             import secrets  # only when a room is made
 
+            sync_folders_above(self.folder)
             about = About(LAYOUT, secrets.randbits(SALT_BITS), "", 0)
         if not (self.folder / OWN / "log").exists():
             self._log.begin_anew(Record(base=0))

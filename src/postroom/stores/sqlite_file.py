@@ -16,7 +16,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +27,14 @@ from ..config import Config
 from ..errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomGone, RoomUnreachable, RoomUnsafe
 from ..liveness import Attendance
 from ..message import FRACTION_BITS, SALT_BITS, key_at, room_start_ms
-from ..platform import NETWORK_FILE_SYSTEMS, current_pid, file_system_type, make_private_folder, sync_folder
+from ..platform import (
+    NETWORK_FILE_SYSTEMS,
+    current_pid,
+    file_system_type,
+    make_private_folder,
+    sync_folder,
+    sync_folders_above,
+)
 from .sqlite_log import AHEAD_FROM_PAGES, AHEAD_PAGES, LONG_PAGES, Fold, LogKeeper
 from .sqlite_patience import Crowd, Patience
 
@@ -40,6 +47,8 @@ PAGE_BYTES: Final = 2048
 WAL_PAGES: Final = LONG_PAGES
 _FRAME_BYTES: Final = PAGE_BYTES + 24  # a page in the log
 WAL_KEPT_BYTES: Final = 40 * 1024 * 1024
+_LOG_THAT_IS_THERE: Final = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_READWRITE
+_ZEROS_BYTES: Final = 64 * 1024  # SQLite's file layer takes less than 128 KB at once
 #: Who folds the log back gives others so long to get out of the way; meanwhile nobody writes.
 _FOLD_PATIENCE_S: Final = 0.05
 #: Who has made so many changes, without a pause of 2 ms between them, is one of those who write all the time.
@@ -135,8 +144,8 @@ class SqliteFile:
         self._mine = _Mine(self._open_connection)
         self._connections: weakref.WeakSet[apsw.Connection] = weakref.WeakSet()
         self._log = LogKeeper(self._fold, clock, beside=self.folds_beside)
-        #: The log is made longer when it has more pages than this; only with sync=full, and where files are the system's own.
-        waits_for_disk = config.sync == "full" and vfs is None and self.folds_beside
+        #: The log is made longer when it has more pages than this; only with sync=full.
+        waits_for_disk = config.sync == "full" and self.folds_beside
         self._lengthen_from = AHEAD_FROM_PAGES if waits_for_disk else WAL_PAGES
         self._crowd = Crowd(folder / "lock")
         self._pid = current_pid()
@@ -206,6 +215,7 @@ class SqliteFile:
             connection = self._connect()
             version = connection.pragma("user_version")
             if version == 0:
+                sync_folders_above(self.folder)
                 self._make_schema(connection)
             elif version != SCHEMA_VERSION:
                 raise RoomDamaged(
@@ -306,26 +316,26 @@ class SqliteFile:
     def _lengthen_log(self) -> None:
         """Write zeros behind the end of the log, up to its usual length. SQLite takes them for what they are: nothing.
 
-        Under the write lock, when nobody adds to the log; the disk is waited for without it. What fails is left: then commits
-        make the log longer themselves, as they would have. (No lock is lost: there are none on this file.)
+        The write lock is held, so that nobody adds to the log meanwhile; the disk is waited for without it. An error is ignored:
+        commits then lengthen the log themselves. The zeros go through SQLite's own file layer, which the tests of power cuts replace
+        (tests/faults/test_power_cut.py). No lock is lost by closing: this file has none.
         """
         self._lengthen_from += AHEAD_PAGES // 4  # not sooner, should it fail
-        with suppress(OSError, apsw.Error):
-            connection = self._connect()
-            log = os.open(f"{self.path}-wal", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        with suppress(apsw.Error), closing(self._connect()) as connection:
+            connection.set_busy_handler(Patience(_FOLD_PATIENCE_S))
+            log = apsw.VFSFile(self._vfs or "", connection.filename_wal, [_LOG_THAT_IS_THERE, 0])
             try:
-                connection.set_busy_handler(Patience(_FOLD_PATIENCE_S))
                 connection.execute("BEGIN IMMEDIATE")
-                size = os.fstat(log).st_size
-                until = min(size + AHEAD_PAGES * _FRAME_BYTES, WAL_PAGES * _FRAME_BYTES)
-                written = os.pwrite(log, bytes(max(0, until - size)), size)
+                size = log.xFileSize()
+                until = max(size, min(size + AHEAD_PAGES * _FRAME_BYTES, WAL_PAGES * _FRAME_BYTES))
+                for at in range(size, until, _ZEROS_BYTES):
+                    log.xWrite(bytes(min(_ZEROS_BYTES, until - at)), at)
                 connection.execute("ROLLBACK")
-                getattr(os, "fdatasync", os.fsync)(log)
-                reaches = (size + written) // _FRAME_BYTES
+                log.xSync(apsw.SQLITE_SYNC_NORMAL)
+                reaches = until // _FRAME_BYTES
                 self._lengthen_from = WAL_PAGES if reaches >= WAL_PAGES else reaches - AHEAD_PAGES // 4
             finally:
-                os.close(log)
-                connection.close()
+                log.xClose()
 
     def _fold(self) -> Fold:
         """Fold the log back into the file.

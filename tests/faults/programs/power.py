@@ -1,147 +1,291 @@
-"""A disk whose power can be cut: what was written and not synced may be there afterwards, or not, or in pieces.
+"""A recording of everything that processes do to the files of a room, in one order, and of the calls that returned.
 
-Every file keeps two things apart: what is safe, because a sync came after it, and the writes since then. At the cut
-each sector of those writes is kept, lost or turned to rubbish, by chance. A file that was made or deleted without a
-sync of the folder may be there or not. This is harsher than real disks, and allowed by what SQLite is promised by a system.
+`Recorder` appends events to one file that any number of processes share. An event and the change it tells of are made under
+one lock, so the order of the recording is the order in which the changes were made. A sync is two events, its begin and its end:
+only what was done before it began is safe once it has ended. tests/faults/after_a_cut.py makes disks from such recordings.
+
+`recording` puts the recorder under everything that Postroom does, without Postroom knowing: SQLite's default file system (also
+the zeros ahead of the log go through it), and the calls of `os` that make files and folders and sync folders. A write that went
+past both would be found: the recording, played to its end, must give the very bytes of the real files.
 """
 
 from __future__ import annotations
 
+import fcntl
+import itertools
 import os
+import pickle
 import random
+import stat
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import apsw
 
+from postroom.errors import RoomBusy
+from postroom.store import Delivery
+from postroom.stores import sqlite_file
+from postroom.stores.sqlite import SqliteStore
 
-class Platter:
-    """One file: what is safe of it, and what was done to it since."""
+from .rooms import letter, open_room, want
 
-    def __init__(self, safe: bytes | None) -> None:
-        self.safe = safe  # None: it may not be there at all after a cut
-        self.since: list[tuple[int, bytes | None]] = []  # (place, data), or (new size, None)
-        self.deleted = False
-
-    def sync(self) -> None:
-        self.safe = bytes(self._after(self.since))
-        self.since = []
-
-    def _after(self, changes: list[tuple[int, bytes | None]]) -> bytearray:
-        content = bytearray(self.safe or b"")
-        for place, data in changes:
-            if data is None:
-                del content[place:]
-                content.extend(bytes(place - len(content)))
-            else:
-                content.extend(bytes(max(0, place + len(data) - len(content))))
-                content[place : place + len(data)] = data
-        return content
-
-    def after_a_cut(self, chance: random.Random) -> bytes | None:
-        """What is found when the power is back; None when the file is not there."""
-        if self.deleted and chance.random() < 0.5:
-            return None
-        if self.safe is None and chance.random() < 0.3:
-            return None
-        mood = chance.choice(("none", "all", "first", "pieces", "pieces"))
-        if mood == "none":
-            return self.safe or b""
-        if mood == "all":
-            return bytes(self._after(self.since))
-        if mood == "first":
-            return bytes(self._after(self.since[: chance.randrange(len(self.since) + 1)]))
-        return bytes(self._after(_pieces(self.since, chance)))
+#: Events, as they stand in a recording; a handle is the process and a number.
+#:   ("made", handle, path)           a new file is there       ("opened", handle, path, ahead)   one that was there
+#:   ("folder", path, inode)          a new folder is there     ("deleted", path)
+#:   ("wrote", handle, place, data)                             ("truncated", handle, size)
+#:   ("sync", ticket, handle)         or, of a folder, ("sync", ticket, inode)
+#:   ("synced", ticket)                                         ("returned", who, what, ids)
+#:   ("rests",)                       nothing is under way
+Event = tuple[Any, ...]
+Handle = tuple[int, int]
 
 
-def _pieces(changes: list[tuple[int, bytes | None]], chance: random.Random) -> list[tuple[int, bytes | None]]:
-    """The changes in sectors, some of them lost, some of them rubbish."""
-    sector = chance.choice((512, 4096))
-    kept_of_ten = chance.choice((1, 5, 9))
-    found: list[tuple[int, bytes | None]] = []
-    for place, data in changes:
-        if data is None:
-            found += [(place, None)] if chance.random() < 0.5 else []
-            continue
-        at = place
-        while at < place + len(data):
-            end = min(place + len(data), (at // sector + 1) * sector)
-            if chance.randrange(10) < kept_of_ten:
-                rubbish = chance.random() < 0.05
-                found.append((at, chance.randbytes(end - at) if rubbish else data[at - place : end - place]))
-            at = end
-    return found
+class Recorder:
+    """Appends events to a file. Several of them, in several processes, may append to the same one."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+
+    def handle(self) -> Handle:
+        return os.getpid(), next(self._numbers)
+
+    @contextmanager
+    def in_order(self) -> Iterator[None]:
+        """Nobody else changes anything, nor notes it."""
+        with self._lock:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def append(self, *event: Any) -> None:
+        """Only inside `in_order`."""
+        os.write(self._file, pickle.dumps(event))
+
+    def note(self, *event: Any) -> None:
+        with self.in_order():
+            self.append(*event)
+
+    @contextmanager
+    def syncing(self, what: Handle | int) -> Iterator[None]:
+        ticket = self.handle()
+        self.note("sync", ticket, what)
+        yield
+        self.note("synced", ticket)
+
+    def close(self) -> None:
+        os.close(self._file)
 
 
-class PowerDisk(apsw.VFS):
-    """A file system over the system's own. At the cut `image` becomes what is left; what comes later is a ghost's work."""
+def read_recording(path: Path) -> list[Event]:
+    """The events of a recording, in their order."""
+    events: list[Event] = []
+    with path.open("rb") as file:
+        while file.peek(1):
+            events.append(pickle.load(file))
+    return events
 
-    def __init__(self, name: str, chance: random.Random, cut_at: int) -> None:
-        super().__init__(name, "")
-        self.name = name
-        self.image: dict[str, bytes] | None = None
-        self._chance = chance
-        self._left = cut_at
-        self._platters: dict[str, Platter] = {}
+
+class RecordingDisk(apsw.VFS):
+    """SQLite's default file system while it is registered. Without `really_syncs` syncs are noted, and not made."""
+
+    def __init__(self, recorder: Recorder, *, really_syncs: bool) -> None:
+        self.base = apsw.vfs_names()[0]
+        super().__init__("recording", self.base, makedefault=True)
+        self.recorder = recorder
+        self.really_syncs = really_syncs
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802
-        path = name.filename() if isinstance(name, apsw.URIFilename) else str(name)
-        platter = self._platters.get(path)
-        if platter is None or platter.deleted:
-            # a file that was there before belongs to the folder already; a new one is safe when it is first synced
-            platter = self._platters[path] = Platter(b"" if os.path.exists(path) else None)
-        return _PowerFile(self, platter, name, flags)
+        if name is None:  # a table that SQLite sorts; nobody needs it after a cut
+            return apsw.VFSFile(self.base, name, flags)
+        return _RecordedFile(self, name, flags)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
-        self.tick()
-        if filename in self._platters:
-            self._platters[filename].deleted = True
-            if syncdir:
-                del self._platters[filename]
-        super().xDelete(filename, syncdir)
-
-    def tick(self) -> None:
-        """One more change is under way; the power goes at the one that was chosen."""
-        self._left -= 1
-        if self._left == 0 and self.image is None:
-            self.cut()
-
-    def sync_folder(self) -> None:
-        """What was made is there, and what was deleted is gone, whatever comes."""
-        self._platters = {path: platter for path, platter in self._platters.items() if not platter.deleted}
-        for platter in self._platters.values():
-            platter.safe = platter.safe or b""
-
-    def cut(self) -> None:
-        """Cut the power now."""
-        found = {path: platter.after_a_cut(self._chance) for path, platter in self._platters.items()}
-        self.image = {Path(path).name: content for path, content in found.items() if content is not None}
+        with self.recorder.in_order():
+            super().xDelete(filename, syncdir)
+            self.recorder.append("deleted", filename)
+        if syncdir:
+            with self.recorder.syncing(_inode(os.path.dirname(filename))):
+                pass
 
 
-class _PowerFile(apsw.VFSFile):
-    def __init__(
-        self, disk: PowerDisk, platter: Platter, name: str | apsw.URIFilename | None, flags: list[int]
-    ) -> None:
-        # SQLite syncs the folder too with the first sync of a log or journal that it may have made
-        kinds = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL
-        self._syncs_folder = bool(flags[0] & apsw.SQLITE_OPEN_CREATE and flags[0] & kinds)
-        super().__init__("", name, flags)
+class _RecordedFile(apsw.VFSFile):
+    def __init__(self, disk: RecordingDisk, name: str | apsw.URIFilename, flags: list[int]) -> None:
         self._disk = disk
-        self._platter = platter
+        self._recorder = recorder = disk.recorder
+        self._handle = recorder.handle()
+        self._path = path = name.filename() if isinstance(name, apsw.URIFilename) else name
+        # SQLite's file system syncs the folder too, with the first sync of a log or journal that it may have made
+        logs = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL
+        may_make, is_log = flags[0] & apsw.SQLITE_OPEN_CREATE, flags[0] & logs
+        self._syncs_folder = bool(may_make and is_log)
+        with recorder.in_order():
+            was_there = os.path.exists(path)
+            super().__init__(disk.base, name, flags)
+            if was_there:
+                recorder.append("opened", self._handle, path, bool(is_log and not may_make))
+            else:
+                recorder.append("made", self._handle, path)
 
     def xWrite(self, data: Any, offset: int) -> None:  # noqa: N802
-        self._platter.since.append((offset, bytes(data)))
-        self._disk.tick()
-        super().xWrite(data, offset)
+        with self._recorder.in_order():
+            super().xWrite(data, offset)
+            self._recorder.append("wrote", self._handle, offset, bytes(data))
 
     def xTruncate(self, newsize: int) -> None:  # noqa: N802
-        self._platter.since.append((newsize, None))
-        self._disk.tick()
-        super().xTruncate(newsize)
+        with self._recorder.in_order():
+            super().xTruncate(newsize)
+            self._recorder.append("truncated", self._handle, newsize)
 
     def xSync(self, flags: int) -> None:  # noqa: N802
-        self._disk.tick()
-        self._platter.sync()
+        with self._recorder.syncing(self._handle):
+            if self._disk.really_syncs:
+                super().xSync(flags)
         if self._syncs_folder:
-            self._disk.sync_folder()
             self._syncs_folder = False
+            with self._recorder.syncing(_inode(os.path.dirname(self._path))):
+                pass
+
+
+def _inode(path: str) -> int:
+    return os.stat(path).st_ino
+
+
+@contextmanager
+def recording(path: Path, root: Path, *, really_syncs: bool = False) -> Iterator[Recorder]:
+    """Record what this process does below `root`, while it lasts. What is open at its end must not be used afterwards."""
+    recorder = Recorder(path)
+    disk = RecordingDisk(recorder, really_syncs=really_syncs)
+    os_open, os_mkdir, os_fsync = os.open, os.mkdir, os.fsync
+
+    def opens(file: Any, flags: int, *more: Any, **named: Any) -> int:
+        if not (flags & os.O_CREAT and _is_database(file, root)):
+            return os_open(file, flags, *more, **named)
+        with recorder.in_order():
+            was_there = os.path.exists(file)
+            descriptor = os_open(file, flags, *more, **named)
+            if not was_there:
+                recorder.append("made", recorder.handle(), os.fspath(file))
+        return descriptor
+
+    def makes(folder: Any, *more: Any, **named: Any) -> None:
+        with recorder.in_order():
+            os_mkdir(folder, *more, **named)
+            if Path(folder).is_relative_to(root):
+                recorder.append("folder", os.fspath(folder), _inode(folder))
+
+    def syncs(descriptor: int) -> None:
+        about = os.fstat(descriptor)
+        if not stat.S_ISDIR(about.st_mode):
+            os_fsync(descriptor)
+            return
+        with recorder.syncing(about.st_ino):
+            if really_syncs:
+                os_fsync(descriptor)
+
+    with patch.multiple(os, open=opens, mkdir=makes, fsync=syncs):
+        try:
+            yield recorder
+        finally:
+            disk.unregister()
+            apsw.set_default_vfs(disk.base)
+            recorder.close()
+
+
+def _is_database(file: Any, root: Path) -> bool:
+    return (
+        isinstance(file, str | Path) and Path(file).name.startswith("messages.db") and Path(file).is_relative_to(root)
+    )
+
+
+class Worker:
+    """Sends, claims and settles, one thing after the other, and notes each call that returned."""
+
+    def __init__(self, who: str, recorder: Recorder, open_store: Callable[[], SqliteStore], reopens: float = 0) -> None:
+        self.store = open_store()
+        self._open_store = open_store
+        self._reopens = reopens
+        self._who = who
+        self._chance = random.Random(who)
+        self._recorder = recorder
+        self._held: list[Delivery] = []
+        self._batches = 0
+
+    def one_thing(self) -> None:
+        kind = self._chance.choice(("send", "send", "batch", "claim", "ack", "ack", "retry", "dead", "sweep"))
+        with suppress(RoomBusy):  # nothing was changed; on a slow machine others may keep the lock for long
+            if kind in ("send", "batch"):
+                self._send(*((1, self._chance.randrange(5000)) if kind == "send" else (3, 0)))
+            elif kind == "claim":
+                self._held += self.store.claim(want(limit=2)).deliveries
+            elif kind == "sweep":
+                self.store.sweep()
+            elif self._held:
+                self._settle("acked" if kind == "ack" else kind)
+        if self._chance.random() < self._reopens:
+            self.store.close()
+            self.store = self._open_store()
+
+    def _send(self, size: int, text_bytes: int) -> None:
+        payload = {"who": self._who, "batch": self._batches, "of": size, "text": "x" * text_bytes}
+        ids = self.store.put([letter(payload=payload) for _ in range(size)])
+        self._recorder.note("returned", self._who, "sent", ids)
+        self._batches += 1
+
+    def _settle(self, outcome: str) -> None:
+        ticket = self._held[-1].ticket
+        assert self.store.settle(ticket, outcome, delay_s=1e6).held
+        self._held.pop()
+        self._recorder.note("returned", self._who, outcome, [ticket.id])
+
+
+def set_pages(long: int, ahead_from: int, ahead: int) -> Any:
+    """While it lasts, the log is folded back at so many pages, lengthened from so many, by so many."""
+    return patch.multiple(sqlite_file, WAL_PAGES=long, AHEAD_FROM_PAGES=ahead_from, AHEAD_PAGES=ahead)
+
+
+#: Stores that nobody closes, as if the power went.
+_left_open: list[SqliteStore] = []
+
+
+def work(root: str, room: str, to: str, who: str, calls: int, threads: int, pages: Sequence[int]) -> None:
+    """One of several processes that use a room; each of its threads has a connection."""
+    with recording(Path(to), Path(root), really_syncs=True) as recorder, set_pages(*pages):
+        store = open_room(Path(root) / room, sync="full", busy_timeout_s=60)
+        _left_open.append(store)
+        store.stats()  # so that the connection of this thread is in use, and the log stays when the other threads end
+
+        def work_as(name: str) -> None:
+            worker = Worker(name, recorder, lambda: store)
+            for _ in range(calls):
+                worker.one_thing()
+
+        in_threads([partial(work_as, f"{who}.{number}") for number in range(threads)])
+        store._file._log.close()  # what is done to the log beside is over: the files are as the recording tells
+
+
+def in_threads(works: Iterable[Callable[[], None]]) -> None:
+    """Do these beside each other, and raise what one of them raised."""
+    errors: list[BaseException] = []
+
+    def run(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(call,)) for call in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
