@@ -83,10 +83,10 @@ def _find(create: bool) -> RoomUrl:
 def make_folder(folder: Path) -> None:
     """Make a room's folder, for its owner only, with a `.gitignore` that keeps its content out of repositories.
 
-    After: it is there after a power cut too. A folder that is there already is left as it is.
+    The store syncs it when it makes the room. A folder that is there already is left as it is.
     """
     try:
-        if make_private_folder(folder):
+        if make_private_folder(folder, sync=False):
             (folder / ".gitignore").write_text("*\n", encoding="ascii")
     except FileExistsError:
         raise RoomError(f"{folder} is a file; a room needs a folder") from None

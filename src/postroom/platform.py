@@ -452,12 +452,13 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def sync_folders_above(folder: Path) -> None:
-    """Make the way to a folder survive a power cut, whichever process made it: up to its file system's first folder.
+def sync_path_to(folder: Path) -> None:
+    """Make the names in a folder survive a power cut, and all folders on the way to it, up to the mount point.
 
-    A process that made a part of the way may have been killed before it synced that part. A folder that may not be read cannot be
-    synced, and is passed over.
+    For the process that makes a room: another process may have made a part of the way, and been killed before it synced that. A
+    folder above that may not be read cannot be synced, and is passed over.
     """
+    sync_folder(folder)
     device = folder.stat().st_dev
     for above in folder.resolve().parents:
         if above.stat().st_dev != device:
@@ -466,12 +467,12 @@ def sync_folders_above(folder: Path) -> None:
             sync_folder(above)
 
 
-def make_private_folder(folder: Path) -> bool:
-    """Make a folder that only its owner can enter, and the folders above it; all are there after a power cut too.
+def make_private_folder(folder: Path, *, sync: bool = True) -> bool:
+    """Make a folder that only its owner can enter, and the folders above it; with `sync` all are there after a power cut too.
 
     Returns False, and changes nothing, when it is there already. Raises OSError when it cannot be made.
     """
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    missing = [place for place in (folder, *folder.parents) if sync and not place.exists()]
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         folder.mkdir(mode=0o700)

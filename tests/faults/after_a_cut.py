@@ -157,7 +157,7 @@ class Disk:
     def play(self, event: Event) -> None:
         """One more event."""
         self._number += 1
-        if event[0] in ("returned", "rests"):
+        if event[0] in ("returned", "rests", "past"):
             return
         kind, first, *rest = event
         if kind == "wrote":

@@ -26,7 +26,7 @@ from ..config import FILES_MARK, Config
 from ..errors import RoomClosed, RoomDamaged, RoomGone, RoomUnreachable
 from ..liveness import Attendance
 from ..message import SALT_BITS, Draft, room_start_ms
-from ..platform import file_system_type, make_private_folder, processes_with, sync_folders_above
+from ..platform import file_system_type, make_private_folder, processes_with, sync_path_to
 from ..states import State
 from ..store import Claimed, Settled, Swept, Ticket, Want
 from . import steps
@@ -76,7 +76,7 @@ class FilesStore(TableStore):
         self._waiters = 0
         self._lost: set[str] = set()  # ids that were claimed here and taken by hand in the same moment
         try:
-            make_private_folder(folder)
+            make_private_folder(folder, sync=False)  # that is done when the room is laid out
             self._tree = Tree(folder, group=config.group)
         except OSError as error:
             raise RoomUnreachable(f"the room's folder {folder} cannot be used: {error}") from error
@@ -123,7 +123,7 @@ class FilesStore(TableStore):
         if about is None:
             import secrets  # only when a room is made
 
-            sync_folders_above(self.folder)
+            sync_path_to(self.folder)
             about = About(LAYOUT, secrets.randbits(SALT_BITS), "", 0)
         if not (self.folder / OWN / "log").exists():
             self._log.begin_anew(Record(base=0))

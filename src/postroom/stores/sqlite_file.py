@@ -32,8 +32,7 @@ from ..platform import (
     current_pid,
     file_system_type,
     make_private_folder,
-    sync_folder,
-    sync_folders_above,
+    sync_path_to,
 )
 from .sqlite_log import AHEAD_FROM_PAGES, AHEAD_PAGES, LONG_PAGES, Fold, LogKeeper
 from .sqlite_patience import Crowd, Patience
@@ -188,7 +187,7 @@ class SqliteFile:
 
     def _make_folder(self) -> None:
         try:
-            make_private_folder(self.folder)
+            make_private_folder(self.folder, sync=False)  # that is done with the schema
         except OSError as error:
             raise RoomUnreachable(f"the room's folder {self.folder} cannot be made: {error}") from error
         if not os.access(self.folder, os.W_OK | os.X_OK):
@@ -215,7 +214,7 @@ class SqliteFile:
             connection = self._connect()
             version = connection.pragma("user_version")
             if version == 0:
-                sync_folders_above(self.folder)
+                sync_path_to(self.folder)
                 self._make_schema(connection)
             elif version != SCHEMA_VERSION:
                 raise RoomDamaged(
@@ -237,7 +236,6 @@ class SqliteFile:
         """Make the file ourselves, so that nobody else may read it. Only when it is not there: see the rule on closing."""
         with suppress(FileExistsError):
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-            sync_folder(self.folder)
 
     def _make_schema(self, connection: apsw.Connection) -> None:
         """Lay the tables out, in a new file or in one that the source document's broker made."""

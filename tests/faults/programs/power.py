@@ -6,7 +6,8 @@ only what was done before it began is safe once it has ended. tests/faults/after
 
 `recording` puts the recorder under everything that Postroom does, without Postroom knowing: SQLite's default file system (also
 the zeros ahead of the log go through it), and the calls of `os` that make files and folders and sync folders. A write that went
-past both would be found: the recording, played to its end, must give the very bytes of the real files.
+past both would be found: no file may be opened by `os` that is there already, and the recording, played to its end, must give the
+very bytes of the real files.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from .rooms import letter, open_room, want
 #:   ("wrote", handle, place, data)                             ("truncated", handle, size)
 #:   ("sync", ticket, handle)         or, of a folder, ("sync", ticket, inode)
 #:   ("synced", ticket)                                         ("returned", who, what, ids)
-#:   ("rests",)                       nothing is under way
+#:   ("rests",)                       nothing is under way     ("past", path)     opened where its writes are not seen
 Event = tuple[Any, ...]
 Handle = tuple[int, int]
 
@@ -167,13 +168,12 @@ def recording(path: Path, root: Path, *, really_syncs: bool = False) -> Iterator
     os_open, os_mkdir, os_fsync = os.open, os.mkdir, os.fsync
 
     def opens(file: Any, flags: int, *more: Any, **named: Any) -> int:
-        if not (flags & os.O_CREAT and _is_database(file, root)):
+        if not _is_database(file, root):
             return os_open(file, flags, *more, **named)
         with recorder.in_order():
             was_there = os.path.exists(file)
             descriptor = os_open(file, flags, *more, **named)
-            if not was_there:
-                recorder.append("made", recorder.handle(), os.fspath(file))
+            recorder.append(*(("past", file) if was_there else ("made", recorder.handle(), os.fspath(file))))
         return descriptor
 
     def makes(folder: Any, *more: Any, **named: Any) -> None:
