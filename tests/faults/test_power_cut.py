@@ -33,12 +33,13 @@ from postroom.stores.sqlite_log import AHEAD_FROM_PAGES, AHEAD_PAGES, LONG_PAGES
 from .after_a_cut import Disk
 from .programs.power import Event, Worker, in_threads, read_recording, recording, set_pages
 from .programs.rooms import letter, open_room, want
-from .support import ACKED, CLAIMED, DEAD, DELAYED, READY, Look, Nursery, count, seed
+from .support import ACKED, ANSWERED, CLAIMED, DEAD, DELAYED, READY, Look, Nursery, count, seed
 
-#: What a call that returned has promised: who called, the message, and the state it must be in (None: it must be there).
+#: What a call that returned has promised: who called, what it is about, and how that must be. A message must be in that state (None:
+#: it must be there); a cell must have that value, or a later one.
 Promise = tuple[str, str, int | None]
 
-STATES = {"sent": None, "acked": ACKED, "retry": DELAYED, "dead": DEAD}
+STATES = {"acked": ACKED, "retry": DELAYED, "dead": DEAD, "answered": ANSWERED}
 SYNCS = {
     "full": ("full", "full", "full"),
     "normal": ("normal", "normal", "normal"),
@@ -85,7 +86,7 @@ class Recorded:
             for event in self.events[played:point]:
                 disk.play(event)
                 if event[0] == "returned":
-                    promises += [(event[1], id, STATES[event[2]]) for id in event[3]]
+                    promises += [(event[1], id, STATES.get(event[2], event[4])) for id in event[3]]
             played = point
             yield disk.after_a_cut(chance), promises
 
@@ -153,14 +154,17 @@ def boot(folder: Path, files: dict[str, bytes], chance: random.Random) -> Path:
     return room
 
 
-def look_at(room: Path) -> dict[str, int]:
-    """The messages that are there, with their states; with what SQLite itself reads."""
+def look_at(room: Path) -> tuple[dict[str, int], dict[str, int]]:
+    """The messages that are there with their states, and the cells with their values; with what SQLite itself reads."""
     if not (room / "messages.db").exists():
-        return {}
+        return {}, {}
     with Look(room) as look:
         assert look.damage() == "ok"
         if look.value("PRAGMA user_version") == 0:  # the room was not yet made
-            return {}
+            return {}, {}
+        cells = {
+            name: int(value) for name, value in look.rows("SELECT name, value FROM cells WHERE name GLOB 'power/*'")
+        }
         rows = look.rows(
             "SELECT id, state, payload ->> 'who' AS who, payload ->> 'batch', payload ->> 'of' FROM messages ORDER BY who, key"
         )
@@ -168,7 +172,7 @@ def look_at(room: Path) -> dict[str, int]:
         batches = [(batch, of, len(list(there))) for (batch, of), there in groupby(sent, lambda row: row[3:])]
         assert all(of == there for _, of, there in batches), f"half a batch of {who} is there: {batches}"
         assert [batch for batch, _, _ in batches] == list(range(len(batches))), f"{who} is out of order: {batches}"
-    return {id: state for id, state, *_ in rows}
+    return {id: state for id, state, *_ in rows}, cells
 
 
 def go_on(room: Path, found: dict[str, int], chance: random.Random) -> None:
@@ -195,10 +199,11 @@ def cut_and_check(recorded: Recorded, place: Path, points: Iterable[int], chance
     made = survived = 0
     for files, promises in recorded.cut(points, chance):
         room = boot(place, files, chance)
-        found = look_at(room)
+        found, cells = look_at(room)
         held: dict[str, list[bool]] = {}
         for who, id, state in promises:
-            held.setdefault(who, []).append(id in found and state in (None, found[id]))
+            kept_it = cells[id] >= (state or 0) if id in cells else id in found and state in (None, found[id])
+            held.setdefault(who, []).append(kept_it)
         for who, kept in held.items():
             assert all(kept) or who.startswith("normal"), f"{kept.count(False)} calls of {who} were lost: {kept}"
             assert kept == sorted(kept, reverse=True), f"an earlier call of {who} was lost and a later one kept: {kept}"
@@ -215,9 +220,8 @@ def cut_days(in_memory: Path, keep: Path, sync: str, days: Iterable[int], figure
     for number in days:
         day = in_memory / f"day{number}"
         recorded = record_day(day, sync, random.Random(f"{sync}{number}"))
-        chance = random.Random(
-            f"cuts of {sync}{number}"
-        )  # of its own: the cuts of a recording that was kept can be repeated
+        # of its own: the cuts of a recording that was kept can be repeated
+        chance = random.Random(f"cuts of {sync}{number}")
         try:
             promised, held = cut_and_check(recorded, day / "night", recorded.points(CUTS_PER_DAY, chance), chance)
         except AssertionError as error:
@@ -337,7 +341,7 @@ def test_the_first_message_of_a_new_room_survives_a_power_cut(
         for folder in (root / "project", root / ROOM)[:made_by_another]:
             folder.mkdir()
         id, close = first_send(root / ROOM)
-        recorder.note("returned", "full", "sent", [id])
+        recorder.note("returned", "full", "sent", [id], None)
         close()
     recorded, chance = Recorded(root, read_recording(in_memory / "recording")), random.Random(seed())
     assert recorded.is_true()
@@ -407,7 +411,7 @@ def test_each_single_sync_that_a_send_waits_for_is_needed(in_memory: Path) -> No
         store = open_room(root / ROOM, sync="full")
         for number in range(10):
             [id] = store.put([letter(payload={"who": "full", "batch": number, "of": 1})])
-            recorder.note("returned", "full", "sent", [id])
+            recorder.note("returned", "full", "sent", [id], None)
         store.close()
     events = read_recording(in_memory / "recording")
     kinds, chance = files_of(events), random.Random(seed())

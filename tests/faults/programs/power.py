@@ -29,6 +29,7 @@ from unittest.mock import patch
 import apsw
 
 from postroom.errors import RoomBusy
+from postroom.message import Draft
 from postroom.store import Delivery
 from postroom.stores import sqlite_file
 from postroom.stores.sqlite import SqliteStore
@@ -40,7 +41,7 @@ from .rooms import letter, open_room, want
 #:   ("folder", path, inode)          a new folder is there     ("deleted", path)
 #:   ("wrote", handle, place, data)                             ("truncated", handle, size)
 #:   ("sync", ticket, handle)         or, of a folder, ("sync", ticket, inode)
-#:   ("synced", ticket)                                         ("returned", who, what, ids)
+#:   ("synced", ticket)                                         ("returned", who, what, ids, value)
 #:   ("rests",)                       nothing is under way     ("past", path)     opened where its writes are not seen
 Event = tuple[Any, ...]
 Handle = tuple[int, int]
@@ -218,33 +219,65 @@ class Worker:
         self._recorder = recorder
         self._held: list[Delivery] = []
         self._batches = 0
+        self._cell = 0
 
     def one_thing(self) -> None:
-        kind = self._chance.choice(("send", "send", "batch", "claim", "ack", "ack", "retry", "dead", "sweep"))
         with suppress(RoomBusy):  # nothing was changed; on a slow machine others may keep the lock for long
-            if kind in ("send", "batch"):
-                self._send(*((1, self._chance.randrange(5000)) if kind == "send" else (3, 0)))
-            elif kind == "claim":
-                self._held += self.store.claim(want(limit=2)).deliveries
-            elif kind == "sweep":
-                self.store.sweep()
-            elif self._held:
-                self._settle("acked" if kind == "ack" else kind)
+            sends, settles = (self._send, self._send, self._send_three), (self._settle, self._settle, self._settle)
+            self._chance.choice((*sends, *settles, self._claim, self._take, self._write_cell, self._sweep))()
         if self._chance.random() < self._reopens:
             self.store.close()
             self.store = self._open_store()
 
-    def _send(self, size: int, text_bytes: int) -> None:
-        payload = {"who": self._who, "batch": self._batches, "of": size, "text": "x" * text_bytes}
-        ids = self.store.put([letter(payload=payload) for _ in range(size)])
-        self._recorder.note("returned", self._who, "sent", ids)
+    def _returned(self, what: str, ids: list[str], value: int | None = None) -> None:
+        self._recorder.note("returned", self._who, what, ids, value)
+
+    def _letters(self, count: int, **fields: Any) -> list[Draft]:
+        payload = {
+            "who": self._who,
+            "batch": self._batches,
+            "of": count,
+            "text": "x" * self._chance.randrange(5000 // count),
+        }
+        return [letter(payload=payload, **fields) for _ in range(count)]
+
+    def _send(self, count: int = 1) -> None:
+        self._returned("sent", self.store.put(self._letters(count)))
         self._batches += 1
 
-    def _settle(self, outcome: str) -> None:
+    def _send_three(self) -> None:
+        self._send(3)
+
+    def _claim(self) -> None:
+        self._held += self.store.claim(want(limit=2)).deliveries
+
+    def _take(self) -> None:
+        """A claim that is an ack at once waits for the disk, unlike others."""
+        taken = self.store.claim(want(settle=True)).deliveries
+        self._returned("acked", [delivery.ticket.id for delivery in taken])
+
+    def _settle(self) -> None:
+        if not self._held:
+            return
         ticket = self._held[-1].ticket
-        assert self.store.settle(ticket, outcome, delay_s=1e6).held
-        self._held.pop()
-        self._recorder.note("returned", self._who, outcome, [ticket.id])
+        outcome = self._chance.choice(("acked", "acked", "retry", "dead", "answered"))
+        answers = self._letters(1, answer_to=ticket.id) if outcome == "answered" else []
+        claim_next = want() if self._chance.random() < 0.3 else None
+        settled = self.store.settle(ticket, outcome, delay_s=1e6, puts=answers, claim_next=claim_next)
+        assert settled.held
+        self._returned(outcome, [ticket.id])
+        self._returned("sent", settled.ids)
+        self._batches += len(answers)
+        self._held[-1:] = [] if settled.claimed is None else settled.claimed.deliveries
+
+    def _write_cell(self) -> None:
+        name = f"power/{self._who}"
+        self.store.cell_write(name, self._cell + 1)
+        self._cell += 1
+        self._returned("wrote", [name], self._cell)
+
+    def _sweep(self) -> None:
+        self.store.sweep()
 
 
 def set_pages(long: int, ahead_from: int, ahead: int) -> Any:
