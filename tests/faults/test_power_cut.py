@@ -64,6 +64,10 @@ def in_memory(tmp_path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
+#: What a loss or damage is told by.
+FOUND = (AssertionError, apsw.Error, postroom.RoomError)
+
+
 class Recorded:
     """A recording, and the folder whose files it tells of."""
 
@@ -224,7 +228,7 @@ def cut_days(in_memory: Path, keep: Path, sync: str, days: Iterable[int], figure
         chance = random.Random(f"cuts of {sync}{number}")
         try:
             promised, held = cut_and_check(recorded, day / "night", recorded.points(CUTS_PER_DAY, chance), chance)
-        except AssertionError as error:
+        except FOUND as error:
             shutil.copytree(day, keep / day.name)
             raise AssertionError(f"seed {number}, recording in {keep / day.name}: {error}") from error
         made, survived, done = made + promised, survived + held, done + CUTS_PER_DAY
@@ -288,7 +292,7 @@ def cut_crowd(recorded: Recorded, night: Path, cuts: int, figure: Callable[[str]
     chance = random.Random(f"crowd{seed()}")
     try:
         made, survived = cut_and_check(recorded, night, recorded.points(cuts, chance), chance)
-    except AssertionError as error:
+    except FOUND as error:
         raise AssertionError(f"seed {seed()}, recording beside {recorded.root}: {error}") from error
     writers = {event[1][0] for event in recorded.events if event[0] == "wrote"}
     lengthened = {event[1][0] for event in recorded.events if event[0] == "opened" and event[3]}
@@ -350,9 +354,6 @@ def test_the_first_message_of_a_new_room_survives_a_power_cut(
 
 
 # Whether these tests can fail
-
-
-FOUND = (AssertionError, apsw.Error, postroom.RoomError)
 
 
 def files_of(events: list[Event]) -> dict[object, str]:

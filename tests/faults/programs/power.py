@@ -20,11 +20,10 @@ import random
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import apsw
 
@@ -126,9 +125,8 @@ class _RecordedFile(apsw.VFSFile):
         self._handle = recorder.handle()
         self._path = path = name.filename() if isinstance(name, apsw.URIFilename) else name
         # SQLite's file system syncs the folder too, with the first sync of a log or journal that it may have made
-        logs = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL
-        may_make, is_log = flags[0] & apsw.SQLITE_OPEN_CREATE, flags[0] & logs
-        self._syncs_folder = bool(may_make and is_log)
+        is_log, may_make = flags[0] & apsw.SQLITE_OPEN_WAL, flags[0] & apsw.SQLITE_OPEN_CREATE
+        self._syncs_folder = bool(may_make and (is_log or flags[0] & apsw.SQLITE_OPEN_MAIN_JOURNAL))
         with recorder.in_order():
             was_there = os.path.exists(path)
             super().__init__(disk.base, name, flags)
@@ -192,13 +190,24 @@ def recording(path: Path, root: Path, *, really_syncs: bool = False) -> Iterator
             if really_syncs:
                 os_fsync(descriptor)
 
-    with patch.multiple(os, open=opens, mkdir=makes, fsync=syncs):
+    with _in_place_of(os, open=opens, mkdir=makes, fsync=syncs):
         try:
             yield recorder
         finally:
             disk.unregister()
             apsw.set_default_vfs(disk.base)
             recorder.close()
+
+
+@contextmanager
+def _in_place_of(module: Any, **new: Any) -> Iterator[None]:
+    """While it lasts, these names of a module mean something else."""
+    before = {name: getattr(module, name) for name in new}
+    vars(module).update(new)
+    try:
+        yield
+    finally:
+        vars(module).update(before)
 
 
 def _is_database(file: Any, root: Path) -> bool:
@@ -280,9 +289,9 @@ class Worker:
         self.store.sweep()
 
 
-def set_pages(long: int, ahead_from: int, ahead: int) -> Any:
+def set_pages(long: int, ahead_from: int, ahead: int) -> AbstractContextManager[None]:
     """While it lasts, the log is folded back at so many pages, lengthened from so many, by so many."""
-    return patch.multiple(sqlite_file, WAL_PAGES=long, AHEAD_FROM_PAGES=ahead_from, AHEAD_PAGES=ahead)
+    return _in_place_of(sqlite_file, WAL_PAGES=long, AHEAD_FROM_PAGES=ahead_from, AHEAD_PAGES=ahead)
 
 
 #: Stores that nobody closes, as if the power went.
