@@ -43,6 +43,7 @@ WEB = (
     *("web.hub", "web.streams", "web.app", "web.server", "web"),
 )
 HOOK = ("lean_start", "codex_terminals", "hook", "hook_gate")
+HTTP = ("http_guard", "http_server")
 MCP = ("mcp_tools", "mcp_words", "mcp_desk", "mcp_guard", "mcp_server")
 NATS = (
     *("stores.nats_link", "stores.nats_wire", "stores.nats_entries", "stores.nats_tables", "stores.nats_following"),
@@ -73,7 +74,7 @@ LAYERS = (
     ),
     ("running", ("evaluation", *POOL, "inference", *COORDINATOR)),
     ("language", ("lang",)),
-    ("doors", (*HOOK, *MCP, "ringer", "install", "testing", "bench", *WEB, "cli", "__main__")),
+    ("doors", (*HOOK, *HTTP, *MCP, "ringer", "install", "testing", "bench", *WEB, "cli", "__main__")),
 )
 
 #: The modules of each store. They never import another store's, whatever their order.
@@ -91,7 +92,8 @@ THIRD_PARTY = {
     "mcp": ("mcp_server",),
     "rich": ("cli",),
     "starlette": ("web.app",),
-    "uvicorn": ("mcp_server", "web.server"),
+    "uvicorn": ("http_server",),
+    "h11": ("http_server",),
     "ollama": ("inference.ollama_model",),
     "httpx": ("inference.ollama_model",),
     "hypothesis": ("testing",),

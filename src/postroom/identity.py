@@ -20,7 +20,7 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -254,16 +254,24 @@ def token_in(environment: dict[str, str] | os._Environ[str]) -> str | None:
         raise IdentityRefused(f"the file of ${TOKEN_FILE_VARIABLE} cannot be read ({error})") from None
 
 
-def prove(desk: Desk, claimed: str | None, token: str | None, door: str) -> Credential | None:
+#: Records a refusal; takes what `record_refusal` takes.
+Record = Callable[[Desk, str, str, str | None], None]
+
+
+def prove(
+    desk: Desk, claimed: str | None, token: str | None, door: str, *, record: Record | None = None
+) -> Credential | None:
     """Who speaks: what the token proves, which a claimed name must agree with. None in a room without tokens.
 
-    Raises IdentityRefused, after the refusal was recorded, when a name is claimed that the token does not prove.
+    Raises IdentityRefused, after the refusal was recorded (by `record`), when a name is claimed that the token does not
+    prove.
     """
+    record = record or record_refusal
     if token is None:
         if not has_tokens(desk):
             return None
         if claimed is not None:
-            record_refusal(desk, door, claimed, None)
+            record(desk, door, claimed, None)
         raise IdentityRefused(
             f"this room has tokens: set ${TOKEN_VARIABLE} to that of {claimed or 'your agent'} "
             "(`postroom agent add NAME` makes one)"
@@ -272,10 +280,10 @@ def prove(desk: Desk, claimed: str | None, token: str | None, door: str) -> Cred
         credential = credential_of(desk, token)
     except IdentityRefused:
         if token or claimed:  # who shows nothing and says nothing claims nothing
-            record_refusal(desk, door, claimed or "", None)
+            record(desk, door, claimed or "", None)
         raise
     if claimed is not None and claimed != credential.agent:
-        record_refusal(desk, door, claimed, credential.agent)
+        record(desk, door, claimed, credential.agent)
         raise IdentityRefused(f"the token is that of {credential.agent}, who cannot speak as {claimed}")
     return credential
 
@@ -293,8 +301,8 @@ def must_be_person(
     raise IdentityRefused(f"{who} may not {deed}; a person may (a token made with --human)")
 
 
-def record_refusal(desk: Desk, door: str, claimed: str, real: str | None) -> None:
-    """Keep that somebody claimed to be who it is not."""
+def record_refusal(desk: Desk, door: str, claimed: str, real: str | None, *, count: int = 1) -> None:
+    """Keep that somebody claimed to be who it is not. `count` is how many refusals the entry stands for."""
     entry = {
         "time_ms": desk.clock.wall_ms(),
         "door": door,
@@ -304,7 +312,7 @@ def record_refusal(desk: Desk, door: str, claimed: str, real: str | None) -> Non
     for _ in range(_MAX_TRIES):
         cell = desk.store.cell_read(REFUSALS_CELL)
         value: dict[str, Any] = {"count": 0, "newest": []} if cell is None else cell.value
-        value = {"count": value["count"] + 1, "newest": [*value["newest"], entry][-MAX_REFUSALS:]}
+        value = {"count": value["count"] + count, "newest": [*value["newest"], entry][-MAX_REFUSALS:]}
         if desk.store.cell_write(REFUSALS_CELL, value, expect=0 if cell is None else cell.version) is not None:
             return
 

@@ -30,9 +30,10 @@ from mcp.shared.exceptions import MCPError
 from . import __version__, aio, identity, mcp_tools, mcp_words
 from .errors import IdentityRefused, PostroomError
 from .fence import visible
+from .http_guard import Names, RefusalTally
 from .identity import Credential
 from .mcp_desk import DOOR, Caller, MailDesk, ToolFailed
-from .mcp_guard import App, Guard, allowed_hosts
+from .mcp_guard import App, Guard
 from .room import Room
 from .store import topic_cells, topic_to
 
@@ -51,6 +52,8 @@ PATH: Final = "/mcp"
 _MAX_WATCHES: Final = 100
 #: A server that is told to leave gets this long to close its room, in seconds.
 _GRACE_S: Final = 2.0
+#: Refusals that were only counted are written this much later, in seconds.
+_TALLY_S: Final = 1.0
 
 _TOOLS: Final = [
     types.Tool(
@@ -326,31 +329,57 @@ def _leave_on_signals(answering: PostroomServer) -> None:
         loop.add_signal_handler(number, begin, number)
 
 
-def http_app(keeper: RoomKeeper, port: int, *, only: str | None = None, no_token: Caller | None = None) -> App:
+class HttpDoor:
     """The HTTP door on one port. `only` lets the tokens of one agent in; `no_token` lets everybody in, as that caller."""
-    identify: Identify | None = None if no_token is None else (lambda _room, _meta: no_token)
-    answering = PostroomServer(keeper, identify)
-    hosts = sorted(allowed_hosts(port))
-    security = TransportSecuritySettings(allowed_hosts=hosts, allowed_origins=[f"http://{host}" for host in hosts])
-    app: Any = answering.server.streamable_http_app(streamable_http_path=PATH, transport_security=security)
 
-    async def prove(token: str | None, claimed: str | None) -> Credential | None:
-        if no_token is not None:
+    def __init__(
+        self, keeper: RoomKeeper, port: int, *, only: str | None = None, no_token: Caller | None = None
+    ) -> None:
+        self._keeper = keeper
+        self._only = only
+        self._tokens = no_token is None
+        self._tally = RefusalTally()
+        self._writing: asyncio.TimerHandle | None = None
+        identify: Identify | None = None if no_token is None else (lambda _room, _meta: no_token)
+        names = Names(port)
+        security = TransportSecuritySettings(allowed_hosts=sorted(names.hosts), allowed_origins=sorted(names.origins))
+        server = PostroomServer(keeper, identify).server
+        app: Any = server.streamable_http_app(streamable_http_path=PATH, transport_security=security)
+        self.app: App = Guard(app, names, self._prove, _user_of)
+
+    async def close(self) -> None:
+        """Write what is left to write, and close the room."""
+        if self._writing is not None:
+            self._writing.cancel()
+            desk = await self._keeper.desk()
+            await desk.room.call(lambda room: self._tally.write(room.desk))
+        await self._keeper.close()
+
+    async def _prove(self, token: str | None, claimed: str | None) -> Credential | None:
+        if not self._tokens:
             return None
-        desk = await keeper.desk()
-        return await desk.room.call(lambda room: _prove(room, token, claimed, only))
+        desk = await self._keeper.desk()
+        try:
+            return await desk.room.call(lambda room: self._proved(room, token, claimed))
+        except IdentityRefused:
+            if self._tally.is_pending and self._writing is None:
+                loop = asyncio.get_running_loop()
+                self._writing = loop.call_later(_TALLY_S, self._write_tally, desk.room)
+            raise
 
-    return Guard(app, port, prove, _user_of)
+    def _proved(self, room: Room, token: str | None, claimed: str | None) -> Credential:
+        """Whose token it is. Over HTTP there is no speaking without one, whatever the room says. In the room's thread."""
+        door, record = f"{DOOR} http", self._tally.record
+        credential = identity.prove(room.desk, claimed, token if token is not None else "", door, record=record)
+        assert credential is not None
+        if self._only is not None and credential.agent != self._only:
+            record(room.desk, door, self._only, credential.agent)
+            raise IdentityRefused(f"this door is {self._only}'s alone")
+        return credential
 
-
-def _prove(room: Room, token: str | None, claimed: str | None, only: str | None) -> Credential:
-    """Whose token it is. Over HTTP there is no speaking without one, whatever the room says."""
-    credential = identity.prove(room.desk, claimed, token if token is not None else "", f"{DOOR} http")
-    assert credential is not None
-    if only is not None and credential.agent != only:
-        identity.record_refusal(room.desk, f"{DOOR} http", only, credential.agent)
-        raise IdentityRefused(f"this door is {only}'s alone")
-    return credential
+    def _write_tally(self, room: aio.Room) -> None:
+        self._writing = None
+        room.post(lambda sync: self._tally.write(sync.desk))
 
 
 def _user_of(credential: Credential) -> AuthenticatedUser:
@@ -367,29 +396,20 @@ async def serve_http(
     only: str | None = None,
     no_token: Caller | None = None,
     started: Callable[[int], None],
-) -> None:
-    """Serve many clients on a port of this machine, until interrupted. Port 0 takes a free one; `started` is told which."""
-    import socket
+) -> int:
+    """Serve many clients on a port of this machine until SIGINT or SIGTERM; returns which, or 0 where it ended by itself.
 
-    import uvicorn
+    Port 0 takes a free one; `started` is told which. CannotServe when it cannot be had.
+    """
+    from . import http_server
 
     _be_quiet()
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
+    with http_server.listening(http_server.LOOPBACK, port) as listener:
         port = listener.getsockname()[1]
-        app = http_app(keeper, port, only=only, no_token=no_token)
-        config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=2, server_header=False
-        )
-        server = uvicorn.Server(config)
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        door = HttpDoor(keeper, port, only=only, no_token=no_token)
+        server = http_server.Server(door.app, lifespan="on")
+        started(port)  # connections wait in the listener's queue until the server takes them
         try:
-            while not server.started and not serving.done():
-                await asyncio.wait({serving}, timeout=0.01)
-            started(port)
-            await serving
+            return await server.run_on(listener)
         finally:
-            server.should_exit = True
-            await asyncio.gather(serving, return_exceptions=True)
-            await keeper.close()
+            await door.close()

@@ -39,8 +39,9 @@ def envelope(method: str, params: dict[str, Any] | None = None, id: int = 1) -> 
 class Http:
     """A client of one HTTP server."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, pid: int) -> None:
         self.port = port
+        self.pid = pid
 
     def request(
         self, body: bytes | str, headers: dict[str, str] | None = None, *, method: str = "POST", path: str = "/mcp"
@@ -94,7 +95,7 @@ def http_server(room: Path, *more: str) -> Iterator[Http]:
     try:
         line = process.stdout.readline()
         assert line.startswith("http://127.0.0.1:"), line + process.stderr.read()
-        yield Http(int(line.split(":")[2].partition("/")[0]))
+        yield Http(int(line.split(":")[2].partition("/")[0]), process.pid)
         assert process.poll() is None, process.stderr.read()
     finally:
         process.terminate()

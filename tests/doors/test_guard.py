@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from postroom.errors import IdentityRefused
+from postroom.http_guard import Names
 from postroom.identity import Credential
-from postroom.mcp_guard import Guard, allowed_hosts
+from postroom.mcp_guard import Guard
 
 Header = tuple[bytes, bytes]
 GOOD_HOST: Header = (b"host", b"127.0.0.1:8765")
@@ -37,7 +38,7 @@ def answer(*headers: Header, query: bytes = b"", kind: str = "http") -> tuple[in
     async def receive() -> Any:
         raise AssertionError("nobody reads what a stranger says")
 
-    guard = Guard(app, 8765, prove, lambda credential: credential.agent)
+    guard = Guard(app, Names(8765), prove, lambda credential: credential.agent)
     scope = {"type": kind, "headers": list(headers), "query_string": query}
     asyncio.run(guard(scope, receive, send))
     return (sent[0]["status"] if sent else 0), seen["user"], seen["claimed"]
@@ -103,5 +104,5 @@ def test_other_protocols_are_not_served() -> None:
 
 
 def test_only_port_80_goes_without_saying() -> None:
-    assert "localhost" in allowed_hosts(80)
-    assert "localhost" not in allowed_hosts(8765)
+    assert "localhost" in Names(80).hosts
+    assert "localhost" not in Names(8765).hosts

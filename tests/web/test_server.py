@@ -405,6 +405,22 @@ def test_who_asks_too_often_is_told_to_wait_and_strangers_do_not_keep_others_out
     assert slow.headers["retry-after"] == "1"
 
 
+def test_the_page_opens_with_the_right_token_however_many_strangers_knock(sqlite_room: Room) -> None:
+    with serving(sqlite_room, Rates(reads_per_s=100, strangers_per_s=0.001, acts_per_s=1)) as site:
+        client = Client(site)
+        knocks = [client("/x", Authorization="", Origin="http://evil.example").status for _ in range(3)]
+        opened = [client(f"/?token={site.token}", Authorization="").status for _ in range(5)]
+        guessed = [
+            client(path, Authorization="").status for path in ("/?token=wrong", "/?token=", "/?token=x&token=y", "/")
+        ]
+        other = client(f"/api/about?token={site.token}", Authorization="").status
+
+    assert knocks[-1] == 429
+    assert opened == [200] * 5
+    assert guessed == [429] * 4
+    assert other == 429  # the token in a query opens the page and nothing else
+
+
 def test_the_pages_parts_come_however_many_load_it_and_whoever_knocks(sqlite_room: Room) -> None:
     with serving(sqlite_room, Rates(reads_per_s=5, strangers_per_s=1, acts_per_s=1)) as site:
         client = Client(site)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
 import postroom
+from postroom import http_server
 from postroom.room import Room
-from postroom.web import server
 
 from .browser import Site, serving
 
@@ -22,7 +23,7 @@ PATIENCE_S = 60.0
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """A server that gives a connection less time."""
-    monkeypatch.setattr(server, "HEAD_S", HEAD_S)
+    monkeypatch.setattr(http_server, "HEAD_S", HEAD_S)
     with postroom.open("memory:") as room, serving(room) as site:
         yield site
 
@@ -113,21 +114,62 @@ def test_a_stream_goes_on_for_longer_than_that(hasty: Site) -> None:
     assert time.monotonic() - began_s > 3 * HEAD_S  # a pulse is a second
 
 
-def test_more_connections_than_anybody_needs_are_not_listened_to(
+def test_one_who_trickles_a_body_that_somebody_reads_is_let_go(monkeypatch: pytest.MonkeyPatch, hasty: Site) -> None:
+    monkeypatch.setattr(http_server, "BODY_S", HEAD_S)
+    with closing(joined(hasty)) as sock:
+        begin = head(hasty, "/api/send").replace(b"GET", b"POST") + b"Content-Type: application/json\r\n"
+        assert trickles_until_shut(sock, begin + b"Content-Length: 1000000\r\n\r\n")
+
+
+def test_connections_that_say_nothing_keep_nobody_out(monkeypatch: pytest.MonkeyPatch, sqlite_room: Room) -> None:
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 5)
+    with serving(sqlite_room) as site:
+        silent = [joined(site) for _ in range(5)]
+        try:
+            for _ in range(3):
+                silent.append(joined(site))
+                with closing(joined(site)) as one_more:
+                    one_more.sendall(head(site, "/api/about") + b"\r\n")
+                    assert answer(one_more).startswith(b"HTTP/1.1 200")
+            assert is_shut_at_last(silent[0])  # the one that waited longest made place
+        finally:
+            for sock in silent:
+                sock.close()
+
+
+def test_more_requests_at_once_than_anybody_needs_are_told_to_come_later(
     monkeypatch: pytest.MonkeyPatch, sqlite_room: Room
 ) -> None:
-    monkeypatch.setattr(server, "MAX_CONNECTIONS", 5)
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 3)
     with serving(sqlite_room) as site:
-        first = [joined(site) for _ in range(10)]
+        streams = [joined(site) for _ in range(3)]
         try:
+            for sock in streams:
+                sock.sendall(head(site, "/api/live") + b"\r\n")
+                assert sock.recv(100).startswith(b"HTTP/1.1 200")
             with closing(joined(site)) as one_more:
-                assert is_shut_at_last(one_more)
-            first[0].sendall(head(site, "/api/about") + b"\r\n")
-            assert answer(first[0]).startswith(b"HTTP/1.1 503")  # too many, and told so
+                one_more.sendall(head(site, "/api/about") + b"\r\n")
+                assert one_more.recv(100).startswith(b"HTTP/1.1 503")
         finally:
-            for sock in first:
+            for sock in streams:
                 sock.close()
         until_served(site)
+
+
+def test_answers_on_a_kept_connection_are_not_held_back(sqlite_room: Room) -> None:
+    with serving(sqlite_room) as site, closing(joined(site)) as sock:
+        sock.sendall(head(site, "/api/about") + b"\r\n")
+        assert answer(sock).startswith(b"HTTP/1.1 200")
+        assert is_prompt(sock)
+
+
+def is_prompt(client: socket.socket) -> bool:
+    """Whether the server's end of a connection, which is in this process, has TCP_NODELAY."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError), closing(socket.socket(fileno=os.dup(int(name)))) as found:
+            if found.family == socket.AF_INET and found.getpeername() == client.getsockname():
+                return found.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+    raise AssertionError("no descriptor of this process is the other end")
 
 
 def is_shut_at_last(sock: socket.socket) -> bool:

@@ -66,11 +66,9 @@ def mcp(call: Call) -> int:
     def started(port: int) -> None:
         print(f"http://127.0.0.1:{port}{mcp_server.PATH}", flush=True)
 
-    try:
-        asyncio.run(mcp_server.serve_http(keeper, call.args.http, only=only, no_token=caller, started=started))
-    except OSError as error:
-        raise PostroomError(f"port {call.args.http} cannot be used ({error.strerror})") from None
-    return exits.DONE
+    serving = mcp_server.serve_http(keeper, call.args.http, only=only, no_token=caller, started=started)
+    ended_by = asyncio.run(serving)
+    return exits.DONE if ended_by == 0 else 128 + ended_by
 
 
 def _opener(named: str | None) -> Any:

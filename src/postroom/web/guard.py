@@ -1,8 +1,6 @@
-"""Who may come in: the Host and Origin of a request, and the token. Pure: no server here.
+"""Who may see the page: what `postroom.http_guard` lets pass, and the page's own token. Pure: no server here.
 
-Loopback is no protection by itself: every page that a browser shows can send requests there, and a name that an attacker
-owns can be made to mean 127.0.0.1. So names are compared with a list, whole and exactly, and everything that shows or
-changes something needs the token (tests/web/test_guard.py).
+Everything that shows or changes something needs the token (tests/web/test_guard.py).
 """
 
 from __future__ import annotations
@@ -12,16 +10,12 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-#: What a browser on this machine may call it.
-LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
+from postroom.http_guard import FORBIDDEN, MISDIRECTED, UNKNOWN, Names, Refusal, bearer
+
 LOOPBACK_ADDRESSES: Final = ("127.0.0.1", "::1", "localhost")
 #: Methods that change nothing.
 READING: Final = frozenset({"GET", "HEAD"})
 
-MISDIRECTED: Final = 421
-UNKNOWN: Final = 401
-FORBIDDEN: Final = 403
-_BEARER: Final = "bearer "
 #: How a cookie is kept: no script reads it, no other site's page sends it.
 _KEPT: Final = "Path=/; HttpOnly; SameSite=Strict"
 #: No token: what is made of two, and of a cookie that this server did not give. Browsers keep cookies for longer than a
@@ -32,14 +26,6 @@ UNKNOWN_COOKIE: Final = "unknown"
 MAX_SIGNED_IN: Final = 1000
 #: Programs show the token of the room in this header, where browsers use a cookie.
 WHO_HEADER: Final = "x-postroom-token"
-
-
-class Refusal(NamedTuple):
-    """Why a request is turned away: the status, a word for programs, a sentence for people."""
-
-    status: int
-    code: str
-    message: str
 
 
 class Credentials(NamedTuple):
@@ -65,23 +51,22 @@ class Guard:
         #: token: a browser shows its cookies to every server of this machine, and may write them to its disk.
         self.who_name = f"postroom_who_{port}"
         self._signed_in: dict[str, str] = {}
-        named = [name.lower() for name in (*LOOPBACK_NAMES, *names)]
-        hosts = {f"{name}:{port}" for name in named} | ({*named} if port == 80 else set())
-        self.hosts: frozenset[str] = frozenset(hosts)
-        self.origins: frozenset[str] = frozenset(f"http://{host}" for host in hosts)
+        self._names = Names(port, names)
 
     def check_way(self, hosts: Sequence[str], origins: Sequence[str]) -> Refusal | None:
-        """Whether the request was meant for this server, and does not come from somebody else's page."""
-        if len(hosts) != 1 or hosts[0].lower() not in self.hosts:
-            said = ", ".join(hosts) or "nothing"
-            return Refusal(MISDIRECTED, "HOST", f"this server is not called {said[:200]}; see --name")
-        if origins and (len(origins) != 1 or origins[0].lower() not in self.origins):
-            return Refusal(FORBIDDEN, "ORIGIN", "this request comes from a page of another origin")
-        return None
+        """Whether the request was meant for this server, and does not come from somebody else's page.
+
+        People type addresses by hand, so capitals are let pass here.
+        """
+        refusal = self._names.check([host.lower() for host in hosts], [origin.lower() for origin in origins])
+        if refusal is not None and refusal.status == MISDIRECTED:
+            return refusal._replace(message=f"{refusal.message}; see --name")
+        return refusal
 
     def check_token(self, method: str, origins: Sequence[str], shown: Credentials) -> Refusal | None:
         """Whether the request has the token. What a browser sends by itself (the cookie) changes nothing without an Origin."""
-        if self._by_authorization(shown.authorization):
+        token = bearer(shown.authorization)
+        if token and self.is_token(token):
             return None
         if not any(self.is_token(value) for value in _cookies(shown.cookie, self.cookie_name)):
             return Refusal(
@@ -94,11 +79,6 @@ class Guard:
     def is_token(self, text: str) -> bool:
         """Whether this is the token; takes the same time whatever is wrong with it."""
         return hmac.compare_digest(text.encode("utf-8", "replace"), self._token)
-
-    def _by_authorization(self, headers: Sequence[str]) -> bool:
-        if len(headers) != 1 or headers[0][: len(_BEARER)].lower() != _BEARER:
-            return False
-        return self.is_token(headers[0][len(_BEARER) :].strip())
 
     def set_cookie(self) -> str:
         """The header that lets a browser keep the token where no script can read it and no other site can send it."""

@@ -1,0 +1,149 @@
+"""The HTTP door under strangers: slow heads, many connections, wrong tokens. None of them costs the room or its agents much."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from tests.web.test_slow import is_prompt
+
+from postroom import aio, identity, mcp_server
+from postroom import http_server as http_limits
+from postroom.opening import open_room
+from postroom.room import Room
+
+from .served import Http, http_server
+
+pytestmark = pytest.mark.slow
+
+
+class Place(NamedTuple):
+    """A served room with a token."""
+
+    http: Http
+    room: Room
+    token: str
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with open_room(f"sqlite:{tmp_path}/room") as room:
+        token = identity.add_token(room.desk, "ada")
+        with http_server(tmp_path / "room") as http:
+            yield Place(http, room, token)
+
+
+@contextmanager
+def knocking(port: int, count: int, said: bytes) -> Iterator[list[socket.socket]]:
+    """Connections of strangers that begin to say something, and never end it."""
+    knocks = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(count)]
+    try:
+        for knock in knocks:
+            with suppress(ConnectionError):
+                knock.sendall(said)
+        yield knocks
+    finally:
+        for knock in knocks:
+            knock.close()
+
+
+def open_of(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def test_half_open_connections_of_strangers_are_bounded_and_keep_nobody_out(place: Place) -> None:
+    before = open_of(place.http.pid)
+    with knocking(place.http.port, 500, b"POST /mcp HTTP/1.1\r\nHost: "):
+        answers = {place.http.tool(place.token, "who").status for _ in range(5)}
+        meanwhile = open_of(place.http.pid)
+
+    assert answers == {200}
+    assert meanwhile <= before + http_limits.MAX_CONNECTIONS + 20
+
+
+def test_a_connection_that_never_ends_its_head_is_let_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(http_limits, "HEAD_S", 0.4)
+    with (
+        http_server_here(monkeypatch, tmp_path) as port,
+        knocking(port, 3, b"POST /mcp HTTP/1.1\r\nHost: ") as knocks,
+    ):
+        for knock in knocks:
+            assert knock.recv(100) == b""  # a connection that stays lets this time out
+
+
+def test_answers_on_a_kept_connection_are_not_held_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The option itself, as the kernel keeps it for the server's end: a measurement would depend on the machine."""
+    with (
+        http_server_here(monkeypatch, tmp_path) as port,
+        closing(socket.create_connection(("127.0.0.1", port), timeout=60)) as sock,
+    ):
+        sock.sendall(b"GET /mcp HTTP/1.1\r\nHost: evil.example\r\n\r\n")
+        assert sock.recv(100).startswith(b"HTTP/1.1 421")
+        assert is_prompt(sock)
+
+
+@contextmanager
+def http_server_here(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[int]:
+    """The same server, in a thread of this process."""
+    monkeypatch.setattr(mcp_server, "_be_quiet", lambda: None)  # other tests of this process listen to the log
+    ports: list[int] = []
+    begun, ends = threading.Event(), []
+
+    async def serve() -> None:
+        async def opened() -> aio.Room:
+            return await aio.open(f"sqlite:{folder}/room")
+
+        def started(port: int) -> None:
+            ports.append(port)
+            begun.set()
+
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        ends.append(lambda: loop.call_soon_threadsafe(task.cancel))
+        with suppress(asyncio.CancelledError):
+            await mcp_server.serve_http(mcp_server.RoomKeeper(opened), 0, started=started)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert begun.wait(60)
+        yield ports[0]
+    finally:
+        ends[0]()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_knocking_with_wrong_tokens_does_not_write_to_the_room_each_time(tmp_path: Path) -> None:
+    with open_room(f"sqlite:{tmp_path}/room") as room:
+        token = identity.add_token(room.desk, "ada")
+        with http_server(tmp_path / "room") as http:
+            began_s = time.monotonic()
+            statuses = {http.tool(f"prt_{n:012x}_x", "who").status for n in range(200)}
+            took_s = time.monotonic() - began_s
+            assert http.tool(token, "who").status == 200
+        count, newest = identity.refusals(room.desk)
+        cell = room.store.cell_read(identity.REFUSALS_CELL)
+
+    assert statuses == {401}
+    assert count == 200  # all of them are counted
+    assert cell is not None
+    assert len(newest) <= took_s + 4  # and written once a second
+
+
+def test_refusals_that_were_only_counted_are_written_a_second_later(place: Place) -> None:
+    for n in range(5):
+        assert place.http.tool(f"prt_{n:012x}_x", "who").status == 401
+    end_s = time.monotonic() + 60
+    while (count := identity.refusals(place.room.desk)[0]) < 5 and time.monotonic() < end_s:
+        time.sleep(0.05)
+
+    assert count == 5
