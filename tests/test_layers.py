@@ -44,7 +44,7 @@ WEB = (
 )
 HOOK = ("lean_start", "codex_terminals", "hook", "hook_gate")
 HTTP = ("http_guard", "http_server")
-MCP = ("mcp_tools", "mcp_words", "mcp_desk", "mcp_guard", "mcp_server")
+MCP = ("mcp_frames", "mcp_tools", "mcp_words", "mcp_desk", "mcp_guard", "mcp_server")
 NATS = (
     *("stores.nats_link", "stores.nats_wire", "stores.nats_entries", "stores.nats_tables", "stores.nats_following"),
     *("stores.nats_lives", "stores.nats_unsure", "stores.nats_room"),
@@ -87,9 +87,10 @@ THIRD_PARTY = {
     "msgspec": (
         *("message", "config", "trust", "store", "stores", "evaluation", "frames", "inference"),
         *(*COORDINATOR, "testing", "bench", "web", "cli"),
-        *("hook", "mcp_tools", "mcp_words", "mcp_desk", "mcp_server"),
+        *("hook", "mcp_frames", "mcp_tools", "mcp_words", "mcp_desk", "mcp_server"),
     ),
     "mcp": ("mcp_server",),
+    "anyio": ("mcp_server",),
     "rich": ("cli",),
     "starlette": ("web.app",),
     "uvicorn": ("http_server",),

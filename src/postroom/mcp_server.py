@@ -7,14 +7,16 @@ One server object speaks both eras of the protocol: the one with a handshake (up
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Final, NamedTuple, cast
 from urllib.parse import quote
 
+import anyio
 import msgspec
 from mcp import types
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -26,6 +28,7 @@ from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
 
 from . import __version__, aio, identity, mcp_tools, mcp_words
 from .errors import IdentityRefused, PostroomError
@@ -33,6 +36,7 @@ from .fence import visible
 from .http_guard import Names, RefusalTally
 from .identity import Credential
 from .mcp_desk import DOOR, Caller, MailDesk, ToolFailed
+from .mcp_frames import FrameFault, fault_of
 from .mcp_guard import App, Guard
 from .room import Room
 from .store import topic_cells, topic_to
@@ -302,13 +306,62 @@ async def serve_stdio(
     running = [asyncio.create_task(beside(keeper))] if beside is not None else []
     _leave_on_signals(answering)
     try:
-        async with stdio_server() as (reading, writing):
-            await answering.server.run(reading, writing, answering.server.create_initialization_options())
+        with _standard_input() as descriptor:
+            lines = CheckedLines(descriptor)
+            async with stdio_server(stdin=cast("Any", lines)) as (reading, writing):
+                lines.answer_with.set_result(writing.send)
+                await answering.server.run(reading, writing, answering.server.create_initialization_options())
     finally:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await answering.close()
+
+
+@contextmanager
+def _standard_input() -> Iterator[int]:
+    """A descriptor of standard input; descriptor 0 is at its end meanwhile, so that no child reads what a client says."""
+    own = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
+    nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    try:
+        yield own
+    finally:
+        os.dup2(own, 0)  # `own` stays open: a thread may still read from it
+
+
+class CheckedLines:
+    """The lines of a client, for the SDK. Those that are no message are answered with an error, and left out.
+
+    The SDK passes over them without an answer; one whose id is not an id it takes for a notification.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        reader = os.fdopen(descriptor, "r", encoding="utf-8", errors="replace", closefd=False)
+        self._lines = anyio.wrap_file(reader)
+        #: Sends a message to the client; known when the transport is there.
+        self.answer_with: asyncio.Future[Callable[[SessionMessage], Awaitable[None]]] = asyncio.Future()
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        async for line in self._lines:
+            fault = None if line.isspace() else fault_of(line)
+            if fault is not None:
+                # beside the reading: a client that writes a lot before it reads would wait for us, and we for it
+                task = asyncio.create_task(self._answer(fault))
+                self._answering.add(task)
+                task.add_done_callback(self._answering.discard)
+            elif not line.isspace():
+                yield line
+        await asyncio.gather(*self._answering, return_exceptions=True)
+
+    async def _answer(self, fault: FrameFault) -> None:
+        data = types.ErrorData(code=fault.code, message=fault.message)
+        error = types.JSONRPCError(jsonrpc="2.0", id=fault.id, error=data)
+        send = await self.answer_with
+        with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+            await send(SessionMessage(error))
 
 
 def _leave_on_signals(answering: PostroomServer) -> None:

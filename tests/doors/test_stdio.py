@@ -123,6 +123,67 @@ def test_a_cancelled_call_leaves_nothing_claimed(tmp_path: Path) -> None:
     run(main())
 
 
+NOT_MESSAGES = [
+    (b"hello", None, -32700),
+    (b"\x00\x00", None, -32700),
+    (b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"', None, -32700),
+    (b"[" * 100_000, None, -32700),
+    (b"[1, 2, 3]", None, -32600),
+    (b"5", None, -32600),
+    (b'"text"', None, -32600),
+    (b"null", None, -32600),
+    (b"{}", None, -32600),
+    (b'{"jsonrpc": "2.0", "id": 0}', 0, -32600),
+    (b'{"jsonrpc": "2.0", "id": "a"}', "a", -32600),
+    (b'{"jsonrpc": "1.0", "id": 4, "method": "tools/list"}', 4, -32600),
+    (b'{"id": 5, "method": "tools/list"}', 5, -32600),
+    (b'{"jsonrpc": "2.0", "id": 6, "method": 7}', 6, -32600),
+    (b'{"jsonrpc": "2.0", "id": 7, "method": "tools/list", "params": [1]}', 7, -32600),
+    (b'{"jsonrpc": "2.0", "id": {"a": 1}, "method": "tools/list"}', None, -32600),
+    (b'{"jsonrpc": "2.0", "id": [1], "method": "tools/list"}', None, -32600),
+    (b'{"jsonrpc": "2.0", "id": true, "method": "tools/list"}', None, -32600),
+    (b'{"jsonrpc": "2.0", "id": 1.5, "method": "tools/list"}', None, -32600),
+    (b'{"jsonrpc": "2.0", "id": null, "method": "tools/list"}', None, -32600),
+    (rb'{"jsonrpc": "2.0", "id": 8, "method": "tools/call", "params": {"name": "\ud800"}}', 8, -32600),
+    (rb'{"jsonrpc": "2.0", "id": "\ud800", "method": "tools/list"}', None, -32600),
+]
+
+
+def test_every_line_that_is_no_message_is_answered_with_an_error_and_the_server_goes_on(tmp_path: Path) -> None:
+    open_room(f"sqlite:{tmp_path}/room").close()
+    with stdio_server(tmp_path / "room", "--as", "bob") as served:
+        answers = []
+        for line, _, _ in NOT_MESSAGES:
+            served.send(line)
+            answers.append(served.read())
+        who = served.tool("who", 99)
+
+    assert [(answer["id"], answer["error"]["code"]) for answer in answers] == [
+        (id, code) for _, id, code in NOT_MESSAGES
+    ]
+    assert all(answer["jsonrpc"] == "2.0" and answer["error"]["message"] for answer in answers)
+    assert who["structuredContent"]["you"] == "bob"
+
+
+def test_a_clients_answers_and_empty_lines_are_not_answered(tmp_path: Path) -> None:
+    open_room(f"sqlite:{tmp_path}/room").close()
+    with stdio_server(tmp_path / "room", "--as", "bob") as served:
+        for line in (
+            b"",
+            b"  ",
+            b'{"jsonrpc": "2.0", "id": null, "error": {"code": -32700, "message": "no"}}',
+            b'{"jsonrpc": "2.0", "id": 5, "result": {}}',
+            b'{"jsonrpc": "2.0", "id": {"a": 1}, "result": {}}',
+            b'{"jsonrpc": "2.0", "id": {"a": 1}, "error": {"code": 1, "message": "no"}}',
+            b'{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}',
+        ):
+            served.send(line)
+        served.send(json.dumps(envelope("tools/list", None, 99)).encode())
+        first = served.read()
+
+    assert first["id"] == 99
+
+
 def test_without_a_room_the_server_runs_and_says_what_to_do(tmp_path: Path) -> None:
     folder = tmp_path / "room"
     with stdio_server(folder, "--as", "bob") as served:
