@@ -10,6 +10,7 @@ from . import asking, presence
 from .config import AGENT_LEASE_S, LEASE_S
 from .desk import Desk, Series, Steps
 from .errors import Fault, InvalidMessage, ReceiveTimeout, UnknownMessage
+from .fence import quoted
 from .inbox import Inbox
 from .message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, DEFAULT_TYPE, Draft, Message, check_name
 from .received import NO_CAUSE, Envelope, Received, check_names, check_seconds, follow
@@ -263,7 +264,9 @@ class Agent:
         if not _is_held(message):
             raise InvalidMessage("id", f"nobody holds message {id}: it is {message.state_name}")
         if message.claimed_by != self.name:
-            raise InvalidMessage("id", f"message {id} is held by {message.claimed_by}, not by {self.name}")
+            raise InvalidMessage(
+                "id", f"message {id} is held by {quoted(message.claimed_by or '')}, not by {self.name}"
+            )
         ticket = Ticket(message.id, message.token, self.name)
         return Received(self._desk, Delivery(message, ticket), self._lease_s(None))
 

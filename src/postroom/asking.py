@@ -10,6 +10,7 @@ from . import presence
 from .config import LEASE_S
 from .desk import Deadline, Desk, Pause, Steps
 from .errors import AskTimeout, InvalidMessage, NotAcked, NotAnswered, PeerGone, PostroomError, Refused
+from .fence import quoted
 from .message import Draft, Message
 from .received import Received
 from .states import FINISHED, State
@@ -194,11 +195,11 @@ class Question(Generator[Pause, bool, Received]):
             import difflib  # a millisecond of start-up that only a mistake needs
 
             near = difflib.get_close_matches(self._peer, presence.names(self._desk), n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = f"; did you mean {quoted(near[0])}?" if near else ""
             return f"{late}: nobody called {self._peer} has been seen in this room{hint}"
         question = self._desk.store.get(self._id)
         if question is not None and question.state is State.CLAIMED:
-            return f"{late}: {question.claimed_by} has taken it but not answered yet"
+            return f"{late}: {quoted(question.claimed_by or '')} has taken it but not answered yet"
         return f"{late}: {self._peer or 'nobody'} has not taken it{'' if self._peer else ' yet'}"
 
 

@@ -22,6 +22,7 @@ from .board_keeper import Keeper
 from .config import AGENT_LEASE_S, LEASE_S
 from .desk import Deadline, Desk, Pause, Series, Steps
 from .errors import Fault, InvalidMessage, RoomClosed, UnknownTask
+from .fence import quoted
 from .held_task import HeldTask
 from .received import check_names, check_seconds, words
 from .store import topic_cells, topic_to
@@ -215,7 +216,7 @@ class Board:
         owner = value.get("last_owner") if value["state"] == READY else value["owner"]
         if owner != agent or value["state"] not in (CLAIMED, READY):
             shown = self._book.show(value)
-            whose = f" by {shown.owner}" if shown.owner else ""
+            whose = f" by {quoted(shown.owner)}" if shown.owner else ""
             raise InvalidMessage("id", f"{agent} does not hold task {id}: it is {shown.state}{whose}")
         claim = Claim(agent, value["process"], AGENT_LEASE_S)
         return self._hold(value, claim, heartbeat=False)

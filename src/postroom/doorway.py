@@ -12,7 +12,6 @@ comes back. A name whose program is gone goes to the next session of the same ki
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -35,7 +34,6 @@ MAX_POINTED: Final = 5
 MAX_CLAIMED: Final = 200
 MAX_PREVIEW: Final = 120
 BUSY_MS: Final = 60_000
-_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9._@-]{1,40}")
 _MAX_TRIES: Final = 50
 _MAX_NAMES: Final = 100
 
@@ -253,12 +251,12 @@ def pointer(name: str, messages: list[Message], how_to_read: str) -> str:
 
     A name is somebody's choice too: outside of the fence stand only those that look like names.
     """
-    senders = dict.fromkeys(message.from_agent for message in messages)
-    whom = ", ".join(each if _PLAIN_NAME.fullmatch(each) else "somebody" for each in list(senders)[:MAX_POINTED])
+    senders = dict.fromkeys(fence.head(message.from_agent) for message in messages)
+    whom = ", ".join(list(senders)[:MAX_POINTED])
     more = f" The first {MAX_POINTED}:" if len(messages) > MAX_POINTED else ""
     lines = [_preview(message) for message in messages[:MAX_POINTED]]
-    head = f"postroom: {len(messages)} new for {fence.visible(name)} from {whom}. {how_to_read}{more}"
-    return f"{head}\n{fence.wrap(chr(10).join(lines), 'their senders')}"
+    head = f"postroom: {len(messages)} new for {fence.quoted(name)} from {whom}. {how_to_read}{more}"
+    return f"{head}\n{fence.wrap(chr(10).join(lines), None)}"
 
 
 def _preview(message: Message) -> str:
@@ -267,7 +265,7 @@ def _preview(message: Message) -> str:
     short = said if len(said) <= MAX_PREVIEW else said[:MAX_PREVIEW] + "…"
     notes = " (a person)" if message.lane == "human" else ""
     notes += " (taken before, not ended)" if message.state is State.CLAIMED else ""
-    return f"{message.id} from {message.from_agent}{notes}: {short}".replace("\n", " ")
+    return f"{message.id} from {fence.quoted(message.from_agent, 300)}{notes}: {short}".replace("\n", " ")
 
 
 def signal_path(url: RoomUrl, name: str) -> Path:

@@ -53,11 +53,14 @@ PostroomError
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 
 class PostroomError(Exception):
     """Anything that goes wrong in Postroom."""
+
+    #: Whether the sentence repeats what another agent wrote freely (a reason, an error): a model gets it behind a fence.
+    quotes_others: ClassVar[bool] = False
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message if message is not None else (self.__doc__ or type(self).__name__))
@@ -122,6 +125,8 @@ class UnknownTask(PostroomError, LookupError):
 class ReservationConflict(PostroomError):
     """Another agent has reserved those files. `holders` names the agents; nothing was reserved."""
 
+    quotes_others = True
+
     def __init__(self, message: str, holders: list[str]) -> None:
         self.holders = holders
         super().__init__(message)
@@ -158,6 +163,8 @@ class PeerGone(AskFailed):
 class Refused(AskFailed):
     """The one asked refused. `reason` says why, in its own words."""
 
+    quotes_others = True
+
     def __init__(self, message: str, id: str, reason: str) -> None:
         self.reason = reason
         super().__init__(message, id)
@@ -165,6 +172,8 @@ class Refused(AskFailed):
 
 class NotAnswered(AskFailed):
     """The message was ended (acked, expired or set aside) without an answer."""
+
+    quotes_others = True
 
 
 class AskTimeout(AskFailed, TimeoutError):

@@ -19,8 +19,8 @@ from msgspec import UNSET
 from . import aio, identity, mcp_tools, mcp_words, presence
 from .causes import held_by, held_cause
 from .config import AGENT_LEASE_S
-from .errors import AskFailed, InvalidMessage, PostroomError, ReceiveTimeout, Refused, UnknownMessage
-from .fence import visible
+from .errors import AskFailed, InvalidMessage, PostroomError, ReceiveTimeout, UnknownMessage
+from .fence import is_plain, quoted, visible
 from .limits import SenderLimit
 from .mcp_words import Words
 from .message import Message
@@ -79,12 +79,8 @@ class MailDesk:
         except mcp_tools.IdentityArgument as error:
             self.refused(caller, f"argument {error.faults[0].field}")
             raise ToolFailed(visible(str(error))) from None
-        except Refused as error:
-            raise ToolFailed(
-                f"refused; the reason, in its words:\n{Words().fenced(error.reason, 'the one asked')}"
-            ) from None
         except PostroomError as error:
-            raise ToolFailed(visible(str(error), keep="\n")) from None
+            raise ToolFailed(mcp_words.error(error)) from None
 
     def refused(self, caller: Caller, claimed: str) -> None:
         """Record a claim to be, or to read as, somebody else."""
@@ -113,11 +109,10 @@ class MailDesk:
             given.to, _payload(given), timeout_s=given.wait_s, type=given.type, cause=cause, _lane=caller.lane
         )
         try:
-            answer = await self._with_progress(asking, progress, given.wait_s, f"waiting for {visible(given.to)}")
+            answer = await self._with_progress(asking, progress, given.wait_s, f"waiting for {quoted(given.to)}")
         except AskFailed as error:
-            if isinstance(error, Refused):
-                raise
-            raise ToolFailed(f"{visible(str(error))} (question {error.id})") from None
+            gap = "\n" if error.quotes_others else " "  # nothing stands on the last line of a fence but its mark
+            raise ToolFailed(f"{mcp_words.error(error)}{gap}(question {error.id})") from None
         self.room.post(_noting([answer.id], caller.agent, "notified", "mcp ask"))
         return mcp_words.mail(answer.message, Words(), seen_before=False, most=mcp_words.MAX_PART)
 
@@ -381,7 +376,8 @@ def _who_else(room: Room, to: str, if_new: str) -> str:
 
     names = presence.names(room.desk)
     near = get_close_matches(to, names, n=3, cutoff=0.5)
-    hint = f"near names: {', '.join(near)}; " if near else f"here are: {', '.join(names[:10])}; " if names else ""
+    plain = [name for name in near or names if is_plain(name)][:10]  # the tool `who` lists the others, behind its fence
+    hint = f"{'near names' if near else 'here are'}: {', '.join(plain)}; " if plain else ""
     return f"nobody called {to!r} was ever seen in this room; nothing was sent ({hint}{if_new})"
 
 

@@ -168,7 +168,7 @@ class PostroomServer:
             desk, caller = await self._caller(ctx)
             result = await desk.call(caller, params.name, params.arguments, progress)
         except (PostroomError, ToolFailed) as error:
-            text = str(error) if isinstance(error, ToolFailed) else visible(str(error), keep="\n")
+            text = str(error) if isinstance(error, ToolFailed) else mcp_words.error(error)
             return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
         text = msgspec.json.encode(result).decode()
         return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=result)
@@ -209,7 +209,7 @@ class PostroomServer:
         try:
             desk, caller = await self._caller(ctx)
         except PostroomError as error:
-            raise MCPError(types.INTERNAL_ERROR, visible(str(error))) from None
+            raise MCPError(types.INTERNAL_ERROR, mcp_words.error(error)) from None
         if uri not in (BOARD_URI, inbox_uri(caller.agent)):
             if uri.startswith(INBOX_URI):
                 desk.refused(caller, f"reader of {uri}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from . import fence
+from .errors import PostroomError, Refused
 from .message import Message
 from .presence import AgentInfo
 from .receipts import Receipt
@@ -17,8 +19,12 @@ MAX_BODY: Final = 1500
 MAX_PART: Final = 8000
 #: What a model was shown already is only recalled.
 MAX_RECALLED: Final = 80
-#: Names, types and ids of tasks are somebody's words too: they are shown up to so many characters.
-MAX_NAME: Final = 100
+#: What stands for a name, a type, a channel or a task that is no plain name: the fence of the same result has it.
+QUOTED: Final = "(quoted in the words)"
+#: Names inside of a fence are whole: longer than any name of a room.
+MAX_QUOTED: Final = 300
+#: How a door says that it told somebody: "claude-code PostToolUse", "mcp: it named the id".
+_DOORS_WORDS: Final = re.compile(r"[A-Za-z0-9:_ -]{1,40}")
 
 
 class Words:
@@ -28,16 +34,20 @@ class Words:
         self._mark = fence.new_mark()
         self._noted = False
 
-    def fenced(self, text: str, sender: str) -> str:
-        """The text behind the fence."""
+    def fenced(self, text: str, sender: str | None, facts: Mapping[str, str] | None = None) -> str:
+        """The text behind the fence, after the facts that are no plain names; `sender` None is others."""
         note, self._noted = not self._noted, True
-        return fence.wrap(text, sender, mark=self._mark, note=note)
+        return fence.wrap(text, sender, mark=self._mark, note=note, facts=facts)
 
 
 def name_of(text: str) -> str:
     """A name as it is shown outside of a fence."""
-    shown = fence.visible(text)
-    return shown if len(shown) <= MAX_NAME else shown[:MAX_NAME] + "…"
+    return text if fence.is_plain(text) else QUOTED
+
+
+def _odd(**names: str) -> dict[str, str]:
+    """Those that must stand inside of the fence."""
+    return {what: name for what, name in names.items() if not fence.is_plain(name)}
 
 
 def text_of(payload: Mapping[str, Any]) -> str:
@@ -61,10 +71,20 @@ def mail(message: Message, words: Words, *, seen_before: bool, offset: int = 0, 
         "type": name_of(message.type),
         "channel": name_of(message.channel),
         "time": message.timestamp,
-        "body": words.fenced(part, message.from_agent),
+        "body": words.fenced(part, message.from_agent, _odd(type=message.type, channel=message.channel)),
         "seen_before": seen_before,
     }
     return shown | ({"more": end} if end < len(text) else {})
+
+
+def error(error: PostroomError) -> str:
+    """What went wrong, as a sentence; one that repeats somebody's words stands behind a fence."""
+    if isinstance(error, Refused):
+        return f"refused; the reason, in its words:\n{Words().fenced(error.reason, None)}"
+    text = str(error)
+    if error.quotes_others:
+        return f"it did not work; why, in others' words:\n{Words().fenced(text, None)}"
+    return fence.visible(text, keep="\n")
 
 
 def tasks(found: Iterable[Task], limit: int) -> dict[str, Any]:
@@ -78,13 +98,20 @@ def tasks(found: Iterable[Task], limit: int) -> dict[str, Any]:
         if task.unmet:
             entry["unmet"] = [name_of(id) for id in task.unmet[:10]]
         shown.append(entry)
-        said = " · ".join(part for part in (task.title, _short(task.payload), task.why) if part)
-        if said:
-            lines.append(f"{task.id}: {said[:300]}")
+        odd = _odd(owner=task.owner or "-") | {
+            f"waits for {n}": id for n, id in enumerate(task.unmet[:10]) if _odd(id=id)
+        }
+        facts = "; ".join(f"{what} {fence.quoted(name, MAX_QUOTED)}" for what, name in odd.items())
+        said = " · ".join(part for part in (task.title, _short(task.payload), task.why) if part)[:300]
+        if said or facts or not fence.is_plain(task.id):
+            lines.append(f"{fence.quoted(task.id, MAX_QUOTED)}{f' ({facts})' if facts else ''}: {said}")
     if len(listed) > limit:
         lines.append(f"({len(listed) - limit} more tasks)")
-    result: dict[str, Any] = {"tasks": shown}
-    return result | ({"words": Words().fenced("\n".join(lines), "those who wrote the tasks")} if lines else {})
+    return {"tasks": shown} | _in_words(lines)
+
+
+def _in_words(lines: list[str]) -> dict[str, str]:
+    return {"words": Words().fenced("\n".join(lines), None)} if lines else {}
 
 
 def _short(payload: Mapping[str, Any]) -> str:
@@ -104,10 +131,11 @@ def people(you: str, agents: Iterable[AgentInfo]) -> dict[str, Any]:
                 "last_seen": agent.last_heartbeat,
             }
         )
-        if agent.current_task:
-            lines.append(f"{agent.name}: {agent.current_task[:200]}")
-    result: dict[str, Any] = {"you": you, "agents": shown}
-    return result | ({"words": Words().fenced("\n".join(lines), "each agent about its task")} if lines else {})
+        odd = _odd(status=status)
+        facts = f" (status {fence.quoted(status, MAX_QUOTED)})" if odd else ""
+        if agent.current_task or odd or not fence.is_plain(agent.name):
+            lines.append(f"{fence.quoted(agent.name, MAX_QUOTED)}{facts}: {(agent.current_task or '')[:200]}")
+    return {"you": you, "agents": shown} | _in_words(lines)
 
 
 def receipt(found: Receipt, limit: int = 50) -> dict[str, Any]:
@@ -117,9 +145,10 @@ def receipt(found: Receipt, limit: int = 50) -> dict[str, Any]:
         entry = {"event": event.event, "time": event.time}
         if event.agent is not None:
             entry["by"] = name_of(event.agent)
+            lines += [f"{event.event} by {fence.quoted(event.agent, MAX_QUOTED)}"] if _odd(by=event.agent) else []
         events.append(entry)
-        if event.detail and event.event in NOTES:
-            entry["how"] = name_of(event.detail)  # a door's own words
+        if event.detail and event.event in NOTES and _DOORS_WORDS.fullmatch(event.detail):
+            entry["how"] = event.detail
         elif event.detail:
             lines.append(f"{event.event}: {event.detail[:300]}")
     result: dict[str, Any] = {
@@ -128,4 +157,4 @@ def receipt(found: Receipt, limit: int = 50) -> dict[str, Any]:
         "recipient_known": found.recipient_known,
         "events": events,
     }
-    return result | ({"words": Words().fenced("\n".join(lines), "those who handled it")} if lines else {})
+    return result | _in_words(lines)

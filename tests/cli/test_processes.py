@@ -86,7 +86,7 @@ def test_a_message_that_cannot_be_written_out_is_given_back(cli: Cli) -> None:
 
 def test_a_reader_that_goes_away_is_no_error(cli: Cli) -> None:
     query = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 50000) SELECT x FROM n"
-    process = start("sql", query)
+    process = start("sql", query, "--plain")
     assert process.stdout is not None
     assert process.stderr is not None
     first = process.stdout.readline()

@@ -45,11 +45,13 @@ def tools_of(room: aio.Room, *names: str) -> list[Tools]:
 def inside(fenced: str) -> str:
     """The words behind a fence, which must be whole: nothing inside of it looks like its end."""
     lines = fenced.split("\n")
-    head = re.fullmatch(r"BEGIN WORDS ([0-9a-f]{16}) of (.*)", lines[0])
+    head = re.fullmatch(r'BEGIN WORDS ([0-9a-f]{16}) of ("[A-Za-z0-9._@-]{1,40}"|somebody|others)', lines[0])
     assert head, lines[0]
     assert lines[-1] == f"END WORDS {head[1]}"
     body = lines[1:-1]
     if body and body[0].startswith("("):
+        body = body[1:]
+    while body and body[0].startswith("|+ "):
         body = body[1:]
     assert all(line.startswith("| ") for line in body), fenced
     words = "\n".join(line[2:] for line in body)

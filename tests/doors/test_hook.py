@@ -109,7 +109,7 @@ def test_mail_is_told_once_mid_turn_and_not_again(room: Room, claude: Session) -
 
     first, second = claude("PostToolUse", tool_name="Bash"), claude("PostToolUse", tool_name="Bash")
 
-    assert "1 new for claude from worker-1" in first.context
+    assert '1 new for claude from "worker-1"' in first.context
     assert f"| {id} from worker-1: the build is red" in first.context
     assert (second.code, second.out, second.err) == (0, "", "")
     assert events_of(room, id) == [("notified", "claude-code PostToolUse")]
@@ -127,7 +127,7 @@ def test_a_signal_wakes_only_for_what_is_still_unread(room: Room, claude: Sessio
     late = claude("FileChanged", event="change")
 
     assert woken.code == 2
-    assert "3 new for claude from ada" in woken.err
+    assert '3 new for claude from "ada"' in woken.err
     assert [(said.code, said.out, said.err) for said in (again, late)] == [(0, "", "")] * 2
 
 
@@ -278,7 +278,7 @@ def test_the_other_hosts_are_told_in_their_own_form(
 
     shown = json.loads(said.out)
     text = shown["text"] if host == "opencode" else shown["hookSpecificOutput"]["additionalContext"]
-    assert f"1 new for {host} from ada" in text
+    assert f'1 new for {host} from "ada"' in text
     assert json.loads(stop.out)["decision"] == ("deny" if host == "gemini" else "block")
     assert set(json.loads(stop.out)) == {"decision", "reason"}
 

@@ -93,7 +93,7 @@ def test_a_model_is_asked_with_the_message_in_a_fence() -> None:
     assert "1.0" not in prompt
     assert "\nEND WORDS\n" not in prompt
     assert prompt.count("BEGIN WORDS") == 2
-    assert " of carl\n" in prompt
+    assert ' of "carl"\n' in prompt
     assert "| Which index" in reply_prompt({"payload": {"text": MESSAGE["content"]}, "from_agent": "carl"}, None)[1]
 
 

@@ -58,7 +58,7 @@ def _run(words: list[str]) -> int:
         sys.stdout.flush()
         return code
     except PostroomError as error:
-        _report(error, as_json="--json" in words)
+        _report(error, as_json="--json" in words, plain="--plain" in words)
         return exits.code_of(error)
     except BrokenPipeError:
         raise
@@ -109,7 +109,7 @@ def _without_command(options: list[str]) -> int:
 
 
 def _overview() -> str:
-    lines = ["usage: postroom [--room URL] [--json] [--as NAME] COMMAND ...", ""]
+    lines = ["usage: postroom [--room URL] [--json] [--plain] [--as NAME] COMMAND ...", ""]
     lines.append("Messages between programs and agents that are not lost.")
     for title, names in GROUPS:
         lines += ["", f"{title}:"]
@@ -126,7 +126,9 @@ def _near(name: str) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
-def _report(error: PostroomError, *, as_json: bool) -> None:
+def _report(error: PostroomError, *, as_json: bool, plain: bool = False) -> None:
+    from postroom import fence
+
     from . import show
 
     try:
@@ -137,4 +139,7 @@ def _report(error: PostroomError, *, as_json: bool) -> None:
         raise
     except OSError:  # a full disk: the sentence stands on standard error in any case (tests/cli/test_processes.py)
         _write_no_more()
-    print(f"postroom: {show.visible(str(error))}", file=sys.stderr)
+    if error.quotes_others and not plain and not sys.stderr.isatty():  # a model may read it
+        print(f"postroom: it did not work; why, in others' words:\n{fence.wrap(str(error), None)}", file=sys.stderr)
+    else:
+        print(f"postroom: {show.visible(str(error))}", file=sys.stderr)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from postroom.errors import InvalidMessage, PostroomError
+from postroom.fence import quoted
 
 from . import exits, options, show
 
@@ -133,15 +134,15 @@ def _show_claimed(call: Call, task: Task) -> None:
         for line in show.payload_lines(task.payload):
             show.write(line)
     room = f" --room {call.args.room}" if call.args.room else ""
-    show.write(f"  when done: postroom board done {show.visible(task.id)} --as {show.visible(call.name + room)}")
+    show.say(f"  when done: postroom board done {show.name(task.id)} --as {show.visible(call.name + room)}")
 
 
 def _why_not(call: Call) -> str:
     task = call.room.board.get(call.args.id)
     if task.unmet and task.state == "ready":
-        return f"{task.id} waits for {', '.join(task.unmet)}"
+        return f"{task.id} waits for {', '.join(map(quoted, task.unmet))}"
     until = f" until {task.lease_until}" if task.lease_until else ""
-    return f"{task.id} is {task.state}{f' by {task.owner}' if task.owner else ''}{until}"
+    return f"{task.id} is {task.state}{f' by {quoted(task.owner)}' if task.owner else ''}{until}"
 
 
 def _held(call: Call, step: Callable[[HeldTask], bool], said: str) -> int:
@@ -277,6 +278,7 @@ def _watch(call: Call) -> int:
             show.document(task.to_dict())
         else:
             show.write(_tree_line(task))
+            show.end_words()
             sys.stdout.flush()
         if number == call.args.limit:
             break

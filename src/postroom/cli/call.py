@@ -13,8 +13,8 @@ import postroom
 from postroom.config import FOLDER
 from postroom.errors import RoomError
 
-from . import exits, options
-from .commands import COMMANDS
+from . import exits, options, show
+from .commands import COMMANDS, Command
 
 if TYPE_CHECKING:
     from postroom.agent import Agent
@@ -46,10 +46,17 @@ def run(name: str, words: list[str]) -> int:
     if args is None:
         return exits.DONE
     step: Callable[[Call], int] = getattr(module, function)
-    with Call(args) as call:
+    with Call(args) as call, show.fence_in_pipes(wanted=_quotes(command, args)):
         code = step(call)
         sys.stdout.flush()
         return code
+
+
+def _quotes(command: Command, args: argparse.Namespace) -> bool:
+    """Whether what the command writes is others' words, for a reader who may be a model: so unless told otherwise."""
+    if command.quotes is None or args.json or args.plain:
+        return False
+    return not command.quotes or args.action in command.quotes
 
 
 def _parse(parser: options.Parser, words: list[str], *, takes_program: bool) -> argparse.Namespace | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from postroom import __version__, identity, trust
 from postroom.config import AGENT_LEASE_S, FOLDER, URL_VARIABLE, address_of, search_places
 from postroom.errors import RoomError, RoomNotAllowed
+from postroom.fence import quoted
 from postroom.liveness import BY_HEARTBEATS, BY_LOCKS, BY_PIDS
 from postroom.platform import NETWORK_FILE_SYSTEMS, file_system_type, processes_with, sees_processes
 from postroom.presence import GONE, HEARTBEAT_LATE_S
@@ -358,8 +359,14 @@ def tokens(room: Room, now_ms: int) -> Check:
 def agents(room: Room, now_ms: int) -> Check:
     """Whether those who were here still run, and say so."""
     lines = agent_lines(room.agents(), now_ms)
-    gone = [f"{a.name} ({a.pending} waiting)" if a.pending else a.name for a in lines if a.status == GONE]
-    late = [f"{a.name} ({a.heartbeat_age_s:.0f} s)" for a in lines if a.alive and a.heartbeat_age_s > HEARTBEAT_LATE_S]
+    gone = [
+        f"{quoted(a.name)} ({a.pending} waiting)" if a.pending else quoted(a.name) for a in lines if a.status == GONE
+    ]
+    late = [
+        f"{quoted(a.name)} ({a.heartbeat_age_s:.0f} s)"
+        for a in lines
+        if a.alive and a.heartbeat_age_s > HEARTBEAT_LATE_S
+    ]
     running = sum(1 for a in lines if a.alive)
     if gone:
         says = f"{len(gone)} ended without closing: {_some(gone)}"

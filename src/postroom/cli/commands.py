@@ -15,11 +15,13 @@ class Command(NamedTuple):
     summary: str
     examples: tuple[str, ...]
     function: str = ""  # where the command's own name is a word of Python
+    #: Of which of its actions the text holds what other agents wrote, so that it is fenced in a pipe; () of all, None of none.
+    quotes: tuple[str, ...] | None = None
 
 
 COMMANDS: Final[dict[str, Command]] = {
     "top": Command(
-        "top", "the room, live", ("postroom top", "postroom top --once", "postroom top --json --interval 5")
+        "top", "the room, live", ("postroom top", "postroom top --once", "postroom top --json --interval 5"), quotes=()
     ),
     "web": Command(
         "web",
@@ -48,9 +50,9 @@ COMMANDS: Final[dict[str, Command]] = {
             "postroom allow --list",
         ),
     ),
-    "status": Command("look", "the room at a glance", ("postroom status",)),
-    "agents": Command("look", "who is in the room, and how they are", ("postroom agents --json",)),
-    "mailboxes": Command("look", "what waits for whom", ("postroom mailboxes",)),
+    "status": Command("look", "the room at a glance", ("postroom status",), quotes=()),
+    "agents": Command("look", "who is in the room, and how they are", ("postroom agents --json",), quotes=()),
+    "mailboxes": Command("look", "what waits for whom", ("postroom mailboxes",), quotes=()),
     "send": Command(
         "mail",
         "send a message to an agent",
@@ -64,6 +66,7 @@ COMMANDS: Final[dict[str, Command]] = {
         "mail",
         "take the next message",
         ("postroom receive --as bob --wait 30", "postroom receive --as bob --channel reviews --ack --json"),
+        quotes=(),
     ),
     "ack": Command("mail", "say that a received message is done", ("postroom ack ID --as bob",)),
     "retry": Command(
@@ -78,8 +81,9 @@ COMMANDS: Final[dict[str, Command]] = {
         "mail",
         "send a question and wait for the answer",
         ("postroom ask bob 'which port?' --as ada --timeout 30",),
+        quotes=(),
     ),
-    "listen": Command("mail", "print messages as they come", ("postroom listen --as bob --json",)),
+    "listen": Command("mail", "print messages as they come", ("postroom listen --as bob --json",), quotes=()),
     "publish": Command("mail", "send a copy to every subscriber", ("postroom publish news 'v2 is out' --as ada",)),
     "subscribe": Command("mail", "get a copy of what is published", ("postroom subscribe news --as bob",)),
     "unsubscribe": Command("mail", "get no more copies", ("postroom unsubscribe news --as bob",)),
@@ -87,9 +91,10 @@ COMMANDS: Final[dict[str, Command]] = {
         "look",
         "look at messages without taking any",
         ("postroom peek --agent bob", "postroom peek --channel reviews --state dead --limit 50"),
+        quotes=(),
     ),
-    "receipt": Command("look", "what became of a message", ("postroom receipt ID",)),
-    "dead": Command("look", "messages that were set aside", ("postroom dead",)),
+    "receipt": Command("look", "what became of a message", ("postroom receipt ID",), quotes=()),
+    "dead": Command("look", "messages that were set aside", ("postroom dead",), quotes=()),
     "requeue": Command("rooms", "put dead messages back", ("postroom requeue ID", "postroom requeue --all")),
     "replay": Command(
         "rooms",
@@ -100,6 +105,7 @@ COMMANDS: Final[dict[str, Command]] = {
         "look",
         "read the room's tables",
         ("""postroom sql "SELECT id, status FROM messages WHERE status = 'pending'\"""",),
+        quotes=(),
     ),
     "session": Command(
         "sessions",
@@ -110,6 +116,7 @@ COMMANDS: Final[dict[str, Command]] = {
             "postroom session stop ID",
             "postroom session clean --older-than 7d",
         ),
+        quotes=("list", "show"),
     ),
     "pool": Command(
         "pool",
@@ -135,6 +142,7 @@ COMMANDS: Final[dict[str, Command]] = {
             "postroom agent recover me",
             "postroom agent list",
         ),
+        quotes=("list",),
     ),
     "install": Command(
         "installing",
@@ -167,6 +175,7 @@ COMMANDS: Final[dict[str, Command]] = {
             "postroom board blocked T2 'the spec is silent about errors' --as worker-1",
             "postroom board list --tree",
         ),
+        quotes=("claim", "list", "watch"),
     ),
     "reserve": Command(
         "reserve",
@@ -176,6 +185,7 @@ COMMANDS: Final[dict[str, Command]] = {
             "postroom reserve",
             "postroom reserve --guard",
         ),
+        quotes=(),
     ),
     "unreserve": Command(
         "reserve",

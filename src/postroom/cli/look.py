@@ -142,9 +142,9 @@ def receipt(call: Call) -> int:
             {"id": found.id, "state": found.state, "recipient_known": found.recipient_known, "events": events}
         )
         return exits.DONE
-    show.write(f"{found.id} is {found.state}")
+    show.say(f"{found.id} is {found.state}")
     if not found.recipient_known:
-        show.write("its recipient was never seen in this room")
+        show.say("its recipient was never seen in this room")
     show.table(("event", "time", "agent", "detail"), found.events)
     return exits.DONE
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from postroom.errors import InvalidMessage, NoMail, PostroomError, UnknownMessage
+from postroom.fence import is_plain, quoted
 
 from . import exits, options, show
 
@@ -89,7 +90,8 @@ def _must_be_known(call: Call, to: str) -> bool:
     from difflib import get_close_matches
 
     near = get_close_matches(to, names, n=3, cutoff=0.5)
-    hint = f"near names: {', '.join(near)}; " if near else f"here are: {', '.join(names[:10])}; " if names else ""
+    shown = [quoted(name) for name in near or names if is_plain(name) or sys.stderr.isatty()][:10]
+    hint = f"{'near names' if near else 'here are'}: {', '.join(shown)}; " if shown else ""
     raise UnknownRecipient(
         f"nobody called {to!r} was ever seen in this room; nothing was sent ({hint}--new if it is new)"
     )
@@ -126,6 +128,7 @@ def ask(call: Call) -> int:
     if call.json:
         show.document(answer.to_dict())
     else:
+        show.words_of(answer)
         show.write(show.payload_plain(answer.payload))
     return exits.DONE
 
@@ -233,6 +236,7 @@ def _write_out(call: Call, message: Received, write: Callable[[Call, Received], 
     """Write a message to standard output; when that fails, give it back, so that it is not taken and seen by nobody."""
     try:
         write(call, message)
+        show.end_words()
         sys.stdout.flush()
     except OSError:
         _give_back(message, "it could not be written out")
@@ -247,15 +251,17 @@ def _show_received(call: Call, message: Received) -> None:
     if call.json:
         show.document(message.to_dict())
         return
-    facts = [f"from {message.from_agent}", message.type, f"channel {message.channel}", f"priority {message.priority}"]
+    sender, type, channel = map(show.name, (message.from_agent, message.type, message.channel))
+    facts = [f"from {sender}", type, f"channel {channel}", f"priority {message.priority}"]
     facts += [f"delivery {message.delivery_count}", message.timestamp]
-    show.write(message.id)
-    show.write("  " + " · ".join(map(show.visible, facts)))
+    show.say(message.id)
+    show.say("  " + " · ".join(facts))
+    show.words_of(message)
     for line in show.payload_lines(message.payload):
         show.write(line)
     if not call.args.ack:
         room = f" --room {call.args.room}" if call.args.room else ""
-        show.write(f"  when done: postroom ack {message.id} --as {show.visible(call.name)}{show.visible(room)}")
+        show.say(f"  when done: postroom ack {message.id} --as {show.visible(call.name)}{show.visible(room)}")
 
 
 def listen_options(parser: argparse.ArgumentParser) -> None:
@@ -278,6 +284,7 @@ def _show_line(call: Call, message: Received) -> None:
     if call.json:
         show.document(message.to_dict())
     else:
+        show.words_of(message)
         show.write(f"{message.timestamp}  {show.visible(message.from_agent)}: {show.payload_line(message.payload)}")
 
 
@@ -313,7 +320,7 @@ def _settle_one(call: Call, id: str, step: Callable[[Received], bool]) -> tuple[
     """Whether it counted, and what to say if it did not."""
     holder = call.room.get(id).claimed_by
     if holder not in (None, call.name):  # asked before the agent is: a wrong name should not become one that was seen
-        return False, f"message {id} is held by {holder}, not by {call.name}"
+        return False, f"message {id} is held by {quoted(str(holder))}, not by {call.name}"
     try:
         message = call.agent().claimed(id)
     except InvalidMessage as error:

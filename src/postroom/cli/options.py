@@ -45,6 +45,8 @@ def parser_for(name: str) -> Parser:
     common = parser.add_argument_group("for every command")
     common.add_argument("--room", metavar="URL", help="the room; else $POSTROOM_URL, else the nearest .postroom above")
     common.add_argument("--json", action="store_true", help="write JSON: one document, or one per line for streams")
+    if command.quotes is not None:
+        common.add_argument("--plain", action="store_true", help="in a pipe: without the fence around others' words")
     common.add_argument("--as", dest="name", metavar="NAME", help="the agent that speaks; else $POSTROOM_AGENT")
     return parser
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from postroom.errors import PostroomError
+from postroom.fence import wrap
 
 from . import exits, options, show
 
@@ -66,7 +67,7 @@ def reserve(call: Call) -> int:
         show.document(shown.to_dict())
     else:
         kind = "shared" if args.shared else "reserved"
-        show.write(
+        show.say(
             f"{kind} for {show.visible(call.name)} until {shown.until}: {', '.join(map(show.visible, made.globs))}"
         )
     return exits.DONE
@@ -76,7 +77,7 @@ def _say(call: Call, path: Path, done: str) -> int:
     if call.json:
         show.document({"hook": str(path), "done": done})
     else:
-        show.write(f"{done}: {show.visible(str(path))}")
+        show.say(f"{done}: {show.visible(str(path))}")
     return exits.DONE
 
 
@@ -103,8 +104,10 @@ def _check(call: Call) -> int:
         show.document(found)
     if not found:
         return exits.DONE
+    held = [f"  {path}: {whose}" for path, whose in found.items()]
+    fenced = not sys.stderr.isatty() and not call.args.plain
     lines = ["postroom: this commit touches files that others have reserved:"]
-    lines += [f"  {path}: {whose}" for path, whose in found.items()]
+    lines += wrap("\n".join(map(show.visible, held)), None).split("\n") if fenced else held
     who = (
         f"You commit as {me}." if me else "Nobody says who commits; with POSTROOM_AGENT=NAME your own are let through."
     )

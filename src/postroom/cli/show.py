@@ -1,23 +1,118 @@
-"""How things are shown: JSON for programs, aligned text for pipes, tables for people at a terminal.
+"""How things are shown: JSON for programs, fenced text for pipes, tables for people at a terminal.
 
 Text that others wrote is made harmless first: what would move the cursor, hide or turn the line round is written out.
+A pipe may end in a model: there the text of a command that shows what others wrote stands behind the fence of
+`postroom.fence`, unless --plain or --json was given (tests/doors/test_hostile_names.py).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from postroom import fence
 from postroom.fence import KEPT
 from postroom.fence import visible as visible  # noqa: PLC0414  commands say show.visible
 
+if TYPE_CHECKING:
+    from postroom.message import Message
+    from postroom.received import Envelope
+
+#: What stands for a name that is not plain on a line of our own.
+QUOTED: Final = "(quoted in the words)"
+
+
+class _Fence:
+    """The fence around what one command writes; each message may have its own, all with one mark."""
+
+    def __init__(self) -> None:
+        self._mark = fence.new_mark()
+        self.is_open = self._noted = False
+
+    def begin(self, sender: str | None, facts: Mapping[str, str] | None = None) -> None:
+        self.end()
+        note, self.is_open, self._noted = not self._noted, True, True
+        sys.stdout.write("\n".join(fence.begin(self._mark, sender, facts, note=note)) + "\n")
+
+    def write(self, text: str) -> None:
+        if not self.is_open:
+            self.begin(None)
+        sys.stdout.write("\n".join(fence.gutter(text)) + "\n")
+
+    def end(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            sys.stdout.write(fence.end(self._mark) + "\n")
+
+
+_fence: _Fence | None = None
+
+
+@contextmanager
+def fence_in_pipes(*, wanted: bool) -> Iterator[None]:
+    """What is written in this block is others' words, if that is wanted and standard output is no terminal."""
+    global _fence  # noqa: PLW0603  one command is one process
+    before, _fence = _fence, _Fence() if wanted and not sys.stdout.isatty() else None
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            end_words()
+        raise
+    else:
+        end_words()
+    finally:
+        _fence = before
+
+
+def is_fenced() -> bool:
+    """Whether others' words are fenced here."""
+    return _fence is not None
+
 
 def write(text: str) -> None:
-    """Write one line (or several) to standard output."""
+    """Write one line (or several) to standard output: behind the fence, where there is one."""
+    if _fence is None:
+        sys.stdout.write(text + "\n")
+    else:
+        _fence.write(text)
+
+
+def say(text: str) -> None:
+    """Write lines of our own, in which others have no word: never behind the fence."""
+    end_words()
     sys.stdout.write(text + "\n")
+
+
+def remark(text: str) -> None:
+    """A line of our own that needs no fence, and closes none that is open."""
+    if _fence is not None and _fence.is_open:
+        _fence.write(text)
+    else:
+        sys.stdout.write(text + "\n")
+
+
+def words_of(message: Envelope | Message) -> None:
+    """What is written next are the words of one message, in a fence of their own."""
+    if _fence is not None:
+        facts = {"type": message.type, "channel": message.channel}
+        odd = {what: name for what, name in facts.items() if not fence.is_plain(name)}
+        _fence.begin(message.from_agent, odd)
+
+
+def end_words() -> None:
+    """Close the fence, where one is open."""
+    if _fence is not None:
+        _fence.end()
+
+
+def name(text: str) -> str:
+    """A name on a line of our own: where others' words are fenced, only a plain one; the fence has the others."""
+    return visible(text) if _fence is None or fence.is_plain(text) else QUOTED
 
 
 def document(value: object) -> None:
@@ -50,7 +145,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
     """Show rows under their columns: as a table at a terminal, as aligned text elsewhere."""
     cells = [["" if value is None else visible(str(value)) for value in row] for row in rows]
     if not cells:
-        write(f"{title}: {empty}" if title else empty)
+        remark(f"{title}: {empty}" if title else empty)
     elif sys.stdout.isatty():
         _rich_table(columns, cells, title)
     else:

@@ -52,7 +52,10 @@ def top(call: Call) -> int:
             for picture in pictures(call.room, lookout, interval_s, Keys()):
                 show.document(picture)
     elif call.args.once or not sys.stdout.isatty():
-        _console().print(_drawn(lookout.look(), None))
+        console = _console()
+        with console.capture() as drawn:
+            console.print(_drawn(lookout.look(), None))
+        show.write(drawn.get().rstrip("\n"))
     else:
         return _live(call.room, lookout, interval_s)
     return exits.DONE

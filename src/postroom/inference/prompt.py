@@ -73,8 +73,8 @@ def _shown(message: Mapping[str, Any], told: Callable[[str], str]) -> str:
     """The message, and what was said before it, each in a fence of its own."""
     history = message.get("history")
     before = list(history)[-MAX_HISTORY:] if isinstance(history, Sequence) and not isinstance(history, str) else []
-    parts = [wrap(told(content_of(each)), sender_of(each)) for each in before if isinstance(each, Mapping)]
-    shown = wrap(told(content_of(message)), sender_of(message))
+    parts = [wrap(told(content_of(each)), told(sender_of(each))) for each in before if isinstance(each, Mapping)]
+    shown = wrap(told(content_of(message)), told(sender_of(message)))
     return "\n\n".join((*(("Said before:", *parts) if parts else ()), "The message:", shown))
 
 
