@@ -29,7 +29,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from postroom import __version__, errors
-from postroom.http_guard import header
+from postroom.http_guard import Refusal, header
 from postroom.limits import TokenBucket
 from postroom.states import MOVES, PUBLIC_STATES
 
@@ -121,7 +121,7 @@ class Gate:
         else:
             await _refusal_response(refusal, scope["path"])(scope, receive, with_headers)
 
-    def _refusal(self, scope: Scope) -> guard.Refusal | None:
+    def _refusal(self, scope: Scope) -> Refusal | None:
         """What is wrong with a request. One that shows the right token is never slowed down by those that do not."""
         method, path = scope["method"], scope["path"]
         origins = header(scope, b"origin")
@@ -143,10 +143,10 @@ class Gate:
 
 
 _PARTS_PATH: Final = "/page/"
-_TOO_FAST: Final = guard.Refusal(429, "RATE", "too many requests; wait a moment")
+_TOO_FAST: Final = Refusal(429, "RATE", "too many requests; wait a moment")
 
 
-def _refusal_response(refusal: guard.Refusal, path: str) -> Response:
+def _refusal_response(refusal: Refusal, path: str) -> Response:
     headers = {"Retry-After": "1"} if refusal.status == 429 else {}
     if path == "/":
         return Response(_part("closed.html"), refusal.status, headers, TYPES["html"])
