@@ -88,7 +88,8 @@ def test_what_was_edited_is_left_alone(bare: Cli, folder: Path, layout: list[str
 
 
 def test_a_page_of_others_keeps_its_bytes_its_rights_and_its_link(bare: Cli, folder: Path, layout: list[str]) -> None:
-    real = folder.parent / "shared.md"
+    real = folder / "docs" / "shared.md"
+    real.parent.mkdir()
     text = b"\xef\xbb\xbf# Ours\r\n\r\nBe kind.\r\n"
     real.write_bytes(text)
     real.chmod(0o640)
