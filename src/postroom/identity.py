@@ -175,7 +175,7 @@ def recover(desk: Desk, agent: str, uid: int) -> str:
     """
     check_names(name=agent)
     desk.check_open()
-    in_use = desk.store.open_elsewhere()  # before anything is read: see there
+    in_use = desk.store.open_elsewhere()
     if not has_tokens(desk):
         raise IdentityRefused(
             "this room has no tokens, so there is nothing to recover; `postroom agent add NAME --human`"

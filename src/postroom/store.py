@@ -444,10 +444,7 @@ class Store(ABC):
         """
 
     def open_elsewhere(self) -> bool:
-        """Whether another process has this room open, as far as the store can tell; agents tell of themselves (presence).
-
-        To be asked before anything else is asked of this store: raises RoomBusy where it would be too late to tell.
-        """
+        """Whether this room is open a second time, as far as the store can tell; agents tell of themselves (presence)."""
         return False
 
     @abstractmethod

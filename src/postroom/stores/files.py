@@ -26,7 +26,7 @@ from ..config import FILES_MARK, Config
 from ..errors import RoomClosed, RoomDamaged, RoomGone, RoomUnreachable
 from ..liveness import Attendance
 from ..message import SALT_BITS, Draft, room_start_ms
-from ..platform import file_system_type, make_private_folder, processes_with, sync_path_to
+from ..platform import file_system_type, make_private_folder, sync_path_to
 from ..states import State
 from ..store import Claimed, Settled, Swept, Ticket, Want
 from . import steps
@@ -515,7 +515,7 @@ class FilesStore(TableStore):
             raise RoomGone(f"{self.folder} was {how} while the room was open; close the room and open it anew")
 
     def open_elsewhere(self) -> bool:
-        return bool(processes_with(self._log.path))
+        return self._attendance.somebody_else()
 
     def sweep(self) -> Swept:
         swept = super().sweep()

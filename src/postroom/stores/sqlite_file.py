@@ -55,9 +55,6 @@ _IN_A_ROW: Final = 16
 _IN_A_ROW_SPAN: Final = 2 << FRACTION_BITS
 #: The file is tidied no sooner than this after the last time: heartbeats alone are not worth a fold each.
 _TIDY_PAUSE_NS: Final = 30_000_000_000
-#: The bytes of the file on which every connection keeps a shared lock, as SQLite's file format lays down.
-_SHARED_FIRST: Final = 0x40000002
-_SHARED_BYTES: Final = 510
 
 Row = tuple[Any, ...]
 
@@ -618,24 +615,6 @@ class SqliteFile:
         """Raise RoomGone, from now on always."""
         self._gone = f"{self.path} {how} while the room was open; close the room and open it anew"
         raise RoomGone(self._gone)
-
-    def open_elsewhere(self) -> bool:
-        """Whether another process has a connection to the file: each of them keeps SQLite's shared lock.
-
-        Only for a process that has none yet: closing the descriptor that asks drops whatever locks the process has.
-        """
-        if len(self._connections) or self._here.users > 1:
-            raise RoomBusy(
-                f"this process uses {self.path} already, so it cannot tell whether others do; ask in a new one"
-            )
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, _SHARED_BYTES, _SHARED_FIRST)
-        except (BlockingIOError, PermissionError):  # either, as the system likes
-            return True
-        finally:
-            os.close(descriptor)  # and with it the lock
-        return False
 
     def wal_bytes(self) -> int:
         """The size of the write-ahead log."""
