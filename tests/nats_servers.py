@@ -64,7 +64,9 @@ def room_name() -> str:
 class Server:
     """One nats-server with its folder. It can be killed and started again, and finds what it kept."""
 
-    def __init__(self, folder: Path, name: str = "alone", port: int | None = None, more: str = "") -> None:
+    def __init__(
+        self, folder: Path, name: str = "alone", port: int | None = None, more: str = "", max_file: str = "8G"
+    ) -> None:
         self.folder = folder
         self.name = name
         self.port = port or free_ports(1)[0]
@@ -75,7 +77,7 @@ class Server:
         store = folder / "store"
         self._config.write_text(
             f'server_name: "{name}"\nlisten: "127.0.0.1:{self.port}"\n{more}\n'
-            f'jetstream {{ store_dir: "{store}", max_mem: 256M, max_file: 8G, sync_interval: always }}\n',
+            f'jetstream {{ store_dir: "{store}", max_mem: 256M, max_file: {max_file}, sync_interval: always }}\n',
             encoding="utf-8",
         )
 
@@ -130,7 +132,7 @@ class Server:
 class Cluster:
     """Servers that keep every room three times."""
 
-    def __init__(self, folder: Path, count: int = 3) -> None:
+    def __init__(self, folder: Path, count: int = 3, more: str = "") -> None:
         ports = free_ports(2 * count)
         routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports[count:])
         self.servers = [
@@ -138,7 +140,7 @@ class Cluster:
                 folder / f"n{place}",
                 f"n{place}",
                 ports[place],
-                f'cluster {{ name: "tests", listen: "127.0.0.1:{ports[count + place]}", routes: [{routes}] }}',
+                f'cluster {{ name: "tests", listen: "127.0.0.1:{ports[count + place]}", routes: [{routes}] }}\n{more}',
             )
             for place in range(count)
         ]
@@ -157,11 +159,11 @@ class Cluster:
 
 
 @contextmanager
-def running_server() -> Iterator[Server]:
+def running_server(more: str = "", max_file: str = "8G") -> Iterator[Server]:
     """A server in a folder of its own, gone afterwards."""
     need_server()
     folder = Path(tempfile.mkdtemp(prefix="postroom-nats-"))
-    server = Server(folder)
+    server = Server(folder, more=more, max_file=max_file)
     try:
         server.start()
         yield server
@@ -171,11 +173,11 @@ def running_server() -> Iterator[Server]:
 
 
 @contextmanager
-def running_cluster() -> Iterator[Cluster]:
+def running_cluster(more: str = "") -> Iterator[Cluster]:
     """Three servers that have found each other, gone afterwards."""
     need_server()
     folder = Path(tempfile.mkdtemp(prefix="postroom-nats-"))
-    cluster = Cluster(folder)
+    cluster = Cluster(folder, more=more)
     try:
         cluster.start()
         yield cluster

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -45,7 +46,7 @@ from .nats_putting import key_subject, key_without, part_subjects
 from .nats_reading import FAILED, PROCESSED, know_for, matching
 from .nats_room import NatsRoom
 from .nats_tables import Chosen
-from .nats_wire import Changed, Write
+from .nats_wire import Changed, StorageFull, Write
 
 #: A finished message stays in its box for this long.
 IN_ITS_BOX_S: Final = 60.0
@@ -60,6 +61,16 @@ def sweep(room: NatsRoom) -> Swept:
     """Write down what the clock and the end of processes did; put away and forget."""
     room.follower.know(OPEN_PART)
     done: list[str] = []
+    with suppress(StorageFull):  # what is kept too long is forgotten all the same, which makes space
+        _write_down_all(room, done)
+        _put_away_finished(room)
+    forgotten = _forget_finished(room)
+    room.reserve.keep()
+    return Swept(done.count("expired"), done.count("released"), done.count("dead"), forgotten)
+
+
+def _write_down_all(room: NatsRoom, done: list[str]) -> None:
+    """Write down what the clock and the end of processes did; the ledger's words for it are added to `done`."""
     room.bury_the_silent()
     while True:
         room.bury_the_gone()
@@ -70,8 +81,6 @@ def sweep(room: NatsRoom) -> Swept:
         done += written
         if not written:
             break
-    _put_away_finished(room)
-    return Swept(done.count("expired"), done.count("released"), done.count("dead"), _forget_finished(room))
 
 
 def _write_down(room: NatsRoom, overdue: Sequence[Chosen]) -> list[str]:
@@ -231,14 +240,50 @@ def purge(room: NatsRoom, query: Query) -> int:
         now_ms = room.now_ms()
         rows = (row for row in matching(room, query, None) if judged(row.kept.entry, now_ms) is not State.CLAIMED)
         chosen = [row.kept for row, _ in zip(rows, range(query.limit), strict=False)]
-    return delete(room, chosen)
+    deleted = delete(room, chosen)
+    room.reserve.keep()
+    return deleted
 
 
 def delete(room: NatsRoom, kepts: Sequence[Kept]) -> int:
-    """Delete entries that have not changed since they were read. Returns how many."""
-    if kepts:
-        _note_gap(room, max(kept.entry.number or kept.seq for kept in kepts))
-    return _in_chunks(kepts, lambda chunk: _delete(room, chunk))
+    """Delete entries that have not changed since they were read. Returns how many.
+
+    Where the servers are full, entries are first taken out of the stream, which needs no space, and others are told of it
+    when there is space again. Raises StorageFull when there is none even then: what was taken out is gone, and not counted.
+    """
+    number = max((kept.entry.number or kept.seq for kept in kepts), default=0)
+    taken: list[Kept] = []
+    done = 0
+    for start in range(0, len(kepts), _CHUNK):
+        chunk = kepts[start : start + _CHUNK]
+        try:
+            done += _tell_taken(room, taken, number)
+            taken = []
+            _note_gap(room, number)
+            done += _in_chunks(chunk, lambda each: _delete(room, each))
+        except StorageFull:
+            taken += _take_out(room, chunk)
+    return done + _tell_taken(room, taken, number)
+
+
+def _take_out(room: NatsRoom, kepts: Sequence[Kept]) -> list[Kept]:
+    """Take entries out of the stream; those that had not changed."""
+    wire = room.wire
+    answers = room.results(
+        [wire.api(f"STREAM.MSG.DELETE.{wire.stream}", seq=kept.seq, no_erase=True) for kept in kepts]
+    )
+    taken = [kept for kept, answer in zip(kepts, answers, strict=True) if answer.get("success")]
+    parts = [f"pr.{room.name}.{subject}" for kept in taken for subject in part_subjects(kept)]
+    room.results([wire.api(f"STREAM.PURGE.{wire.stream}", filter=subject) for subject in parts])
+    return taken
+
+
+def _tell_taken(room: NatsRoom, taken: Sequence[Kept], number: int) -> int:
+    """Tell others of what was taken out. Returns how many."""
+    if taken:
+        _note_gap(room, number)
+        _in_chunks(taken, lambda chunk: _delete(room, chunk, is_gone=True))
+    return len(taken)
 
 
 def _note_gap(room: NatsRoom, number: int) -> None:
@@ -251,8 +296,9 @@ def _note_gap(room: NatsRoom, number: int) -> None:
             return
 
 
-def _delete(room: NatsRoom, kepts: Sequence[Kept]) -> bool:
-    writes = [Write(place_of(kept.entry), b"", kept.seq, None, TOMBSTONE_S) for kept in kepts]
+def _delete(room: NatsRoom, kepts: Sequence[Kept], *, is_gone: bool = False) -> bool:
+    """Write that these are deleted; `is_gone`: they were taken out before, and nobody was told."""
+    writes = [Write(place_of(kept.entry), b"", 0 if is_gone else kept.seq, None, TOMBSTONE_S) for kept in kepts]
     writes += [Write(subject, b"", None, None, TOMBSTONE_S) for kept in kepts for subject in part_subjects(kept)]
     away = [kept.entry for kept in kepts if kept.entry.archived]
     here = [kept.entry for kept in kepts if not kept.entry.archived]
@@ -260,7 +306,7 @@ def _delete(room: NatsRoom, kepts: Sequence[Kept]) -> bool:
     def counts() -> list[Write]:
         return _key_writes(room, kepts) + _archive_write(room, away, -1) + _tally_writes(room, here)
 
-    return _with_counts(room, kepts, writes, counts, lambda data: not data)
+    return _with_counts(room, [] if is_gone else kepts, writes, counts, lambda data: not data)
 
 
 def _key_writes(room: NatsRoom, kepts: Sequence[Kept]) -> list[Write]:

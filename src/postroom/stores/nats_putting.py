@@ -133,7 +133,8 @@ class Plan:
 
 
 def put(room: NatsRoom, drafts: Sequence[Draft]) -> list[str]:
-    """Store messages, all or none; their ids."""
+    """Store messages, all or none; their ids. Raises StorageFull when the servers have no space but the room's reserve."""
+    room.reserve.check()
     if any(draft.waiter == this_process() for draft in drafts):
         room.lives.beat()
     repeats = room.unsure.repeats_of(drafts)
@@ -157,7 +158,7 @@ def _put(room: NatsRoom, drafts: Sequence[Draft], repeats: Sequence[Part | None]
         if not plan.writes:
             return plan.ids
         try:
-            room.commit(plan.writes, plan.name or write)
+            room.commit(plan.writes, plan.name or write, is_send=True)
         except Changed:  # a key was used, a question moved on, or an id was taken: all of it is planned anew
             continue
         except OutcomeUnknown as error:

@@ -33,6 +33,7 @@ from .nats_entries import (
 from .nats_following import Follower
 from .nats_link import Access
 from .nats_lives import Lives
+from .nats_reserve import Reserve
 from .nats_unsure import Unsure
 from .nats_wire import Changed, Committed, Found, Wire, Write
 
@@ -54,6 +55,7 @@ class NatsRoom:
         try:
             self.follower = Follower(self.wire, clock)
             self.tables = self.follower.tables
+            self.reserve = Reserve(self.wire, clock)
             self._prepare(create)
             self._base_ns = self._read_base()
             self._last_key = self._top_key()
@@ -84,8 +86,10 @@ class NatsRoom:
             raise RoomError(
                 "the NATS server runs without JetStream, which keeps the room; start it with: nats-server -js"
             )
-        answer = self.wire.run(self.wire.api(f"STREAM.INFO.{self.wire.stream}"))
+        about = {"subjects_filter": self.reserve.filter}
+        answer = self.wire.run(self.wire.api(f"STREAM.INFO.{self.wire.stream}", **about))
         if "error" not in answer:
+            self.reserve.see(answer)
             return
         if answer["error"].get("err_code") != 10059:
             raise RoomUnreachable(f"the room {self.name} cannot be opened: {answer['error'].get('description')}")
@@ -95,6 +99,7 @@ class NatsRoom:
         answer = self.wire.run(self.wire.api(f"STREAM.CREATE.{self.wire.stream}", **stream_settings(self.name, copies)))
         if "error" in answer and answer["error"].get("err_code") != 10058:  # somebody else made it at the same moment
             raise RoomUnreachable(f"the room {self.name} cannot be made: {answer['error'].get('description')}")
+        self.reserve.put_back()
 
     def _read_base(self) -> int:
         """The room's time is the steady clock of this boot and this number; all processes of this machine use the same.
@@ -194,12 +199,12 @@ class NatsRoom:
             top = max(self._last_key, self.tables.top_key)
         return Write(place_of(entry), pack(replace(entry, top_key=top)), expect)
 
-    def commit(self, writes: Sequence[Write], write: str) -> list[int]:
+    def commit(self, writes: Sequence[Write], write: str, *, is_send: bool = False) -> list[int]:
         """Make writes in one step, the first of which is a message's entry. Raises Changed, and what Wire.commit raises.
 
         After: they are kept, known here, and those who wait here for them are woken.
         """
-        committed = self.wire.commit_now(writes, lambda data: written_by(write, data))
+        committed = self.wire.commit_now(writes, lambda data: written_by(write, data), is_send=is_send)
         return self.note_written(writes, committed)
 
     def make(self, writes: Sequence[Write], write: str) -> Committed:

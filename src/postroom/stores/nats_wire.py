@@ -40,6 +40,8 @@ OPEN_S: Final = 10.0
 PAGE: Final = 500
 #: Above this, what is written must have left before more is.
 _LARGE_BYTES: Final = 64 * 1024
+#: What the headers of an entry take at most.
+_HEADERS_BYTES: Final = 1024
 #: Changes in one step; the servers refuse more.
 MAX_TOGETHER: Final = 1000
 
@@ -48,10 +50,17 @@ _EXPECT_ON: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 _WRONG_SEQUENCE: Final = (10071, 10164)
 _NOT_FOUND: Final = 10037
 _NO_STREAM: Final = 10059
+#: The storage of a server, or of the room's account, is used up; or more is asked for than is left.
+_NO_SPACE: Final = (10023, 10002, 10047)
+#: Such a refusal as the disk, or a limit that somebody set on the stream, has it (under many codes).
+_NO_SPACE_WORDS: Final = ("no space left", "maximum bytes exceeded", "maximum messages exceeded")
 
 #: Of several writes in one step none was made, and they can be made again: the leader changed in between, or too many others
 #: had begun such a step.
 _LATER: Final = ("batch is incomplete", "too many inflight")
+
+#: The word to those who send that the room's reserve was given up (nats_reserve.py).
+RESERVE_OUT: Final = "z.out"
 
 #: What a subscription is given: the subject without its prefix, the sequence (0 when it is no change), what it says.
 OnChange = Callable[[str, int, bytes], None]
@@ -90,6 +99,10 @@ class Changed(Exception):
     """An expected sequence was not there: nothing was written."""
 
 
+class StorageFull(RoomUnreachable):
+    """The servers have no space for it: nothing was changed."""
+
+
 class _NoReply(Exception):
     """Nobody answered an attempt. `sent` says whether it may have arrived all the same."""
 
@@ -109,6 +122,9 @@ class Wire:
         #: How often hints may have been lost, and what is to be done then (on the background loop).
         self.losses = 0
         self.on_loss: Callable[[], None] = lambda: None
+        #: What makes space when the servers have none; it says whether it did. And what is done when somebody else did so.
+        self.on_full: Callable[[], Awaitable[bool]] = _makes_no_space
+        self.on_reserve_out: Callable[[], None] = lambda: None
         self._prefix = f"pr.{room}."
         self._hints = f"prh.{room}."
         self._access = access
@@ -202,6 +218,7 @@ class Wire:
         await self._connect()
         self._inbox = f"{self._nc.new_inbox()}."
         await self._hear(f"{self._inbox}*", "", self._replied)
+        await self._hear(self._hints + RESERVE_OUT, "", lambda *_: self.on_reserve_out())
         self._up.set()
 
     async def _connect(self) -> None:
@@ -285,6 +302,11 @@ class Wire:
             asyncio.run_coroutine_threadsafe(_quietly(self._nc.close), self._loop).result()
         finally:
             self._background.leave()
+
+    @property
+    def most_bytes(self) -> int:
+        """What fits into one entry, beside its headers."""
+        return int(self._nc.max_payload) - _HEADERS_BYTES
 
     @property
     def server(self) -> dict[str, Any]:
@@ -423,15 +445,22 @@ class Wire:
 
     async def api(self, request: str, **fields: Any) -> dict[str, Any]:
         """One request to the servers' own interface; the answer, which may be an error."""
+        return await self._until_answered(lambda: self._api(request, fields), f"the room {self.room} cannot be asked")
 
-        async def attempt() -> dict[str, Any]:
-            reply = await self._ask(f"$JS.API.{request}", msgspec.json.encode(fields) if fields else b"")
-            answer: dict[str, Any] = msgspec.json.decode(reply)
-            if answer.get("error", {}).get("code") == 503:  # there is no leader now
-                raise _NoReply(sent=False)
-            return answer
+    async def api_once(self, request: str, **fields: Any) -> dict[str, Any]:
+        """The same, in one attempt. Raises RoomUnreachable when it is not answered."""
+        try:
+            return await self._api(request, fields)
+        except _NoReply:
+            raise RoomUnreachable(f"the room {self.room} did not answer{self._why()}") from None
 
-        return await self._until_answered(attempt, f"the room {self.room} cannot be asked")
+    async def _api(self, request: str, fields: dict[str, Any]) -> dict[str, Any]:
+        reply = await self._ask(f"$JS.API.{request}", msgspec.json.encode(fields) if fields else b"")
+        answer: dict[str, Any] = msgspec.json.decode(reply)
+        error = answer.get("error", {})
+        if error.get("code") == 503 and not _is_full(error):  # there is no leader now
+            raise _NoReply(sent=False)
+        return answer
 
     # Reading
 
@@ -532,21 +561,27 @@ class Wire:
 
     # Writing
 
-    def commit_now(self, writes: Sequence[Write], is_mine: Callable[[bytes], bool]) -> Committed:
+    def commit_now(
+        self, writes: Sequence[Write], is_mine: Callable[[bytes], bool], *, is_send: bool = False
+    ) -> Committed:
         """The same as `commit`, from any thread, in the shortest way as long as replies come."""
         try:
             return Committed(self._read_reply(self._call(self._messages(writes)), writes))
         except _NoReply as lost:
-            return self.run(self.commit(writes, is_mine, unsure=lost.sent))
+            return self.run(self.commit(writes, is_mine, unsure=lost.sent, is_send=is_send))
+        except StorageFull:
+            if is_send:
+                raise
+            return self.run(self.commit(writes, is_mine))
 
     async def commit(
-        self, writes: Sequence[Write], is_mine: Callable[[bytes], bool], *, unsure: bool = False
+        self, writes: Sequence[Write], is_mine: Callable[[bytes], bool], *, unsure: bool = False, is_send: bool = False
     ) -> Committed:
         """Write all of these in one step, durably. `is_mine` tells, of the first one's subject, whether it stands there.
 
         Raises Changed: nothing was written, an expected sequence was not there. Raises OutcomeUnknown when neither the
-        reply nor the leader's word came in time; RoomUnreachable when it surely was not written. `unsure`: an attempt was made
-        before, whose reply was lost.
+        reply nor the leader's word came in time; RoomUnreachable when it surely was not written, and of those StorageFull when
+        there is no space for it. `unsure`: an attempt was made before, whose reply was lost. For a send no space is made.
         """
         until = self._loop.time() + self.timeout_s
         late = False
@@ -559,6 +594,11 @@ class Wire:
                 committed = await self._look_back(writes, is_mine)
                 if committed is not None:
                     return committed
+            except StorageFull:
+                if unsure:
+                    return await self._look_back(writes, is_mine) or self._lost_one()
+                if late or is_send or not await self.on_full():
+                    raise
             except _NoReply as lost:
                 unsure |= lost.sent
                 if late:
@@ -583,6 +623,10 @@ class Wire:
         except RoomUnreachable:
             raise self._how_it_ended(unsure=True) from None
         return None
+
+    def _lost_one(self) -> Committed:
+        """The servers are full now; the attempt before, whose reply was lost, may still be on its way."""
+        raise self._how_it_ended(unsure=True)
 
     def _how_it_ended(self, unsure: bool) -> RoomError:
         if unsure:
@@ -616,6 +660,8 @@ class Wire:
             error = answer["error"]
             if error.get("err_code") in _WRONG_SEQUENCE:
                 raise Changed
+            if _is_full(error):
+                raise self.full(error)
             if error.get("code") == 503 or any(said in error.get("description", "") for said in _LATER):
                 raise _NoReply(sent=False)
             raise self._refusal(error)
@@ -653,7 +699,17 @@ class Wire:
             headers["Nats-TTL"] = f"{write.ttl_s}s"
         return headers
 
+    def full(self, error: dict[str, Any] | None = None) -> StorageFull:
+        """The sentence for those whose write found no space."""
+        said = f" ({error['description']})" if error is not None and error.get("description") else ""
+        return StorageFull(
+            f"the storage of the servers of the room {self.room} is full{said}; nothing was changed. What is there can "
+            "still be received and acked; purge finished messages, or raise max_file of the servers"
+        )
+
     def _refusal(self, error: dict[str, Any]) -> RoomError:
+        if _is_full(error):
+            return self.full(error)
         said = error.get("description", "no reason given")
         return RoomUnreachable(f"the servers refuse it for the room {self.room}: {said}; nothing was changed")
 
@@ -690,6 +746,15 @@ class Wire:
     async def nudge(self, subject: str) -> None:
         """Tell those who listen to look, without a change."""
         await self._nc.publish(self._hints + subject, b"")
+
+
+async def _makes_no_space() -> bool:
+    return False
+
+
+def _is_full(error: dict[str, Any]) -> bool:
+    """Whether the servers refuse something because there is no space for it."""
+    return error.get("err_code") in _NO_SPACE or any(words in error.get("description", "") for words in _NO_SPACE_WORDS)
 
 
 async def _quietly(call: Callable[[], Awaitable[Any]]) -> None:
