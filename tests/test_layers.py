@@ -46,7 +46,14 @@ HOOK = ("lean_start", "codex_terminals", "hook", "hook_gate")
 HTTP = ("http_guard", "http_server")
 MCP = ("mcp_frames", "mcp_tools", "mcp_words", "mcp_desk", "mcp_guard", "mcp_server")
 NATS = (
-    *("stores.nats_link", "stores.nats_wire", "stores.nats_entries", "stores.nats_tables", "stores.nats_following"),
+    *(
+        "stores.nats_access",
+        "stores.nats_link",
+        "stores.nats_wire",
+        "stores.nats_entries",
+        "stores.nats_tables",
+        "stores.nats_following",
+    ),
     *("stores.nats_lives", "stores.nats_unsure", "stores.nats_reserve", "stores.nats_room"),
     *("stores.nats_cells", "stores.nats_putting", "stores.nats_claims", "stores.nats_reading", "stores.nats_keeping"),
     "stores.nats",

@@ -8,7 +8,7 @@ from tests.nats_servers import room_name, shared_server
 import postroom
 from postroom.config import parse_url
 from postroom.errors import RoomError
-from postroom.stores.nats import parse_address
+from postroom.stores.nats_access import parse_address
 
 
 @pytest.mark.parametrize(

@@ -79,17 +79,45 @@ class RoomUrl(msgspec.Struct, frozen=True):
     options: dict[str, str]
 
     def __str__(self) -> str:
+        """The address as it may be shown: a password or a token in it is left out."""
+        return self.without_secrets()
+
+    def __repr__(self) -> str:
+        return f"RoomUrl({self.without_secrets()!r})"
+
+    def with_secrets(self) -> str:
+        """The whole address, for those who open the room and show it nobody."""
         tail = "&".join(f"{name}={value}" for name, value in self.options.items())
         rest = _QUOTING.sub(_quoted, self.rest) if self.scheme in FOLDER_SCHEMES else self.rest
         return f"{self.scheme}:{rest}" + (f"?{tail}" if tail else "")
 
     def without_secrets(self) -> str:
-        """The address as it may be shown: a password in it is left out."""
-        return str(RoomUrl(self.scheme, _PASSWORDS.sub(r"\1:…@", self.rest), self.options))
+        """The address as it may be shown: a password or a token in it is left out."""
+        if self.scheme in FOLDER_SCHEMES or "@" not in self.rest:
+            return self.with_secrets()
+        hosts = ",".join(map(_masked, self.rest.removeprefix("//").split(",")))
+        return RoomUrl(self.scheme, f"//{hosts}", self.options).with_secrets()
+
+    def without_credentials(self) -> RoomUrl:
+        """The address without a user, a password and files of this user: what a file that others see may say."""
+        hosts, slash, name = self.rest.removeprefix("//").partition("/")
+        bare = ",".join(server.rpartition("@")[2] for server in hosts.split(","))
+        options = {option: value for option, value in self.options.items() if option not in CREDENTIAL_OPTIONS}
+        return RoomUrl(self.scheme, f"//{bare}{slash}{name}" if "@" in hosts else self.rest, options)
 
 
-#: The user and the password before a host, in `//user:password@host,…`.
-_PASSWORDS: Final = re.compile(r"((?<=//)[^/@:,]*|(?<=,)[^/@:,]*):[^/@,]*@")
+_PLAIN_HOST: Final = re.compile(r"(\[[^\]]*\]|[^:@]*)(:\d*)?(/.*)?")
+
+
+def _masked(server: str) -> str:
+    """One of the servers of an address as it may be shown. A password may have any sign in it."""
+    before, at, host = server.rpartition("@")
+    if not at:
+        return server if _PLAIN_HOST.fullmatch(server) else "…"
+    user, colon, _ = before.partition(":")
+    return f"{user}:…@{host}" if colon else f"…@{host}"
+
+
 #: Schemes whose address is a folder of this machine.
 FOLDER_SCHEMES: Final = ("sqlite", "files")
 #: A path may have a question mark in it, at which the options would begin. It is written %3F; and a path that reads as if
@@ -105,6 +133,11 @@ def _quoted(found: re.Match[str]) -> str:
 def address_of(folder: Path, scheme: str = "sqlite") -> str:
     """The address of a room in that folder, whatever its name."""
     return str(RoomUrl(scheme, str(folder), {}))
+
+
+def shown_address(text: str) -> str:
+    """An address as somebody wrote it, without a password."""
+    return str(parse_url(text)) if "@" in text else text
 
 
 def parse_url(text: str) -> RoomUrl:

@@ -104,7 +104,7 @@ class Room:
         from .session import Host, join_session, open_session  # those who only send start faster without it
 
         self._desk.check_open()
-        host = Host(self._desk, str(self.url), self.folder)
+        host = Host(self._desk, self.url.with_secrets(), self.folder)
         return open_session(host) if id is None else join_session(host, id, name)
 
     @property

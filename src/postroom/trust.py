@@ -345,7 +345,7 @@ def judge_url(url: RoomUrl) -> Verdict:
         same = not verdict.why and os.path.realpath(means) == os.path.realpath(room_folder(url) or "")
         return verdict if verdict.why or same else Verdict("means another room than itself")
     if url.scheme == "memory" or _read(_ROOMS, address_key(url), RoomEntry) is not None:
-        return Verdict("", str(url))
+        return Verdict("", url.with_secrets())
     return Verdict("was neither made nor allowed by you on this machine")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -37,12 +38,13 @@ def free_base_port() -> int:
 
 @pytest.fixture
 def cluster(cli: Cli, tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """Three servers, started from what the command wrote."""
+    """Three servers, started from what the command wrote; the credentials of `team` are kept for them."""
     program = need_server()
     written: dict[str, Any] = cli.json(
         "nats", "config", "--nodes", "3", "--dir", str(tmp_path / "nats"), "--port", str(free_base_port()),
         "--for", "team", "--for", "builds", "--max-file", "1G",
     )  # fmt: skip
+    cli.ok(*written["allow"]["team"][1:])
     with ExitStack() as running:
         for node in written["nodes"]:
             server = subprocess.Popen(
@@ -87,17 +89,18 @@ def test_a_room_is_closed_to_those_of_another(
     with open_when_there(team) as room:
         room.agent("ada").send("bob", {"text": "secret"})
 
-    with_others_name = builds.replace("/builds?", "/team?")
-    with open_when_there(with_others_name) as other:
+    authority = f"tls_ca={tmp_path}/nats/ca.cert"
+    theirs = f"user=builds&password_file={tmp_path}/nats/builds.password"
+    with open_when_there(f"{builds}?{theirs}&{authority}") as other:
+        other.agent("ada")
+    with open_when_there(f"{team}?{theirs}&{authority}") as other:
         assert other.peek(state="pending") == []  # an account of its own: a room of that name, but not that room
     (tmp_path / "wrong").write_text("guessed")
-    wrong = team.partition("password_file=")[0] + f"password_file={tmp_path}/wrong&tls_ca={tmp_path}/nats/ca.cert"
     with pytest.raises(RoomUnreachable, match="refuse us.*(?i:authorization)"):
-        open_when_there(wrong, unless="refuse us")
-    without_tls = team.partition("&tls_ca=")[0]
+        open_when_there(f"{team}?user=team&password_file={tmp_path}/wrong&{authority}", unless="refuse us")
     monkeypatch.setattr(nats_wire, "OPEN_S", 2.0)  # nobody answers, however long one waits
-    with pytest.raises(RoomUnreachable):
-        postroom.open(without_tls)
+    with pytest.raises(RoomUnreachable, match="(?i:certificate)"):  # one that the system's authorities do not know
+        postroom.open(f"{team}?user=team&password_file={tmp_path}/nats/team.password")
 
 
 def test_what_holds_passwords_and_keys_is_its_owners_alone(cli: Cli, tmp_path: Path) -> None:
@@ -106,6 +109,32 @@ def test_what_holds_passwords_and_keys_is_its_owners_alone(cli: Cli, tmp_path: P
     secret = [path for path in (tmp_path / "nats").iterdir() if path.suffix in (".conf", ".key", ".password")]
     assert len(secret) == 4
     assert {path.stat().st_mode & 0o077 for path in [*secret, tmp_path / "nats"]} == {0}
+
+
+@pytest.mark.parametrize(
+    ("max_file", "nodes", "each"), [("10G", 1, 4_500_000_000), ("10G", 3, 13_500_000_000), ("1KB", 1, 460)]
+)
+def test_the_rooms_of_one_server_share_less_than_it_has(
+    cli: Cli, tmp_path: Path, max_file: str, nodes: int, each: int
+) -> None:
+    words = ["--nodes", str(nodes), "--max-file", max_file, "--for", "a", "--for", "b", "--no-tls"]
+    cli.ok("nats", "config", "--dir", str(tmp_path / "nats"), *words)
+
+    assert (tmp_path / "nats" / "n1.conf").read_text().count(f"jetstream: {{ max_file: {each} }}") == 2
+
+
+def test_the_words_that_are_printed_keep_the_credentials_and_open_the_room(cli: Cli, tmp_path: Path) -> None:
+    program = need_server()
+    out = cli.ok("nats", "config", "--nodes", "1", "--port", str(free_base_port()), "--dir", str(tmp_path / "nats")).out
+    allow, init = (shlex.split(line) for line in out.splitlines() if line.startswith("  postroom "))
+    server = subprocess.Popen([program, "-c", "n1.conf", "-l", "n1.log"], cwd=tmp_path / "nats")
+    try:
+        assert cli(*allow[1:]).code == 0
+        open_when_there(init[-1]).close()
+        assert init[-1] in cli.ok(*init[1:]).out
+    finally:
+        server.kill()
+        server.wait()
 
 
 def test_nothing_is_written_over(cli: Cli, tmp_path: Path) -> None:

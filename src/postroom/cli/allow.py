@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 
 from postroom import trust
 from postroom.clock import iso
-from postroom.config import CREDENTIAL_OPTIONS, FOLDER, FOLDER_SCHEMES, RoomUrl, parse_url, search_places
+from postroom.config import CREDENTIAL_OPTIONS, FOLDER, FOLDER_SCHEMES, RoomUrl, parse_url, search_places, shown_address
 from postroom.errors import RoomError, RoomNotAllowed, RoomNotFound
 
 from . import exits, show
@@ -196,9 +196,9 @@ def _existing(option: str, path: str) -> str:
 def _remove(target: str | None) -> int:
     what = target if target is not None and "://" in target else str(_removable(target))
     if trust.remove(what):
-        show.write(f"{show.visible(what)} is trusted no more")
+        show.write(f"{show.visible(shown_address(what))} is trusted no more")
         return exits.DONE
-    print(f"postroom: {show.visible(what)} is not in the list (postroom allow --list)", file=sys.stderr)
+    print(f"postroom: {show.visible(shown_address(what))} is not in the list (postroom allow --list)", file=sys.stderr)
     return exits.NOTHING
 
 

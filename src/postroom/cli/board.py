@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from postroom.config import shown_address
 from postroom.errors import InvalidMessage, PostroomError
 from postroom.fence import quoted
 
@@ -133,7 +134,7 @@ def _show_claimed(call: Call, task: Task) -> None:
     if task.payload:
         for line in show.payload_lines(task.payload):
             show.write(line)
-    room = f" --room {call.args.room}" if call.args.room else ""
+    room = f" --room {shown_address(call.args.room)}" if call.args.room else ""
     show.say(f"  when done: postroom board done {show.name(task.id)} --as {show.visible(call.name + room)}")
 
 

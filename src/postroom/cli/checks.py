@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from postroom import __version__, identity, trust
-from postroom.config import AGENT_LEASE_S, FOLDER, URL_VARIABLE, address_of, search_places
+from postroom.config import AGENT_LEASE_S, FOLDER, URL_VARIABLE, address_of, search_places, shown_address
 from postroom.errors import RoomError, RoomNotAllowed
 from postroom.fence import quoted
 from postroom.liveness import BY_HEARTBEATS, BY_LOCKS, BY_PIDS
@@ -109,7 +109,7 @@ def descriptors() -> Check:
 def find(named: str | None) -> tuple[str | None, list[Check]]:
     """The address of the room, and how it was found or where it was looked for."""
     if named:
-        return named, [Check("room", OK, f"{named}, named by --room")]
+        return named, [Check("room", OK, f"{shown_address(named)}, named by --room")]
     here = Path.cwd()
     passed = list(_passed_over(here))
     try:
@@ -121,7 +121,7 @@ def find(named: str | None) -> tuple[str | None, list[Check]]:
         says = f"none was found; looked at ${URL_VARIABLE} (not set), {places}"
         return None, [*passed, Check("room", FAIL, says, "make one with `postroom init`, or name one with --room")]
     how = f"named by ${URL_VARIABLE}" if os.environ.get(URL_VARIABLE) else f"found from {here}"
-    return found.address, [*passed, Check("room", OK, f"{found.address}, {how}")]
+    return found.address, [*passed, Check("room", OK, f"{shown_address(found.address)}, {how}")]
 
 
 def _passed_over(here: Path) -> Iterator[Check]:

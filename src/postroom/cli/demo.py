@@ -6,6 +6,7 @@ Every sentence that is printed was checked first. What does not come true ends t
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from postroom.config import FOLDER, address_of
+from postroom.config import FOLDER, URL_VARIABLE, address_of
 from postroom.errors import PostroomError
 from postroom.store import FEED
 
@@ -124,7 +125,8 @@ def _cast_list(processes: dict[str, subprocess.Popen[bytes]]) -> str:
 @contextmanager
 def _process(role: str, url: str, name: str) -> Iterator[subprocess.Popen[bytes]]:
     """An agent's process. It ends with this block, and with this process, however that ends."""
-    process = subprocess.Popen([*PROGRAM, role, url, name], stdin=subprocess.PIPE)
+    environment = {**os.environ, URL_VARIABLE: url}  # an argument would show a password in it to every user
+    process = subprocess.Popen([*PROGRAM, role, name], stdin=subprocess.PIPE, env=environment)
     try:
         yield process
     finally:

@@ -1,4 +1,4 @@
-"""The agents of `postroom demo`, each a process of its own: `python -m postroom.cli.demo_agents ROLE URL NAME`."""
+"""The agents of `postroom demo`, each a process of its own: `python -m postroom.cli.demo_agents ROLE NAME`, in the room of $POSTROOM_URL."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import postroom
 from postroom.agent import Agent
+from postroom.config import URL_VARIABLE
 from postroom.received import Received
 
 JOBS: Final = "jobs"
@@ -39,10 +40,10 @@ def _end_with_parent() -> None:
     os._exit(0)
 
 
-def main(role: str, url: str, name: str) -> None:
+def main(role: str, name: str) -> None:
     """Play one role in the room until the demo ends."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    with postroom.open(url) as room:
+    with postroom.open(os.environ[URL_VARIABLE]) as room:
         ROLES[role](room.agent(name))
 
 

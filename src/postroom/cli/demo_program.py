@@ -33,7 +33,7 @@ def play(room: Room, tell: Callable[[str], None], *, quiet: bool) -> Any:
     if not quiet:
         show.write("\n".join(source_lines(PROGRAM.read_text(encoding="utf-8"))) + "\n")
     began_ns = room.clock.steady_ns()
-    result = Run(program, Settings(show=not quiet), str(room.url)).start(None, [])
+    result = Run(program, Settings(show=not quiet), room.url.with_secrets()).start(None, [])
     took_s = (room.clock.steady_ns() - began_ns) / 1e9
     lines = ", ".join(f"{found['file']} {found['lines']}" for found in result["results"])
     tell(f"It ran ({took_s:.1f} s): the analyzer counted lines ({lines}), the reporter heard of each.")

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from postroom.config import FILES_MARK, FOLDER, parse_url, room_folder
+from postroom.config import FILES_MARK, FOLDER, parse_url, room_folder, shown_address
 from postroom.errors import RoomError, RoomNotFound
 
 from . import checks, door_checks, exits, options, show
@@ -48,7 +48,7 @@ def doctor(call: Call) -> int:
             reached = _look_at_room(call, address, found)
         except RoomNotFound as error:
             advice = "make it with `postroom init`, or name another with --room"
-            found[-1] = Check("room", FAIL, f"{address}: {error}", advice)
+            found[-1] = Check("room", FAIL, f"{shown_address(address)}: {error}", advice)
             reached = False
     found += door_checks.doors(Path.cwd(), door_checks.home())
     _show(call, address, found)
@@ -94,7 +94,13 @@ def _show(call: Call, address: str | None, found: list[Check]) -> None:
     failed, warned = (sum(check.verdict == verdict for check in found) for verdict in (FAIL, WARN))
     if call.json:
         verdict = FAIL if failed else WARN if warned else OK
-        show.document({"room": address, "verdict": verdict, "checks": [check._asdict() for check in found]})
+        show.document(
+            {
+                "room": address and shown_address(address),
+                "verdict": verdict,
+                "checks": [check._asdict() for check in found],
+            }
+        )
         return
     width = max(len(check.check) for check in found)
     for check in found:

@@ -110,7 +110,7 @@ class Layout:
         address = self.address
         if self.folder is not None and self.folder.is_relative_to(self.root):  # the project may be moved
             address = RoomUrl(address.scheme, str(self.folder.relative_to(self.root)), address.options)
-        yield self._file(place / POINTER, f"{address}\n")
+        yield self._file(place / POINTER, f"{address.without_credentials()}\n")
 
     def _inside(self, path: Path) -> Path:
         """The path, if no link leads from it out of its checkout: what lies there may have come with a clone."""

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from postroom.config import shown_address
 from postroom.errors import InvalidMessage, NoMail, PostroomError, UnknownMessage
 from postroom.fence import is_plain, quoted
 
@@ -260,7 +261,7 @@ def _show_received(call: Call, message: Received) -> None:
     for line in show.payload_lines(message.payload):
         show.write(line)
     if not call.args.ack:
-        room = f" --room {call.args.room}" if call.args.room else ""
+        room = f" --room {shown_address(call.args.room)}" if call.args.room else ""
         show.say(f"  when done: postroom ack {message.id} --as {show.visible(call.name)}{show.visible(room)}")
 
 

@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import secrets
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -22,6 +23,8 @@ CLIENT_PORT: Final = 4222
 ROUTE_PORT: Final = 6222
 MONITOR_PORT: Final = 8222
 CERTIFICATE_DAYS: Final = 3650
+#: Copies of a room that several servers keep, as rooms are made.
+COPIES: Final = 3
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HOST: Final = re.compile(r"[A-Za-z0-9._:-]{1,253}")
 
@@ -134,7 +137,8 @@ def server_config(
     for room, password in passwords.items():
         lines += [
             f"  {_account(room)}: {{",
-            "    jetstream: enabled",
+            "    # over all copies; below max_file, because servers that reach that elect no leader any more",
+            f"    jetstream: {{ max_file: {account_bytes(max_file, len(nodes), len(passwords))} }}",
             f'    users: [ {{ user: "{room}", password: "{password}" }} ]',
             "  }",
         ]
@@ -142,6 +146,17 @@ def server_config(
     if len(nodes) > 1:
         lines += ["", *_cluster_lines(node, nodes, cluster_password, tls=tls)]
     return "\n".join(lines) + "\n"
+
+
+_UNITS: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_BINARY_UNITS: Final = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
+
+
+def account_bytes(max_file: str, nodes: int, rooms: int) -> int:
+    """What each room's account may keep: its share of nine tenths of what its servers may keep together."""
+    number, unit = re.fullmatch(r"(\d+)(\D*)", max_file).groups()  # type: ignore[union-attr]
+    copies = COPIES if nodes > 1 else 1
+    return int(number) * (_UNITS | _BINARY_UNITS)[unit] * copies * 9 // (10 * rooms)
 
 
 def _account(room: str) -> str:
@@ -228,24 +243,34 @@ def _openssl(folder: Path, *words: str) -> None:
 # Telling
 
 
-def room_url(nodes: list[Node], room: str, folder: Path, *, tls: bool) -> str:
+def room_url(nodes: list[Node], room: str) -> str:
     """The address under which programs open a room."""
-    servers = ",".join(f"{node.host}:{node.port}" for node in nodes)
-    ca = f"&tls_ca={folder / 'ca.cert'}" if tls else ""
-    return f"nats://{servers}/{room}?user={room}&password_file={folder / f'{room}.password'}{ca}"
+    return f"nats://{','.join(f'{node.host}:{node.port}' for node in nodes)}/{room}"
+
+
+def allow_words(url: str, room: str, folder: Path, *, tls: bool) -> list[str]:
+    """The command by which a user keeps the credentials of a room on a machine where programs run."""
+    words = ["postroom", "allow", url, "--user", room, "--password-file", str(folder / f"{room}.password")]
+    return [*words, "--tls-ca", str(folder / "ca.cert")] if tls else [*words, "--plaintext"]
 
 
 def _tell(call: Call, folder: Path, nodes: list[Node], rooms: list[str], *, tls: bool) -> None:
-    urls = {room: room_url(nodes, room, folder, tls=tls) for room in rooms}
+    urls = {room: room_url(nodes, room) for room in rooms}
+    allow = {room: allow_words(url, room, folder, tls=tls) for room, url in urls.items()}
     files = sorted(path.name for path in folder.iterdir())
     if call.json:
-        show.document({"dir": str(folder), "nodes": [node._asdict() for node in nodes], "rooms": urls, "files": files})
+        shown = {"dir": str(folder), "nodes": [node._asdict() for node in nodes], "files": files}
+        show.document(shown | {"rooms": urls, "allow": allow})
         return
     show.write(f"written to {show.visible(str(folder))}: {', '.join(files)}")
     show.write("on each host, in a copy of that folder with its own files and ca.cert (ca.key stays at home):")
     for node in nodes:
         show.write(f"  nats-server -c {node.name}.conf    # on {node.host}")
     show.write("then, wherever programs run (they need the room's .password and ca.cert):")
-    for url in urls.values():
-        show.write(f"  postroom init --room '{show.visible(url)}'")
+    for room, url in urls.items():
+        show.write(f"  {show.visible(shlex.join(allow[room]))}")
+        show.write(f"  postroom init --room {show.visible(url)}")
+    if len(urls) > 1:
+        show.write("a user who takes part in several of these names the others' credentials in their address:")
+        show.write("  nats://…/ROOM?user=ROOM&password_file=FILE")
     show.write("and look whether all is well: postroom doctor --room URL --monitor http://127.0.0.1:PORT")

@@ -69,7 +69,7 @@ def _init_layout(call: Call) -> int:
     if args.worktrees:
         layout.check_git()
     steps = [step for step in layout.steps() if step.word]
-    new = [] if args.dry_run else layout.enter(_administered(call, layout.url))
+    new = [] if args.dry_run else layout.enter(_administered(call, layout.address.with_secrets()))
     for step in () if args.dry_run else steps:
         step.make()
     if not args.dry_run and (root / FOLDER).is_dir() and trust.judge_place(root / FOLDER).why:

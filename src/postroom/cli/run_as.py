@@ -87,7 +87,7 @@ def _token_for(call: Call, name: str) -> Iterator[dict[str, str]]:
 def _run_with(call: Call, room: Room, environment: dict[str, str]) -> int:
     args = call.args
     environment |= {
-        URL_VARIABLE: str(room.url),
+        URL_VARIABLE: room.url.with_secrets(),
         AGENT_VARIABLE: args.agent,
         ROLE_VARIABLE: role_of(args.agent, leads(room)),
         OWNER_VARIABLE: room.desk.process,  # what the program claims at the board ends with this process

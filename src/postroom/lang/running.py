@@ -116,7 +116,7 @@ class Run:
             from .human import check_known
 
             check_known(self._open_room(), settings.human)
-            settings = settings._replace(room=str(self._open_room().url))
+            settings = settings._replace(room=self._open_room().url.with_secrets())
         self._settings = settings
         before = os.environ.get(VARIABLE)
         settings.to_environment()
@@ -151,7 +151,7 @@ class Run:
     def _open_session(self, context: Context) -> Session:
         room = self._open_room()
         session: Session = self._stack.enter_context(room.session())
-        settings = self._settings._replace(room=str(room.url))
+        settings = self._settings._replace(room=room.url.with_secrets())
         if self.needs.human and not settings.human and not settings.replay:
             from .human import TerminalDesk
 

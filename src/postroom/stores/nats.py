@@ -10,58 +10,28 @@ happen there between the end of a lease and an ack.
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from .. import store as contract
 from ..clock import Clock
 from ..config import Config, RoomUrl
-from ..errors import InvalidMessage, RoomClosed, RoomError
+from ..errors import InvalidMessage, RoomClosed
 from ..message import Draft, Message
 from ..states import NOTES, State
 from ..store import Cell, Change, Claimed, Page, Query, Settled, Stats, Subscription, Swept, Ticket, Waiter, Want, Work
 from . import nats_cells, nats_claims, nats_keeping, nats_putting, nats_reading
+from .nats_access import access_of
 from .nats_entries import Entry, Kept, Moment, abandoned, noted, unheld
-from .nats_link import Access, forget_loop_after_fork
+from .nats_link import forget_loop_after_fork
 from .nats_room import NatsRoom
 
-DEFAULT_PORT: Final = 4222
 #: Closing waits so long for what other threads do, in seconds.
 CLOSE_S: Final = 2.0
-_ROOM_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 os.register_at_fork(after_in_child=forget_loop_after_fork)
-
-
-def parse_address(url: RoomUrl) -> tuple[tuple[str, ...], str]:
-    """The servers and the name of the room of `nats://host:port[,host:port]/room`. Raises RoomError."""
-    hosts, slash, name = url.rest.removeprefix("//").partition("/")
-    servers = tuple(
-        host if ":" in host.rpartition("]")[2] else f"{host}:{DEFAULT_PORT}" for host in hosts.split(",") if host
-    )
-    if not url.rest.startswith("//") or not servers or not slash:
-        raise RoomError(
-            f"{url} is no address of a room on NATS; write nats://HOST:PORT/ROOM, for instance nats://127.0.0.1:4222/team"
-        )
-    if not _ROOM_NAME.fullmatch(name):
-        raise RoomError(f"{name!r} is no name of a room on NATS: letters, digits, - and _ are, up to 64 of them")
-    return tuple(f"nats://{server}" for server in servers), name
-
-
-def access_of(url: RoomUrl, config: Config) -> tuple[Access, str]:
-    """How to reach the servers that an address names, and the name of the room there."""
-    servers, name = parse_address(url)
-    password = None
-    if config.password_file is not None:
-        try:
-            password = Path(config.password_file).expanduser().read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise RoomError(f"the password file {config.password_file} cannot be read: {error.strerror}") from error
-    return Access(servers, config.creds, config.user, password, config.tls_ca, config.tls_cert, config.tls_key), name
 
 
 class NatsStore(contract.Store):

@@ -1,4 +1,4 @@
-"""What a connection to NATS servers stands on: the background loop, who we are, and hearing without delay.
+"""What a connection to NATS servers stands on: the background loop, and hearing without delay.
 
 Nothing here imports nats-py: its client class is given by nats_wire.py.
 """
@@ -9,8 +9,6 @@ import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
-
-from ..errors import RoomError
 
 
 class Loop:
@@ -62,18 +60,6 @@ def forget_loop_after_fork() -> None:
     """The loop of the process before belongs to it alone: its thread did not come along."""
     global _background  # noqa: PLW0603  (one process, one loop)
     _background = Loop()
-
-
-class Access(NamedTuple):
-    """Where the servers are, and what they want to see."""
-
-    servers: tuple[str, ...]
-    creds: str | None = None
-    user: str | None = None
-    password: str | None = None
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
 
 
 class Call:
@@ -167,27 +153,3 @@ def sequence_of(headers: bytes) -> int:
     """The sequence that the servers give with a hint; 0 when somebody only nudges."""
     start = headers.find(_SEQUENCE)
     return 0 if start < 0 else int(headers[start + len(_SEQUENCE) : headers.find(b"\r", start)])
-
-
-def options_of(access: Access) -> dict[str, Any]:
-    """What nats-py must be told to reach the servers."""
-    options: dict[str, Any] = {"servers": list(access.servers)}
-    if access.creds is not None:
-        options["user_credentials"] = access.creds
-    if access.user is not None:
-        options |= {"user": access.user, "password": access.password}
-    if access.ca is not None:
-        options["tls"] = _tls(access)
-    return options
-
-
-def _tls(access: Access) -> Any:
-    import ssl
-
-    try:
-        context = ssl.create_default_context(cafile=access.ca)
-        if access.cert is not None:
-            context.load_cert_chain(access.cert, access.key)
-    except OSError as error:
-        raise RoomError(f"the certificates for the room's servers cannot be read: {error}") from error
-    return context

@@ -16,6 +16,7 @@ from ..errors import RoomError, RoomNotFound, RoomUnreachable
 from ..message import FRACTION_BITS, Message, key_at
 from ..platform import process_alive, this_process
 from ..states import FINISHED, State
+from .nats_access import Access
 from .nats_entries import (
     Entry,
     Kept,
@@ -31,7 +32,6 @@ from .nats_entries import (
     written_by,
 )
 from .nats_following import Follower
-from .nats_link import Access
 from .nats_lives import Lives
 from .nats_reserve import Reserve
 from .nats_unsure import Unsure

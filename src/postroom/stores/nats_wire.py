@@ -21,8 +21,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from ..errors import OutcomeUnknown, RoomClosed, RoomError, RoomUnreachable
-from .nats_link import Access, Call, Ear, Heard, background, hearing_at_once, options_of, sequence_of
+from ..errors import OutcomeUnknown, RoomClosed, RoomError, RoomNotAllowed, RoomUnreachable
+from .nats_access import Access, NotPrivate, options_of, speaking_privately
+from .nats_link import Call, Ear, Heard, background, hearing_at_once, sequence_of
 
 T = TypeVar("T")
 
@@ -209,9 +210,10 @@ class Wire:
                 "rooms on NATS need the package nats-py; install it with: pip install 'postroom[nats]'"
             ) from None
         self._error = Error
-        self._nc = hearing_at_once(Client)()
+        self._nc = hearing_at_once(speaking_privately(Client, self._access))()
         self._trouble = ""
         self._up, self._refused = asyncio.Event(), asyncio.Event()
+        self._not_private: set[str] = set()
         self._asked = itertools.count()
         self._replies: dict[bytes, asyncio.Future[bytes] | Call] = {}
         self._unanswered = 0
@@ -256,8 +258,10 @@ class Wire:
         finally:
             refused.cancel()
 
-    def _unreachable(self, error: BaseException) -> RoomUnreachable:
-        where = ", ".join(self._access.servers)
+    def _unreachable(self, error: BaseException) -> RoomError:
+        where = ", ".join(self._access.hosts)
+        if self._not_private:
+            return RoomNotAllowed(self._trouble)
         why = self._trouble or str(error) or type(error).__name__
         if self._refused.is_set():
             return RoomUnreachable(
@@ -269,6 +273,10 @@ class Wire:
         """What a connection tells of its troubles: the operations that fail say it to their callers."""
         if not self._refused.is_set():
             self._trouble = str(error) or self._trouble
+        if isinstance(error, NotPrivate):
+            self._not_private.add(error.host)
+            if len(self._not_private) == len({*self._access.hosts}):
+                self._refused.set()
         if "authorization" in self._trouble.lower():
             self._refused.set()
         if type(error).__name__ == "SlowConsumerError":
