@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.nats_servers import room_name, running_server
+from tests.nats_servers import room_name, running_cluster, running_server
 
 import postroom
 from postroom.clock import SYSTEM
@@ -19,9 +19,10 @@ LARGE = {"text": "x" * 12_000}
 ACCOUNT = 'accounts { A: { users: [ { user: "a", password: "a" } ], jetstream: { max_file: %s } } }'
 
 
-@pytest.fixture(params=["server", "account"])
-def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A room that has 3 MB: that of its server, or that of its account."""
+@pytest.fixture(params=["server", pytest.param("account", marks=pytest.mark.long)])
+def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A room that has 3 MB: that of its server, or that of its account. Nobody stops before it is reached."""
+    monkeypatch.setattr(nats_reserve, "SHARE", 2.0)
     if request.param == "server":
         with running_server(max_file="3M") as server:
             yield f"nats://{server.address}/{room_name()}?server_timeout_s={SILENCE_S}"
@@ -30,7 +31,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
             yield f"nats://a:a@{server.address}/{room_name()}?server_timeout_s={SILENCE_S}"
 
 
-def fill(room: postroom.Room) -> list[str]:
+def fill(room: postroom.Room, pause_s: float = 0) -> list[str]:
     """Send until the servers are full; the ids of what they took."""
     ids: list[str] = []
     ada = room.agent("ada")
@@ -39,6 +40,7 @@ def fill(room: postroom.Room) -> list[str]:
         while True:
             before_ns = SYSTEM.steady_ns()
             ids.append(ada.send("bob", LARGE))
+            SYSTEM.sleep(pause_s)
     assert SYSTEM.steady_ns() - before_ns < SILENCE_S * 5e8
     return ids
 
@@ -100,6 +102,7 @@ def test_a_room_whose_reserve_is_used_up_says_so_and_purging_frees_it(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nats_reserve, "RESERVE_BYTES", 20_000)
+    monkeypatch.setattr(nats_reserve, "TOLD_S", 0)  # one server alone knows at once what it has
     with postroom.open(url) as room:
         ids = fill(room)
         bob = room.agent("bob")
@@ -119,3 +122,35 @@ def test_a_room_whose_reserve_is_used_up_says_so_and_purging_frees_it(
         assert [message.id for message in room.peek(agent="bob", limit=1000)][-1] == ids[-1]
         assert not refused(room)
         assert bob.receive(timeout_s=SILENCE_S).id in ids[len(acked) :]
+
+
+@pytest.mark.long
+def test_a_full_room_of_three_servers_refuses_sends_and_can_be_emptied() -> None:
+    with running_cluster(ACCOUNT % "15M") as cluster:
+        servers = ",".join(f"a:a@{server.address}" for server in cluster.servers)
+        with postroom.open(f"nats://{servers}/{room_name()}?server_timeout_s={SILENCE_S}") as room:
+            ids = fill(room, pause_s=0.01)
+            bob = room.agent("bob")
+            for id in ids:
+                with bob.receive(timeout_s=SILENCE_S) as message:
+                    assert message.id == id
+
+            assert room.purge() == len(ids)
+            until_ns = SYSTEM.steady_ns() + int(SILENCE_S * 1e9)
+            while refused(room):  # the servers tell each other of what is free, a moment later
+                assert SYSTEM.steady_ns() < until_ns
+                room.store.sweep()
+                SYSTEM.sleep(0.2)
+
+
+@pytest.mark.slow
+def test_sends_stop_before_the_limit_of_the_account_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nats_reserve, "LOOK_S", 0.0)
+    with (
+        running_server(ACCOUNT % "4M") as server,
+        postroom.open(f"nats://a:a@{server.address}/{room_name()}?server_timeout_s={SILENCE_S}") as room,
+    ):
+        fill(room)
+
+        assert 0.88 * 4e6 < stream_bytes(room) < 0.95 * 4e6
+        assert refused(room)

@@ -14,6 +14,7 @@ import pytest
 from tests.nats_servers import need_server, room_name, running_server, shared_server
 
 import postroom
+from postroom.cli import nats_checks
 from postroom.clock import SYSTEM
 from postroom.errors import RoomUnreachable
 from postroom.stores import nats_wire
@@ -78,7 +79,9 @@ def test_three_servers_start_from_what_is_written_and_the_doctor_is_content(cli:
 
     seen = {check["check"]: check["verdict"] for check in result.json["checks"]}
     assert result.code == 0, result
-    assert {seen[name] for name in ("server", "copies", "stream", "server clock", "sync")} == {"ok"}, result.json
+    assert {seen[name] for name in ("server", "copies", "stream", "storage", "server clock", "sync")} == {"ok"}, (
+        result.json
+    )
 
 
 @pytest.mark.slow
@@ -178,6 +181,23 @@ def test_the_doctor_warns_of_one_copy_and_of_what_cannot_be_seen(cli: Cli) -> No
     seen = {check["check"]: check["verdict"] for check in result.json["checks"]}
     assert result.code == 0
     assert (seen["server"], seen["copies"], seen["stream"], seen["sync"]) == ("ok", "warn", "ok", "warn")
+
+
+@pytest.mark.parametrize(
+    ("copies", "used", "limit", "verdict", "said"),
+    [
+        (1, 10, -1, "ok", "max_file"),
+        (3, 10, -1, "warn", "elect no leader"),
+        (3, 10, 1000, "ok", "of the room's account"),
+        (3, 950, 1000, "warn", "sends are refused"),
+    ],
+)
+def test_the_doctor_tells_of_the_space_that_is_left(
+    copies: int, used: int, limit: int, verdict: str, said: str
+) -> None:
+    check = nats_checks.storage({"copies": copies, "account_bytes": used, "account_limit_bytes": limit})
+
+    assert (check.verdict, said in check.says) == (verdict, True)
 
 
 def test_the_doctor_finds_a_stream_that_would_drop_messages(cli: Cli) -> None:

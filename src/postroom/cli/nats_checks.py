@@ -12,6 +12,8 @@ GOOD_VERSION: Final = (2, 14)
 #: Clocks of this machine and of the servers may differ by this before it is worth a word, in seconds.
 CLOCK_APART_S: Final = 1.0
 SLOW_MS: Final = 50.0
+#: From this share of their account's limit on, sends are refused (stores/nats_reserve.py).
+NEARLY_FULL: Final = 0.9
 _ADVICE_SYNC: Final = "see docs/operations.md: `sync_interval: always` in each server's jetstream block"
 
 
@@ -21,6 +23,7 @@ def nats_checks(store: Any, monitors: Sequence[str]) -> Iterator[Check]:
     yield version(report)
     yield copies(report)
     yield settings(report)
+    yield storage(report)
     yield clock(report)
     yield distance(report)
     yield sync(monitors)
@@ -62,6 +65,22 @@ def settings(report: dict[str, Any]) -> Check:
         return Check("stream", FAIL, "; ".join(wrong), advice)
     size_mb = report["bytes"] / 1024**2
     return Check("stream", OK, f"as it was made; {report['entries']} entries, {size_mb:.1f} MB")
+
+
+def storage(report: dict[str, Any]) -> Check:
+    """Whether there is space, and whether the servers can bear it when there is none."""
+    used, limit = int(report["account_bytes"]), int(report["account_limit_bytes"])
+    if limit > 0:
+        says = f"{used / 1024**2:.1f} of {limit / 1024**2:.1f} MB of the room's account are used"
+        if used <= limit * NEARLY_FULL:
+            return Check("storage", OK, says)
+        return Check("storage", WARN, f"{says}; sends are refused", "purge finished messages, or raise the limit")
+    if report["copies"] == 1:
+        return Check("storage", OK, "bounded by the server's max_file; sends are refused when that is reached")
+    says = (
+        "the room's account has no limit, and servers of a cluster that reach their max_file elect no leader any more"
+    )
+    return Check("storage", WARN, says, "give it one: jetstream: { max_file: … }, as `postroom nats config` writes it")
 
 
 def clock(report: dict[str, Any]) -> Check:

@@ -167,6 +167,7 @@ def servers_report(room: NatsRoom) -> dict[str, Any]:
         now_ms = (room.clock.steady_ns() - before_ns) / 1_000_000
         if now_ms < took_ms:
             took_ms, answer = now_ms, told | {"heard_ms": room.clock.wall_ms()}
+    account = room.wire.run(room.wire.api("INFO"))
     config, state, cluster = answer["config"], answer["state"], answer.get("cluster", {})
     wanted = stream_settings(room.name, config["num_replicas"]) | {"max_msgs": -1, "max_bytes": -1, "max_age": 0}
     differences = {
@@ -182,6 +183,8 @@ def servers_report(room: NatsRoom) -> dict[str, Any]:
         "differences": differences,
         "entries": state["messages"],
         "bytes": state["bytes"],
+        "account_bytes": account.get("storage", 0),
+        "account_limit_bytes": account.get("limits", {}).get("max_storage", -1),
         "clock_apart_s": (answer["heard_ms"] - took_ms / 2 - told_ms(answer["ts"])) / 1000,
         "round_trip_ms": took_ms,
     }
