@@ -28,6 +28,7 @@ import postroom
 from postroom import CommunicationSystem, Room, RoomGone, RoomUnreachable, WorkerPool, aio
 from postroom.clock import ManualClock
 from postroom.opening import open_room
+from postroom.platform import processes_with
 
 PATIENCE_S = 60.0
 #: Within so many seconds of the room's time everybody has noticed.
@@ -386,7 +387,9 @@ def test_the_plain_broker_is_told(folder: Path, clock: ManualClock) -> None:
         clock.advance(1)
 
         with pytest.raises(RoomGone):
-            system.wait_for_response("ada", "c", ["general"], timeout_seconds=60)
+            system.send_message("ada", "t", {"n": 2}, to_agent="bob")
+        with pytest.raises(RoomGone):
+            system.wait_for_response("ada", "c", ["general"], timeout_seconds=0)
 
 
 @pytest.mark.slow
@@ -410,7 +413,8 @@ def test_commands_that_follow_end_with_the_room(folder: Path) -> None:
     with postroom.open(url) as room:
         while not room.waits() or len(room.agents()) < 2:
             threading.Event().wait(0.05)
-    threading.Event().wait(1)  # whoever watches the board tells nobody that it has begun
+    while not {process.pid for process in started} <= set(processes_with(folder / "messages.db")):
+        threading.Event().wait(0.05)  # whoever watches the board tells nobody that it has begun
     delete(folder)
 
     ended = [(*process.communicate(timeout=PATIENCE_S), process.returncode) for process in started]
