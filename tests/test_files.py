@@ -52,8 +52,8 @@ def test_a_new_room_has_the_layout_and_says_what_it_is(store: FilesStore, root: 
     assert "inbox/_channel/NAME/" in (root / "README.md").read_text()
 
 
-def test_the_way_to_a_new_room_is_synced_whoever_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever made a folder on the way may have been killed before it was synced."""
+def test_all_folders_above_a_new_room_are_synced_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process may have made them, and been killed before it synced them."""
     room = tmp_path / "project" / "mailbox"
     room.mkdir(parents=True)
     synced: set[int] = set()

@@ -461,9 +461,9 @@ def sync_path_to(folder: Path) -> None:
     sync_folder(folder)
     device = folder.stat().st_dev
     for above in folder.resolve().parents:
-        if above.stat().st_dev != device:
-            return
         with suppress(PermissionError):
+            if above.stat().st_dev != device:
+                return
             sync_folder(above)
 
 

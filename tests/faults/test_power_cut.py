@@ -338,7 +338,7 @@ def first_send_by_room(folder: Path) -> tuple[str, Callable[[], None]]:
 def test_the_first_message_of_a_new_room_survives_a_power_cut(
     first_send: Callable[[Path], tuple[str, Callable[[], None]]], made_by_another: int, in_memory: Path
 ) -> None:
-    """Also where somebody made folders on the way to it, and was killed before they were synced."""
+    """Also where another process made folders on the way to it, and was killed before it synced them."""
     root = in_memory / "disk"
     root.mkdir()
     with recording(in_memory / "recording", root) as recorder:
