@@ -259,11 +259,11 @@ def test_a_power_cut_takes_what_it_may_and_never_the_file(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(8))
 def test_twenty_thousand_power_cuts_take_nothing_that_waited_for_the_disk(
     part: int, in_memory: Path, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    cut_days(in_memory, tmp_path, "full", share(count("CUTS_LONG", 5_000), part), figure)
+    cut_days(in_memory, tmp_path, "full", share(count("CUTS_LONG", 2_500), part), figure)
 
 
 @pytest.mark.long
@@ -271,7 +271,7 @@ def test_twenty_thousand_power_cuts_take_nothing_that_waited_for_the_disk(
 def test_thousands_of_power_cuts_where_not_all_wait_for_the_disk(
     sync: str, in_memory: Path, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    cut_days(in_memory, tmp_path, sync, share(count("CUTS_LONG", 5_000)), figure)
+    cut_days(in_memory, tmp_path, sync, share(count("CUTS_LONG", 2_500)), figure)
 
 
 # Several processes
