@@ -237,6 +237,23 @@ def test_an_entry_of_our_name_that_somebody_else_wrote_comes_back(cli: Cli, home
     assert path.read_text(encoding="utf-8") == text
 
 
+@pytest.mark.parametrize("host", ["codex", "cursor", "opencode"])
+def test_an_installation_of_an_earlier_version_whose_record_says_less_is_uninstalled(
+    cli: Cli, home: Path, host: str
+) -> None:
+    cli.ok("install", host)
+    (record,) = (home / ".local" / "share" / "postroom" / "installed").iterdir()
+    said = json.loads(record.read_text(encoding="ascii"))
+    (path,) = [Path(entry["path"]) for entry in said["files"] if entry["part"].pop("kind") in ("codex", "entry")]
+    for entry in said["files"]:
+        del entry["part"]
+    record.write_text(json.dumps(said), encoding="ascii")
+    path.write_text(path.read_text(encoding="utf-8") + "\n", encoding="utf-8")  # somebody changed it since
+    cli.ok("uninstall", host)
+
+    assert list(home.rglob("*.json")) + list(home.rglob("*.toml")) + list(home.rglob("*.md")) == []
+
+
 def test_comments_around_our_entry_stay_when_it_goes(cli: Cli, home: Path) -> None:
     entry = '"postroom": {"command": "/x/postroom", "args": ["mcp"]}'
     for text, left in [

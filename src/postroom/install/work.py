@@ -141,7 +141,7 @@ def plan_uninstall(wish: Wish) -> list[Change]:
             ours = isinstance(step, Own) and now == step.text.encode()  # one that somebody made theirs stays
             changes.append(Change(path, now, None if ours else now))
         elif step is not None:
-            changes.append(Change(path, now, _taken_out(path, now, _part_of(step), None)))
+            changes.append(Change(path, now, _taken_out(path, now, _part_of(step), _original(entry))))
     return [change for change in changes if change.is_needed]
 
 
