@@ -36,7 +36,7 @@ class Place(NamedTuple):
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     with open_room(f"sqlite:{tmp_path}/room") as room:
-        token = identity.add_token(room.desk, "ada")
+        token = identity.add_token(room.desk, "ada", human=True)
         with http_server(tmp_path / "room") as http:
             yield Place(http, room, token)
 
@@ -124,7 +124,7 @@ def http_server_here(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[
 
 def test_knocking_with_wrong_tokens_does_not_write_to_the_room_each_time(tmp_path: Path) -> None:
     with open_room(f"sqlite:{tmp_path}/room") as room:
-        token = identity.add_token(room.desk, "ada")
+        token = identity.add_token(room.desk, "ada", human=True)
         with http_server(tmp_path / "room") as http:
             began_s = time.monotonic()
             statuses = {http.tool(f"prt_{n:012x}_x", "who").status for n in range(200)}
