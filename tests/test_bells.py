@@ -13,7 +13,8 @@ import pytest
 
 import postroom
 from postroom import bells as bells_module
-from postroom.bells import SLOTS, TOPICS, Bells, NoBells
+from postroom.bell_sockets import NoBells
+from postroom.bells import SLOTS, TOPICS, Bells, Watcher
 from postroom.clock import SYSTEM
 from postroom.config import Config
 from postroom.store import FEED, SOON_NS, topic_to
@@ -125,14 +126,23 @@ def test_a_descriptor_can_be_waited_on(bells):
         assert select.select([waiter], [], [], 0)[0] == [waiter]
 
 
-def test_when_every_place_is_taken_a_store_watches_instead_and_still_wakes(tmp_path, monkeypatch):
-    monkeypatch.setattr(Bells, "_bind", lambda *_: None)
+def test_when_every_place_is_taken_a_store_watches_instead_and_still_wakes(tmp_path):
     store = SqliteStore(tmp_path / "room", Config(), SYSTEM)
+    others = Bells(tmp_path / "room", SYSTEM)
+    taken = [others.sockets.take(number) for number in range(SLOTS)]
+    assert None not in taken
     with store.listen([topic_to("bob")]) as waiter:
         writer = threading.Thread(target=lambda: store.cell_write("x", 1))
         writer.start()
+        assert isinstance(waiter, Watcher)
         assert waiter.wait(10)
         writer.join()
+    assert store.stats().store["wake_up"] == "watching (all 512 places to wait in this room are taken)"
+    for number, bound in enumerate(taken):
+        assert bound is not None
+        others.sockets.give_back(number, bound)
+    assert store.stats().store["wake_up"] == "datagrams through the room's folder"
+    others.close()
     store.close()
 
 

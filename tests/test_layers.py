@@ -74,7 +74,7 @@ COORDINATOR = ("coordinate", "decisions", "coordinator")
 LAYERS = (
     ("facts", ("errors", "states", "clock", "message", "config", "trust", "platform")),
     ("contracts", ("store", "hooks", "retry", "limits", "fence", "fork_server", "processes")),
-    ("stores", ("liveness", "bells", *TABLES, *MEMORY, *FILES, *SQLITE, *NATS, "stores")),
+    ("stores", ("liveness", "bell_sockets", "bells", *TABLES, *MEMORY, *FILES, *SQLITE, *NATS, "stores")),
     (
         "objects",
         (*ROOM, "communications", "aio_waiting", "worker_thread", "aio_calls", "aio_serving", "aio_board", "aio"),

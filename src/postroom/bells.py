@@ -1,8 +1,8 @@
 """Waking those who wait, across threads and processes, without polling.
 
 A page of memory shared by all processes of a room says who waits for what; a ringer that finds nobody there pays one
-look at it (a tenth of a microsecond). A waiter owns a slot of that page by owning the datagram socket of the slot's
-name: the system frees it when the process dies, so nothing has to be cleaned up.
+look at it (a tenth of a microsecond). A waiter owns a slot of that page, and with it the datagram socket of the slot's
+name in the room's folder; the kernel frees the slot when its process dies (`bell_sockets.py`).
 
 A switchboard is a slot with room for many waiters of one process, each with a byte of its own that whoever rings it sets: a
 thousand who wait in one loop keep one socket, and the loop sees on the page whom the ring was for.
@@ -29,8 +29,9 @@ try:
 except ImportError:  # another Python than CPython
     from hashlib import blake2b
 
+from .bell_sockets import BellSockets, NoBells
 from .clock import SYSTEM, Clock
-from .platform import LINUX, map_part
+from .platform import map_part, open_shared
 from .store import FEED, SOON_NS, Switchboard, Waiter
 
 #: The page: a flag per slot, a state per switchboard, the topics of each slot, a byte per slot that is set while what it was called
@@ -69,6 +70,10 @@ _IDLE_KEPT: Final = 16
 _CROWD: Final = 16
 #: More than this are not called before there is something: only one of them will get it.
 _CALLED_MOST: Final = 2
+#: How waiters are woken, as figures and the doctor say it.
+WAY: Final = "datagrams through the room's folder"
+WATCHING: Final = "watching"
+_TRIAL: Final = "trial"
 #: Who was called watches so long for what is being written; then it waits as ever, to be rung.
 _WATCH_NS: Final = 500_000
 
@@ -78,14 +83,19 @@ def _mark(topic: str) -> bytes:
     return blake2b(topic.encode(), digest_size=_TOPIC_BYTES).digest()
 
 
-class NoBells(Exception):
-    """This system or this folder has no means to wake others; watch instead."""
-
-
-#: The slots that this process has, by the room's prefix, in whichever of its rooms.
+#: The slots that this process has, by the file of the page, in whichever of its rooms.
 _bound_here: set[tuple[str, int]] = set()
 #: Those of them that were rung by this process itself. They do not watch for hints: who is to ring needs the interpreter.
 _rung_here: set[tuple[str, int]] = set()
+
+
+def _forked() -> None:
+    """A forked child has none of its parent's slots."""
+    _bound_here.clear()
+    _rung_here.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class _Mine(threading.local):
@@ -96,9 +106,9 @@ class _Mine(threading.local):
 
 
 class Bells:
-    """The bells of one room."""
+    """The bells of one room. `group`: the folder's group takes part too."""
 
-    def __init__(self, folder: Path, clock: Clock) -> None:
+    def __init__(self, folder: Path, clock: Clock, *, group: bool = False) -> None:
         if not hasattr(socket, "AF_UNIX"):
             raise NoBells("no Unix sockets")
         self._clock = clock
@@ -107,19 +117,18 @@ class Bells:
         self._closed = False
         self._path = folder / "bells"
         self._switchboards: mmap.mmap | None = None  # mapped when there is one
+        self._way = ""  # how waiters are woken, once that was tried
         try:
-            self._identity = self._map_page(self._path)
+            #: What the page is, whatever it is called.
+            self.identity = self._map_page(self._path, 0o660 if group else 0o600)
+            self.sockets = BellSockets(self._path, group=group)
         except OSError as error:
             raise NoBells(str(error)) from error
-        #: What the names of the room's sockets begin with.
-        self.prefix = blake2b(self._identity.encode(), digest_size=8).hexdigest()
-        self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-        self._addresses: dict[int, str | bytes] = {}
-        self._next = os.getpid() % SLOTS
+        self._send = self.sockets.ring
         self._mine = _Mine()
 
-    def _map_page(self, path: Path) -> str:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    def _map_page(self, path: Path, mode: int) -> str:
+        descriptor = open_shared(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         try:
             self._page = map_part(descriptor, 0, _PAGE_BYTES)
             return _identity(descriptor)
@@ -127,15 +136,12 @@ class Bells:
             os.close(descriptor)
 
     def _map_switchboards(self) -> mmap.mmap | None:
-        """The switchboards of the room; None where they cannot be had: the disk is full, or the file was replaced.
-
-        Only on Linux: elsewhere making the file longer would change what it is known by.
-        """
-        if self._switchboards is None and LINUX:
+        """The switchboards of the room; None where they cannot be had: the disk is full, or the file was replaced."""
+        if self._switchboards is None:
             try:
                 descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
                 try:
-                    if _identity(descriptor) == self._identity:
+                    if _identity(descriptor) == self.identity:
                         self._switchboards = map_part(descriptor, _BOARDS_AT, _BOARDS_BYTES)
                 finally:
                     os.close(descriptor)
@@ -156,7 +162,7 @@ class Bells:
         if _ARMED not in flags and _ARMED_FOR_FEED not in flags:
             return
         slots = self._who_waits_for([_mark(topic)], flags)
-        if len(slots) > _CALLED_MOST or not _bound_here.isdisjoint((self.prefix, slot) for slot in slots):
+        if len(slots) > _CALLED_MOST or not _bound_here.isdisjoint((self.identity, slot) for slot in slots):
             return
         for slot in slots:
             self._page[_CALLED_AT + slot] = 1
@@ -247,8 +253,8 @@ class Bells:
 
     def _strike(self, slot: int) -> bool:
         """Wake the waiter of a slot. False when nobody is there any more."""
-        if (self.prefix, slot) in _bound_here:
-            _rung_here.add((self.prefix, slot))
+        if (self.identity, slot) in _bound_here:
+            _rung_here.add((self.identity, slot))
         self._page[slot] = 0
         return self._send(slot)
 
@@ -280,15 +286,6 @@ class Bells:
         rings = self._switchboards[at] = (self._switchboards[at] + 1) % _DOUBTFUL
         return rings == 0
 
-    def _send(self, slot: int) -> bool:
-        try:
-            self._sender.sendto(b"!", self._addresses.get(slot) or self._address(slot))
-        except BlockingIOError:
-            return True  # its queue is full of hints
-        except OSError as error:
-            return error.errno not in (errno.ECONNREFUSED, errno.ENOENT)
-        return True
-
     # Waiting
 
     def listen(self, topics: Iterable[str], on_hint: Callable[[], None] | None = None) -> Waiter:
@@ -306,53 +303,45 @@ class Bells:
         return slot
 
     def _take_slot(self) -> _Slot:
-        for step in range(SLOTS):
-            number = (self._next + step) % SLOTS
-            bound = self._bind(number)
+        # The first that is free: so the names that killed processes left are soon used again.
+        for number in range(SLOTS):
+            bound = self.sockets.take(number)
             if bound is not None:
-                self._next = number + 1
                 try:
                     slot = _Slot(self, self._page, number, bound, self._clock)
                 except OSError:  # no descriptors left
-                    bound.close()
+                    self.sockets.give_back(number, bound)
                     raise
-                _bound_here.add((self.prefix, number))
+                _bound_here.add((self.identity, number))
                 return slot
         raise NoBells(f"all {SLOTS} places to wait in this room are taken")
 
     def switchboard(self, on_hint: Callable[[], None] | None) -> Switchboard | None:
         """A switchboard for many waiters of one loop, or None when all are taken."""
         switchboards = self._map_switchboards()
-        for number in range(SWITCHBOARDS if switchboards is not None else 0):
-            bound = self._bind(SLOTS + number)
+        if switchboards is None:
+            return None
+        for number in range(SWITCHBOARDS):
+            try:
+                bound = self.sockets.take(SLOTS + number)
+            except NoBells:
+                return None
             if bound is not None:
                 at = number * _BOARD_BYTES
-                assert switchboards is not None
                 switchboards[at : at + _BOARD_BYTES] = bytes(_BOARD_BYTES)  # whatever a process that died has left
                 return _Switchboard(self, self._page, switchboards, number, bound, on_hint)
         return None
 
-    def _address(self, slot: int) -> str | bytes:
-        address: str | bytes = b"\0postroom/%s/%d" % (self.prefix.encode(), slot)
-        if not LINUX:
-            from tempfile import gettempdir
-
-            address = f"{gettempdir()}/postroom-{os.geteuid()}/{self.prefix}-{slot}"
-        self._addresses[slot] = address
-        return address
-
-    def _bind(self, slot: int) -> socket.socket | None:
-        """The slot's socket, or None when somebody else has it."""
-        address = self._address(slot)
-        bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-        try:
-            if isinstance(address, str):
-                _clear_path(address)
-            bound.bind(address)
-        except OSError:
-            bound.close()
-            return None
-        return bound
+    def way(self) -> str:
+        """How waiters are woken here, after having tried it once: by datagrams, or by watching, and why."""
+        if not self._way:
+            try:
+                with self.listen([_TRIAL]) as waiter:
+                    self.ring([_TRIAL])
+                    self._way = WAY if waiter.wait(0) else f"{WATCHING} (a datagram did not arrive)"
+            except (NoBells, OSError) as why:
+                return f"{WATCHING} ({why})"  # it may be otherwise the next time
+        return self._way
 
     def put_back(self, slot: _Slot) -> bool:
         """Keep a slot for the next waiter. False when there are enough."""
@@ -364,12 +353,14 @@ class Bells:
 
     def close(self) -> None:
         """Give the slots back. Waiters that are still open end by themselves."""
+        if self.sockets.inherited:
+            return
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
         for slot in idle:
             slot.free()
-        self._sender.close()
+        self.sockets.close()
 
 
 class _Slot(Waiter):
@@ -387,6 +378,8 @@ class _Slot(Waiter):
         #: What is waited for. The kernel puts who is woken by a socket behind the one who woke it, on the same processor, as if
         #: that were about to sleep; one who is woken through an epoll runs beside it, wherever there is room.
         self._door = _door_to(bound)
+        if self._door is not bound:
+            bells.sockets.keep(self._door)
         self._fileno = self._door.fileno()
         self._clock = clock
         self._topics = b""
@@ -441,7 +434,7 @@ class _Slot(Waiter):
 
     def may_come_soon(self) -> bool:
         soon, self._soon = self._soon, False  # once for each hint that did: who rests for long does not watch
-        return soon and (self._bells.prefix, self._number) not in _rung_here
+        return soon and (self._bells.identity, self._number) not in _rung_here
 
     def fileno(self) -> int:
         self._waits_since_ns = SYSTEM.steady_ns()
@@ -454,7 +447,7 @@ class _Slot(Waiter):
         return self._fileno
 
     def close(self) -> None:
-        if not self._open:
+        if not self._open or self._bells.sockets.inherited:  # a forked child leaves its parent's flags alone
             return
         self._open = False
         self._left_hints = not self._page[self._number]
@@ -473,10 +466,10 @@ class _Slot(Waiter):
         """Let the socket, and with it the slot, go."""
         self._fileno = -1
         if self._door is not self._socket:
-            self._door.close()
-        _bound_here.discard((self._bells.prefix, self._number))
-        _rung_here.discard((self._bells.prefix, self._number))
-        _let_go(self._socket)
+            self._bells.sockets.let_go(self._door)
+        _bound_here.discard((self._bells.identity, self._number))
+        _rung_here.discard((self._bells.identity, self._number))
+        self._bells.sockets.give_back(self._number, self._socket)
 
 
 class _Switchboard(Switchboard):
@@ -534,6 +527,8 @@ class _Switchboard(Switchboard):
     def leave(self, seat: _Seat) -> None:
         """Free a seat. A hint that it did not look after, and that may have been for it alone, is passed on."""
         marks = []
+        if self._bells.sockets.inherited:
+            return
         with self._lock:
             for number in seat.numbers:
                 if self._seats.pop(number, None) is None:
@@ -551,6 +546,8 @@ class _Switchboard(Switchboard):
         return self._socket.fileno()
 
     def take(self) -> None:
+        if self._bells.sockets.inherited:
+            return
         with self._lock:
             if self._closed:
                 return
@@ -572,13 +569,15 @@ class _Switchboard(Switchboard):
         return seat
 
     def close(self) -> None:
+        if self._bells.sockets.inherited:
+            return
         with self._lock:
             if self._closed:
                 return
             self._closed = True
             self._page[self._place] = _AWAY
             self._seats.clear()
-            _let_go(self._socket)
+            self._bells.sockets.give_back(self._place, self._socket)
 
 
 class _Seat(Waiter):
@@ -640,33 +639,9 @@ def _door_to(bound: socket.socket) -> select.epoll | socket.socket:
     return door
 
 
-def _let_go(bound: socket.socket) -> None:
-    """Close a socket that owns a name, and free the name."""
-    address = bound.getsockname()
-    bound.close()
-    if isinstance(address, str) and address:
-        with suppress(OSError):
-            os.unlink(address)
-
-
 def _identity(descriptor: int) -> str:
-    """What a file is, whatever it is called."""
     about = os.fstat(descriptor)
-    return f"{about.st_dev}.{about.st_ino}.{about.st_ctime_ns if not LINUX else ''}.{os.geteuid()}"
-
-
-def _clear_path(address: str) -> None:
-    """Remove a socket file whose owner is gone (systems without abstract names keep them)."""
-    os.makedirs(os.path.dirname(address), mode=0o700, exist_ok=True)
-    probe = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        probe.connect(address)
-    except ConnectionRefusedError:
-        os.unlink(address)
-    except OSError:
-        pass
-    finally:
-        probe.close()
+    return f"{about.st_dev}.{about.st_ino}"
 
 
 class Watcher(Waiter):

@@ -20,7 +20,8 @@ import msgspec
 
 from .. import hooks
 from .. import store as contract
-from ..bells import Bells, NoBells, Watcher
+from ..bell_sockets import NoBells
+from ..bells import WATCHING, Bells, Watcher
 from ..clock import Clock
 from ..config import FILES_MARK, Config
 from ..errors import RoomClosed, RoomDamaged, RoomGone, RoomUnreachable
@@ -88,7 +89,8 @@ class FilesStore(TableStore):
             if isinstance(error, OSError):
                 raise RoomUnreachable(f"the room's folder {folder} cannot be used: {error}") from error
             raise
-        self._bells_kind, self._bells = self._hang_bells()
+        self._no_bells = ""
+        self._bells = self._hang_bells()
 
     def _open_room(self, log: Log) -> None:
         self._log = log
@@ -107,11 +109,12 @@ class FilesStore(TableStore):
         for part in reversed(self._parts):
             part.close()
 
-    def _hang_bells(self) -> tuple[str, Bells | None]:
+    def _hang_bells(self) -> Bells | None:
         try:
-            return "datagram", Bells(self.folder / OWN, self.clock)
+            return Bells(self.folder / OWN, self.clock, group=self._config.group)
         except NoBells as why:
-            return f"watching ({why})", None
+            self._no_bells = f"{WATCHING} ({why})"
+            return None
 
     # Opening. The caller has the lock.
 
@@ -474,9 +477,12 @@ class FilesStore(TableStore):
         return self._attendance.is_alive(process)
 
     def _wake_up(self) -> str:
-        if self._bells is None or self._intake.watch() is not None:
-            return self._bells_kind
-        return f"{self._bells_kind}; files that others drop are looked for once a second, because folders cannot be watched"
+        bells = self._bells
+        if bells is None:
+            return self._no_bells
+        if self._intake.watch() is not None:
+            return bells.way()
+        return f"{bells.way()}; files that others drop are looked for once a second, because folders cannot be watched"
 
     # Waiting, housekeeping, the end
 
@@ -504,6 +510,8 @@ class FilesStore(TableStore):
 
     def _forget(self) -> None:
         """A waiter leaves."""
+        if self._pid != os.getpid():  # a forked child: another thread of the parent may have had the mutex
+            return
         with self._mutex:
             self._waiters -= 1
 

@@ -14,7 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from .. import hooks
-from ..bells import Bells, NoBells, Watcher
+from ..bell_sockets import NoBells
+from ..bells import WATCHING, Bells, Watcher
 from ..clock import Clock, iso
 from ..config import Config
 from ..errors import Fault, InvalidMessage
@@ -99,13 +100,20 @@ class SqliteStore(SqliteReading):
         self._next_roll_call_ns = 0
         self._next_look = 0
         self._last_cell: tuple[str, int] | None = None  # its name and version
-        self.bells_kind, self._bells = self._hang_bells(folder)
+        self._no_bells = ""
+        self._bells = self._hang_bells(folder)
 
-    def _hang_bells(self, folder: Path) -> tuple[str, Bells | None]:
+    def _hang_bells(self, folder: Path) -> Bells | None:
         try:
-            return "datagram", Bells(folder, self.clock)
+            return Bells(folder, self.clock)
         except NoBells as why:
-            return f"watching ({why})", None
+            self._no_bells = f"{WATCHING} ({why})"
+            return None
+
+    @property
+    def bells_kind(self) -> str:
+        bells = self._bells
+        return self._no_bells if bells is None else bells.way()
 
     def _ring(self, moment: Moment) -> None:
         hooks.reached("sqlite.committed")

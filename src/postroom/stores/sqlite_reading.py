@@ -77,7 +77,6 @@ class SqliteReading(Store):
         #: The keys of what was claimed lately: who settles it need not work them out of its id.
         self._keys: dict[str, int] = {}
         self._names: dict[int, str] = {}
-        self.bells_kind = ""
 
     def _moment(self) -> Moment:
         clock = self.clock
@@ -297,6 +296,11 @@ class SqliteReading(Store):
             "liveness": self._file.attendance.judged_by(),
             "wal_bytes": self._file.wal_bytes(),
         }
+
+    @property
+    def bells_kind(self) -> str:
+        """How waiters are woken."""
+        raise NotImplementedError
 
     def read_only(self, sql: str) -> tuple[list[str], list[Row]]:
         """Run somebody's own SELECT; column names and rows. Cannot change anything."""
