@@ -1,4 +1,4 @@
-"""Who is alive, told by locks: a process has one byte of the room's file `alive` locked for as long as it has the room open.
+"""Lives told by locks: a process has one byte of the room's file `alive` locked for as long as it has the room open.
 
 Two names are used of one process: its own, which its pid can be looked up by, and the same with another host, as it is for
 processes of other pid namespaces, of containers that show another boot id, and of boots before this one.

@@ -6,7 +6,7 @@ drops it when the process ends, however it ends. So each process that opens a ro
 room's folder. Which byte, its name says (`platform.this_process`): a random number of 62 bits, so that no byte is ever
 used twice and an unlocked byte means that its process has gone, or has closed the room.
 
-What must not be forgotten: closing *any* descriptor of that file drops the process's lock. Only this module opens it,
+Beware: closing *any* descriptor of that file drops the process's lock. Only this module opens it,
 with one descriptor for each file and process (tests/test_liveness.py).
 """
 
@@ -77,13 +77,13 @@ class Attendance:
     def __init__(self, folder: Path, kind: str, *, mode: int = 0o600) -> None:
         """Lock this process's byte; `kind` is the folder's `file_system_type`.
 
-        Never raises: where there is no lock that everybody sees, others judge this process by its pid or its heartbeats,
-        and `process` is a name without a byte.
+        Never raises: where there is no lock that all processes see, others judge this process by its pid or its
+        heartbeats, and `process` is a name without a byte.
         """
         self._pid = os.getpid()
         self._own = without_byte(this_process())
-        #: Whether everybody who has this folder sees the same locks. Of other machines, of a virtual machine and its host,
-        #: of file systems that we do not know, that is not certain.
+        #: Whether all processes that use this folder see the same locks. On network file systems, in folders that a virtual
+        #: machine shares with its host, and on file systems that are not known here, that is not certain.
         self._reaches = is_local(folder, kind)
         self._identity: tuple[int, int] | None = None
         self._attend(folder / FILE, mode)

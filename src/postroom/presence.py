@@ -103,7 +103,7 @@ def leave(desk: Desk, name: str) -> None:
 
 
 class Silences:
-    """Since when each agent has been silent, as the one who keeps house sees it, whatever the wall clocks say."""
+    """Since when each agent has been silent, by the steady clock of the process that keeps house."""
 
     def __init__(self) -> None:
         self._heard: dict[str, tuple[int, int]] = {}  # agent -> its last heartbeat, and when that was first seen
@@ -119,8 +119,8 @@ class Silences:
 def prune(desk: Desk, silences: Silences) -> int:
     """Take processes that are gone out of every agent's cell. Returns how many agents lost one.
 
-    Processes that cannot be seen go when their agent has been silent for long; nobody waits for them then, and they wait
-    for nothing. Should one have been stopped only, its next heartbeat brings it back.
+    Processes that cannot be seen go when their agent has been silent for long: askers stop waiting for them, and their own
+    questions are given up. Should one only have been stopped, its next heartbeat brings it back.
     """
     pruned = 0
     for cell in desk.store.cell_scan(_PREFIX):

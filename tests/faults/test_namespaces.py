@@ -4,9 +4,9 @@ The story. Of the processes that use a room some live in a pid namespace of thei
 have no /proc, or see that of the system around them, some are shown another boot id. A pid says nothing to them, or says
 something false. Some of them are killed.
 
-The invariant. No message is taken from an owner that lives, however long it works. What a killed one held goes to another
-soon, although its lease has ten minutes to go. Whoever waits for a killed one is told so, and what was meant for a killed
-asker is ordinary mail.
+The invariant. No message is taken from an owner that lives, however long it works. The message of a killed owner goes to
+another soon, although its lease has ten minutes to go. An asker that waits for a killed process is told so, and the answer
+for a killed asker is ordinary mail.
 """
 
 from __future__ import annotations
@@ -242,5 +242,6 @@ def _judge(lines: list[list[journal.Line]], killed: list[tuple[int, int, int]]) 
                 if (where, who) == (number, pid) and when_ns <= at_ns and (number, pid, id) not in acked:
                     later = sorted(taken)[place + 1 :]
                     if later:  # otherwise it was acked before the kill, and nobody wrote that down
+                        assert later[0][0] > at_ns, "a message was taken from an owner that still lived"
                         late_s.append((later[0][0] - at_ns) / 1e9)
     return late_s
