@@ -18,7 +18,7 @@ from postroom.config import AGENT_LEASE_S, FOLDER, URL_VARIABLE, address_of, sea
 from postroom.errors import RoomError, RoomNotAllowed
 from postroom.fence import quoted
 from postroom.liveness import BY_HEARTBEATS, BY_LOCKS, BY_PIDS
-from postroom.platform import NETWORK_FILE_SYSTEMS, file_system_type, processes_with, sees_processes
+from postroom.platform import LINUX, NETWORK_FILE_SYSTEMS, file_system_type, processes_with, sees_processes
 from postroom.presence import GONE, HEARTBEAT_LATE_S
 from postroom.upkeep import KEEPER_CELL, is_vacant
 
@@ -261,7 +261,7 @@ def wake_up(stats: Stats) -> Check:
 
 def liveness(room: Room, stats: Stats) -> Check:
     """How it is judged whether processes are alive, and what cannot be seen from here."""
-    elsewhere = stats.store.get("kind") == "nats"
+    pids_will_do = stats.store.get("kind") == "nats" or not LINUX  # heartbeats beside them, or no pid namespaces
     judged_by = stats.store.get("liveness", BY_PIDS if sees_processes() else BY_HEARTBEATS)
     unseen = {p for a in room.agents() for p in a.processes if room.store.process_alive(p) is None}
     if unseen:
@@ -274,7 +274,7 @@ def liveness(room: Room, stats: Stats) -> Check:
         return Check("liveness", WARN, says, "let the sandbox mount its own /proc (bwrap --proc /proc)")
     if judged_by == BY_PIDS:
         says = "by pid and start time; processes of other pid namespaces or machines by their heartbeats alone"
-        return Check("liveness", OK if elsewhere else WARN, says, "" if elsewhere else "put the room on a local disk")
+        return Check("liveness", OK, says) if pids_will_do else Check("liveness", WARN, says, "put it on a local disk")
     says = "by heartbeats alone: what a process that dies holds is free when its lease ends, not sooner"
     return Check("liveness", WARN, says, "put the room on a local disk, and let the sandbox mount its own /proc")
 
