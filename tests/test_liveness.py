@@ -229,6 +229,17 @@ def test_where_locks_may_not_reach_everybody_a_missing_one_proves_nothing(tmp_pa
         there.close()
 
 
+@pytest.mark.parametrize("scheme", ["sqlite", "files"])
+def test_a_room_that_is_open_outside_of_a_pid_namespace_is_seen_to_be_open_inside(scheme: str, tmp_path: Path) -> None:
+    url = f"{scheme}:{tmp_path / 'room'}"
+    asks = f"os; import postroom; print(postroom.open({url!r}).store.open_elsewhere()); "
+    inside = ["unshare", "--pid", "--fork", "--mount-proc"]
+    with postroom.open(url) as room:
+        room.agent("ada")
+        assert in_a_namespace(inside, "sees_processes()", asks).split() == ["True", "True"]
+    assert in_a_namespace(inside, "sees_processes()", asks).split() == ["False", "True"]
+
+
 @both
 def test_a_room_leaves_no_descriptor_behind(scheme: str, open_store: Open, tmp_path: Path) -> None:
     folder = tmp_path / "room"

@@ -144,11 +144,15 @@ class Attendance:
             return False
         return seen
 
-    def somebody_else(self) -> bool:
+    def open_elsewhere(self) -> bool:
+        """Whether another process has the room open, as far as locks tell."""
+        return self._is_locked(0, 0) is True
+
+    def open_twice(self) -> bool:
         """Whether the room is open a second time, in this process or in another."""
         with _mutex:
             held = self._file()
-            return held is not None and (held.users > 1 or self._is_locked(0, 0) is True)
+            return held is not None and (held.users > 1 or self.open_elsewhere())
 
     def judged_by(self) -> str:
         """How the lives of others are judged here: BY_LOCKS, BY_PIDS or BY_HEARTBEATS."""

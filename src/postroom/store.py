@@ -444,7 +444,7 @@ class Store(ABC):
         """
 
     def open_elsewhere(self) -> bool:
-        """Whether this room is open a second time, as far as the store can tell; agents tell of themselves (presence)."""
+        """Whether another process has this room open, as far as the store can tell; agents tell of themselves (presence)."""
         return False
 
     @abstractmethod

@@ -156,7 +156,7 @@ class FilesStore(TableStore):
         One that lies behind what happened here is of another clock.
         """
         now_ms = (about.base_ns + self.clock.steady_ns()) // 1_000_000
-        return self._attendance.somebody_else() and now_ms >= self._last_ms()
+        return self._attendance.open_twice() and now_ms >= self._last_ms()
 
     def _last_ms(self) -> int:
         """The room's time when something last happened."""
@@ -523,7 +523,7 @@ class FilesStore(TableStore):
             raise RoomGone(f"{self.folder} was {how} while the room was open; close the room and open it anew")
 
     def open_elsewhere(self) -> bool:
-        return self._attendance.somebody_else()
+        return self._attendance.open_elsewhere()
 
     def sweep(self) -> Swept:
         swept = super().sweep()

@@ -266,7 +266,7 @@ class SqliteFile:
         known: list[Any] = connection.execute("SELECT name, value FROM meta WHERE name GLOB 'epoch:*'").fetchall()
         for boot, offset in known:
             in_time = (self._clock.steady_ns() + offset) // 1_000_000 >= last >> FRACTION_BITS
-            if boot == name or (in_time and self.attendance.somebody_else()):
+            if boot == name or (in_time and self.attendance.open_twice()):
                 return int(offset)
         start_ms = room_start_ms(self._clock, (last >> FRACTION_BITS) + 1)
         offset = start_ms * 1_000_000 - self._clock.steady_ns()

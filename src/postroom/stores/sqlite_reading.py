@@ -311,7 +311,7 @@ class SqliteReading(Store):
         return self._file.faults(limit_s)
 
     def open_elsewhere(self) -> bool:
-        return self._file.attendance.somebody_else()
+        return self._file.attendance.open_elsewhere()
 
     def room_ms(self) -> int:
         """The room's time now, in which leases, delays and expiry are counted."""
