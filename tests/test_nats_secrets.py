@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.nats_recorder import Recorder, recording
@@ -186,7 +187,7 @@ def test_a_room_with_credentials_survives_the_end_of_the_server_that_it_talks_to
 def test_a_server_cannot_talk_a_client_out_of_tls(stranger: Recorder, secret: Path, tmp_path: Path) -> None:
     """The first words of a server are not protected: anybody on the way can take its wish for TLS out of them."""
     shutil.copy(_authority(), tmp_path / "ca.cert")
-    files = {"user": "ada", "password_file": str(secret), "tls_ca": str(tmp_path / "ca.cert")}
+    files: dict[str, Any] = {"user": "ada", "password_file": str(secret), "tls_ca": str(tmp_path / "ca.cert")}
 
     with pytest.raises(RoomNotAllowed, match="offers no TLS.*Nothing was sent"):
         postroom.open(f"nats://{stranger.address}/team", **files)

@@ -15,7 +15,7 @@ from .support import Cli, clean_environment, command
 
 #: Everything of ours that `postroom send` loads. A line more is a millisecond more of every hook: is it worth that?
 OURS = """
-    agent asking bells causes clock config desk errors fence hooks inbox lean_start limits liveness message opening platform
+    agent asking bell_sockets bells causes clock config desk errors fence hooks inbox lean_start limits liveness message opening platform
     presence receipts received
     retry room states store trust upkeep
     cli cli.call cli.commands cli.exits cli.mail cli.options cli.show
