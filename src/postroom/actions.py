@@ -10,6 +10,7 @@ from collections.abc import Container
 from typing import Final, NamedTuple
 
 from .errors import WrongDirection
+from .fence import quoted
 
 BOARD: Final = "board"
 LEAD: Final = "lead"
@@ -53,5 +54,5 @@ def check_direction(action: str, sender: str, recipient: str | None, leads: Cont
         if wanted not in (ANY, found):
             raise WrongDirection(
                 "action",
-                f"`{action}` goes from {rule.sender} to {rule.recipient}; {end} {name} (a {found}) it may not go",
+                f"`{action}` goes from {rule.sender} to {rule.recipient}; {end} {quoted(name or 'nobody')} (a {found}) it may not go",
             )

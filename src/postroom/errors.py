@@ -97,6 +97,8 @@ class WrongDirection(InvalidMessage):
 class DependencyCycle(InvalidMessage):
     """Tasks would wait for each other. `cycle` names them, the first again at the end; nothing was added."""
 
+    quotes_others = True
+
     def __init__(self, cycle: list[str]) -> None:
         self.cycle = cycle
         super().__init__("after", f"these tasks would wait for each other: {' -> '.join(cycle)}")
@@ -142,6 +144,8 @@ class ReceiveTimeout(NoMail, TimeoutError):
 
 class NotAcked(PostroomError, TimeoutError):
     """The receiver did not ack in time. The message is still stored, under `id`."""
+
+    quotes_others = True
 
     def __init__(self, message: str, id: str) -> None:
         self.id = id

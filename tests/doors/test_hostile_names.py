@@ -204,6 +204,8 @@ def test_tasks_agents_and_errors_over_mcp() -> None:
             id = (await ada("send", to="bob", body="x", new=True))["id"]
             check(await bob.fails("send", to="nobody here", body="x"), fenced=False)
             check(await bob.fails("send", to="EVI", body="x"), fenced=False)
+            await bob("board", action="add", id="ring", after=["EVIL other"])
+            check(await bob.fails("board", action="add", id="EVIL other", after=["ring"]))
             assert (await bob("receipt", id=id))["state"] == "stored"
 
     run(main())
@@ -411,6 +413,12 @@ def test_errors_in_a_pipe(room: Room, piped: Piped) -> None:
         check(err, fenced=False)
     code, _, err = piped("reserve", "src/0/**", "--as", "bob")
     assert code == 1
+    check(err)
+    refusing = threading.Thread(target=lambda: room.agent("eve").receive(timeout_s=60).refuse(hostile))
+    refusing.start()
+    code, _, err = piped("send", "eve", "x", "--as", "bob", "--new", "--wait", "acked", "--timeout", "60")
+    refusing.join()
+    assert code != 0
     check(err)
     code, _, err = piped("ack", id, "--as", "bob")
     assert code == 1
