@@ -42,8 +42,10 @@ def fault_of(line: str) -> FrameFault | None:
     """What is wrong with a line; None for a message. Answers of the client's are never answered, whatever they are."""
     try:
         frame = _frame.decode(line)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+    except msgspec.ValidationError as error:
         return _fault(line, str(error))
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return _fault(line, "a text in it is not Unicode")
     if frame.method is UNSET and frame.result is UNSET and frame.error is UNSET:
         id = None if frame.id is UNSET else frame.id
         return FrameFault(id, INVALID_REQUEST, "Invalid Request: it has no method")
@@ -57,7 +59,7 @@ def _fault(line: str, problem: str) -> FrameFault | None:
     try:
         given = json.loads(line)
     except (ValueError, RecursionError):
-        return FrameFault(None, PARSE_ERROR, f"Parse error: {problem}")
+        return FrameFault(None, PARSE_ERROR, "Parse error: the line is not JSON")
     if isinstance(given, dict) and "method" not in given and ("result" in given or "error" in given):
         return None
     return FrameFault(_id_of(given), INVALID_REQUEST, f"Invalid Request: {problem}")

@@ -10,15 +10,18 @@ import asyncio
 import itertools
 import json
 import os
+import pty
 import random
 import re
+import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.support import Cli
+from tests.cli.support import Cli, clean_environment, command
 from tests.in_loop import run
 
 from postroom import aio, doorway, hook, identity
@@ -393,6 +396,25 @@ def test_watching_the_board_in_a_pipe(room: Room, piped: Piped) -> None:
     assert code == 0
     check(out)
     assert [line for line in outside(out) if line] == []
+
+
+def test_a_person_at_a_terminal_sees_no_fence(room: Room) -> None:
+    fill(room, "bob", 3)
+    for words in (("peek", "--agent", "bob"), ("receive", "--as", "bob"), ("status",)):
+        ours, theirs = pty.openpty()
+        with subprocess.Popen(
+            command(*words), stdin=theirs, stdout=theirs, stderr=theirs, env=clean_environment()
+        ) as one:
+            os.close(theirs)
+            shown = b""
+            with suppress(OSError):  # a terminal that nobody writes to any more
+                while part := os.read(ours, 65536):
+                    shown += part
+        os.close(ours)
+
+        assert one.returncode == 0, shown
+        assert b"EVIL" in shown
+        assert not any(map(BEGIN.fullmatch, shown.decode().splitlines()))
 
 
 def test_every_command_that_shows_others_words_is_looked_at_here() -> None:
