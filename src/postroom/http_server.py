@@ -3,7 +3,7 @@
 Guarantees (tests/web/test_slow.py, tests/doors/test_http.py):
 
 - A connection without a request under way has `HEAD_S` to send one whole head, and a request `BODY_S` to send its body,
-  however busily it trickles.
+  however busily it trickles. One that does not take its answers has `WRITE_S`.
 - Of more than `MAX_CONNECTIONS` the one that has waited longest without a request is closed: connections that say nothing
   keep nobody out.
 - Small answers on kept connections go out at once (TCP_NODELAY).
@@ -31,6 +31,8 @@ MAX_CONNECTIONS: Final = 200
 HEAD_S: Final = 10.0
 #: A request has this long to send its body, in seconds. A door may allow less.
 BODY_S: Final = 60.0
+#: A client whose answers do not fit into the system's buffers has this long to read some of them, in seconds.
+WRITE_S: Final = 60.0
 #: Requests under way get this long to end when the server is told to stop, in seconds.
 GRACE_S: Final = 2
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -68,6 +70,7 @@ class TimedConnection(H11Protocol):
     """
 
     _late: asyncio.TimerHandle | None = None
+    _stuck: asyncio.TimerHandle | None = None
     #: Whether the timer is that of a head: the connection has no request under way.
     _is_waiting = False
 
@@ -86,7 +89,16 @@ class TimedConnection(H11Protocol):
         if not self.transport.is_closing():
             self._watch()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stuck = self._stuck or self.loop.call_later(WRITE_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._stop_waiting_for_reader()
+        super().resume_writing()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting_for_reader()
         self._stop_watch()
         super().connection_lost(exc)
 
@@ -104,6 +116,11 @@ class TimedConnection(H11Protocol):
         if self._late is not None:
             self._late.cancel()
             self._late = None
+
+    def _stop_waiting_for_reader(self) -> None:
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
 
     def _make_place(self) -> None:
         """Close the connection that has waited longest without a request; this one, where each of the others has one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import time
 from collections.abc import Iterator
@@ -119,6 +120,20 @@ def test_one_who_trickles_a_body_that_somebody_reads_is_let_go(monkeypatch: pyte
     with closing(joined(hasty)) as sock:
         begin = head(hasty, "/api/send").replace(b"GET", b"POST") + b"Content-Type: application/json\r\n"
         assert trickles_until_shut(sock, begin + b"Content-Length: 1000000\r\n\r\n")
+
+
+def test_one_who_asks_and_does_not_read_is_let_go(monkeypatch: pytest.MonkeyPatch, hasty: Site) -> None:
+    monkeypatch.setattr(http_server, "WRITE_S", HEAD_S)
+    with closing(socket.socket()) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(PATIENCE_S)
+        sock.connect(("127.0.0.1", hasty.port))
+        with suppress(ConnectionError):
+            sock.sendall((head(hasty, "/page/main.js") + b"\r\n") * 2000)  # more than any buffer holds
+        gone = select.poll()
+        gone.register(sock, select.POLLRDHUP)
+
+        assert gone.poll(PATIENCE_S * 1000)
 
 
 def test_connections_that_say_nothing_keep_nobody_out(monkeypatch: pytest.MonkeyPatch, sqlite_room: Room) -> None:
