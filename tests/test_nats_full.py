@@ -36,7 +36,7 @@ def fill(room: postroom.Room, pause_s: float = 0) -> list[str]:
     ids: list[str] = []
     ada = room.agent("ada")
     before_ns = SYSTEM.steady_ns()
-    with pytest.raises(RoomUnreachable, match=r"is full.*nothing was changed.*purge"):
+    with pytest.raises(RoomUnreachable, match=r"is full.*nothing was changed.*Purge"):
         while True:
             before_ns = SYSTEM.steady_ns()
             ids.append(ada.send("bob", LARGE))

@@ -711,8 +711,8 @@ class Wire:
         """The sentence for those whose write found no space."""
         said = f" ({error['description']})" if error is not None and error.get("description") else ""
         return StorageFull(
-            f"the storage of the servers of the room {self.room} is full{said}; nothing was changed. What is there can "
-            "still be received and acked; purge finished messages, or raise max_file of the servers"
+            f"the storage of the servers of the room {self.room} is full{said}; nothing was changed. Purge finished messages, or "
+            "raise max_file of the servers; until then the room's reserve lets what is there be received and acked"
         )
 
     def _refusal(self, error: dict[str, Any]) -> RoomError:
