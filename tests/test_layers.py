@@ -21,6 +21,7 @@ SQLITE = (
         "stores.sqlite_import",
         "stores.sqlite_log",
         "stores.sqlite_patience",
+        "stores.sqlite_connection",
         "stores.sqlite_file",
         "stores.sqlite_whole",
     ),
@@ -90,7 +91,7 @@ STORE_OF = {module: store[-1] for store in STORES for module in store}
 
 #: Where each package that others wrote may appear. The standard library may appear everywhere.
 THIRD_PARTY = {
-    "apsw": ("stores.sqlite_file", "bench.peers.bare_apsw"),
+    "apsw": ("stores.sqlite_connection", "stores.sqlite_file", "bench.peers.bare_apsw"),
     "msgspec": (
         *("message", "config", "trust", "store", "stores", "evaluation", "frames", "inference"),
         *(*COORDINATOR, "testing", "bench", "web", "cli"),
@@ -274,7 +275,7 @@ def test_only_known_packages_are_imported() -> None:
         (
             "stores/memory.py",
             "import apsw",
-            "stores.memory imports apsw; only stores.sqlite_file, bench.peers.bare_apsw may",
+            "stores.memory imports apsw; only stores.sqlite_connection, stores.sqlite_file, bench.peers.bare_apsw may",
         ),
         ("room.py", "import rich.table", "room imports rich; only cli may"),
         ("room.py", "import postroom", "room imports the package that holds it"),

@@ -168,7 +168,7 @@ def test_a_log_that_waits_for_the_disk_is_made_longer_ahead(tmp_path: Path) -> N
     sent = send_until_longer(store)
     assert sent > AHEAD_FROM_PAGES // 8, "not for a message or two"
     store._file._log.close()  # what is under way is over
-    assert store._file._lengthen_from > AHEAD_FROM_PAGES
+    assert store._file.lengthen_from > AHEAD_FROM_PAGES
     shutil.copytree(tmp_path / "room", tmp_path / "after a crash")  # zeros behind the end and all
     store.close()
     assert count(tmp_path / "room") == count(tmp_path / "after a crash") == sent
@@ -223,7 +223,7 @@ def test_a_log_of_its_usual_length_is_made_no_longer_and_folded_back_as_ever(
     store.put([letter])
     store._file._log.close()  # nobody else does it
     store._file._lengthen_log()
-    reached, length = store._file._lengthen_from, frames_of(store)
+    reached, length = store._file.lengthen_from, frames_of(store)
     while not long:
         store.put([letter])
     store.close()

@@ -112,7 +112,7 @@ class Bells:
         if not hasattr(socket, "AF_UNIX"):
             raise NoBells("no Unix sockets")
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may come in the middle of what it guards
         self._idle: list[_Slot] = []
         self._closed = False
         self._path = folder / "bells"

@@ -16,6 +16,7 @@ from .config import SAFETY_LOOK_S
 from .desk import Latch
 from .errors import ROOM_IS_OVER, PostroomError
 from .held_task import SIGNALS, HeldTask
+from .platform import start_thread
 
 CLOSED_EARLY: Final = "the room was closed before it was settled"
 
@@ -25,7 +26,7 @@ class Keeper:
 
     def __init__(self, book: Book) -> None:
         self._book = book
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may come in the middle of what it guards
         self._held: dict[int, weakref.ref[HeldTask]] = {}
         self._due_ns: dict[int, int] = {}  # when a heartbeat is due; none for those that are not to be extended
         self._stop = Latch(book.clock)
@@ -51,7 +52,7 @@ class Keeper:
                 changed.set()
             if self._thread is None and not self._stop.is_set():
                 self._thread = threading.Thread(target=self._run, name="postroom board", daemon=True)
-                self._thread.start()
+                start_thread(self._thread)
 
     def _let_go(self, task: HeldTask) -> None:
         self._held.pop(id(task), None)

@@ -7,9 +7,11 @@ hooks are told. The desk also remembers what this process has under way, so that
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from .clock import SYSTEM, Clock
@@ -36,20 +38,22 @@ CLOSED_EARLY: Final = "the room was closed before it was settled"
 
 
 class Latch:
-    """A flag that is set once, and that threads can wait for in the clock's time, together with other descriptors."""
+    """A flag that is set once, and that threads can wait for in the clock's time, together with other descriptors.
+
+    It has no lock: a signal's handler may set it in the middle of setting it.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
-        self._set = False
+        self._set = self._told = False
         self._reader, self._writer = os.pipe()
 
     def set(self) -> None:
-        """Set the flag and wake everybody. Safe to call twice."""
-        with self._lock:
-            if not self._set:
-                self._set = True
-                os.write(self._writer, b"!")  # never read: the descriptor stays readable
+        """Set the flag and wake everybody. Safe to call twice; the second call also ends what an interrupt kept the first from."""
+        self._set = True
+        if not self._told:
+            os.write(self._writer, b"!")  # never read: the descriptor stays readable
+            self._told = True
 
     def is_set(self) -> bool:
         return self._set
@@ -115,8 +119,9 @@ class Desk:
         self.hooks = Hooks()
         self.process = store.process
         self._pid = current_pid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may ask in the middle of asking
         self._closed = False
+        self._is_being_closed = False
         #: Whether the room is closed or about to be: nothing new may be taken.
         self.closing = False
         self._closing = Latch(clock)
@@ -138,6 +143,7 @@ class Desk:
             str, None
         ] = {}  # of these, what nobody waits for any more, though the room does not know it yet
         self._finishers: list[Callable[[], None]] = []
+        self._tried: Callable[[], None] | None = None  # the finisher that is being called
 
     def check_open(self) -> None:
         """Raise RoomClosed when the room was closed, or belongs to the process before a fork; RoomGone when it is gone."""
@@ -445,30 +451,53 @@ class Desk:
         """
         self._finishers.append(finish)
 
-        def forget() -> None:
-            with suppress(ValueError):
-                self._finishers.remove(finish)
+        return partial(self._forget, finish)
 
-        return forget
+    def _forget(self, finish: Callable[[], None]) -> None:
+        with suppress(ValueError):
+            self._finishers.remove(finish)
 
     def close(self) -> None:
-        """Give back what this process holds, wake whoever waits, close the store. Safe to call twice."""
+        """Give back what this process holds, wake whoever waits, close the store. Safe to call twice.
+
+        A call that was interrupted leaves the room half closed: nothing new is taken, and the next call does the rest.
+        """
         if current_pid() != self._pid:
             self._closed = self.closing = True  # the forked copy: everything in it belongs to the process before
             return
-        with self._lock:
-            if self.closing:
-                return
-            self.closing = True
-            self._closing.set()
+        self.closing = True
+        self._closing.set()
+        if (
+            self._closed or self._is_being_closed
+        ):  # by another thread, or by the call that a signal's handler interrupts here
+            return
+        self._is_being_closed = True
         try:
-            for finish in reversed(self._finishers.copy()):
-                with suppress(PostroomError):
-                    finish()
+            self._finish()
             self._let_go()
-        finally:
-            self._closed = True
             self.store.close()
+            self._closed = True
+        finally:
+            self._is_being_closed = False
+
+    def _finish(self) -> None:
+        """Call what is to be called at the end, the last to come first. What was interrupted is called again by the next who closes, once."""
+        while self._finishers:
+            finish = self._finishers[-1]
+            if finish is self._tried:
+                self._finishers.pop()
+            self._tried = finish
+            with suppress(PostroomError):
+                finish()
+            self._forget(finish)
+
+    def __del__(self) -> None:
+        """A room that nobody knows any more ends: its thread and its descriptors go. What it held ends with its lease."""
+        with suppress(AttributeError):  # it was interrupted while it was made
+            if not self._closed and self._pid == current_pid() and not sys.is_finalizing():
+                import warnings  # only for those who forget
+
+                warnings.warn("a room was forgotten without close()", ResourceWarning, stacklevel=2, source=self)
 
     def _wait_for_askers(self) -> None:
         """Let questions that are just being stored become known (tests/test_ask.py). That takes no longer than a write."""

@@ -8,6 +8,7 @@ import os
 import select
 import struct
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
@@ -231,6 +232,19 @@ def die_with_parent() -> bool:
     The thread, not the process: only for children of programs with one thread.
     """
     return LINUX and _libc().prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0) == 0
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread. An interrupt reaches the caller as what the signal's handler raised, and leaves open whether the thread runs.
+
+    CPython's own `start` makes a KeyError of it when it comes right after the thread began (tests/faults/test_interrupts.py).
+    """
+    try:
+        thread.start()
+    except KeyError as error:
+        if error.__context__ is None:
+            raise
+        raise error.__context__ from None
 
 
 def process_descriptor(pid: int) -> int | None:

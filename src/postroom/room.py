@@ -46,7 +46,7 @@ class Room:
         self.folder: Path | None = room_folder(url)
         self._desk = desk
         self._upkeep = Upkeep(self._desk)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may come in the middle of what it guards
         self._agents: dict[tuple[str, bool], Agent] = {}
         self._board: Board | None = None
         self._reserving: Reservations | None = None
@@ -91,8 +91,7 @@ class Room:
             presence.enter(self._desk, name, transient=transient)
             if not transient:
                 self._upkeep.look_after(name)
-            self._agents[name, transient] = agent
-            return agent
+            return self._agents.setdefault((name, transient), agent)
 
     # Sessions
 
@@ -114,7 +113,9 @@ class Room:
             if self._board is None:
                 from .board import Board  # rooms without tasks start faster without it
 
-                self._board = Board(self._desk)
+                board = Board(self._desk)
+                if self._board is None:
+                    self._board = board
             return self._board
 
     def reserve(
@@ -157,7 +158,9 @@ class Room:
         self._desk.check_open()
         with self._lock:
             if self._reserving is None:
-                self._reserving = Reservations(self._desk)
+                reserving = Reservations(self._desk)
+                if self._reserving is None:
+                    self._reserving = reserving
             return self._reserving
 
     # Looking, which changes nothing
@@ -404,7 +407,8 @@ class Room:
     def close(self) -> None:
         """Let go of everything: agents are marked stopped, unsettled claims go back, whoever waits gets RoomClosed.
 
-        Functions that `serve` runs may finish first. Safe to call twice.
+        Functions that `serve` runs may finish first. Safe to call twice; after a call that was interrupted (Ctrl-C), the next one does
+        the rest. In a signal's handler that interrupted a step of the room, claims are not given back here: they end with the process.
         """
         self._desk.close()
 

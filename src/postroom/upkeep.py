@@ -1,18 +1,22 @@
 """What an open room does by itself: heartbeats of its agents, and the housekeeping, which one process does for all.
 
-One sleeping thread for each room that has agents. It ends with the room, and does not keep the program alive.
+One sleeping thread for each room that has agents. It ends with the room, also with one that was forgotten without closing it, and
+does not keep the program alive.
 """
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from . import presence
 from .config import HEARTBEAT_S
 from .desk import Desk, Latch
 from .errors import ROOM_IS_OVER
+from .platform import start_thread
 
 KEEPER_CELL: Final = "upkeep"
 #: Who keeps house does so for this long without a word; then another may take over.
@@ -24,7 +28,7 @@ class Upkeep:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may come in the middle of what it guards
         self._names: list[str] = []
         self._silences = presence.Silences()
         self._stop = Latch(desk.clock)
@@ -37,20 +41,18 @@ class Upkeep:
             if name not in self._names:
                 self._names.append(name)
             if self._thread is None and not self._stop.is_set():
-                self._thread = threading.Thread(target=self._run, name="postroom upkeep", daemon=True)
-                self._thread.start()
+                args = (weakref.ref(self), self._stop)
+                self._thread = thread = threading.Thread(target=_rounds, args=args, name="postroom upkeep", daemon=True)
+                try:
+                    start_thread(thread)
+                except BaseException:  # interrupted: it may run, or never will
+                    if not thread.is_alive():
+                        self._thread = None
+                    raise
 
-    def _run(self) -> None:
-        while not self._stop.wait(HEARTBEAT_S):
-            try:
-                self.round()
-            except ROOM_IS_OVER:
-                return
-            except Exception:  # a busy or broken room now is no reason to stop looking after it later
-                import logging  # 2 ms of every start otherwise, for what hardly ever happens
-
-                log = logging.getLogger("postroom")
-                log.debug("a round of upkeep failed", exc_info=True, extra={"action": "upkeep_failed"})
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # it was interrupted while it was made
+            self._stop.set()
 
     def round(self) -> None:
         """One round: what could not be told before, heartbeats, then the housekeeping if it is this process's turn."""
@@ -77,10 +79,10 @@ class Upkeep:
     def close(self) -> None:
         """End the rounds, mark the agents stopped, leave the housekeeping to others. The thread is over when it returns."""
         self._stop.set()
-        with self._lock:
-            thread, self._thread = self._thread, None
+        thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+        self._thread = None  # not before: should this be interrupted, the next call waits for it
         for name in self._names:
             presence.leave(self._desk, name)
         self._give_up_turn()
@@ -89,6 +91,25 @@ class Upkeep:
         cell = self._desk.store.cell_read(KEEPER_CELL)
         if cell is not None and cell.value["owner"] == self._desk.process:
             self._desk.store.cell_write(KEEPER_CELL, None, expect=cell.version)
+
+
+def _rounds(known: weakref.ref[Upkeep], stop: Latch) -> None:
+    """The thread. It knows the room only while it makes a round."""
+    while not stop.wait(HEARTBEAT_S):
+        upkeep = known()
+        try:
+            if upkeep is None:
+                return
+            upkeep.round()
+        except ROOM_IS_OVER:
+            return
+        except Exception:  # a busy or broken room now is no reason to stop looking after it later
+            import logging  # 2 ms of every start otherwise, for what hardly ever happens
+
+            log = logging.getLogger("postroom")
+            log.debug("a round of upkeep failed", exc_info=True, extra={"action": "upkeep_failed"})
+        finally:
+            del upkeep
 
 
 def is_vacant(value: dict[str, Any], now_ms: int, alive: Callable[[str], bool | None]) -> bool:

@@ -27,6 +27,7 @@ from .errors import RoomClosed, RoomError
 from .held_task import HeldTask
 from .hooks import reached
 from .message import Draft
+from .platform import start_thread
 from .received import Received
 
 log = logging.getLogger("postroom")
@@ -104,7 +105,7 @@ class WorkerThread:
         self._stopped = False
         self.waits = Waiting(self.loop, clock, self)
         self._thread = threading.Thread(target=self._work, name="postroom aio", daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
 
     # Calls
 

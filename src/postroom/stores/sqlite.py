@@ -8,6 +8,7 @@ in between, in single statements), and rings the bells after the commit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -745,10 +746,16 @@ class SqliteStore(SqliteReading):
         return int(max(0.0, 1 - self._config.keep_bytes / share) * kept) if share else 0
 
     def close(self) -> None:
-        bells, self._bells = self._bells, None  # a map of its page keeps a descriptor, for as long as it is known
+        bells = self._bells
         if bells is not None:
             bells.close()
+            self._bells = None  # a map of its page keeps a descriptor, for as long as it is known
         self._file.close()
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # it was interrupted while it was made
+            if not self._file.inherited:
+                self.close()
 
 
 def _due_s(timers: Iterable[int | None], now: int) -> float | None:

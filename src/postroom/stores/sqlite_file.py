@@ -1,11 +1,12 @@
 """One SQLite file, opened safely: connections, steps, numbers, and errors in Postroom's words.
 
-This is the only module that touches apsw. The rules it keeps, each of which somebody once broke with loss of data:
+With `sqlite_connection` this is the only module that touches apsw. The rules it keeps, each of which somebody once broke with loss of data:
 
 - Nobody else opens the database or its -shm: closing any descriptor of them drops this process's locks. (The -wal has none.)
 - A write is one autocommit statement or begins with BEGIN IMMEDIATE; a read never becomes a write.
 - No read transaction outlives the call that needed it, so the log can always be folded back into the file.
-- A connection belongs to one thread; a process that forked is told to open the room anew.
+- A connection belongs to one thread, and runs one statement at a time (`sqlite_connection`); a process that forked is told to open
+  the room anew.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import apsw
+import msgspec
 
 from ..clock import SYSTEM, Clock
 from ..config import Config
 from ..errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomGone, RoomUnreachable, RoomUnsafe
 from ..liveness import Attendance
-from ..message import FRACTION_BITS, SALT_BITS, key_at, room_start_ms
+from ..message import FRACTION_BITS, SALT_BITS, room_start_ms
 from ..platform import (
     NETWORK_FILE_SYSTEMS,
     current_pid,
@@ -34,6 +36,7 @@ from ..platform import (
     make_private_folder,
     sync_path_to,
 )
+from .sqlite_connection import Here, Numbers, Row, ThreadConnection
 from .sqlite_log import AHEAD_FROM_PAGES, AHEAD_PAGES, LONG_PAGES, Fold, LogKeeper
 from .sqlite_patience import Crowd, Patience
 
@@ -50,13 +53,8 @@ _LOG_THAT_IS_THERE: Final = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_READWRITE
 _ZEROS_BYTES: Final = 64 * 1024  # SQLite's file layer takes less than 128 KB at once
 #: Who folds the log back gives others so long to get out of the way; meanwhile nobody writes.
 _FOLD_PATIENCE_S: Final = 0.05
-#: Who has made so many changes, without a pause of 2 ms between them, is one of those who write all the time.
-_IN_A_ROW: Final = 16
-_IN_A_ROW_SPAN: Final = 2 << FRACTION_BITS
 #: The file is tidied no sooner than this after the last time: heartbeats alone are not worth a fold each.
 _TIDY_PAUSE_NS: Final = 30_000_000_000
-
-Row = tuple[Any, ...]
 
 
 def sqlite_is_safe(version: str) -> bool:
@@ -113,14 +111,19 @@ class _Mine(threading.local):
     log: tuple[int, int] | None = None  # the identity of the write-ahead log that its connection has open
     unsynced = False  # whether its commits do not wait for the disk just now, where they should
 
-    def __init__(self, open_connection: Callable[[], apsw.Connection]) -> None:
+    def __init__(self, open_connection: Callable[[], ThreadConnection]) -> None:
         self._open_connection = open_connection
 
-    def __getattr__(self, name: str) -> apsw.Connection:
+    def __getattr__(self, name: str) -> ThreadConnection:
         if name != "connection":
             raise AttributeError(name)
         connection = self.connection = self._open_connection()
         return connection
+
+    def in_use(self) -> set[apsw.Connection]:
+        """The connections that this thread is in the middle of something with. It need not have any."""
+        mine: ThreadConnection | None = self.__dict__.get("connection")
+        return set() if mine is None else mine.in_use()
 
 
 class SqliteFile:
@@ -138,17 +141,20 @@ class SqliteFile:
         self._vfs = vfs
         self._next_tidy_ns = 0
         self._mine = _Mine(self._open_connection)
-        self._connections: weakref.WeakSet[apsw.Connection] = weakref.WeakSet()
+        #: Those of all threads; strong references: see ThreadConnection.
+        self._connections: set[apsw.Connection] = set()
         self._log = LogKeeper(self._fold, clock, beside=self.folds_beside)
         #: The log is made longer when it has more pages than this; only with sync=full.
         waits_for_disk = config.sync == "full" and self.folds_beside
-        self._lengthen_from = AHEAD_FROM_PAGES if waits_for_disk else WAL_PAGES
+        self.lengthen_from = AHEAD_FROM_PAGES if waits_for_disk else WAL_PAGES
         self._crowd = Crowd(folder / "lock")
         self._pid = current_pid()
         self._closed = False
         self._gone: str | None = None  # how the file was lost
         self._seen_bytes = 0  # how long it was at the last look
         self._log_path = Path(f"{self.path}-wal")
+        self._numbers = Numbers(clock, Here(self._pid))
+        self.tick, self._writes_much = self._numbers.tick, self._numbers.writes_much
         kind = _gate(folder)
         with self._door():
             self._refuse_inherited()
@@ -159,10 +165,20 @@ class SqliteFile:
                 self.attendance.close()
                 raise
         self._identity = _identity(self.path)
-        self._here = _opened.setdefault(self._identity, _Here(self._pid))
-        self._here.users += 1
+        self._numbers.offset_ns = self.offset_ns
+        self._here = self._numbers.here = self._come_in()
         self._here.last = max(self._here.last, last)
         _files.add(self)
+
+    def _come_in(self) -> Here:
+        """Be one of those who have the file open in this process, until it is closed, or forgotten without that."""
+        me = object()
+        # first: an interrupt from here on leaves nothing behind
+        self._leave = weakref.finalize(self, _leave, self._identity, me)
+        self._leave.atexit = False
+        here = _opened.setdefault(self._identity, Here(self._pid))
+        here.users.add(me)
+        return here
 
     # Opening
 
@@ -286,7 +302,7 @@ class SqliteFile:
         # Without it this SQLite plans claims anew at every call, three times slower (tests/test_sqlite.py counts it).
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         connection.set_busy_handler(Patience(self._config.busy_timeout_s))
-        tick: Any = self.tick  # takes no arguments, and gets none
+        tick: Any = self._numbers.tick  # takes no arguments, and gets none
         connection.create_scalar_function("tick", tick, 0)
         connection.transaction_mode = "IMMEDIATE"
         synchronous = "FULL" if self._config.sync == "full" else "NORMAL"
@@ -297,16 +313,15 @@ class SqliteFile:
             f"journal_size_limit = {WAL_KEPT_BYTES}",
         ):
             connection.execute(f"PRAGMA {pragma}").fetchall()
-        connection.set_wal_hook(self._committed)
+        connection.set_wal_hook(_tell_of_commits(weakref.ref(self)))
         return connection
 
-    def _committed(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
-        if pages >= self._lengthen_from:
-            if pages >= WAL_PAGES:
-                self._log.has_pages(pages, WAL_PAGES)
-            else:
-                self._log.beside(self._lengthen_log)
-        return apsw.SQLITE_OK
+    def committed(self, pages: int) -> None:
+        """A commit left the log this long."""
+        if pages >= WAL_PAGES:
+            self._log.has_pages(pages, WAL_PAGES)
+        elif pages >= self.lengthen_from:
+            self._log.beside(self._lengthen_log)
 
     def _lengthen_log(self) -> None:
         """Write zeros behind the end of the log, up to its usual length. SQLite takes them for what they are: nothing.
@@ -315,7 +330,7 @@ class SqliteFile:
         commits then lengthen the log themselves. The zeros go through SQLite's own file layer, which the tests of power cuts replace
         (tests/faults/test_power_cut.py). No lock is lost by closing: this file has none.
         """
-        self._lengthen_from += AHEAD_PAGES // 4  # not sooner, should it fail
+        self.lengthen_from += AHEAD_PAGES // 4  # not sooner, should it fail
         with suppress(apsw.Error), closing(self._connect()) as connection:
             connection.set_busy_handler(Patience(_FOLD_PATIENCE_S))
             log = apsw.VFSFile(self._vfs or "", connection.filename_wal, [_LOG_THAT_IS_THERE, 0])
@@ -328,7 +343,7 @@ class SqliteFile:
                 connection.execute("ROLLBACK")
                 log.xSync(apsw.SQLITE_SYNC_NORMAL)
                 reaches = until // _FRAME_BYTES
-                self._lengthen_from = WAL_PAGES if reaches >= WAL_PAGES else reaches - AHEAD_PAGES // 4
+                self.lengthen_from = WAL_PAGES if reaches >= WAL_PAGES else reaches - AHEAD_PAGES // 4
             finally:
                 log.xClose()
 
@@ -362,10 +377,13 @@ class SqliteFile:
 
     def connection(self) -> apsw.Connection:
         """This thread's connection."""
-        return self._mine.connection
+        return self._mine.connection.free().raw
 
-    def _open_connection(self) -> apsw.Connection:
+    def _open_connection(self) -> ThreadConnection:
         """For a thread that has none yet; or one of a room that was closed, or of a process that forked."""
+        return ThreadConnection(self._connect_thread, self._connections)
+
+    def _connect_thread(self) -> apsw.Connection:
         if self._closed or self._pid != current_pid():
             raise self._unusable()
         self.check_there()
@@ -382,20 +400,21 @@ class SqliteFile:
         # with sync=full each write waits for the disk: there is nothing to be gained by resting
         crowd = None if self._config.sync == "full" else self._crowd
         connection.set_busy_handler(Patience(self._config.busy_timeout_s, crowd, self._writes_much))
-        self._connections.add(connection)
         return connection
 
     def let_go_of_inherited(self) -> None:
         """Have no connections any more, and close none: for the copy of this object in a process that was forked off.
 
-        The interpreter closes them when it ends. They must not fold the log back then, nor delete it: it may be another by that time,
-        with messages of which nobody here knows (tests/test_sqlite.py).
+        Not even when the interpreter ends: closing would fold the log back, or delete it, though it may be another by that time, with
+        messages of which nobody here knows (tests/test_sqlite.py); and a thread of the parent may have held SQLite's locks when it forked.
         """
-        for connection in tuple(self._connections):
-            with suppress(apsw.Error):
-                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        _inherited.append(self._mine)
-        self._mine = _Mine(self._open_connection)
+        _Kept(self._mine, self._connections).keep_for_ever()
+        self._mine, self._connections = _Mine(self._open_connection), set()
+
+    @property
+    def inherited(self) -> bool:
+        """Whether this is the copy of another process's object, after a fork."""
+        return self._pid != current_pid()
 
     def _unusable(self) -> RoomClosed:
         if self._closed:
@@ -409,7 +428,7 @@ class SqliteFile:
         """Run one named statement to its end; inside `transaction` as part of it, else on its own."""
         connection = self._mine.connection
         try:
-            return connection.execute(self.statements[name], bindings).fetchall()
+            return connection.rows(self.statements[name], bindings)
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
 
@@ -417,51 +436,30 @@ class SqliteFile:
         """Run one named statement that gives no rows. Returns how many rows it changed."""
         connection = self._mine.connection
         try:
-            connection.execute(self.statements[name], bindings)
+            return connection.changed(self.statements[name], bindings)
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
-        return connection.changes()
 
     def insert(self, bindings: Sequence[Any]) -> int:
         """Store one message. Returns its key."""
         connection = self._mine.connection
         try:
-            connection.execute(self.statements["insert"], bindings)
+            return connection.inserted(self.statements["insert"], bindings)
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
-        return connection.last_insert_rowid()
 
     def insert_many(self, rows: Iterable[Sequence[Any]]) -> None:
         """Store messages whose keys are given."""
         try:
-            self.connection().executemany(self.statements["insert"], rows)
+            self._mine.connection.many(self.statements["insert"], rows)
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
-
-    def tick(self) -> int:
-        """The next number of the room: the moment, or one more than the last where the clock stands still.
-
-        Only for who holds the write lock. Then no two are alike, and they come in the order of the commits: the steady
-        clock is the same for all processes of the machine, and passing the lock on takes longer than its step.
-        """
-        here, number = self._here, key_at(self._clock.steady_ns() + self.offset_ns)
-        if number <= here.last:
-            number = here.last + 1
-        here.in_a_row = here.in_a_row + 1 if number - here.last < _IN_A_ROW_SPAN else 0
-        here.last = number
-        return number
 
     def ticks(self, count: int) -> range:
         """The next numbers of the room, so many; like `tick`."""
         first = self.tick()
         self._here.last = first + count - 1
         return range(first, first + count)
-
-    def _writes_much(self) -> bool:
-        """Whether this process has written a good deal just now, without a pause."""
-        here = self._here
-        now = key_at(self._clock.steady_ns() + self.offset_ns)
-        return here.in_a_row >= _IN_A_ROW and now - here.last < _IN_A_ROW_SPAN
 
     @property
     def last_number(self) -> int:
@@ -470,9 +468,9 @@ class SqliteFile:
 
     def select(self, sql: str, bindings: Any = ()) -> list[Row]:
         """Run a reading statement that was put together."""
-        connection = self.connection()
+        connection = self._mine.connection
         try:
-            return connection.execute(sql, bindings).fetchall()
+            return connection.rows(sql, bindings)
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
 
@@ -480,7 +478,7 @@ class SqliteFile:
         """Take the write lock: everything executed until `commit` is one step."""
         connection = self._mine.connection
         try:
-            connection.execute("BEGIN IMMEDIATE")
+            connection.rows("BEGIN IMMEDIATE")
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
 
@@ -492,7 +490,8 @@ class SqliteFile:
         try:
             yield
         finally:
-            if not self._mine.connection.in_transaction:  # otherwise a step was interrupted, and `tidy_up` sees to both
+            # otherwise a step was interrupted, and `tidy_up` sees to both
+            if not self._mine.connection.free().raw.in_transaction:
                 self._sync_again()
 
     def _sync_again(self) -> None:
@@ -500,9 +499,12 @@ class SqliteFile:
         self._mine.unsynced = False
 
     def left_open(self) -> bool:
-        """Whether this thread has begun something that it has not ended yet."""
+        """Whether this thread has begun something that it has not ended yet.
+
+        Raises RoomBusy in the middle of a statement that writes: there nothing else can be done.
+        """
         mine = self._mine
-        return mine.connection.in_transaction or mine.unsynced
+        return mine.connection.free().raw.in_transaction or mine.unsynced
 
     def tidy_up(self) -> None:
         """Leave nothing open that this thread has begun (see sqlite_whole.py). Never raises: what ended it is told."""
@@ -515,17 +517,17 @@ class SqliteFile:
         """Keep the step. On failure nothing of it is kept."""
         connection = self._mine.connection
         try:
-            connection.execute("COMMIT")
+            connection.rows("COMMIT")
         except apsw.Error as error:
             self.roll_back()
             raise in_our_words(error, self.path) from error
 
     def roll_back(self) -> None:
         """Keep nothing of the step. Never raises: the first error is the one to tell."""
-        connection = self.connection()
-        if connection.in_transaction:
+        connection = self._mine.connection.free()
+        if connection.raw.in_transaction:
             with suppress(apsw.Error):
-                connection.execute("ROLLBACK")
+                connection.rows("ROLLBACK")
 
     def read_only(self, sql: str) -> tuple[list[str], list[Row]]:
         """Run somebody's own SELECT on a connection that cannot write."""
@@ -646,38 +648,52 @@ class SqliteFile:
             raise in_our_words(error, self.path) from error
 
     def close(self) -> None:
-        """Close every thread's connection. Safe to call twice, and in a fork (where nothing may be closed)."""
-        if self._closed or self._pid != current_pid():
+        """Close every thread's connection. Safe to call twice, and in a fork (where nothing may be closed); also after one that was
+        interrupted, which it brings to its end.
+
+        A connection in the middle of a statement stays open until that is over: then nobody knows it any more, and it closes itself.
+        """
+        if self._pid != current_pid():
             self._closed = True
             return
         self._log.close()
         self._closed = True
-        for connection in list(self._connections):
-            with suppress(apsw.Error, apsw.ThreadingViolationError):
-                connection.close()
+        in_use = self._mine.in_use()
+        while self._connections:
+            connection = self._connections.pop()
+            if connection not in in_use:
+                with suppress(apsw.Error, apsw.ThreadingViolationError):
+                    connection.close()
         self._mine = _Mine(self._open_connection)
         self._crowd.close()
         self.attendance.close()
-        self._here.users -= 1
-        if self._here.users == 0:
-            _opened.pop(self._identity, None)
+        self._leave()
 
 
-class _Here:
-    """What this process knows of a file that it has open: how many have, the last number given out, how it writes."""
+def _tell_of_commits(known: weakref.ref[SqliteFile]) -> Callable[[apsw.Connection, str, int], int]:
+    """The hook after commits. It does not keep the file: apsw's objects are not collected in a ring of references."""
 
-    __slots__ = ("in_a_row", "last", "pid", "users")
+    def committed(_connection: apsw.Connection, _name: str, pages: int) -> int:
+        file = known()
+        if file is not None and pages >= file.lengthen_from:
+            file.committed(pages)
+        return apsw.SQLITE_OK
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.users = 0
-        self.last = 0
-        self.in_a_row = 0  # changes without a pause
+    return committed
+
+
+class _Kept(msgspec.Struct, gc=False):
+    """What is never let go, not even when the interpreter ends: it refers to itself, and the collector does not know it."""
+
+    mine: _Mine
+    connections: set[apsw.Connection]
+    itself: Any = None
+
+    def keep_for_ever(self) -> None:
+        self.itself = self
 
 
 _files: weakref.WeakSet[SqliteFile] = weakref.WeakSet()
-#: Connections of the process before a fork. They are never closed here: SQLite would fold the log back at the last one.
-_inherited: list[_Mine] = []
 
 
 def _forked() -> None:
@@ -689,7 +705,16 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 #: Files that are open in this process (or were, in the one it was forked from), by device and inode.
-_opened: dict[tuple[int, int], _Here] = {}
+_opened: dict[tuple[int, int], Here] = {}
+
+
+def _leave(identity: tuple[int, int], me: object) -> None:
+    """One of those who had a file open in this process has it no more. What was open before a fork stays known: it is refused here."""
+    here = _opened.get(identity)
+    if here is not None and here.pid == os.getpid():
+        here.users.discard(me)
+        if not here.users:
+            _opened.pop(identity, None)
 
 
 def _identity(path: Path) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Final
 
 from ..clock import SYSTEM, Clock
+from ..platform import start_thread
 
 #: The log is folded back when it has so many pages (20 MB). More often means more work, less often a longer recovery.
 LONG_PAGES: Final = 10_000
@@ -45,7 +46,7 @@ class LogKeeper:
         self._fold = fold
         self._clock = clock
         self._beside = beside
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may come in the middle of what it guards
         self._thread: threading.Thread | None = None
         self._not_before_ns = 0
         self._closed = False
@@ -73,7 +74,7 @@ class LogKeeper:
                 return
             self._thread = thread = threading.Thread(target=self._run, args=(work,), name="postroom log", daemon=True)
         try:
-            thread.start()
+            start_thread(thread)
         except RuntimeError:  # the interpreter is about to end, or the system has no thread to give
             self._thread = None
         except BaseException:  # interrupted: it may run, or never will

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from ..errors import RoomBusy
+from .sqlite_connection import in_the_middle
 from .sqlite_file import SqliteFile
 
 
@@ -37,10 +37,7 @@ def whole(method: Callable[Concatenate[_K, _P], _T]) -> Callable[Concatenate[_K,
     def run(self: _K, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         if self._file.left_open():
             if _is_within_another(self):  # it would only be done when that is, and undone with it
-                raise RoomBusy(
-                    "this thread is in the middle of another step of the room, in which the handler of a signal (or an object that "
-                    "was collected) has called this one; nothing was changed, try again later"
-                )
+                raise in_the_middle()
             self._file.tidy_up()  # who was interrupted while it tidied up itself has left this
         try:
             return method(self, *args, **kwargs)
