@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import count
+from itertools import count as count_up
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,11 @@ from postroom.config import Config
 from postroom.errors import RoomBusy
 from postroom.message import Draft, check
 from postroom.platform import start_thread, this_process
-from postroom.store import Query, Want
+from postroom.states import State
+from postroom.store import Query, Store, Ticket, Want
 from postroom.stores.sqlite import SqliteStore
+
+from .support import count
 
 HERE = str(Path(stores.__file__).parent)
 WANT = Want(agent="bob", lease_s=30, owner=this_process())
@@ -58,7 +61,7 @@ def test_a_step_that_is_interrupted_leaves_nothing_open(store: SqliteStore, tmp_
     """At every moment at which it can be. Afterwards others can write, and what is sent here reaches them."""
     other = SqliteStore(tmp_path / "room", Config(busy_timeout_s=0.05), SYSTEM)
     synchronous = store._file.select("PRAGMA synchronous")
-    for place in count():
+    for place in count_up():
         store.put([draft()])
         if not interrupted_at(place, lambda: STEPS[step](store), HERE):
             break
@@ -148,7 +151,7 @@ def test_what_a_handler_sends_right_after_a_commit_is_kept_and_has_its_own_id(
 ) -> None:
     """In the hook after a commit, the statement around it is over, though Python is still inside of it."""
     ids: list[str] = []
-    signals = count()
+    signals = count_up()
 
     def handler() -> None:
         if next(signals) == 0:  # not in the hooks of what it does itself
@@ -229,20 +232,29 @@ def test_an_interrupt_while_a_thread_starts_is_what_the_handler_raised(
 HERE_AND_ABOVE = str(Path(postroom.__file__).parent)
 
 
+#: Of the moments at which a call can be interrupted, each so-manieth is tried. A room in files takes some milliseconds a step.
+STRIDE = {"memory": 2, "sqlite": 5, "files": count("STRIDE", 23)}
+
+
+def url_of(kind: str, tmp_path: Path) -> str:
+    return "memory:shared" if kind == "memory" else f"{kind}:{tmp_path}/room"
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "files"])
 @pytest.mark.parametrize("deed", ["agent", "send", "receive", "ask", "close"])
 def test_a_handler_that_uses_the_room_at_any_step_neither_waits_for_ever_nor_loses_anything(
-    tmp_path: Path, deed: str
+    tmp_path: Path, deed: str, kind: str
 ) -> None:
     """Locks that the interrupted call holds are its own thread's: a handler must not wait for them."""
-    url = f"sqlite:{tmp_path}/room"
+    url = url_of(kind, tmp_path)
     kept: list[str] = []
 
     def handler() -> None:
         with suppress(RoomBusy, postroom.RoomClosed):
             kept.append(room.agent("late").send("bob", {}))
             room.agent("bob").poll()
-            room.agent(f"new {place}")
+            room.agent(f"new {place % 3}")
 
     def do() -> None:
         if deed == "agent":
@@ -257,14 +269,81 @@ def test_a_handler_that_uses_the_room_at_any_step_neither_waits_for_ever_nor_los
         else:
             room.close()
 
-    for place in count():
-        room = postroom.open(url, busy_timeout_s=0.5)
-        bob = room.agent("bob")
-        came = interrupted_at(7 * place, do, HERE_AND_ABOVE, handler)
-        room.close()
-        if not came:
-            break
-    assert place > 5
-    with postroom.open(url) as room:
-        assert all(room.get(id) for id in kept)
-    assert kept
+    with postroom.open(url) as outside:  # a room in memory ends with the last who has it open
+        for place in count_up():
+            room = postroom.open(url, busy_timeout_s=0.5)
+            bob = room.agent("bob")
+            came = interrupted_at(STRIDE[kind] * place, do, HERE_AND_ABOVE, handler)
+            room.close()
+            if not came:
+                break
+        assert place > 2
+        assert [id for id in kept if not outside.get(id)] == []
+        assert kept
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # an interrupt that met a generator's end
+@pytest.mark.parametrize("kind", ["memory", "files"])
+@pytest.mark.parametrize("step", ["put many", "claim", "settle", "requeue", "purge", "cells"])
+def test_a_step_on_tables_that_is_interrupted_is_done_or_left_and_nothing_stays_locked(
+    tmp_path: Path, step: str, kind: str
+) -> None:
+    """At every moment at which it can be. What was there before is found as it was, by claims and by looking alike."""
+    with postroom.open(url_of(kind, tmp_path), max_deliveries=1) as room:
+        store = room.store
+        for place in count_up():
+            (first, _) = store.put([draft(priority=5), draft()])
+            if step == "requeue":
+                (delivery,) = store.claim(WANT).deliveries
+                store.settle(delivery.ticket, "dead")
+            before = _all_of(store)
+            stored = len(before)
+            claimed = store.claim(WANT).deliveries if step == "settle" else []
+            steps: dict[str, Callable[[], object]] = {
+                "put many": lambda: store.put([draft(), draft(), draft()]),
+                "claim": lambda: store.claim(WANT),
+                "settle": lambda: store.settle(claimed[0].ticket, "answered", puts=[draft()], claim_next=WANT),  # noqa: B023
+                "requeue": lambda: store.requeue([first]),  # noqa: B023
+                "purge": lambda: store.purge(Query(limit=1)),
+                "cells": lambda: (store.cell_write("a", 1), store.subscribe("general", "bob")),
+            }
+            came = interrupted_at(STRIDE[kind] * place, steps[step], HERE)
+            after = _all_of(store)
+            assert len(after) - stored in {"put many": (0, 3), "settle": (0, 1), "purge": (0, -1)}.get(step, (0,))
+            _check_that_others_get_in(store)
+            _take_all(store, after)
+            if not came:
+                break
+        assert place > 2
+
+
+def _all_of(store: Store) -> dict[str, State]:
+    return {message.id: message.state for message in store.find(Query(limit=100)).messages}
+
+
+def _check_that_others_get_in(store: Store) -> None:
+    """From another thread: a lock that this thread kept would let this thread in."""
+    thread = threading.Thread(target=store.cell_write, args=("others", 1), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def _take_all(store: Store, there: dict[str, State]) -> None:
+    """What is ready can be claimed, all of it and nothing else; then everything is deleted."""
+    ready = {id for id, state in there.items() if state is State.READY}
+    claimed = store.claim(Want(agent="bob", lease_s=30, owner=this_process(), limit=100)).deliveries
+    assert {delivery.message.id for delivery in claimed} == ready
+    for id, state in there.items():
+        message = store.get(id)
+        if state is State.CLAIMED and message is not None:
+            assert store.settle(Ticket(id, message.token, "bob"), "acked").held
+    for delivery in claimed:
+        assert store.settle(delivery.ticket, "acked").held
+    assert set(_all_of(store).values()) <= {State.ACKED, State.ANSWERED, State.DEAD}
+    store.purge(Query(limit=100))
+    assert _all_of(store) == {}
+    assert store.claim(WANT).deliveries == []

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -39,7 +38,7 @@ from .files_readme import README
 from .files_room import BY_HAND, CHANNELS, FileRow, FileTables, Prepared, Step, prepare
 from .files_tree import OWN, TEMP, Tree
 from .files_waiter import FilesWaiter
-from .tabled import TableStore
+from .tabled import TableStore, Turn, whole
 
 LAYOUT: Final = 1
 _PLACES: Final = ("claimed", "later", "held", "done", "dead", "rejected", "names")
@@ -70,7 +69,8 @@ class FilesStore(TableStore):
         self._pid = os.getpid()
         self._open = True
         self._gone = False
-        self._mutex = threading.RLock()
+        self.turn = Turn()
+        self._undone = True  # no step is to be undone
         self._room: FileTables | None = None
         self._prepared: dict[int, Prepared] = {}
         self._first_line = 0
@@ -106,8 +106,8 @@ class FilesStore(TableStore):
             self._current_log()
 
     def _let_go(self) -> None:
-        for part in reversed(self._parts):
-            part.close()
+        while self._parts:  # each once, also when this was interrupted before
+            self._parts.pop().close()
 
     def _hang_bells(self) -> Bells | None:
         try:
@@ -179,7 +179,7 @@ class FilesStore(TableStore):
 
     # The tables
 
-    def _check(self) -> None:
+    def check(self) -> None:
         if self._pid != os.getpid():
             raise RoomClosed(
                 f"the room in {self.folder} was opened by process {self._pid}, from which this process was forked; "
@@ -270,47 +270,58 @@ class FilesStore(TableStore):
             with suppress(FileExistsError, FileNotFoundError):
                 self._tree.link(row.path, row.signal)
 
+    def undo(self) -> None:
+        """What was written down counts; all else is forgotten, and the tables are read anew."""
+        self._undone = False
+        self._room = None
+        if self._open:
+            self._intake.look_again()
+            self._log.unlock()
+        self._undone = True
+
     @contextmanager
     def reading(self) -> Iterator[FileTables]:
-        self._check()
-        with self._mutex:
-            self._check()
-            if self._intake.glance(self._tables()):
-                with self.step():
-                    pass
-            yield self._tables()
+        """The tables, for the one whose turn it is."""
+        self._begin()
+        if self._intake.glance(self._tables()):
+            with self.step():
+                pass
+        yield self._tables()
+
+    def _begin(self) -> None:
+        self.check()
+        if not self._undone:  # that was interrupted, too
+            self.undo()
 
     @contextmanager
     def step(self, *, look: bool = True, blind: bool = False) -> Iterator[FileTables]:
         """The tables for one step. `look` False: what others left need not be taken in. `blind`: the step only adds,
-        and need not know what is there, so that who only sends need not read what everybody else does.
+        and need not know what is there, so that who only sends need not read what everybody else does. It is the caller's turn.
         """
-        self._check()
+        self._begin()
         rings = Step()
         folders: list[int] = []
-        with self._mutex:
-            self._check()
-            due = look and self._intake.glance(self._tables())
-            with self._log.locked():
-                hooks.reached("files.locked")
-                room = self._blank() if blind else self._caught_up()
-                try:
-                    if due:
-                        self._intake.take_in(room, lambda: self._commit(room, rings, folders))
-                    yield room
-                    self._commit(room, rings, folders)
-                except BaseException as error:
-                    _sync(folders)
-                    if room.took and room is self._room:
-                        self._room = None  # what was not written down did not happen
-                        self._intake.look_again()
-                    room.took = Step()
-                    if isinstance(error, OSError):
-                        problem = f"{self.folder} could not be read or written ({error.strerror}); nothing was changed"
-                        raise RoomUnreachable(problem) from error
-                    raise
-                finally:
-                    room.bodies.clear()
+        due = look and self._intake.glance(self._tables())
+        with self._log.locked():
+            hooks.reached("files.locked")
+            room = self._blank() if blind else self._caught_up()
+            try:
+                if due:
+                    self._intake.take_in(room, lambda: self._commit(room, rings, folders))
+                yield room
+                self._commit(room, rings, folders)
+            except BaseException as error:
+                _sync(folders)
+                if room.took and room is self._room:
+                    self._room = None  # what was not written down did not happen
+                    self._intake.look_again()
+                room.took = Step()
+                if isinstance(error, OSError):
+                    problem = f"{self.folder} could not be read or written ({error.strerror}); nothing was changed"
+                    raise RoomUnreachable(problem) from error
+                raise
+            finally:
+                room.bodies.clear()
         hooks.reached("files.committed")
         bells = self._bells  # once: another thread may close the room meanwhile
         if bells is not None:
@@ -410,7 +421,7 @@ class FilesStore(TableStore):
     @contextmanager
     def _files_for(self, drafts: Sequence[Draft]) -> Iterator[None]:
         """Write the files of messages before the room is locked, so that nobody waits for the disk."""
-        self._check()
+        self.check()
         mine = [draft for draft in drafts if not draft.publish]
         us = self._log.reserve((self._about.base_ns + self.clock.steady_ns()) // 1000, len(mine)) if mine else 0
         try:
@@ -429,7 +440,12 @@ class FilesStore(TableStore):
 
     def put(self, drafts: Sequence[Draft]) -> list[str]:
         blind = not any(draft.publish or draft.answer_to or draft.idempotency_key for draft in drafts)
-        with self._files_for(drafts), self.step(look=False, blind=blind) as room:
+        with self._files_for(drafts):
+            return self._put_prepared(drafts, blind=blind)
+
+    @whole
+    def _put_prepared(self, drafts: Sequence[Draft], *, blind: bool) -> list[str]:
+        with self.step(look=False, blind=blind) as room:
             return steps.put(room, drafts)
 
     def claim(self, want: Want) -> Claimed:
@@ -460,7 +476,7 @@ class FilesStore(TableStore):
         """Without what somebody took by hand in the same moment."""
         if not self._lost:
             return claimed
-        with self._mutex:
+        with self.turn.lock:
             ours = [delivery for delivery in claimed.deliveries if delivery.message.id not in self._lost]
             self._lost -= {delivery.message.id for delivery in claimed.deliveries}
         return Claimed(ours, claimed.next_due_s)
@@ -487,10 +503,11 @@ class FilesStore(TableStore):
     # Waiting, housekeeping, the end
 
     def listen(self, topics: Iterable[str]) -> contract.Waiter:
-        self._check()
+        self.check()
         names = tuple(dict.fromkeys(topics))
-        with self._mutex:
-            self._check()
+        with self.turn.lock:
+            self.turn.check()
+            self.check()
             if self._bells is not None:
                 watch = self._intake.watch()
                 with suppress(NoBells):
@@ -501,8 +518,8 @@ class FilesStore(TableStore):
 
     def _hear(self) -> set[str]:
         """Take what the watch tells, for everybody in this process; the topics that it is about."""
-        with self._mutex:
-            topics = self._intake.hear() if self._open else set()
+        with self.turn.lock:
+            topics = self._intake.hear() if self._open and not self.turn.taken else set()
         bells = self._bells
         if topics and self._waiters > 1 and bells is not None:
             bells.ring(topics)
@@ -512,11 +529,11 @@ class FilesStore(TableStore):
         """A waiter leaves."""
         if self._pid != os.getpid():  # a forked child: another thread of the parent may have had the mutex
             return
-        with self._mutex:
+        with self.turn.lock:
             self._waiters -= 1
 
     def check_there(self) -> None:
-        self._check()
+        self.check()
         if self._gone or not self._tree.is_there():
             self._gone = True
             how = "moved away or replaced" if self.folder.exists() else "deleted or moved away"
@@ -527,13 +544,17 @@ class FilesStore(TableStore):
 
     def sweep(self) -> Swept:
         swept = super().sweep()
+        self._tidy()
+        return swept
+
+    @whole
+    def _tidy(self) -> None:
         with self.step(look=False) as room:
             self._clear_up(room)
         if self._log.size() - self._first_line > max(self.log_growth_bytes, self._first_line):
-            with self._mutex, self._log.locked():
+            with self._log.locked():
                 room = self._caught_up()
                 self._log.begin_anew(room.whole(self._log.base + self._log.place))
-        return swept
 
     def _clear_up(self, room: FileTables) -> None:
         """Remove what processes that died had not finished writing."""
@@ -546,14 +567,19 @@ class FilesStore(TableStore):
     def close(self) -> None:
         if self._pid != os.getpid():
             return
-        with self._mutex:
-            if not self._open:
-                return
+        with self.turn.lock:
             self._open = False
+            if self.turn.taken:
+                self.turn.afterwards = self.close
+                return
             self._let_go()
             bells, self._bells = self._bells, None  # a map of its page keeps a descriptor, for as long as it is known
             if bells is not None:
                 bells.close()
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # it was interrupted while it was made
+            self.close()
 
 
 def _sync(folders: list[int]) -> None:

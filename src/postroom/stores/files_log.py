@@ -99,8 +99,9 @@ class Log:
         self._keys = open_shared(folder / "keys", _FLAGS, mode)
         self._mark = open_shared(folder / "mark", _FLAGS, mode)
         self._turn = open_shared(folder / "turn", _FLAGS, mode)
-        self._threads = threading.Lock()
-        self._have_lock = False
+        self._threads = threading.RLock()
+        self._reserving = False
+        self._holder: object | None = None  # the step that has the lock
         self._file = -1
         self._inode = -1
         #: Up to where it was read.
@@ -112,13 +113,19 @@ class Log:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """No other process writes meanwhile; threads are the caller's business. Raises RoomBusy when somebody does for too long."""
-        self._wait_for(self._lock)
-        self._have_lock = True
+        me = self._holder = object()
         try:
+            self._wait_for(self._lock)
             yield
         finally:
-            self._have_lock = False
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            # an interrupted `with` may end late, when it is collected: the lock is somebody else's by then
+            if self._holder is me:
+                self.unlock()
+
+    def unlock(self) -> None:
+        """Let others write, whether or not this process had the lock. Nobody here may be in the middle of a step."""
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
+        self._holder = None
 
     def _wait_for(self, descriptor: int) -> None:
         try:
@@ -145,13 +152,19 @@ class Log:
     def reserve(self, now_us: int, count: int) -> int:
         """Take so many microseconds for new messages, behind all that were taken before; the first of them."""
         with self._threads:  # flock keeps out other processes, not other threads
-            self._wait_for(self._keys)
+            if self._reserving:  # a signal's handler in the middle of this: it would get the same numbers
+                raise RoomBusy(
+                    "this thread is in the middle of sending; nothing was changed, try again when the handler has returned"
+                )
+            self._reserving = True
             try:
+                self._wait_for(self._keys)
                 last = _read_place(self._keys)
                 first = max(now_us, last + 1)
                 os.pwrite(self._keys, _PLACE.pack(first + count - 1), 0)
                 return first
             finally:
+                self._reserving = False
                 fcntl.flock(self._keys, fcntl.LOCK_UN)
 
     def take_turn(self, now_ns: int, span_ns: int) -> bool:
@@ -194,7 +207,7 @@ class Log:
         Raises RoomDamaged: then none of them counts as read.
         """
         found, end, damage = self._look(self.place, self.size())
-        if damage and not self._have_lock:
+        if damage and self._holder is None:
             with self.locked():  # it may have been a tail that somebody was cutting off and writing anew
                 found, end, damage = self._look(self.place, self.size())
         if damage:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -63,8 +63,7 @@ class Tree:
         #: The name of this process that temporary files carry.
         self.process = without_byte(this_process())
         self._folders: dict[str, int] = {}
-        self._count = 0
-        self._counting = threading.Lock()
+        self._counter = count(1)  # one step of the interpreter each: also for threads, and for handlers of signals
         self._temp = self.folder(TEMP, make=True, sync=False)
 
     # Folders
@@ -206,9 +205,7 @@ class Tree:
 
     def temp(self, data: bytes, *, sync: bool = True) -> str:
         """Write a new file where nobody looks; its path. It is on the disk when this returns."""
-        with self._counting:
-            self._count += 1
-            name = self._temp_name()
+        name = self._temp_name()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         descriptor = os.open(name, flags, self._file_mode, dir_fd=self._temp)
         try:
@@ -226,7 +223,7 @@ class Tree:
 
     def _temp_name(self) -> str:
         """A name that tells whose it is, so that others can clear up behind a process that died."""
-        return f"{self.process}~{id(self):x}~{self._count}"
+        return f"{self.process}~{id(self):x}~{next(self._counter)}"
 
     def replace(self, path: str, data: bytes) -> None:
         """Give a file another content: readers see the old one or the new one, whole."""
@@ -266,9 +263,7 @@ class Tree:
 
     def copy(self, path: str) -> str:
         """A further name of a file, where nobody looks; its path."""
-        with self._counting:
-            self._count += 1
-            place = f"{TEMP}/{self._temp_name()}"
+        place = f"{TEMP}/{self._temp_name()}"
         self.link(path, place)
         return place
 

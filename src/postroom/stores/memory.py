@@ -15,10 +15,10 @@ from ..clock import Clock
 from ..config import Config
 from ..errors import RoomClosed
 from .memory_room import MemoryTables, MemoryWaiter
-from .tabled import TableStore
+from .tabled import TableStore, whole
 
 _named_rooms: dict[str, MemoryTables] = {}
-_naming = threading.Lock()
+_naming = threading.RLock()  # a signal's handler may open a room, too
 
 
 class MemoryStore(TableStore):
@@ -31,20 +31,27 @@ class MemoryStore(TableStore):
         with _naming:
             room = _named_rooms.get(name) or MemoryTables(config, clock, name)
             if name:
-                _named_rooms[name] = room
+                room = _named_rooms.setdefault(name, room)
             room.users += 1
         self._room = room
+        self.turn = room.turn
         self.clock = room.clock
         self.waiters: set[MemoryWaiter] = set()
         self._pid = os.getpid()
         self._open = True
 
-    def enter(self) -> MemoryTables:
-        """The room, for one step; RoomClosed when it may not be used any more, or not from here."""
-        if self._pid != os.getpid():  # before its lock, which a fork may have copied while it was held
+    def check(self) -> None:
+        if self._pid != os.getpid():
             raise RoomClosed("this memory room belongs to the process before the fork; no other process can reach it")
         if not self._open:
             raise RoomClosed
+
+    def undo(self) -> None:
+        self._room.undo()
+
+    def enter(self) -> MemoryTables:
+        """The room, for one step of the one whose turn it is; RoomClosed when it may not be used any more, or not from here."""
+        self.check()
         return self._room
 
     reading = step = enter
@@ -52,16 +59,17 @@ class MemoryStore(TableStore):
     def about(self) -> dict[str, Any]:
         return {"kind": "memory", "name": self._room.name}
 
+    @whole
     def listen(self, topics: Iterable[str]) -> contract.Waiter:
-        with self.enter() as room:
-            waiter = MemoryWaiter(room, topics, self.enter, self.waiters.discard)
-            self.waiters.add(waiter)
-            return waiter
+        waiter = MemoryWaiter(self._room, topics, self.check, self.waiters.discard)
+        self.waiters.add(waiter)
+        return waiter
 
     def close(self) -> None:
         if self._pid != os.getpid():
             return
-        with _naming, self._room as room:
+        with _naming, self.turn.lock:
+            room = self._room
             if self._open:
                 self._open = False
                 room.users -= 1

@@ -1,24 +1,46 @@
-"""A room in memory: its tables under one lock, and those who wait for a change of them."""
+"""A room in memory: its tables, how a step on them is taken back, and those who wait for a change of them."""
 
 from __future__ import annotations
 
 import os
-import threading
-from collections import defaultdict
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
-from typing import Self
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, Self
 
 from .. import store as contract
 from ..clock import Clock
 from ..config import Config
 from ..errors import RoomClosed
 from ..message import room_start_ms
-from .tables import Tables, discard
+from .tabled import Turn
+from .tables import FORGETTABLE, Row, Tables, discard
+
+#: What may change of a row; its ledger only grows.
+_CHANGING: Final = (
+    *("expires_ms", "state", "wake_ms", "token", "deliveries", "claimed_by", "owner", "waiter"),
+    *("last_delivered_ms", "error"),
+)
+_values: Final = attrgetter(*_CHANGING)
+
+
+class _Saved(NamedTuple):
+    """A row as it was before a step changed it."""
+
+    row: Row
+    was_here: bool
+    values: tuple[Any, ...]
+    entries: int
+    finished_ms: int | None
 
 
 class MemoryTables(Tables):
-    """The tables of one room, entered (`with`) for each step."""
+    """The tables of one room. `begin` and `end` enclose each step; `undo` takes a step back that did not come to its end.
+
+    What a step is about to change is saved first. The rows are put back from that; all other tables follow from the rows, and are
+    made anew: a step may be interrupted in the middle of changing any of them.
+    """
 
     def __init__(self, config: Config, clock: Clock, name: str) -> None:
         # Room time begins as the wall clock's and from then on follows the steady clock alone.
@@ -26,15 +48,95 @@ class MemoryTables(Tables):
         super().__init__(config, clock, int(clock.random() * 2**53), base_ns)
         self.name = name
         self.users = 0
-        self._lock = threading.RLock()
+        self.turn = Turn()
+        self._saved: dict[int, _Saved] = {}
+        self._saved_cells: dict[str, tuple[int, str] | None] = {}
+        self._saved_subscribers: dict[tuple[str, str], int | None] = {}
+        self._saved_feed = self.feed, 0
+        self._saved_tally: Counter[tuple[str | None, bool]] | None = None
+        self._changed = False
         self.waiters: defaultdict[str, list[MemoryWaiter]] = defaultdict(list)  # topic -> who listens
 
     def __enter__(self) -> Self:
-        self._lock.acquire()
+        """Begin a step. The caller has the turn."""
+        self.undo()
+        self._forget_saved()
+        self._saved_feed = self.feed, len(self.feed)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._changed = False  # from here on the step counts
+
+    # Taking a step back
+
+    def before_change(self, row: Row) -> None:
+        if row.key not in self._saved:
+            here = row.key in self.rows
+            saved = _Saved(row, here, _values(row), len(row.ledger), self.finished.get(row.key))
+            self._changed = True
+            self._saved[row.key] = saved
+
+    def set_cell(self, name: str, text: str | None) -> int:
+        self._changed = True
+        self._saved_cells.setdefault(name, self.cells.get(name))
+        return super().set_cell(name, text)
+
+    def set_subscriber(self, channel: str, agent: str, since_ms: int | None) -> None:
+        self._changed = True
+        self._saved_subscribers.setdefault((channel, agent), self.subscribers.get((channel, agent)))
+        super().set_subscriber(channel, agent, since_ms)
+
+    def delete(self, rows: Sequence[Row]) -> int:
+        if self._saved_tally is None:
+            self._saved_tally = Counter(self.tally)
+        return super().delete(rows)
+
+    def undo(self) -> None:
+        """Put everything back as it was when the step began, if one did not end. Can be done again, should it be interrupted."""
+        if not self._changed:
+            return
+        rows = dict(self.rows)
+        finished = dict(self.finished)
+        for key, saved in self._saved.items():
+            rows.pop(key, None)
+            finished.pop(key, None)
+            for name, value in zip(_CHANGING, saved.values, strict=True):
+                setattr(saved.row, name, value)
+            del saved.row.ledger[saved.entries :]
+            if saved.was_here:
+                rows[key] = saved.row
+                if saved.finished_ms is not None:
+                    finished[key] = saved.finished_ms
+        self.rows = dict(sorted(rows.items()))
+        _put_back(self.cells, self._saved_cells)
+        _put_back(self.subscribers, self._saved_subscribers)
+        if self._saved_tally is not None:
+            self.tally = Counter(self._saved_tally)
+        feed, length = self._saved_feed
+        self.feed = feed[:length]
+        self._make_anew(finished)
+        self._changed = False
+
+    def _make_anew(self, finished: dict[int, int]) -> None:
+        """All tables that follow from the rows; `finished` says when some of these were finished."""
+        for table in (self.boxes, self.timers, self.owners, self.waits, self.answers, self.correlated, self.sent):
+            table.clear()
+        self.finished, self.finished_bytes = {}, 0
+        for row in sorted(self.rows.values(), key=lambda row: finished.get(row.key, 0)):
+            if row.waiter is not None:
+                self.waits[row.waiter].add(row.key)
+            self.add(row)
+            self.shelve(row, finished.get(row.key, 0) if row.state in FORGETTABLE else 0)
+        self.rows = dict(sorted(self.rows.items()))
+
+    def _forget_saved(self) -> None:
+        self._saved.clear()
+        self._saved_cells.clear()
+        self._saved_subscribers.clear()
+        self._saved_tally = None
+
+    # Waking
 
     def ring(self, topic: str) -> None:
         for waiter in self.waiters.get(topic, ()):
@@ -54,14 +156,15 @@ class MemoryWaiter(contract.Waiter):
         self,
         room: MemoryTables,
         topics: Iterable[str],
-        enter: Callable[[], AbstractContextManager[object]],
+        check: Callable[[], None],
         forget: Callable[[MemoryWaiter], None],
     ) -> None:
         self._room = room
-        self._enter = enter  # raises when the store that listens was closed
+        self._check = check  # raises when the store that listens was closed
         self._forget = forget
         self._topics = tuple(dict.fromkeys(topics))
         self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
         self._rung = False
         self._alone_for: list[str] = []  # for these messages nobody else was woken
         self._closed = False
@@ -69,27 +172,31 @@ class MemoryWaiter(contract.Waiter):
             room.waiters[topic].append(self)
 
     def ring(self, alone_for: str | None = None) -> None:
-        """Leave a hint. The caller has entered the room."""
+        """Leave a hint. The caller has the room's lock."""
         if alone_for is not None:
             self._alone_for.append(alone_for)
         if not self._rung:
-            self._rung = True
             os.write(self._writer, b"!")
+            self._rung = True
 
     def wait(self, timeout_s: float | None) -> bool:
         if self._take():
             return True
-        self._room.clock.wait_readable([self._reader], timeout_s)
+        if self._room.clock.wait_readable([self._reader], timeout_s):
+            self._rung = True  # also what was interrupted in the middle of ringing, or of taking
         return self._take()
 
     def _take(self) -> bool:
-        with self._enter():
+        self._check()
+        with self._room.turn.lock:
+            self._check()
             if self._closed:
                 raise RoomClosed("this waiter is closed")
             if self._rung:
+                with suppress(BlockingIOError):
+                    os.read(self._reader, 16)
                 self._rung = False
                 self._alone_for.clear()
-                os.read(self._reader, 1)
                 return True
             return False
 
@@ -97,8 +204,8 @@ class MemoryWaiter(contract.Waiter):
         return self._reader
 
     def close(self) -> None:
-        with self._room:
-            if self._closed:
+        with self._room.turn.lock:
+            if self._reader < 0:
                 return
             self._closed = True
             for topic in self._topics:
@@ -108,5 +215,13 @@ class MemoryWaiter(contract.Waiter):
             for topic in self._alone_for:
                 self._room.ring_one(topic)
             self._forget(self)
-            os.close(self._reader)
+            reader, self._reader = self._reader, -1
+            os.close(reader)
             os.close(self._writer)
+
+
+def _put_back(table: dict[Any, Any], saved: dict[Any, Any]) -> None:
+    for name, value in saved.items():
+        table.pop(name, None)
+        if value is not None:
+            table[name] = value

@@ -114,8 +114,11 @@ class ThreadConnection:
 
     def in_use(self) -> set[apsw.Connection]:
         """The connections that this thread is in the middle of a statement or a transaction with."""
-        used = {self.raw} if self.running or self.raw.in_transaction else set()
-        return used if self._spare is None else used | self._spare.in_use()
+        used = set() if self._spare is None else self._spare.in_use()
+        with suppress(apsw.ConnectionClosedError):  # it was collected before
+            if self.running or self.raw.in_transaction:
+                used.add(self.raw)
+        return used
 
     def __del__(self) -> None:
         # The system is asked: in a forked child this comes before `platform` has noted the new number.

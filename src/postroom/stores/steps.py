@@ -84,6 +84,7 @@ def wind(room: Tables, done: list[str] | None = None) -> None:
 
 
 def _expire(room: Tables, row: Row, done: list[str] | None) -> None:
+    room.before_change(row)
     row.error = NOT_IN_TIME
     room.move(row, State.EXPIRED, "expired", None, NOT_IN_TIME)
     _note_done(done, "expired")
@@ -101,6 +102,7 @@ def _let_go(room: Tables, row: Row, why: str, done: list[str] | None = None) -> 
     """
     most = row.draft.max_deliveries
     if row.deliveries >= most:
+        room.before_change(row)
         row.error = f"{why} (delivery {row.deliveries} of {most})"
         room.move(row, State.DEAD, "dead", row.claimed_by, row.error)
         _note_done(done, "dead")
@@ -147,6 +149,7 @@ def _rows_named(room: Tables, want: Want) -> list[Row]:
 
 
 def _deliver(room: Tables, row: Row, want: Want) -> Delivery:
+    room.before_change(row)
     row.token += 1
     row.deliveries += 1
     row.claimed_by = want.agent
@@ -172,6 +175,7 @@ def row_held_by(room: Tables, ticket: Ticket) -> Row | None:
 
 def settle(room: Tables, row: Row, outcome: str, agent: str, detail: str | None, delay_s: float) -> State:
     """Say what became of a message that is held; returns its state after."""
+    room.before_change(row)
     if outcome == "retry" and row.deliveries < row.draft.max_deliveries:
         row.token += 1
         row.error = detail
@@ -198,6 +202,7 @@ def requeue(room: Tables, row: Row | None) -> bool:
     """Put one message back; see `Store.requeue`."""
     if row is None or row.state not in (State.DEAD, State.REFUSED, State.EXPIRED):
         return False
+    room.before_change(row)
     row.token += 1
     row.deliveries, row.error, row.claimed_by = 0, None, None
     if row.expired(room.now_ms()):

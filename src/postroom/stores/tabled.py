@@ -8,17 +8,19 @@ lists and never at the messages that are finished.
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from functools import wraps
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import msgspec
 
 from .. import store as contract
-from ..errors import Fault, InvalidMessage
+from ..errors import Fault, InvalidMessage, RoomBusy
 from ..message import Draft, Message, decode_payload, payload_text
 from ..states import NOTES, PUBLIC_NAME, PUBLIC_STATES, State
 from ..store import (
@@ -39,10 +41,74 @@ from . import steps
 from .tables import FAILED, PROCESSED, Tables, later_ms
 
 LEDGER_BYTES: Final = 64 * 1024
+_S = TypeVar("_S", bound="TableStore")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class Turn:
+    """Whose turn it is to use a room's tables: one thread's, for one step.
+
+    A signal's handler may run in the middle of a step, in the same thread, where a lock that may be entered twice would let it in, and
+    one that may not would stop it for ever. So it is refused. The lock is entered by `with` alone: Python looks for signals before
+    that, and after it, but not between.
+    """
+
+    __slots__ = ("afterwards", "lock", "taken")
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.taken = False
+        #: What is to be done when the step is over: the end of the store, where a handler came with it in the middle of a step.
+        self.afterwards: Callable[[], None] | None = None
+
+    def check(self) -> None:
+        """Raise RoomBusy in the middle of a step. The caller has the lock."""
+        if self.taken:
+            raise RoomBusy(
+                "this thread is in the middle of another step of the room, in which the handler of a signal (or an object that "
+                "was collected) has called this one; nothing was changed, try again when the handler has returned"
+            )
+
+
+def whole(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T]:
+    """Make a method one step: nobody else is in the tables meanwhile, and when it raises nothing of it is left.
+
+    tests/faults/test_interrupts.py interrupts steps at every moment at which they can be.
+    """
+
+    @wraps(method)
+    def run(self: _S, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        self.check()  # before the lock, which a fork may have copied while it was held
+        turn = self.turn
+        with turn.lock:
+            turn.check()
+            turn.taken = True
+            try:
+                return method(self, *args, **kwargs)
+            except BaseException:
+                self.undo()
+                raise
+            finally:
+                turn.taken = False
+                if turn.afterwards is not None:
+                    turn.afterwards()
+
+    return run
 
 
 class TableStore(contract.Store):
     """The methods of a store, each as one step on its tables."""
+
+    turn: Turn
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise RoomClosed when the tables may not be used any more, or not from here."""
+
+    @abstractmethod
+    def undo(self) -> None:
+        """Leave nothing of a step that raised. Where this is interrupted itself, the next step does it first."""
 
     @abstractmethod
     def reading(self) -> AbstractContextManager[Tables]:
@@ -58,15 +124,18 @@ class TableStore(contract.Store):
 
     # Putting
 
+    @whole
     def put(self, drafts: Sequence[Draft]) -> list[str]:
         with self.step() as room:
             return steps.put(room, drafts)
 
+    @whole
     def subscribe(self, channel: str, agent: str) -> None:
         with self.step() as room:
             if (channel, agent) not in room.subscribers:
                 room.set_subscriber(channel, agent, self.clock.wall_ms())
 
+    @whole
     def unsubscribe(self, channel: str, agent: str) -> bool:
         with self.step() as room:
             known = (channel, agent) in room.subscribers
@@ -74,16 +143,19 @@ class TableStore(contract.Store):
                 room.set_subscriber(channel, agent, None)
             return known
 
+    @whole
     def subscriptions(self) -> list[Subscription]:
         with self.reading() as room:
             return [Subscription(*name, since_ms) for name, since_ms in sorted(room.subscribers.items())]
 
     # Taking
 
+    @whole
     def claim(self, want: Want) -> Claimed:
         with self.step() as room:
             return steps.claim(room, want)
 
+    @whole
     def settle(
         self,
         ticket: Ticket,
@@ -106,6 +178,7 @@ class TableStore(contract.Store):
             claimed = None if claim_next is None else steps.claim(room, claim_next)
             return Settled(row is not None, state, ids, claimed)
 
+    @whole
     def extend(self, ticket: Ticket, lease_s: float) -> bool:
         with self.step() as room:
             row = steps.row_held_by(room, ticket)
@@ -114,6 +187,7 @@ class TableStore(contract.Store):
                 room.write(row, "extended", ticket.agent, f"{lease_s:g} s")
             return row is not None
 
+    @whole
     def note(self, id: str, event: str, agent: str | None, detail: str | None = None) -> bool:
         if event not in NOTES:
             raise InvalidMessage("event", f"must be one of {', '.join(NOTES)}, not {event!r}")
@@ -123,6 +197,7 @@ class TableStore(contract.Store):
                 room.write(row, event, agent, detail)
             return row is not None
 
+    @whole
     def abandon(self, id: str) -> None:
         with self.step() as room:
             question = room.row_of(id)
@@ -132,6 +207,7 @@ class TableStore(contract.Store):
                 if room.rows[key].state is State.HELD:
                     steps.stop_waiting(room, room.rows[key], None)
 
+    @whole
     def requeue(self, ids: Iterable[str]) -> list[str]:
         with self.step() as room:
             steps.wind(room)
@@ -139,11 +215,13 @@ class TableStore(contract.Store):
 
     # Reading
 
+    @whole
     def get(self, id: str) -> Message | None:
         with self.reading() as room:
             row = room.row_of(id)
             return None if row is None else msgspec.structs.replace(steps.show(room, row), ledger=tuple(row.ledger))
 
+    @whole
     def find(self, query: Query, cursor: int | None = None) -> Page:
         with self.reading() as room:
             rows = list(islice(steps.matching(room, query, cursor), query.limit + 1))
@@ -151,6 +229,7 @@ class TableStore(contract.Store):
             rows = rows[: query.limit]
             return Page([steps.show(room, row) for row in rows], rows[-1].key if more else None)
 
+    @whole
     def events(self, after: int = 0, limit: int = 1000) -> list[Change]:
         with self.reading() as room:
             return [
@@ -158,6 +237,7 @@ class TableStore(contract.Store):
                 for number, key, entry in room.news_after(after, limit)
             ]
 
+    @whole
     def number_at(self, wall_ms: int | None = None) -> int:
         with self.reading() as room:
             if wall_ms is None:
@@ -167,6 +247,7 @@ class TableStore(contract.Store):
             later = (number for number, _, entry in room.news_after(0) if entry.time_ms > wall_ms)
             return next(later, room.last_number + 1) - 1
 
+    @whole
     def stats(self) -> Stats:
         with self.reading() as room:
             now_ms = room.now_ms()
@@ -184,11 +265,13 @@ class TableStore(contract.Store):
 
     # Small values
 
+    @whole
     def cell_read(self, name: str) -> Cell | None:
         with self.reading() as room:
             found = room.cells.get(name)
             return None if found is None else Cell(name, found[0], decode_payload(found[1]))
 
+    @whole
     def cell_write(self, name: str, value: Any, expect: int = contract.ANY) -> int | None:
         faults: list[Fault] = []
         text = payload_text(value, faults)
@@ -200,6 +283,7 @@ class TableStore(contract.Store):
                 return None
             return room.set_cell(name, None if value is None else text)
 
+    @whole
     def cell_scan(self, prefix: str) -> list[Cell]:
         with self.reading() as room:
             found = sorted((name, *cell) for name, cell in room.cells.items() if name.startswith(prefix))
@@ -207,6 +291,7 @@ class TableStore(contract.Store):
 
     # Housekeeping
 
+    @whole
     def sweep(self) -> Swept:
         with self.step() as room:
             done: list[str] = []
@@ -214,12 +299,14 @@ class TableStore(contract.Store):
             steps.wind(room, done)
             return Swept(done.count("expired"), done.count("released"), done.count("dead"), steps.forget_finished(room))
 
+    @whole
     def purge(self, query: Query) -> int:
         with self.step() as room:
             steps.wind(room)
             rows = (row for row in steps.matching(room, query, None) if row.state is not State.CLAIMED)
             return steps.forget(room, list(islice(rows, query.limit)))
 
+    @whole
     def work_of(self, agent: str) -> Work:
         with self.reading() as room:
             kept = [row.state for row in room.rows.values() if row.claimed_by == agent]

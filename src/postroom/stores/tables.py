@@ -150,12 +150,16 @@ class Tables:
     def touch(self, row: Row) -> None:
         """A row was changed. For tables that are written down."""
 
+    def before_change(self, row: Row) -> None:
+        """A row is about to be changed, or put in. For tables that must be able to take it back."""
+
     def insert(self, draft: Draft, to_agent: str | None) -> Row:
         """Store one message behind all others, and wake those who wait for it."""
         return self.store(self.make_row(draft, to_agent))
 
     def store(self, row: Row) -> Row:
         """Put a new row in all tables; an answer is held for an asker that waits."""
+        self.before_change(row)
         draft = row.draft
         question = self.row_of(draft.answer_to or "")
         if draft.waiter is not None:
@@ -201,6 +205,7 @@ class Tables:
 
     def change(self, row: Row, state: State, *, until_ms: int | None = None, owner: str | None = None) -> None:
         """Give a message another state: a lease or a delay until that moment, a lease for that process."""
+        self.before_change(row)
         self.lift(row)
         if row.state is State.HELD or state in FINISHED:
             self.set_waiter(row, None)
@@ -210,6 +215,7 @@ class Tables:
     def delete(self, rows: Sequence[Row]) -> int:
         """Forget messages for good, also in the feed. Returns how many."""
         for row in rows:
+            self.before_change(row)
             self.tally[row.claimed_by, row.state in PROCESSED] += row.state in PROCESSED | FAILED
             self.lift(row)
             self.set_waiter(row, None)
@@ -222,6 +228,7 @@ class Tables:
 
     def set_waiter(self, row: Row, waiter: str | None) -> None:
         """Note which process waits for a question's answer, or for this answer."""
+        self.before_change(row)
         if row.waiter is not None:
             discard(self.waits, row.waiter, row.key)
         row.waiter = waiter
@@ -268,6 +275,7 @@ class Tables:
 
     def write(self, row: Row, event: str, agent: str | None, detail: str | None, *, in_ledger: bool = True) -> None:
         """Add a line to the ledger and to the feed, and wake those who follow either."""
+        self.before_change(row)
         entry = LedgerEntry(event, self.clock.wall_ms(), agent, detail)
         if in_ledger:
             row.ledger.append(entry)
