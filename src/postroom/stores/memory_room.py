@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from operator import attrgetter
@@ -15,7 +15,7 @@ from ..config import Config
 from ..errors import RoomClosed
 from ..message import room_start_ms
 from .tabled import Turn
-from .tables import FORGETTABLE, Row, Tables, discard
+from .tables import Row, Tables, discard
 
 #: What may change of a row; its ledger only grows.
 _CHANGING: Final = (
@@ -29,17 +29,16 @@ class _Saved(NamedTuple):
     """A row as it was before a step changed it."""
 
     row: Row
-    was_here: bool
     values: tuple[Any, ...]
     entries: int
     finished_ms: int | None
 
 
 class MemoryTables(Tables):
-    """The tables of one room. `begin` and `end` enclose each step; `undo` takes a step back that did not come to its end.
+    """The tables of one room, entered (`with`) for each step by the one whose turn it is.
 
-    What a step is about to change is saved first. The rows are put back from that; all other tables follow from the rows, and are
-    made anew: a step may be interrupted in the middle of changing any of them.
+    What a step is about to change is saved first. `undo` puts the rows back from that, when a step did not come to its end; all other
+    tables follow from the rows, and are made anew: a step may be interrupted in the middle of changing any of them.
     """
 
     def __init__(self, config: Config, clock: Clock, name: str) -> None:
@@ -49,92 +48,76 @@ class MemoryTables(Tables):
         self.name = name
         self.users = 0
         self.turn = Turn()
-        self._saved: dict[int, _Saved] = {}
-        self._saved_cells: dict[str, tuple[int, str] | None] = {}
-        self._saved_subscribers: dict[tuple[str, str], int | None] = {}
-        self._saved_feed = self.feed, 0
-        self._saved_tally: Counter[tuple[str | None, bool]] | None = None
-        self._changed = False
+        #: What the step has changed: rows by their keys (None for new ones), and the values of cells, subscriptions and figures.
+        self._saved: dict[Any, Any] = {}
+        self._feed_before = self.feed, 0
         self.waiters: defaultdict[str, list[MemoryWaiter]] = defaultdict(list)  # topic -> who listens
 
     def __enter__(self) -> Self:
-        """Begin a step. The caller has the turn."""
-        self.undo()
-        self._forget_saved()
-        self._saved_feed = self.feed, len(self.feed)
+        if self._saved:  # whoever was to undo it was interrupted, too
+            self.undo()
+        self._feed_before = self.feed, len(self.feed)
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
-            self._changed = False  # from here on the step counts
+            self._saved = {}  # from here on the step counts
 
     # Taking a step back
 
     def before_change(self, row: Row) -> None:
-        if row.key not in self._saved:
-            here = row.key in self.rows
-            saved = _Saved(row, here, _values(row), len(row.ledger), self.finished.get(row.key))
-            self._changed = True
-            self._saved[row.key] = saved
+        key = row.key
+        if key in self._saved:
+            return
+        if key in self.rows:
+            self._saved[key] = _Saved(row, _values(row), len(row.ledger), self.finished.get(key))
+        else:
+            self._saved[key] = None
 
     def set_cell(self, name: str, text: str | None) -> int:
-        self._changed = True
-        self._saved_cells.setdefault(name, self.cells.get(name))
+        self._saved.setdefault(("cells", name), self.cells.get(name))
         return super().set_cell(name, text)
 
     def set_subscriber(self, channel: str, agent: str, since_ms: int | None) -> None:
-        self._changed = True
-        self._saved_subscribers.setdefault((channel, agent), self.subscribers.get((channel, agent)))
+        self._saved.setdefault(("subscribers", (channel, agent)), self.subscribers.get((channel, agent)))
         super().set_subscriber(channel, agent, since_ms)
 
     def delete(self, rows: Sequence[Row]) -> int:
-        if self._saved_tally is None:
-            self._saved_tally = Counter(self.tally)
+        for name in {(row.claimed_by, done) for row in rows for done in (True, False)}:
+            self._saved.setdefault(("tally", name), self.tally.get(name))
         return super().delete(rows)
 
     def undo(self) -> None:
         """Put everything back as it was when the step began, if one did not end. Can be done again, should it be interrupted."""
-        if not self._changed:
+        if not self._saved:
             return
-        rows = dict(self.rows)
-        finished = dict(self.finished)
+        rows, finished = dict(self.rows), dict(self.finished)
         for key, saved in self._saved.items():
+            if isinstance(key, tuple):
+                _put_back(getattr(self, key[0]), key[1], saved)
+                continue
             rows.pop(key, None)
             finished.pop(key, None)
-            for name, value in zip(_CHANGING, saved.values, strict=True):
-                setattr(saved.row, name, value)
-            del saved.row.ledger[saved.entries :]
-            if saved.was_here:
-                rows[key] = saved.row
+            if saved is not None:
+                rows[key] = _restored(saved)
                 if saved.finished_ms is not None:
                     finished[key] = saved.finished_ms
-        self.rows = dict(sorted(rows.items()))
-        _put_back(self.cells, self._saved_cells)
-        _put_back(self.subscribers, self._saved_subscribers)
-        if self._saved_tally is not None:
-            self.tally = Counter(self._saved_tally)
-        feed, length = self._saved_feed
+        feed, length = self._feed_before
         self.feed = feed[:length]
-        self._make_anew(finished)
-        self._changed = False
+        self._make_anew(rows, finished)
+        self._saved = {}
 
-    def _make_anew(self, finished: dict[int, int]) -> None:
-        """All tables that follow from the rows; `finished` says when some of these were finished."""
+    def _make_anew(self, rows: dict[int, Row], finished: dict[int, int]) -> None:
+        """All tables that follow from the rows; `finished` says when those that are were finished."""
         for table in (self.boxes, self.timers, self.owners, self.waits, self.answers, self.correlated, self.sent):
             table.clear()
         self.finished, self.finished_bytes = {}, 0
-        for row in sorted(self.rows.values(), key=lambda row: finished.get(row.key, 0)):
+        self.rows = dict(sorted(rows.items()))
+        for row in sorted(rows.values(), key=lambda row: finished.get(row.key, 0)):
             if row.waiter is not None:
                 self.waits[row.waiter].add(row.key)
             self.add(row)
-            self.shelve(row, finished.get(row.key, 0) if row.state in FORGETTABLE else 0)
-        self.rows = dict(sorted(self.rows.items()))
-
-    def _forget_saved(self) -> None:
-        self._saved.clear()
-        self._saved_cells.clear()
-        self._saved_subscribers.clear()
-        self._saved_tally = None
+            self.shelve(row, finished.get(row.key, 0))
 
     # Waking
 
@@ -220,8 +203,16 @@ class MemoryWaiter(contract.Waiter):
             os.close(self._writer)
 
 
-def _put_back(table: dict[Any, Any], saved: dict[Any, Any]) -> None:
-    for name, value in saved.items():
+def _restored(saved: _Saved) -> Row:
+    row = saved.row
+    for name, value in zip(_CHANGING, saved.values, strict=True):
+        setattr(row, name, value)
+    del row.ledger[saved.entries :]
+    return row
+
+
+def _put_back(table: dict[Any, Any], name: object, value: object) -> None:
+    if value is None:
         table.pop(name, None)
-        if value is not None:
-            table[name] = value
+    else:
+        table[name] = value
