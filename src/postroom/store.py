@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 import msgspec
 
 from .clock import Clock
+from .errors import RoomBusy
 from .message import Draft, Message
 from .platform import process_alive, this_process
 from .states import State
@@ -267,6 +268,17 @@ class Switchboard(ABC):
     @abstractmethod
     def close(self) -> None:
         """Nobody is hinted any more. Safe to call twice."""
+
+
+def in_the_middle() -> RoomBusy:
+    """The error for a call in the middle of another one of the same thread: by a signal's handler, or by an object that is collected.
+
+    It would be done as part of the other, after it returned, or wait for ever for a lock that the other holds.
+    """
+    return RoomBusy(
+        "this thread is in the middle of another step of the room, in which the handler of a signal (or an object that "
+        "was collected) has called this one; nothing was changed, try again when the handler has returned"
+    )
 
 
 class Store(ABC):

@@ -26,6 +26,7 @@ from ..clock import SYSTEM
 from ..errors import RoomBusy, RoomDamaged, RoomGone, RoomUnreachable
 from ..message import LedgerEntry
 from ..platform import open_shared, sync_folder
+from ..store import in_the_middle
 
 _PLACE: Final = struct.Struct("<q")
 _LINE: Final = b"%08x "
@@ -153,9 +154,7 @@ class Log:
         """Take so many microseconds for new messages, behind all that were taken before; the first of them."""
         with self._threads:  # flock keeps out other processes, not other threads
             if self._reserving:  # a signal's handler in the middle of this: it would get the same numbers
-                raise RoomBusy(
-                    "this thread is in the middle of sending; nothing was changed, try again when the handler has returned"
-                )
+                raise in_the_middle()
             self._reserving = True
             try:
                 self._wait_for(self._keys)

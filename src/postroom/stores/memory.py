@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -36,7 +37,7 @@ class MemoryStore(TableStore):
         self._room = room
         self.turn = room.turn
         self.clock = room.clock
-        self.waiters: set[MemoryWaiter] = set()
+        self.waiters: weakref.WeakSet[MemoryWaiter] = weakref.WeakSet()
         self._pid = os.getpid()
         self._open = True
 
@@ -74,5 +75,5 @@ class MemoryStore(TableStore):
                 room.users -= 1
                 if room.users == 0 and room.name:
                     del _named_rooms[room.name]
-                for waiter in self.waiters:  # whoever waits in another thread comes back, and is told
+                for waiter in tuple(self.waiters):  # whoever waits in another thread comes back, and is told
                     waiter.ring()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -51,7 +52,8 @@ class MemoryTables(Tables):
         #: What the step has changed: rows by their keys (None for new ones), and the values of cells, subscriptions and figures.
         self._saved: dict[Any, Any] = {}
         self._feed_before = self.feed, 0
-        self.waiters: defaultdict[str, list[MemoryWaiter]] = defaultdict(list)  # topic -> who listens
+        #: Topic -> who listens. Weakly: one that was interrupted while it was about to wait is forgotten, and goes.
+        self.waiters: defaultdict[str, list[weakref.ref[MemoryWaiter]]] = defaultdict(list)
 
     def __enter__(self) -> Self:
         if self._saved:  # whoever was to undo it was interrupted, too
@@ -122,14 +124,20 @@ class MemoryTables(Tables):
     # Waking
 
     def ring(self, topic: str) -> None:
-        for waiter in self.waiters.get(topic, ()):
-            waiter.ring()
+        for known in tuple(self.waiters.get(topic, ())):
+            waiter = known()
+            if waiter is not None:
+                waiter.ring()
 
     def ring_one(self, topic: str) -> None:
-        waiters = self.waiters.get(topic)
-        if waiters:
-            waiters.append(waiters.pop(0))
-            waiters[-1].ring(alone_for=topic)
+        for known in tuple(self.waiters.get(topic, ())):
+            waiter = known()
+            if waiter is not None:
+                waiters = self.waiters[topic]
+                waiters.remove(known)
+                waiters.append(known)
+                waiter.ring(alone_for=topic)
+                return
 
 
 class MemoryWaiter(contract.Waiter):
@@ -151,8 +159,9 @@ class MemoryWaiter(contract.Waiter):
         self._rung = False
         self._alone_for: list[str] = []  # for these messages nobody else was woken
         self._closed = False
+        self._known = weakref.ref(self)
         for topic in self._topics:
-            room.waiters[topic].append(self)
+            room.waiters[topic].append(self._known)
 
     def ring(self, alone_for: str | None = None) -> None:
         """Leave a hint. The caller has the room's lock."""
@@ -192,7 +201,8 @@ class MemoryWaiter(contract.Waiter):
                 return
             self._closed = True
             for topic in self._topics:
-                discard(self._room.waiters, topic, self)
+                with suppress(ValueError):  # interrupted before it was there, or after it was taken out
+                    discard(self._room.waiters, topic, self._known)
             # A hint that this waiter alone was given, and did not take, would be lost with it: somebody else gets it
             # (tests/test_memory_store.py).
             for topic in self._alone_for:
@@ -201,6 +211,10 @@ class MemoryWaiter(contract.Waiter):
             reader, self._reader = self._reader, -1
             os.close(reader)
             os.close(self._writer)
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # it was interrupted while it was made
+            self.close()
 
 
 def _restored(saved: _Saved) -> Row:

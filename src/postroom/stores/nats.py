@@ -10,9 +10,10 @@ happen there between the end of a lease and an ack.
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from types import FrameType
 from typing import Any, ClassVar, Final
 
 from .. import store as contract
@@ -34,6 +35,36 @@ CLOSE_S: Final = 2.0
 os.register_at_fork(after_in_child=forget_loop_after_fork)
 
 
+class _Mine(threading.local):
+    """The method that is in the middle of a step in this thread."""
+
+    step: FrameType | None = None
+
+
+class _Step:
+    """One step: `with` this. Should an interrupt keep it from its end, the next step of the thread sees that it is over."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: NatsStore) -> None:
+        self._store = store
+
+    def __enter__(self) -> NatsRoom:
+        return self._store.begin(sys._getframe(1))  # noqa: SLF001  (inspect, which has the same, takes long to load)
+
+    def __exit__(self, *_: object) -> None:
+        self._store.end()
+
+
+def is_around(step: FrameType | None, frame: FrameType | None) -> bool:
+    """Whether a call is made within that step."""
+    while step is not None and frame is not None:
+        if frame is step:
+            return True
+        frame = frame.f_back
+    return False
+
+
 class NatsStore(contract.Store):
     """A room that many machines share."""
 
@@ -46,27 +77,36 @@ class NatsStore(contract.Store):
         self.clock = clock
         self._pid = os.getpid()
         self._open = True
-        self._inside = 0
+        self._inside: set[int] = set()  # the threads that are in the middle of a step
+        self._mine = _Mine()
         self._steps = threading.Condition()
         self._room = NatsRoom(access, name, config, clock, create=create)
 
-    @contextmanager
-    def _enter(self) -> Iterator[NatsRoom]:
+    def _enter(self) -> _Step:
         """The room, for one step; RoomClosed when it may not be used any more, or not from here."""
         if self._pid != os.getpid():
             raise RoomClosed(
                 "this room was opened before the process forked; fork first, or start processes with spawn"
             )
+        return _Step(self)
+
+    def begin(self, caller: FrameType) -> NatsRoom:
+        """That method begins a step in this thread. Raises RoomBusy in the middle of another one."""
+        if is_around(self._mine.step, caller):
+            raise contract.in_the_middle()
         with self._steps:
             if not self._open:
                 raise RoomClosed
-            self._inside += 1
-        try:
-            yield self._room
-        finally:
-            with self._steps:
-                self._inside -= 1
-                self._steps.notify_all()
+            self._inside.add(threading.get_ident())
+        self._mine.step = caller
+        return self._room
+
+    def end(self) -> None:
+        """The step of this thread is over."""
+        self._mine.step = None
+        with self._steps:
+            self._inside.discard(threading.get_ident())
+            self._steps.notify_all()
 
     # Putting
 
@@ -215,5 +255,6 @@ class NatsStore(contract.Store):
                 return
             self._open = False
             # what other threads have begun (giving up a question, an ack) is finished first, if the servers answer
-            self._steps.wait_for(lambda: self._inside == 0, CLOSE_S)
+            me = threading.get_ident()  # in a signal's handler, this thread may be in the middle of a step
+            self._steps.wait_for(lambda: self._inside <= {me}, CLOSE_S)
         self._room.close()

@@ -16,22 +16,14 @@ from typing import Any, Final
 import apsw
 
 from ..clock import Clock
-from ..errors import RoomBusy
 from ..message import FRACTION_BITS, key_at
+from ..store import in_the_middle
 
 #: A process that has made so many changes, without a pause of 2 ms between them, writes all the time.
 _IN_A_ROW: Final = 16
 _IN_A_ROW_SPAN: Final = 2 << FRACTION_BITS
 
 Row = tuple[Any, ...]
-
-
-def in_the_middle() -> RoomBusy:
-    """The error for a call from within another step of the same thread."""
-    return RoomBusy(
-        "this thread is in the middle of another step of the room, in which the handler of a signal (or an object that "
-        "was collected) has called this one; nothing was changed, try again when the handler has returned"
-    )
 
 
 class ThreadConnection:

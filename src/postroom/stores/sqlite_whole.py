@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from .sqlite_connection import in_the_middle
+from ..store import in_the_middle
 from .sqlite_file import SqliteFile
 
 

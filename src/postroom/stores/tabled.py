@@ -20,7 +20,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 import msgspec
 
 from .. import store as contract
-from ..errors import Fault, InvalidMessage, RoomBusy
+from ..errors import Fault, InvalidMessage
 from ..message import Draft, Message, decode_payload, payload_text
 from ..states import NOTES, PUBLIC_NAME, PUBLIC_STATES, State
 from ..store import (
@@ -65,10 +65,7 @@ class Turn:
     def check(self) -> None:
         """Raise RoomBusy in the middle of a step. The caller has the lock."""
         if self.taken:
-            raise RoomBusy(
-                "this thread is in the middle of another step of the room, in which the handler of a signal (or an object that "
-                "was collected) has called this one; nothing was changed, try again when the handler has returned"
-            )
+            raise contract.in_the_middle()
 
 
 def whole(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T]:
