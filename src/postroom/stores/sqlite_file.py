@@ -687,6 +687,7 @@ class _Kept(msgspec.Struct, gc=False):
 
     mine: _Mine
     connections: set[apsw.Connection]
+    module: Any = apsw  # which closes all connections when it goes
     itself: Any = None
 
     def keep_for_ever(self) -> None:
