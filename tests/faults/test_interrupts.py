@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -347,3 +349,85 @@ def _take_all(store: Store, there: dict[str, State]) -> None:
     store.purge(Query(limit=100))
     assert _all_of(store) == {}
     assert store.claim(WANT).deliveries == []
+
+
+def threads_of_rooms() -> int:
+    return sum(thread.name == "postroom upkeep" for thread in threading.enumerate())
+
+
+def descriptors() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are counted in /proc")
+
+
+@pytest.mark.slow
+@needs_proc
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "files"])
+def test_a_close_that_is_interrupted_anywhere_is_finished_by_the_next(tmp_path: Path, kind: str) -> None:
+    url = url_of(kind, tmp_path)
+    with postroom.open(url) as outside:
+        for place in count_up():
+            room = postroom.open(url)
+            bob = room.agent("bob")
+            bob.send("bob", {})
+            held = bob.poll()
+            assert held is not None
+            came = interrupted_at(3 * STRIDE[kind] * place, room.close, HERE_AND_ABOVE)
+            room.close()
+            assert outside.get(held.id).state in (State.READY, State.DELAYED), place
+            assert threads_of_rooms() == 0, place
+            outside.purge(state="pending")
+            outside.purge(state=None)
+            if not came:
+                break
+            if place == 2:
+                before = descriptors()
+        assert place > 2
+        assert descriptors() < before + 10
+
+
+@needs_proc
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+def test_a_room_that_is_forgotten_without_closing_it_lets_go_of_everything_and_says_so(
+    tmp_path: Path, kind: str
+) -> None:
+    url = url_of(kind, tmp_path)
+    postroom.open(url).close()
+    before = descriptors()
+    for _ in range(5):
+        agent = postroom.open(url).agent("bob")  # an agent keeps its room
+        agent.send("bob", {})
+        assert threads_of_rooms() == 1
+        known = [agent]
+        del agent
+        with pytest.warns(ResourceWarning, match="without close"):
+            known.clear() or gc.collect()  # type: ignore[func-returns-value]
+        for _ in range(2000):
+            if threads_of_rooms() == 0:
+                break
+            SYSTEM.sleep(0.01)
+        assert threads_of_rooms() == 0
+    assert descriptors() <= before + 2
+    with postroom.open(url) as room:
+        assert len(room.peek(agent="bob")) == 5
+
+
+@needs_proc
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:a room was forgotten:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_rooms_whose_opening_is_interrupted_leave_hardly_anything(tmp_path: Path) -> None:
+    """A descriptor is a number: one that an interrupt meets between the system and its first owner is nobody's."""
+    url = url_of("sqlite", tmp_path)
+    postroom.open(url).close()
+    before = descriptors()
+    for place in count_up():
+        if not interrupted_at(3 * place, lambda: postroom.open(url).close(), HERE_AND_ABOVE):
+            break
+    assert place > 50
+    assert descriptors() < before + 20
+    assert threads_of_rooms() == 0
