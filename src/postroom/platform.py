@@ -457,6 +457,48 @@ def open_shared(path: Path, flags: int, mode: int) -> int:
     return descriptor
 
 
+def lock_trouble(what: str, path: Path, place: int = 0) -> str:
+    """One sentence for those who waited in vain for the lock on a byte of a file: which process has it, and what to do.
+
+    The system's list of locks is read, and the file not opened: closing it would drop this process's own locks on it.
+    """
+    pid = _lock_holder(path, place)
+    if pid is None:
+        return f"others kept {what} locked for too long; nothing was changed, try again"
+    if _is_stopped(pid):
+        return (
+            f"process {pid} keeps {what} locked and is stopped, by Ctrl-Z or a debugger; nothing was changed: "
+            f"let it go on (kill -CONT {pid}) or end it, then try again"
+        )
+    return f"process {pid} keeps {what} locked, and others may have before; nothing was changed, try again"
+
+
+def _lock_holder(path: Path, place: int) -> int | None:
+    """The other process that has locked a byte of a file for writing; None where that cannot be seen (only on Linux)."""
+    try:
+        about = os.stat(path)
+        locks = Path("/proc/locks").read_text(encoding="ascii")
+    except OSError:
+        return None
+    file = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
+    for line in locks.splitlines():
+        words = line.split()
+        if len(words) != 8 or words[3] != "WRITE" or words[5] != file:  # those who wait have an arrow more
+            continue
+        pid, begin, end = int(words[4]), int(words[6]), words[7]
+        if begin <= place and (end == "EOF" or place <= int(end)) and pid > 0 and pid != os.getpid():
+            return pid
+    return None
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except OSError:
+        return False
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder survive a power cut; syncing a file does not sync the way to it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)

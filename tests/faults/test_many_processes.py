@@ -11,14 +11,20 @@ one room, with one salt. No call drops the locks that SQLite relies on, which cl
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import postroom
+
 from .programs.nursery import steady_ns
-from .support import ACKED, Look, Nursery, count, journal
+from .support import ACKED, Look, Nursery, count, environment, journal
 
 #: Time to fork them all before they begin.
 GATHER_NS = 400_000_000
@@ -99,3 +105,46 @@ def test_no_call_drops_the_locks_of_the_database(nursery: Nursery, folder: Path,
     assert report["changed"] == {}
     assert report["uncalled"] == [], "every public call must be made here"
     assert report["spoilt"] != report["at_rest"], "closing another descriptor drops the locks: the check can fail"
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from postroom.clock import SYSTEM
+from postroom.config import Config
+from postroom.stores.files import FilesStore
+from postroom.stores.sqlite import SqliteStore
+
+kind, folder = sys.argv[1:]
+if kind == "sqlite":
+    store = SqliteStore(Path(folder), Config(), SYSTEM)
+    store._file.begin()
+    print("locked", flush=True)
+    time.sleep(600)
+store = FilesStore(Path(folder), Config(), SYSTEM)
+with store._log.locked():
+    print("locked", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only Linux tells who has a lock")
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+def test_a_process_that_is_stopped_with_the_lock_is_named_and_how_to_let_it_go_on(tmp_path: Path, kind: str) -> None:
+    with postroom.open(f"{kind}:{tmp_path}/room?busy_timeout_s=0.3") as room:
+        command = [sys.executable, "-c", HOLDER, kind, str(tmp_path / "room")]
+        holder = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(), text=True)
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "locked\n"
+            with pytest.raises(postroom.RoomBusy, match=f"process {holder.pid} keeps .* locked, and others"):
+                room.store.cell_write("a", 1)
+            os.kill(holder.pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, holder.pid, os.WSTOPPED)
+            with pytest.raises(postroom.RoomBusy, match=rf"is stopped.*kill -CONT {holder.pid}"):
+                room.store.cell_write("a", 1)
+        finally:
+            holder.kill()
+            holder.communicate()
+        assert room.store.cell_write("a", 1)

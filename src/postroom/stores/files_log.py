@@ -25,7 +25,7 @@ import msgspec
 from ..clock import SYSTEM
 from ..errors import RoomBusy, RoomDamaged, RoomGone, RoomUnreachable
 from ..message import LedgerEntry
-from ..platform import open_shared, sync_folder
+from ..platform import lock_trouble, open_shared, sync_folder
 from ..store import in_the_middle
 
 _PLACE: Final = struct.Struct("<q")
@@ -143,12 +143,13 @@ class Log:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if SYSTEM.steady_ns() >= until_ns:
-                    raise RoomBusy(
-                        f"others kept {self._folder} locked for too long; nothing was changed, try again"
-                    ) from None
+                    raise RoomBusy(self._trouble(descriptor)) from None
                 pause_s = min(pause_s * 1.5, 0.002)
             else:
                 return
+
+    def _trouble(self, descriptor: int) -> str:
+        return lock_trouble(str(self._folder), self._folder / ("lock" if descriptor == self._lock else "keys"))
 
     def reserve(self, now_us: int, count: int) -> int:
         """Take so many microseconds for new messages, behind all that were taken before; the first of them."""

@@ -33,6 +33,7 @@ from ..platform import (
     NETWORK_FILE_SYSTEMS,
     current_pid,
     file_system_type,
+    lock_trouble,
     make_private_folder,
     sync_path_to,
 )
@@ -92,7 +93,7 @@ def _fill_in(text: str, parts: dict[str, str]) -> str:
 def in_our_words(error: apsw.Error, path: Path) -> RoomError:
     """What SQLite said, as an error that says what to do."""
     if isinstance(error, apsw.BusyError | apsw.LockedError):
-        return RoomBusy(f"others kept {path} locked for too long; nothing was changed, try again")
+        return RoomBusy(lock_trouble(str(path), Path(f"{path}-shm"), _WRITE_LOCK_AT))
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):
         return RoomDamaged(f"{path} is damaged ({error}); keep a copy of its folder, then restore or remove it")
     if isinstance(error, apsw.FullError):
