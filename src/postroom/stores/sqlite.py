@@ -37,7 +37,8 @@ from ..store import (
     topic_message,
     topic_to,
 )
-from .sqlite_file import Row, SqliteFile
+from .sqlite_connection import Row
+from .sqlite_file import SqliteFile
 from .sqlite_reading import Moment, SqliteReading
 from .sqlite_rows import STATE, Taken, ledger_text
 from .sqlite_whole import whole

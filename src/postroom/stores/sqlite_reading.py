@@ -34,7 +34,8 @@ from ..store import (
     topic_channel,
     topic_to,
 )
-from .sqlite_file import Row, SqliteFile
+from .sqlite_connection import Row
+from .sqlite_file import SqliteFile
 from .sqlite_rows import CHANGE, COLUMNS, OWNER, PRIORITY, WAITER, Rows, subscription, where
 from .sqlite_whole import whole
 

@@ -118,7 +118,8 @@ class Program:
             self.receive,
             self.listen,
             lambda: self.me.ask("nobody", {}, timeout_s=0.001),
-            lambda: (self.room.stats(), self.me.heartbeat("busy", "t")),
+            self.room.stats,
+            lambda: self.me.heartbeat("busy", "t"),
         ]
         if self.deed in ("ack", "mixed") and (not self.spare or self.spare[-1].settled is not None):
             self.note("S", self.me.send("spare", {}))
