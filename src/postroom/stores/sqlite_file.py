@@ -52,6 +52,8 @@ _FRAME_BYTES: Final = PAGE_BYTES + 24  # a page in the log
 WAL_KEPT_BYTES: Final = 40 * 1024 * 1024
 _LOG_THAT_IS_THERE: Final = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_READWRITE
 _ZEROS_BYTES: Final = 64 * 1024  # SQLite's file layer takes less than 128 KB at once
+#: The byte of the -shm file that a writer locks (the format of SQLite's wal-index).
+_WRITE_LOCK_AT: Final = 120
 #: Who folds the log back gives others so long to get out of the way; meanwhile nobody writes.
 _FOLD_PATIENCE_S: Final = 0.05
 #: The file is tidied no sooner than this after the last time: heartbeats alone are not worth a fold each.
