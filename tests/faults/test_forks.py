@@ -35,7 +35,7 @@ def storm(tmp_path: Path, way: str, forks: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_fork_beside_threads_that_use_a_room_neither_hangs_nor_harms(tmp_path: Path, way: str) -> None:
-    storm(tmp_path, way, count("FORKS", 60))
+    storm(tmp_path, way, count("FORKS", 20))
 
 
 @pytest.mark.long

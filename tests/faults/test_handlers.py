@@ -21,7 +21,7 @@ from .support import PATIENCE_S, Look, count, environment, program, seed
 KINDS = ["memory", "sqlite", "files", "nats"]
 DEEDS = ["raise", "send", "ack", "ask", "mixed"]
 #: Signals in `make test`, for each store; and in the long tests, in parts of a few minutes.
-FEW = {"memory": 800, "sqlite": 800, "files": 60, "nats": 40}
+FEW = {"memory": 300, "sqlite": 300, "files": 40, "nats": 30}
 MANY = {"memory": 20_000, "sqlite": 20_000, "files": 20_000, "nats": 2_000}
 PARTS = {"memory": 1, "sqlite": 1, "files": 20, "nats": 4}
 
@@ -99,7 +99,7 @@ def last_words(kind: str, tmp_path: Path, deed: str, programs: int, first: int =
 @pytest.mark.parametrize("deed", ["exit", "kill"])
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
 def test_the_last_words_of_a_handler_are_kept_or_were_refused(tmp_path: Path, kind: str, deed: str) -> None:
-    last_words(kind, tmp_path, deed, count("GOOD_BYES", 4))
+    last_words(kind, tmp_path, deed, count("GOOD_BYES", 2))
 
 
 @pytest.mark.long

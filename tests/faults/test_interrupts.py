@@ -239,7 +239,7 @@ HERE_AND_ABOVE = str(Path(postroom.__file__).parent)
 
 
 #: Of the moments at which a call can be interrupted, each so-manieth is tried. A room in files takes some milliseconds a step.
-STRIDE = {"memory": 2, "sqlite": 5, "files": count("STRIDE", 23)}
+STRIDE = {"memory": 5, "sqlite": 9, "files": count("STRIDE", 31)}
 
 
 def url_of(kind: str, tmp_path: Path) -> str:

@@ -487,15 +487,14 @@ class SqliteFile:
 
     @contextmanager
     def unsynced(self) -> Iterator[None]:
-        """Let the steps inside be kept by the system, and on disk only with the next step outside (for sync=full)."""
+        """Let the steps inside be kept by the system, and on disk only with the next step outside (for sync=full).
+
+        Only in methods that are `whole`: where the block raises, `tidy_up` ends this.
+        """
         self._mine.unsynced = True
         self.select("PRAGMA synchronous = NORMAL")
-        try:
-            yield
-        finally:
-            # otherwise a step was interrupted, and `tidy_up` sees to both
-            if not self._mine.connection.free().raw.in_transaction:
-                self._sync_again()
+        yield
+        self._sync_again()
 
     def _sync_again(self) -> None:
         self.select("PRAGMA synchronous = FULL")

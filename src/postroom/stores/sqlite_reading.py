@@ -212,12 +212,14 @@ class SqliteReading(Store):
 
     @contextmanager
     def _one_snapshot(self) -> Iterator[None]:
-        """Several reads of one state of the room; the read transaction ends with the block."""
+        """Several reads of one state of the room; the read transaction ends with the block. For methods that are `whole`.
+
+        Those end it where the block raises. Here it would be too late: an interrupt may leave this generator to be collected, in
+        the middle of another transaction of the thread.
+        """
         self._file.select("BEGIN")
-        try:
-            yield
-        finally:
-            self._file.select("COMMIT")
+        yield
+        self._file.select("COMMIT")
 
     def _stored(self, row: Row, moment: Moment) -> Change:
         message = self._message(row, moment)

@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -43,6 +44,11 @@ class Program:
         self.room = postroom.open(url)
         self.me = self.room.agent("a")
         self.spare: list[Received] = []
+
+    def ignored(self, unraisable: Any) -> None:
+        """Something raised where nobody can be told, as while an object is collected. A signal may come there, too."""
+        if not isinstance(unraisable.exc_value, Poke | SystemExit):
+            self.note("E", "ignored", repr(unraisable.exc_value), unraisable.object)
 
     def note(self, *words: object) -> None:
         os.write(self._journal, (" ".join(map(str, words)) + "\n").encode())
@@ -129,6 +135,10 @@ class Program:
         self.attempt(self.rng.choice(calls))
 
     def run(self) -> None:
+        sys.unraisablehook = self.ignored
+        warnings.filterwarnings(
+            "ignore", "coroutine .* was never awaited", RuntimeWarning
+        )  # interrupted before it was begun
         signal.signal(signal.SIGALRM, self.handle)
         while self.came < self.signals:
             self.step()
