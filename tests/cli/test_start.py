@@ -19,7 +19,7 @@ OURS = """
     presence receipts received
     retry room states store trust upkeep
     cli cli.call cli.commands cli.exits cli.mail cli.options cli.show
-    stores stores.sqlite stores.sqlite_file stores.sqlite_log stores.sqlite_reading stores.sqlite_rows
+    stores stores.sqlite stores.sqlite_connection stores.sqlite_file stores.sqlite_log stores.sqlite_reading stores.sqlite_rows
     stores.sqlite_patience stores.sqlite_whole
 """.split()
 THIRD_PARTY = {"apsw", "msgspec"}

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow  # processes of their own
 OURS = """
     bell_sockets bells clock config desk doorway errors fence hook hook_gate hooks hosts lean_start limits liveness message platform presence states store trust
     cli cli.commands cli.exits
-    stores stores.sqlite stores.sqlite_file stores.sqlite_log stores.sqlite_reading stores.sqlite_rows stores.sqlite_patience stores.sqlite_whole
+    stores stores.sqlite stores.sqlite_connection stores.sqlite_file stores.sqlite_log stores.sqlite_reading stores.sqlite_rows stores.sqlite_patience stores.sqlite_whole
 """.split()
 THIRD_PARTY = {"apsw", "msgspec"}
 TOO_DEAR = """
