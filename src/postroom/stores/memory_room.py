@@ -154,12 +154,12 @@ class MemoryWaiter(contract.Waiter):
         self._check = check  # raises when the store that listens was closed
         self._forget = forget
         self._topics = tuple(dict.fromkeys(topics))
-        self._reader, self._writer = os.pipe()
-        os.set_blocking(self._reader, False)
         self._rung = False
         self._alone_for: list[str] = []  # for these messages nobody else was woken
         self._closed = False
         self._known = weakref.ref(self)
+        self._reader, self._writer = os.pipe()  # from here on an interrupt leaves it to `__del__`
+        os.set_blocking(self._reader, False)
         for topic in self._topics:
             room.waiters[topic].append(self._known)
 
@@ -201,7 +201,7 @@ class MemoryWaiter(contract.Waiter):
                 return
             self._closed = True
             for topic in self._topics:
-                with suppress(ValueError):  # interrupted before it was there, or after it was taken out
+                with suppress(ValueError, KeyError):  # interrupted before it was there, or after it was taken out
                     discard(self._room.waiters, topic, self._known)
             # A hint that this waiter alone was given, and did not take, would be lost with it: somebody else gets it
             # (tests/test_memory_store.py).
