@@ -174,8 +174,12 @@ class Wire:
         try:
             return self.run(gathered())
         finally:
-            for work in works:
-                work.close()  # those that were not begun, when the room was closed before
+            for (
+                work
+            ) in works:  # those that were not begun, when the room was closed before; others are cancelled by the loop
+                if not (getattr(work, "cr_running", False) or getattr(work, "cr_suspended", False)):
+                    with suppress(ValueError):  # the loop begins it just now
+                        work.close()
 
     def soon(self, call: Callable[[], Awaitable[None]]) -> None:
         """Do this on the background loop, and wait for nothing."""
