@@ -26,7 +26,6 @@ import postroom
 from postroom.clock import SYSTEM
 from postroom.received import Received
 
-
 #: What is done by turns.
 TURNS = {"mixed": ["raise", "send", "ack", "ask"], "use": ["send", "ack", "ask"]}
 
