@@ -438,18 +438,30 @@ class SqliteFile:
     def change(self, name: str, bindings: Sequence[Any]) -> int:
         """Run one named statement that gives no rows. Returns how many rows it changed."""
         connection = self._mine.connection
+        if connection.running:
+            connection = connection.free()
+        connection.running = True
         try:
-            return connection.changed(self.statements[name], bindings)
+            connection.raw.execute(self.statements[name], bindings)
+            return connection.raw.changes()
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
+        finally:
+            connection.running = False
 
     def insert(self, bindings: Sequence[Any]) -> int:
         """Store one message. Returns its key."""
         connection = self._mine.connection
+        if connection.running:
+            connection = connection.free()
+        connection.running = True
         try:
-            return connection.inserted(self.statements["insert"], bindings)
+            connection.raw.execute(self.statements["insert"], bindings)
+            return connection.raw.last_insert_rowid()
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
+        finally:
+            connection.running = False
 
     def insert_many(self, rows: Iterable[Sequence[Any]]) -> None:
         """Store messages whose keys are given."""
@@ -480,10 +492,15 @@ class SqliteFile:
     def begin(self) -> None:
         """Take the write lock: everything executed until `commit` is one step."""
         connection = self._mine.connection
+        if connection.running:
+            connection = connection.free()
+        connection.running = True
         try:
-            connection.rows("BEGIN IMMEDIATE")
+            connection.raw.execute("BEGIN IMMEDIATE")
         except apsw.Error as error:
             raise in_our_words(error, self.path) from error
+        finally:
+            connection.running = False
 
     @contextmanager
     def unsynced(self) -> Iterator[None]:
@@ -506,7 +523,10 @@ class SqliteFile:
         Raises RoomBusy in the middle of a statement that writes: there nothing else can be done.
         """
         mine = self._mine
-        return mine.connection.free().raw.in_transaction or mine.unsynced
+        connection = mine.connection
+        if connection.running:
+            connection = connection.free()
+        return connection.raw.in_transaction or mine.unsynced
 
     def tidy_up(self) -> None:
         """Leave nothing open that this thread has begun (see sqlite_whole.py). Never raises: what ended it is told."""
@@ -518,11 +538,17 @@ class SqliteFile:
     def commit(self) -> None:
         """Keep the step. On failure nothing of it is kept."""
         connection = self._mine.connection
+        if connection.running:
+            connection = connection.free()
+        connection.running = True
         try:
-            connection.rows("COMMIT")
+            connection.raw.execute("COMMIT")
         except apsw.Error as error:
+            connection.running = False
             self.roll_back()
             raise in_our_words(error, self.path) from error
+        finally:
+            connection.running = False
 
     def roll_back(self) -> None:
         """Keep nothing of the step. Never raises: the first error is the one to tell."""
