@@ -23,9 +23,9 @@ DEEDS = ["raise", "send", "ack", "ask", "mixed"]
 #: On NATS handlers do not raise: an exception in the middle of a wait for the background loop may leave a lock of CPython's
 #: futures held, and the loop with it.
 DEEDS_ON_NATS = ["send", "ack", "ask", "use"]
-#: Of so many signals, one may leave a descriptor: one that it meets between the system's answer and the variable is nobody's.
 #: All of a small number of good-byes may be refused; one of so many more is not.
 MORE_GOOD_BYES = 40
+#: Of so many signals, one may leave a descriptor: one that it meets between the system's answer and the variable is nobody's.
 PER_DESCRIPTOR = {"memory": 100, "sqlite": 100, "files": 8, "nats": 100}
 #: Signals in `make test`, for each store; and in the long tests, in parts of a few minutes.
 FEW = {"memory": 300, "sqlite": 300, "files": 40, "nats": 30}
