@@ -35,7 +35,11 @@ for message in bob.listen():
 
 
 def environment(**more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("POSTROOM_")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name == "POSTROOM_CONFIG" or not name.startswith("POSTROOM_")
+    }
     kept.pop("PYTHONDONTWRITEBYTECODE", None)  # a program that was run before has its bytecode
     return kept | more
 
