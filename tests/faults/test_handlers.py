@@ -26,7 +26,7 @@ DEEDS_ON_NATS = ["send", "ack", "ask", "use"]
 #: All of a small number of good-byes may be refused; one of so many more is not.
 MORE_GOOD_BYES = 40
 #: Of so many signals, one may leave a descriptor: one that it meets between the system's answer and the variable is nobody's.
-PER_DESCRIPTOR = {"memory": 100, "sqlite": 100, "files": 8, "nats": 100}
+PER_DESCRIPTOR = 100
 #: Signals in `make test`, for each store; and in the long tests, in parts of a few minutes.
 FEW = {"memory": 300, "sqlite": 300, "files": 40, "nats": 30}
 MANY = {"memory": 20_000, "sqlite": 20_000, "files": 20_000, "nats": 2_000}
@@ -50,7 +50,7 @@ def storm(kind: str, tmp_path: Path, deed: str, signals: int, number: int) -> No
     assert done.stderr == ""
     (end,) = [line for line in lines if line[0] == "D"]
     assert int(end[1]) >= signals
-    assert int(end[2]) < 60 + signals // PER_DESCRIPTOR[kind], "descriptors are left over"
+    assert int(end[2]) < 60 + signals // PER_DESCRIPTOR, "descriptors are left over"
     there = {line[1]: line[2] for line in lines if line[0] == "M"}
     check_accounts(lines, there if kind == "memory" else states_in(kind, url, tmp_path))
 

@@ -11,6 +11,8 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
+from io import FileIO
 from itertools import count
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -206,19 +208,20 @@ class Tree:
     def temp(self, data: bytes, *, sync: bool = True) -> str:
         """Write a new file where nobody looks; its path. It is on the disk when this returns."""
         name = self._temp_name()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        descriptor = os.open(name, flags, self._file_mode, dir_fd=self._temp)
+        # One call in C from the system's answer to an object that closes itself: making a file takes long, and a signal that
+        # comes meanwhile is handled right after it, before any variable has the number (tests/faults/test_handlers.py).
+        opener = partial(os.open, mode=self._file_mode, dir_fd=self._temp)
         try:
-            os.fchmod(descriptor, self._file_mode)
-            with os.fdopen(os.dup(descriptor), "wb") as file:
-                file.write(data)
-            if sync:
-                os.fsync(descriptor)
+            with FileIO(name, "x", opener=opener) as file:
+                os.fchmod(file.fileno(), self._file_mode)
+                written = file.write(data)
+                while written < len(data):
+                    written += file.write(data[written:])
+                if sync:
+                    os.fsync(file.fileno())
         except BaseException:
-            os.unlink(name, dir_fd=self._temp)
+            self.drop(name)
             raise
-        finally:
-            os.close(descriptor)
         return f"{TEMP}/{name}"
 
     def _temp_name(self) -> str:
