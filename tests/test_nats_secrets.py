@@ -99,6 +99,20 @@ def test_no_command_sends_a_file_of_the_user(stranger: Recorder, secret: Path, w
         assert b"postroom allow" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "trick", ["{0}#@{1}", "{0}\\@{1}", "x@{0}#@{1}", "{0}?@{1}", "{0}%0a#@{1}", "u:p@{0}#,{1}", "{0}\n@{1}"]
+)
+def test_an_address_that_can_be_read_in_two_ways_is_shown_nothing(stranger: Recorder, secret: Path, trick: str) -> None:
+    """The one that checks an address and the one that connects must find the same server in it."""
+    allow_server(ServerEntry(path="nats.example:4222"))
+    address = "nats://" + trick.format(stranger.address, "nats.example:4222")
+
+    with pytest.raises(RoomError):
+        postroom.open(f"{address}/team?user=x&server_timeout_s=1&password_file={secret}")
+
+    assert stranger.came == 0
+
+
 def test_credentials_in_the_address_of_an_allowed_server_are_used(server: str, secret: Path) -> None:
     allow_server(ServerEntry(path=server))
 

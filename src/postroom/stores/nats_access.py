@@ -19,6 +19,9 @@ from ..errors import RoomError, RoomNotAllowed
 
 DEFAULT_PORT: Final = 4222
 _ROOM_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+#: A server of an address. Others that take addresses apart must find the same host in it: signs that end it for them (#, \)
+#: or that they drop (line ends) would have one server allowed, and another one shown the credentials.
+_SERVER: Final = re.compile(r"(?:[^\s#?/\\@\x00-\x1f]*@)?(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[\w.-]+):\d{1,5}")
 
 
 class Access(NamedTuple):
@@ -73,6 +76,11 @@ def parse_address(url: RoomUrl) -> tuple[tuple[str, ...], str]:
     if not url.rest.startswith("//") or not servers or not slash:
         raise RoomError(
             f"{url.without_secrets()} is no address of a room on NATS; write nats://HOST:PORT/ROOM, for instance nats://127.0.0.1:4222/team"
+        )
+    if not all(map(_SERVER.fullmatch, servers)) and "@" not in name:
+        raise RoomError(
+            f"{url.without_secrets()} names a server that is none; write HOST:PORT, and of a user name or password the signs "
+            "# ? / \\ @ and blanks as %23 %3F %2F %5C %40 %20"
         )
     if "@" in name:
         raise RoomError(
