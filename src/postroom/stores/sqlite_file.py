@@ -58,6 +58,8 @@ _WRITE_LOCK_AT: Final = 120
 _FOLD_PATIENCE_S: Final = 0.05
 #: The file is tidied no sooner than this after the last time: heartbeats alone are not worth a fold each.
 _TIDY_PAUSE_NS: Final = 30_000_000_000
+_FOREIGN: Final = """SELECT type, name FROM sqlite_schema WHERE type = 'trigger'
+    OR (type = 'view' AND name COLLATE NOCASE IN ('meta', 'mail', 'processes', 'cells', 'tally', 'channel_subscriptions'))"""
 
 
 def sqlite_is_safe(version: str) -> bool:
@@ -229,6 +231,7 @@ class SqliteFile:
         try:
             connection = self._connect()
             version = connection.pragma("user_version")
+            self._refuse_foreign(connection)
             if version == 0:
                 sync_path_to(self.folder)
                 self._make_schema(connection)
@@ -237,7 +240,7 @@ class SqliteFile:
                     f"{self.path} has layout {version} and this Postroom knows layout {SCHEMA_VERSION}; "
                     "use the newer Postroom that made it"
                 )
-            self.salt = self._meta(connection, "salt")
+            self.salt = self._number(self._meta(connection, "salt"))
             self.statements = load_statements(self.salt, self._columns)
             last: Any = connection.execute(self.statements["last_number"]).get
             self.offset_ns = self._room_time_offset(connection, last)
@@ -283,16 +286,34 @@ class SqliteFile:
         """
         name = f"epoch:{self._clock.boot_id()}"
         known: list[Any] = connection.execute("SELECT name, value FROM meta WHERE name GLOB 'epoch:*'").fetchall()
-        for boot, offset in known:
+        for boot, value in known:
+            offset = self._number(value)
             in_time = (self._clock.steady_ns() + offset) // 1_000_000 >= last >> FRACTION_BITS
             if boot == name or (in_time and self.attendance.open_twice()):
-                return int(offset)
+                return offset
         start_ms = room_start_ms(self._clock, (last >> FRACTION_BITS) + 1)
         offset = start_ms * 1_000_000 - self._clock.steady_ns()
         with connection:
             connection.execute("DELETE FROM meta WHERE name GLOB 'epoch:*'")
             connection.execute("INSERT INTO meta VALUES (?, ?)", (name, offset))
         return offset
+
+    def _refuse_foreign(self, connection: apsw.Connection) -> None:
+        """Refuse what Postroom did not make and what SQLite would run on its own: a view in a table's place, a trigger.
+
+        A view may count for ever, and the first statement that reads it would not end (tests/test_sqlite_hostile.py).
+        """
+        foreign: list[Any] = connection.execute(_FOREIGN).fetchall()
+        if foreign:
+            raise RoomDamaged(
+                f"{self.path} has the {foreign[0][0]} {foreign[0][1]!r}, which Postroom did not make; remove it"
+            )
+
+    def _number(self, value: Any) -> int:
+        """A number that the file keeps about itself. Raises RoomDamaged when it is none."""
+        if isinstance(value, int) and abs(value) < 1 << 62:
+            return value
+        raise RoomDamaged(f"{self.path} has no number where one of the room belongs; it was damaged, or made by others")
 
     @staticmethod
     def _meta(connection: apsw.Connection, name: str) -> Any:
@@ -304,6 +325,9 @@ class SqliteFile:
         connection = apsw.Connection(str(self.path), flags=flags, vfs=self._vfs)
         # Without it this SQLite plans claims anew at every call, three times slower (tests/test_sqlite.py counts it).
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+        # What the file's own views, checks and indexes may call: nothing that has an effect.
+        connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+        connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
         connection.set_busy_handler(Patience(self._config.busy_timeout_s))
         tick: Any = self._numbers.tick  # takes no arguments, and gets none
         connection.create_scalar_function("tick", tick, 0)
