@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,13 @@ def test_the_token_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
     assert identity.token_in({"POSTROOM_TOKEN": "a", "POSTROOM_TOKEN_FILE": str(file)}) == "a"
     with pytest.raises(IdentityRefused, match="cannot be read"):
         identity.token_in({"POSTROOM_TOKEN_FILE": str(tmp_path / "none")})
+
+
+def test_a_variable_that_names_a_pipe_or_a_device_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (str(tmp_path / "pipe"), "/dev/zero"):
+        with pytest.raises(IdentityRefused, match="is no plain file"):
+            identity.token_in({"POSTROOM_TOKEN_FILE": path})
 
 
 # Who administers
