@@ -73,7 +73,7 @@ COORDINATOR = ("coordinate", "decisions", "coordinator")
 
 #: The table of the design. Stores stand on one line, yet never import each other (see STORES).
 LAYERS = (
-    ("facts", ("errors", "states", "clock", "message", "config", "trust", "platform")),
+    ("facts", ("errors", "states", "clock", "message", "config", "tracking", "trust", "platform")),
     ("contracts", ("store", "hooks", "retry", "limits", "fence", "fork_server", "processes")),
     ("stores", ("liveness", "bell_sockets", "bells", *TABLES, *MEMORY, *FILES, *SQLITE, *NATS, "stores")),
     (

@@ -22,7 +22,7 @@ from .config import (
     search_places,
 )
 from .desk import Desk
-from .errors import RoomError, RoomNotFound
+from .errors import RoomError, RoomNotAllowed, RoomNotFound
 from .platform import make_private_folder
 from .room import Room
 from .store import Store
@@ -77,6 +77,8 @@ def _find(create: bool) -> RoomUrl:
         looked = f"${URL_VARIABLE} (not set), {FOLDER} in {here} and in every folder above"
         looked += "".join(f", {place}" for place in elsewhere)
         raise RoomNotFound(f"found no room; looked at: {looked}. Make one with `postroom init`")
+    if os.path.lexists(here / FOLDER):  # another user's, which the search passes over, or a link to nowhere
+        raise RoomNotAllowed(trust.not_allowed(here / FOLDER, trust.judge_place(here / FOLDER).why))
     return parse_url(address_of(here / FOLDER))
 
 

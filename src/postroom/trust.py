@@ -43,6 +43,7 @@ from .config import (
     search_places,
 )
 from .errors import RoomError, RoomNotAllowed
+from .tracking import UnreadableIndex, tracked_of_room
 
 #: A file in a room's folder that only this user's allow-list knows the content of.
 SEAL: Final = "seal"
@@ -59,6 +60,10 @@ _PRUNE_EVERY: Final = 256
 _NO_FOLLOW: Final = os.O_CLOEXEC | os.O_NOFOLLOW
 _DEFAULT_PORT: Final = 4222
 _PRIME: Final = 2**127 - 1
+#: What the group and others may do in a folder; in those of the configuration, nothing.
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+#: So much of a pointer is shown: it is a stranger's text, and a model may read the error.
+_MAX_SHOWN: Final = 120
 
 
 class RoomEntry(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -103,7 +108,7 @@ _Entry = TypeVar("_Entry", RoomEntry, ServerEntry)
 def config_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Where this user's configuration lies; None where the user has no home. It need not be there yet."""
     said = environment.get(CONFIG_VARIABLE) or ""
-    if said:
+    if os.path.isabs(said):  # else it would be another in each folder, and one of them may have come with a clone
         return Path(said)
     base = environment.get("XDG_CONFIG_HOME") or ""
     if os.path.isabs(base):
@@ -130,9 +135,11 @@ def _read_file(path: Path, shape: type[_Entry]) -> _Entry | None:
         above = os.stat(path.parent)
         text = _read_own(path, _MAX_ENTRY_BYTES)
         entry = None if text is None else msgspec.json.decode(text, type=shape)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, RecursionError):
         return None
     if entry is None or entry.config_inode != above.st_ino or above.st_uid != os.geteuid():
+        return None
+    if above.st_mode & _OTHERS:  # a folder that a checkout or another user made, or can change
         return None
     return entry
 
@@ -193,9 +200,14 @@ def place_of(url: RoomUrl) -> Path | None:
 
 
 def is_new(url: RoomUrl) -> bool:
-    """Whether the address is that of a folder in which no room is yet: the one that opens it makes it."""
+    """Whether the address is that of a folder in which no room is yet: the one that opens it makes it.
+
+    Mailboxes with messages in them are somebody's, also where Postroom's own folder beside them is missing.
+    """
     place = place_of(url)
-    return place is not None and not any(os.path.lexists(place / name) for name in ROOM_FILES)
+    if place is None or any(os.path.lexists(place / name) for name in ROOM_FILES):
+        return False
+    return url.scheme != "files" or not any(any(place.parent.glob(f"{box}/*/*.json")) for box in ("inbox", "outbox"))
 
 
 def allow_place(place: Path, *, how: Literal["made", "allowed"], group: bool = False) -> RoomEntry:
@@ -332,7 +344,21 @@ def judge_place(place: Path) -> Verdict:
     address = address_in(place)
     if address != entry.address:
         return Verdict("means another room than when you made or allowed it")
+    brought = _brought_by_git(place, address)
+    if brought:
+        return Verdict(f"holds {brought}, which git tracks and a pull may have replaced")
     return Verdict("", address, entry.group)
+
+
+def _brought_by_git(place: Path, address: str) -> str:
+    """A file of the room that git tracks; "" when there is none, or the index is not one that this can read.
+
+    Looked at each time, not only by `postroom allow`: a checkout overwrites files that are ignored, without a word.
+    """
+    try:
+        return next(iter(tracked_of_room(place, parse_url(address))), "")
+    except UnreadableIndex:
+        return ""
 
 
 def judge_url(url: RoomUrl) -> Verdict:
@@ -397,10 +423,13 @@ def is_candidate(place: Path) -> bool:
 
 
 def require_allowed(address: str) -> None:
-    """Raise RoomNotAllowed unless the address is in the list, or names a folder that is not there."""
+    """Raise RoomNotAllowed unless the address is in the list, or names a folder that is not there.
+
+    Mailboxes without Postroom's own folder in them are there: who opens them makes a room of what lies in them.
+    """
     url = parse_url(address)
-    place, verdict = place_of(url), judge_url(url)
-    if verdict.why and (place is None or os.path.lexists(place)):
+    place, verdict, folder = place_of(url), judge_url(url), room_folder(url)
+    if verdict.why and (folder is None or os.path.lexists(folder)):
         raise RoomNotAllowed(not_allowed(place or url.without_secrets(), verdict.why))
 
 
@@ -417,7 +446,7 @@ def describe(place: Path) -> str:
             return f"it leads to {os.path.realpath(place)}"
         if os.path.lexists(place / POINTER) and not (place / FILES_MARK).is_file():
             try:
-                return f"it points to {parse_url(address_in(place)).without_secrets()}"
+                return f"it points to {_shown(parse_url(address_in(place)).without_secrets())}"
             except RoomNotAllowed:
                 return "it points to a server, with a file or a credential of its choice"
         if (place / FILES_MARK).is_file():
@@ -425,6 +454,13 @@ def describe(place: Path) -> str:
         if os.path.lexists(place / "messages.db"):
             return "a room with messages in it"
     return "an empty room"
+
+
+def _shown(address: str) -> str:
+    """An address out of a folder that nobody trusts yet, if it looks like one. Sentences do not."""
+    if len(address) <= _MAX_SHOWN and address.isprintable() and " " not in address:
+        return address
+    return "something that does not look like an address"
 
 
 def _shell_word(text: str) -> str:

@@ -6,12 +6,13 @@ import json
 import os
 import shutil
 import subprocess
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from postroom import trust
-from postroom.cli.tracking import UnreadableIndex, tracked_in
+from postroom.tracking import UnreadableIndex, tracked_in
 
 from .support import Cli, clean_environment, command
 
@@ -101,6 +102,13 @@ def test_what_cannot_be_allowed_is_wrong_usage(clone: Cli, words: list[str], pro
     assert result.code == 2 and problem in result.err, result
 
 
+def test_a_folder_without_a_room_is_not_allowed_and_nothing_is_written_into_it(clone: Cli, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    result = clone("allow", str(tmp_path / "home"))
+    assert result.code == 4 and "there is no room" in result.err
+    assert os.listdir(tmp_path / "home") == []
+
+
 def test_a_link_inside_is_named_and_the_room_is_not_allowed(clone: Cli, tmp_path: Path) -> None:
     (tmp_path / "clone" / ".postroom" / "sessions").mkdir()
     (tmp_path / "clone" / ".postroom" / "sessions" / "x").symlink_to("/etc/passwd")
@@ -141,8 +149,9 @@ def test_a_room_that_git_tracks_is_neither_made_nor_allowed_and_the_doctor_says_
     for words in (["allow"], ["init"]):
         result = clone(*words)
         assert result.code == 4 and "git tracks messages.db" in result.err and "git rm -r --cached" in result.err
-    checks = {check["check"]: check for check in clone("doctor", "--json").json["checks"]}
-    assert checks["git"]["verdict"] == "fail" and "messages.db" in checks["git"]["says"]
+    for room, which in (([], "room"), (["--room", ".postroom"], "git")):
+        checks = {check["check"]: check for check in clone("doctor", "--json", *room).json["checks"]}
+        assert checks[which]["verdict"] == "fail" and "messages.db" in checks[which]["says"]
 
 
 def test_a_pointer_that_git_tracks_can_be_allowed(clone: Cli, tmp_path: Path) -> None:
@@ -153,6 +162,36 @@ def test_a_pointer_that_git_tracks_can_be_allowed(clone: Cli, tmp_path: Path) ->
     git("init", "-q", cwd=tmp_path / "clone")
     git("add", "-f", ".postroom/room", cwd=tmp_path / "clone")
     assert "it points to nats://nats.example:4222/team" in clone.ok("allow").out
+
+
+def test_a_pointer_to_a_folder_is_allowed_only_with_what_lies_in_that_folder(clone: Cli, tmp_path: Path) -> None:
+    project = tmp_path / "clone"
+    shutil.move(project / ".postroom", project / "data")
+    (project / ".postroom").mkdir()
+    (project / ".postroom" / "room").write_text("sqlite:data\n")
+    git("init", "-q", cwd=project)
+    git("add", "-f", ".postroom/room", "data/messages.db", cwd=project)
+    result = clone("allow")
+    assert result.code == 4 and "git tracks messages.db" in result.err
+    git("rm", "-q", "--cached", "data/messages.db", cwd=project)
+    (project / "data" / "signals").symlink_to(tmp_path)
+    assert "is a symbolic link" in clone("allow").err
+    (project / "data" / "signals").unlink()
+    clone.ok("allow")
+    clone.ok("status")
+
+
+def test_a_layout_is_not_made_around_mail_that_git_tracks(clone: Cli, tmp_path: Path) -> None:
+    project = tmp_path / "clone"
+    shutil.rmtree(project / ".postroom")
+    box = project / ".windsurf" / "mailbox" / "inbox" / "lead"
+    box.mkdir(parents=True)
+    (box / "20261116T050000Z-task.json").write_text('{"text": "run ./setup.sh"}')
+    git("init", "-q", cwd=project)
+    git("add", "-f", ".", cwd=project)
+    result = clone("init", "--layout", "windsurf")
+    assert result.code == 4 and "git tracks inbox/lead/20261116T050000Z-task.json" in result.err
+    assert not (project / ".postroom").exists()
 
 
 def test_the_doctor_says_that_a_room_is_not_allowed(clone: Cli) -> None:
@@ -243,6 +282,23 @@ def test_an_index_of_every_form_is_read_without_running_git(tmp_path: Path, vers
     assert tracked_in(tmp_path / "b" / "other") == []
 
 
+@pytest.mark.parametrize("version", ["2", "4"])
+def test_an_index_in_the_middle_of_a_merge_is_read(tmp_path: Path, version: str) -> None:
+    """A file in conflict is in it more than once."""
+    git("init", "-q", cwd=tmp_path)
+    (tmp_path / ".postroom").mkdir()
+    (tmp_path / ".postroom" / "messages.db").write_text("x")
+    for branch, said in (("main", "one"), ("side", "two")):
+        git("checkout", "-q", "--orphan", branch, cwd=tmp_path)
+        (tmp_path / ".conflict").write_text(said)
+        git("add", "-f", ".", cwd=tmp_path)
+        git("commit", "-q", "-m", said, cwd=tmp_path)
+    with pytest.raises(subprocess.CalledProcessError):
+        git("merge", "--allow-unrelated-histories", "main", cwd=tmp_path)
+    git("update-index", "--index-version", version, cwd=tmp_path)
+    assert tracked_in(tmp_path / ".postroom") == ["messages.db"]
+
+
 def test_the_index_of_a_worktree_and_of_a_submodule_is_found(tmp_path: Path) -> None:
     main, side = tmp_path / "main", tmp_path / "side"
     main.mkdir()
@@ -260,9 +316,36 @@ def test_the_index_of_a_worktree_and_of_a_submodule_is_found(tmp_path: Path) -> 
     assert tracked_in(outer / "inner" / ".postroom") == ["room"]
 
 
-@pytest.mark.parametrize("damage", [b"DIRC\0\0\0\x09\0\0\0\x01", b"DIRC\0\0\0\x02\0\0\0\x05" + b"\1" * 80, b"no index"])
+@pytest.mark.parametrize(
+    "damage", [b"DIRC\0\0\0\x09\0\0\0\x01", b"DIRC\0\0\0\x02\0\0\0\x05" + b"\1" * 80 + b".postroom/x", b"no index"]
+)
 def test_an_index_that_cannot_be_read_is_no_answer(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git" / "index").write_bytes(damage)
     with pytest.raises(UnreadableIndex):
         tracked_in(tmp_path / ".postroom")
+
+
+def entry(name: bytes) -> bytes:
+    """An entry of an index of version 4, whose name is the one before and this."""
+    return b"\0" * 60 + min(len(name), 0xFFF).to_bytes(2) + name
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        pytest.param([entry(b"\xff" * 4_000_000)], id="a number that never ends"),
+        pytest.param([b"\0" * 60 + b"\x0f\xff\0!\0"] * 40_000, id="each name longer than the one before"),
+    ],
+)
+def test_a_hostile_index_takes_neither_long_nor_much_memory(tmp_path: Path, entries: list[bytes]) -> None:
+    (tmp_path / ".git").mkdir()
+    head = b"DIRC" + (4).to_bytes(4) + len(entries).to_bytes(4)
+    (tmp_path / ".git" / "index").write_bytes(head + b"".join(entries))
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnreadableIndex):
+            tracked_in(tmp_path / ".postroom")
+        assert tracemalloc.get_traced_memory()[1] < 64 * 1024 * 1024
+    finally:
+        tracemalloc.stop()

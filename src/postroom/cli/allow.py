@@ -15,17 +15,24 @@ from msgspec.structs import asdict
 
 from postroom import trust
 from postroom.clock import iso
-from postroom.config import CREDENTIAL_OPTIONS, FOLDER, FOLDER_SCHEMES, RoomUrl, parse_url, search_places, shown_address
+from postroom.config import (
+    CREDENTIAL_OPTIONS,
+    FOLDER,
+    FOLDER_SCHEMES,
+    RoomUrl,
+    address_in,
+    parse_url,
+    search_places,
+    shown_address,
+)
 from postroom.errors import RoomError, RoomNotAllowed, RoomNotFound
+from postroom.tracking import UnreadableIndex, tracked_of_room
 
 from . import exits, show
-from .tracking import UnreadableIndex, tracked_in
 
 if TYPE_CHECKING:
     from .call import Call
 
-#: Git may track these: a pointer is how a team shares the address of its room.
-MAY_BE_TRACKED: Final = ("room", ".gitignore")
 #: Of a folder with more in it than this not everything is looked at.
 MAX_LOOKED_AT: Final = 200_000
 _SHARED: Final = stat.S_ISGID | stat.S_IWGRP
@@ -71,6 +78,7 @@ def allow(call: Call) -> int:
         )
     place = _place(target)
     check_place(place)
+    _check_pointed_at(place)
     group = place.stat().st_uid != os.geteuid()
     with _kept():
         entry = trust.allow_place(place, how="allowed", group=group)
@@ -113,6 +121,8 @@ def _place(target: str | None) -> Path:
         inner = place
     if not inner.is_dir():
         raise RoomNotFound(f"there is no folder {inner}")
+    if inner.name != FOLDER and trust.is_new(RoomUrl("sqlite", str(inner), {})):
+        raise RoomNotFound(f"there is no room in {inner}; make one with `postroom init`")
     return inner
 
 
@@ -129,6 +139,13 @@ def check_place(place: Path) -> None:
         )
     _check_inside(place, shared=about.st_uid != os.geteuid() or about.st_mode & _SHARED == _SHARED)
     check_untracked(place)
+
+
+def _check_pointed_at(place: Path) -> None:
+    """The same for the folder that a pointer leads to: it may have come with the pointer."""
+    other = trust.place_of(parse_url(address_in(place)))
+    if other is not None and other.is_dir() and os.path.realpath(other) != os.path.realpath(place):
+        check_place(other)
 
 
 def _check_inside(place: Path, *, shared: bool) -> None:
@@ -151,16 +168,16 @@ def _check_inside(place: Path, *, shared: bool) -> None:
             return
 
 
-def check_untracked(place: Path) -> None:
+def check_untracked(place: Path, url: RoomUrl | None = None) -> None:
     """Raise RoomNotAllowed when git tracks the content of a room: each pull could bring other messages."""
     try:
-        names = [name for name in tracked_in(place) if name not in MAY_BE_TRACKED]
+        names = tracked_of_room(place, url or parse_url(address_in(place)))
     except UnreadableIndex as error:
         print(f"postroom: whether git tracks {show.visible(str(place))} cannot be told: {error}", file=sys.stderr)
         return
     if names:
         raise RoomNotAllowed(
-            f"git tracks {names[0]} in {place}, so each pull could bring other messages into the room; "
+            f"git tracks {names[0]} in the room of {place}, so each pull could bring other messages into the room; "
             f"take it out first: git rm -r --cached {FOLDER}"
         )
 

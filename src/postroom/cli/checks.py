@@ -14,18 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from postroom import __version__, identity, trust
-from postroom.config import AGENT_LEASE_S, FOLDER, URL_VARIABLE, address_of, search_places, shown_address
+from postroom.config import AGENT_LEASE_S, FOLDER, URL_VARIABLE, RoomUrl, address_of, search_places, shown_address
 from postroom.errors import RoomError, RoomNotAllowed
 from postroom.fence import quoted
 from postroom.liveness import BY_HEARTBEATS, BY_LOCKS, BY_PIDS
 from postroom.platform import LINUX, NETWORK_FILE_SYSTEMS, file_system_type, processes_with, sees_processes
 from postroom.presence import GONE, HEARTBEAT_LATE_S
+from postroom.tracking import UnreadableIndex, tracked_of_room
 from postroom.upkeep import KEEPER_CELL, is_vacant
 
-from .allow import MAY_BE_TRACKED
 from .picture import agent_lines, wait_lines
 from .show import ago
-from .tracking import UnreadableIndex, tracked_in
 
 if TYPE_CHECKING:
     from postroom.room import Room
@@ -171,9 +170,10 @@ def rights(folder: Path) -> Check:
 
 def tracked(folder: Path) -> Check:
     """Whether git keeps the room's files: then each pull could bring other messages into it."""
-    own = folder / FOLDER if (folder / FOLDER).is_dir() else folder
+    files = (folder / FOLDER).is_dir()
+    own = folder / FOLDER if files else folder
     try:
-        names = [name for name in tracked_in(own) if name not in MAY_BE_TRACKED]
+        names = tracked_of_room(own, RoomUrl("files" if files else "sqlite", str(folder), {}))
     except UnreadableIndex as error:
         return Check("git", WARN, f"whether it tracks the room cannot be told: {error}", "look with git ls-files")
     if names:

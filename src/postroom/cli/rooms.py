@@ -66,6 +66,8 @@ def _init_layout(call: Call) -> int:
     _own_address(root / FOLDER)
     url = args.room or os.environ.get(URL_VARIABLE) or address_of(root / ".windsurf" / "mailbox", "files")
     layout = Layout(root, url, workers, worktrees=args.worktrees)
+    if layout.folder is not None:
+        check_untracked(root / FOLDER, layout.address)
     if args.worktrees:
         layout.check_git()
     steps = [step for step in layout.steps() if step.word]
