@@ -14,6 +14,7 @@ from tests.files_by_hand import SAMPLE, claim, drop, send
 
 from postroom.clock import SYSTEM, ManualClock
 from postroom.config import Config
+from postroom.errors import RoomDamaged
 from postroom.store import Query
 from postroom.stores.files import FilesStore
 
@@ -98,3 +99,12 @@ def test_a_file_that_looks_old_because_it_was_copied_with_its_time_has_its_ten_s
 
     with closing(FilesStore(root, Config(), ManualClock())) as store:
         assert [each.message.payload for each in claim(store)] == [{"n": 1}]
+
+
+@pytest.mark.parametrize(("name", "value"), [("base_ns", 10**23), ("base_ns", -(2**62)), ("salt", -1), ("salt", 2**60)])
+def test_numbers_that_no_room_has_are_refused_in_a_sentence(root: Path, name: str, value: int) -> None:
+    FilesStore(root, Config(), SYSTEM).close()
+    file = root / ".postroom" / "room.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), name: value}))
+    with pytest.raises(RoomDamaged, match="numbers that no room has"):
+        FilesStore(root, Config(), SYSTEM)

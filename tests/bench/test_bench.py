@@ -12,6 +12,7 @@ import pytest
 
 from postroom.bench import peers, plan, tables
 from postroom.bench.client import NotHere, encode, make_payload
+from postroom.bench.crew import PROGRAM
 from postroom.bench.measure import measure, percentile
 from postroom.bench.plan import Entry, Scale
 from postroom.bench.rounds import Measured, Report, machine
@@ -167,3 +168,11 @@ def test_a_payload_is_about_195_bytes_of_json() -> None:
 def test_percentiles_of_few_values_do_not_fail() -> None:
     assert percentile([3.0], 99) == 3.0
     assert percentile([1.0, 2.0, 3.0], 50) == 2.0
+
+
+def test_measured_processes_import_nothing_from_the_working_folder(tmp_path: Path) -> None:
+    """It may be a clone, with a package of our name in it."""
+    (tmp_path / "postroom").mkdir()
+    (tmp_path / "postroom" / "__init__.py").write_text("open('imported', 'w').close()")
+    subprocess.run(PROGRAM, cwd=tmp_path, input=b"", capture_output=True, check=False, timeout=60)
+    assert not (tmp_path / "imported").exists()

@@ -16,7 +16,7 @@ from postroom.errors import PostroomError
 from .client import NotHere
 from .task import Found, Task
 
-PROGRAM: Final = (sys.executable, "-m", "postroom.bench.worker")
+PROGRAM: Final = (sys.executable, "-P", "-m", "postroom.bench.worker")
 
 
 class BenchFailed(PostroomError):

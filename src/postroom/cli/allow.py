@@ -153,8 +153,11 @@ def _check_inside(place: Path, *, shared: bool) -> None:
     for folder, folders, files in os.walk(place):
         for name in (*folders, *files):
             path = os.path.join(folder, name)
-            about = os.lstat(path)
             looked += 1
+            try:
+                about = os.lstat(path)
+            except FileNotFoundError:
+                continue  # the room is in use
             if stat.S_ISLNK(about.st_mode):
                 raise RoomNotAllowed(
                     f"{path} is a symbolic link; nothing in a room's folder may be one: remove it first"

@@ -148,6 +148,8 @@ class FilesStore(TableStore):
             raise RoomDamaged(f"{self.folder / OWN / FILES_MARK} cannot be read: {error}") from error
         if about.layout != LAYOUT:
             raise RoomDamaged(f"{self.folder} has layout {about.layout}, and this Postroom knows layout {LAYOUT}")
+        if not 0 <= about.salt < 1 << SALT_BITS or abs(about.base_ns) >= 1 << 62:
+            raise RoomDamaged(f"{self.folder / OWN / FILES_MARK} has numbers that no room has; it was made by others")
         return about
 
     def _goes_on(self, about: About) -> bool:
