@@ -43,7 +43,6 @@ from .config import (
     search_places,
 )
 from .errors import RoomError, RoomNotAllowed
-from .tracking import UnreadableIndex, tracked_of_room
 
 #: A file in a room's folder that only this user's allow-list knows the content of.
 SEAL: Final = "seal"
@@ -355,8 +354,14 @@ def _brought_by_git(place: Path, address: str) -> str:
 
     Looked at each time, not only by `postroom allow`: a checkout overwrites files that are ignored, without a word.
     """
+    url = parse_url(address)
+    folders = {os.path.realpath(place), os.path.realpath(room_folder(url) or place)}
+    if not any(os.path.lexists(above / ".git") for folder in folders for above in Path(folder).parents):
+        return ""
+    from .tracking import UnreadableIndex, tracked_of_room  # many rooms are in no repository
+
     try:
-        return next(iter(tracked_of_room(place, parse_url(address))), "")
+        return next(iter(tracked_of_room(place, url)), "")
     except UnreadableIndex:
         return ""
 
