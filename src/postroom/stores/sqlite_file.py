@@ -299,10 +299,7 @@ class SqliteFile:
         return offset
 
     def _refuse_foreign(self, connection: apsw.Connection) -> None:
-        """Refuse what Postroom did not make and what SQLite would run on its own: a view in a table's place, a trigger.
-
-        A view may count for ever, and the first statement that reads it would not end (tests/test_sqlite_hostile.py).
-        """
+        """Refuse a trigger, and a view in a table's place, which may count for ever (tests/test_sqlite_hostile.py)."""
         foreign: list[Any] = connection.execute(_FOREIGN).fetchall()
         if foreign:
             raise RoomDamaged(
