@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.interrupting import interrupted_at
+from tests.nats_servers import room_name, shared_server
 
 import postroom
 from postroom import stores
@@ -24,6 +26,8 @@ from postroom.message import Draft, check
 from postroom.platform import start_thread, this_process
 from postroom.states import State
 from postroom.store import Query, Store, Ticket, Want
+from postroom.stores.nats_entries import Kept, Moment, claimed, first_entry, make_id
+from postroom.stores.nats_tables import Tables
 from postroom.stores.sqlite import SqliteStore
 
 from .support import count
@@ -239,15 +243,17 @@ HERE_AND_ABOVE = str(Path(postroom.__file__).parent)
 
 
 #: Of the moments at which a call can be interrupted, each so-manieth is tried. A room in files takes some milliseconds a step.
-STRIDE = {"memory": 5, "sqlite": 9, "files": count("STRIDE", 31)}
+STRIDE = {"memory": 5, "sqlite": 9, "files": count("STRIDE", 31), "nats": count("STRIDE_NATS", 11)}
 
 
 def url_of(kind: str, tmp_path: Path) -> str:
+    if kind == "nats":
+        return f"nats://{shared_server().address}/{room_name()}"
     return "memory:shared" if kind == "memory" else f"{kind}:{tmp_path}/room"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "files"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "files", "nats"])
 @pytest.mark.parametrize("deed", ["agent", "send", "receive", "ask", "close"])
 def test_a_handler_that_uses_the_room_at_any_step_neither_waits_for_ever_nor_loses_anything(
     tmp_path: Path, deed: str, kind: str
@@ -376,7 +382,7 @@ needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="desc
 @pytest.mark.slow
 @needs_proc
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "files"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "files", "nats"])
 def test_a_close_that_is_interrupted_anywhere_is_finished_by_the_next(tmp_path: Path, kind: str) -> None:
     url, before = url_of(kind, tmp_path), 0
     with postroom.open(url) as outside:
@@ -441,3 +447,113 @@ def test_rooms_whose_opening_is_interrupted_leave_hardly_anything(tmp_path: Path
     assert place > 50
     assert descriptors() < before + 20
     assert threads_of_rooms() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # interrupted before it was begun
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("deed", ["send", "send many", "receive", "ask"])
+def test_whatever_is_interrupted_on_nats_the_next_call_works_and_nothing_grows(tmp_path: Path, deed: str) -> None:
+    """At every so-manieth moment, also in CPython's own code between here and the background loop."""
+    url = url_of("nats", tmp_path)
+    with postroom.open(url) as outside, postroom.open(url) as room:
+        bob = room.agent("bob")
+        deeds: dict[str, Callable[[], object]] = {
+            "send": lambda: bob.send("ada", {}),
+            "send many": lambda: bob.send_many([{"to": "ada", "payload": {}}] * 3),
+            "receive": lambda: bob.receive(timeout_s=0.001).ack(),
+            "ask": lambda: bob.ask("nobody", {}, timeout_s=0),
+        }
+
+        def do() -> None:
+            with suppress(postroom.AskTimeout, postroom.ReceiveTimeout):
+                deeds[deed]()
+
+        before = 0
+        for place in count_up():
+            bob.send("bob", {})
+            if not interrupted_at(STRIDE["nats"] * place, do):
+                break
+            (id,) = bob.send_many([{"to": "cid", "payload": {}}])
+            assert outside.get(id).state is State.READY
+            if place == 2:
+                before = descriptors()
+        assert place > 2
+        assert descriptors() < before + 10
+        assert sum(thread.name == "postroom nats" for thread in threading.enumerate()) == 1
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_ack_on_nats_that_was_interrupted_is_said_again_and_holds(tmp_path: Path) -> None:
+    """Whether or not the first reached the servers, and also when it does so in the middle of the second."""
+    with postroom.open(url_of("nats", tmp_path)) as room:
+        store = room.store
+        for place in count_up():
+            (id,) = store.put([draft()])
+            (delivery,) = store.claim(WANT).deliveries
+            came = interrupted_at(
+                STRIDE["nats"] * place,
+                lambda: store.settle(delivery.ticket, "acked"),  # noqa: B023
+                f"{HERE}/nats_",
+            )
+            if not came:
+                break
+            assert store.settle(delivery.ticket, "acked").held, place
+            message = store.get(id)
+            assert message is not None
+            assert message.state is State.ACKED
+        assert place > 2
+
+
+def kept(number: int, **fields: Any) -> Kept:
+    """An entry as a room on NATS keeps it."""
+    id = make_id(number, "bob", "general", 5, 0.5)
+    moment = Moment(number, number, "w")
+    entry = first_entry(draft(**fields), id, "bob", moment, held_for=None)
+    return Kept(number, replace(entry, first=number))
+
+
+def test_what_is_known_of_a_room_on_nats_can_be_interrupted_while_it_changes() -> None:
+    """At every moment. All tables say the same as the rows afterwards, and each next change is made."""
+    ready, delayed, asked = kept(1), kept(2, delay_s=5), kept(3, waiter="4711.1")
+    for place in count_up():
+        tables = Tables()
+
+        def change(tables: Tables = tables) -> None:
+            for each in (ready, delayed, asked):
+                tables.learn(each.entry.id, each.seq, each)
+            tables.learn(ready.entry.id, 4, Kept(4, claimed(ready, WANT, Moment(4, 4, "c"))))
+            tables.wind(6000)
+            tables.bury(this_process(), 6000)
+            tables.bury("4711.1", 6000)
+            tables.forget(delayed.entry.id)
+            tables.learn(asked.entry.id, 5, None)
+
+        came = interrupted_at(place, change, HERE)
+        if place % 2:  # else the next change is the first to see it
+            tables.wind(0)
+            check_tables(tables)
+        for each in (ready, delayed, asked):
+            tables.learn(each.entry.id, 10 + each.seq, Kept(10 + each.seq, each.entry))
+        check_tables(tables)
+        tables.wind(6000)
+        best = tables.best(WANT, 10, set())
+        assert [each.kept.entry.id for each in best] == [each.entry.id for each in (ready, delayed, asked)]
+        for each in (ready, delayed, asked):
+            tables.learn(each.entry.id, 20, None)
+        assert (tables.rows, tables.order, tables.timers, dict(tables.boxes)) == ({}, [], [], {})
+        if not came:
+            break
+    assert place > 50
+
+
+def check_tables(tables: Tables) -> None:
+    rows = tables.rows.values()
+    assert tables.order == sorted((row.kept.first, row.kept.entry.id) for row in rows)
+    boxed = [key for channels in tables.boxes.values() for box in channels.values() for key in box]
+    assert sorted(boxed) == sorted(row.ready for row in rows if row.ready is not None)
+    assert tables.timers == sorted(row.timer for row in rows if row.timer is not None)
+    for name, table in (("owner", tables.owners), ("waiter", tables.waits)):
+        for process, ids in table.items():
+            assert all(getattr(tables.rows[id].kept.entry, name) == process for id in ids)

@@ -13,11 +13,13 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, ClassVar, Final
 
 from .. import store as contract
-from ..clock import Clock
+from ..clock import SYSTEM, Clock
 from ..config import Config, RoomUrl
 from ..errors import InvalidMessage, RoomClosed
 from ..message import Draft, Message
@@ -79,7 +81,7 @@ class NatsStore(contract.Store):
         self._open = True
         self._inside: set[int] = set()  # the threads that are in the middle of a step
         self._mine = _Mine()
-        self._steps = threading.Condition()
+        self._ended: SimpleQueue[None] = SimpleQueue()  # a word for each step that ends after the room is closed
         self._room = NatsRoom(access, name, config, clock, create=create)
 
     def _enter(self) -> _Step:
@@ -94,19 +96,20 @@ class NatsStore(contract.Store):
         """That method begins a step in this thread. Raises RoomBusy in the middle of another one."""
         if is_around(self._mine.step, caller):
             raise contract.in_the_middle()
-        with self._steps:
-            if not self._open:
-                raise RoomClosed
-            self._inside.add(threading.get_ident())
+        # No lock, which an interrupt could leave taken: who closes the room says so first, and then looks who is inside.
+        self._inside.add(threading.get_ident())
+        if not self._open:
+            self.end()
+            raise RoomClosed
         self._mine.step = caller
         return self._room
 
     def end(self) -> None:
         """The step of this thread is over."""
         self._mine.step = None
-        with self._steps:
-            self._inside.discard(threading.get_ident())
-            self._steps.notify_all()
+        self._inside.discard(threading.get_ident())
+        if not self._open:
+            self._ended.put(None)
 
     # Putting
 
@@ -237,7 +240,7 @@ class NatsStore(contract.Store):
 
     def listen(self, topics: Iterable[str]) -> Waiter:
         with self._enter() as room:
-            return room.follower.listen(topics)
+            return room.follower.listen(topics, self._enter)
 
     def sweep(self) -> Swept:
         with self._enter() as room:
@@ -250,11 +253,11 @@ class NatsStore(contract.Store):
     def close(self) -> None:
         if self._pid != os.getpid():
             return
-        with self._steps:
-            if not self._open:
-                return
-            self._open = False
-            # what other threads have begun (giving up a question, an ack) is finished first, if the servers answer
-            me = threading.get_ident()  # in a signal's handler, this thread may be in the middle of a step
-            self._steps.wait_for(lambda: self._inside <= {me}, CLOSE_S)
+        self._open = False
+        # what other threads have begun (giving up a question, an ack) is finished first, if the servers answer
+        until_ns = SYSTEM.steady_ns() + int(CLOSE_S * 1e9)
+        me = threading.get_ident()  # in a signal's handler, this thread may be in the middle of a step
+        with suppress(Empty):
+            while not self._inside <= {me}:
+                self._ended.get(timeout=max(0, until_ns - SYSTEM.steady_ns()) / 1e9)
         self._room.close()

@@ -77,20 +77,20 @@ def _picked(room: NatsRoom, want: Want, count: int, taken: set[str], write: str 
     """What to claim, which no other thread of this process picks meanwhile."""
     room.bury_the_gone()
     tables = room.tables
-    with room.follower.lock:
-        moment = room.moment(
-            write
-        )  # under the lock: what was judged by a later clock must not be claimed by an earlier one
-        tables.wind(moment.room_ms)
-        best = tables.best(want, count, tables.picked | taken)
-        ended = tables.overdue_for(want)
-        ids = {each.kept.entry.id for each in (*best, *ended)}
-        tables.picked |= ids
+    ids: set[str] = set()
     try:
+        with room.follower.lock:
+            moment = room.moment(
+                write
+            )  # under the lock: what was judged by a later clock must not be claimed by an earlier one
+            tables.wind(moment.room_ms)
+            best = tables.best(want, count, tables.picked | taken)
+            ended = tables.overdue_for(want)
+            ids.update(each.kept.entry.id for each in (*best, *ended))
+            tables.picked |= ids
         yield _Picked(best, ended, moment)
     finally:
-        with room.follower.lock:
-            tables.picked -= ids
+        tables.picked.difference_update(ids)  # without the lock: an interrupt while it waits would leave them picked
 
 
 def _take(room: NatsRoom, picked: _Picked, want: Want, *, raises: bool) -> list[Kept]:
@@ -212,6 +212,11 @@ def settle(
         if before is None:
             raise
         raise OutcomeUnknown(str(error)) from error  # this try changed nothing, but the one before may have
+    except RoomError:
+        raise
+    except BaseException:  # interrupted: should it be said again, it may have been said already
+        room.unsure.remember_settling(ticket, outcome, write)
+        raise
 
 
 def _settle_and_claim(

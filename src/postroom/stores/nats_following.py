@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, Final
 
 from .. import store as contract
 from ..clock import Clock
-from ..errors import RoomClosed
+from ..errors import RoomBusy, RoomClosed
 from ..states import State
 from .nats_entries import MOVED, hex_of, is_there, pattern_to, patterns_around, subject_of, unpack
 from .nats_tables import Tables
@@ -81,7 +82,9 @@ class Follower:
         self._reading = threading.Lock()
         self._subscriptions: dict[Key, Any] = {}
         self._uses: defaultdict[Key, int] = defaultdict(int)
-        self._changing = threading.Lock()  # held while subscribing, which waits; never taken on the background loop
+        self._changing = threading.RLock()  # held while subscribing, which waits; never taken on the background loop
+        #: Waiters that are done, until all that they had is given back.
+        self._ending: deque[NatsWaiter] = deque()
         self._waiters: defaultdict[Key, list[NatsWaiter]] = defaultdict(list)
         self._rung: OrderedDict[tuple[Key, int], None] = OrderedDict()
         self.closed = False
@@ -89,28 +92,33 @@ class Follower:
 
     # Subscriptions
 
-    def _use(self, key: Key) -> None:
+    def _use(self, key: Key, used: list[Key]) -> None:
+        """Hear of this from now on, until `_leave`; it is added to `used` before anything is waited for."""
         with self._changing:
             self._uses[key] += 1
+            used.append(key)
             if key not in self._subscriptions:
+                self._wire.run(self._subscribe(key))
 
-                def heard(subject: str, seq: int, data: bytes) -> None:
-                    self._heard(key, subject, seq, data)
+    async def _subscribe(self, key: Key) -> None:
+        """On the background loop, where no signal comes between a subscription and the note of it."""
 
-                try:
-                    self._subscriptions[key] = self._wire.run(self._wire.subscribe(key[0], heard, key[1]))
-                except BaseException:
-                    self._uses[key] -= 1
-                    raise
+        def heard(subject: str, seq: int, data: bytes) -> None:
+            self._heard(key, subject, seq, data)
 
-    def _leave(self, key: Key) -> None:
+        self._subscriptions[key] = await self._wire.subscribe(key[0], heard, key[1])
+
+    def _leave(self, used: list[Key]) -> None:
+        """Give back the last of these."""
         with self._changing:
+            key = used[-1]
             self._uses[key] -= 1
+            used.pop()  # Python looks for signals after this, and not before
             if self._uses[key] <= 0:
-                del self._uses[key]
                 subscription = self._subscriptions.pop(key, None)
                 if subscription is not None:
                     self._wire.soon(subscription.unsubscribe)
+                del self._uses[key]
 
     # Knowing
 
@@ -121,7 +129,7 @@ class Follower:
                 continue
             with self._reading:  # who comes second waits until the first has read it
                 if not self._is_known(pattern):
-                    self._use((pattern, ""))
+                    self._use((pattern, ""), [])
                     self._read(pattern, _Followed())
 
     def _is_known(self, pattern: str) -> bool:
@@ -130,7 +138,7 @@ class Follower:
 
     def _read(self, pattern: str, followed: _Followed) -> None:
         """Learn of everything that came after what is sure."""
-        self._followed.setdefault(pattern, followed)  # first: what is heard while reading must not be lost
+        followed = self._followed.setdefault(pattern, followed)  # first: what is heard while reading must not be lost
         before_ns, losses = self._clock.steady_ns(), self._wire.losses
         found = self._scan(pattern, followed.sure + 1)
         with self.lock:
@@ -156,7 +164,7 @@ class Follower:
         """Know these parts of the room whole, as they are now."""
         with self._reading:
             if self._whole is None:
-                self._use((_WHOLE_ROOM, ""))
+                self._use((_WHOLE_ROOM, ""), [])
                 self._whole = _Followed()
             while not self._know(self._whole, {*parts}):
                 pass
@@ -309,22 +317,22 @@ class Follower:
     def _ring(self, key: Key, seq: int) -> None:
         """Wake those who listen, once for each change: it is heard of twice when it was made here."""
         waiters = self._waiters.get(key)
-        if seq:
-            if (key, seq) in self._rung:
-                return
-            if waiters:
-                self._rung[key, seq] = None
-                while len(self._rung) > _MAX_RUNG:
-                    self._rung.popitem(last=False)
-        if key[1] == _ONE:
-            if waiters:
-                waiters.append(waiters.pop(0))
-                waiters[-1].ring(alone_for=key)
-            else:
+        if seq and (key, seq) in self._rung:
+            return
+        if not waiters:
+            if key[1] == _ONE:
                 self._pass_on(key)
             return
-        for waiter in waiters or ():
-            waiter.ring()
+        if key[1] == _ONE:
+            waiters[:] = waiters[1:] + waiters[:1]  # in one step: an interrupt must not lose one
+            waiters[-1].ring(alone_for=key)
+        else:
+            for waiter in tuple(waiters):
+                waiter.ring()
+        if seq:  # last: who is interrupted before has not woken everybody
+            self._rung[key, seq] = None
+            while len(self._rung) > _MAX_RUNG:
+                self._rung.popitem(last=False)
 
     def _pass_on(self, key: Key) -> None:
         """A hint that one alone was given, and that came too late for it, goes to another."""
@@ -332,37 +340,48 @@ class Follower:
 
     # Waiting
 
-    def listen(self, topics: Iterable[str]) -> NatsWaiter:
-        """Somebody waits for these topics."""
+    def listen(self, topics: Iterable[str], step: Callable[[], AbstractContextManager[object]]) -> NatsWaiter:
+        """Somebody waits for these topics. `step` is entered for all that the waiter does but waiting."""
         keys = [key for key in dict.fromkeys(map(key_of_topic, topics)) if key is not None]
-        waiter = NatsWaiter(self, keys, self._clock)
-        with self.lock:
-            for key in keys:
-                self._waiters[key].append(waiter)
-        used: list[Key] = []
+        waiter = NatsWaiter(self, keys, self._clock, step)
         try:
+            with self.lock:
+                for key in keys:
+                    self._waiters[key].append(waiter)
             for key in keys:
-                self._use(key)
-                used.append(key)
+                self._use(key, waiter.used)
         except BaseException:
-            waiter.abandon(used)
+            self.end(waiter)
             raise
         return waiter
 
-    def leave(self, waiter: NatsWaiter, keys: list[Key], used: list[Key], alone_for: list[Key]) -> None:
-        """It waits no more. `used` are those of its keys that were subscribed to for it."""
+    def end(self, waiter: NatsWaiter) -> None:
+        """It waits no more. What an interrupt keeps from being given back is given back when the next one ends."""
+        self._ending.append(waiter)
+        with self._changing:
+            while self._ending:
+                waiter = self._ending[0]
+                self._give_back(waiter)
+                if waiter in self._ending:  # a signal's handler that ends another may have done it all
+                    self._ending.remove(waiter)
+
+    def _give_back(self, waiter: NatsWaiter) -> None:
+        """Everything that it had, as far as that was not done before."""
         with self.lock:
-            for key in keys:
-                self._waiters[key].remove(waiter)
-                if not self._waiters[key]:
-                    del self._waiters[key]
-        if self.closed:
-            return
-        for key in used:
-            self._leave(key)
+            waiter.is_closed = True
+            for key in waiter.keys:
+                waiters = self._waiters.get(key, [])
+                if waiter in waiters:
+                    waiters.remove(waiter)
+                if not waiters:
+                    self._waiters.pop(key, None)
+        while waiter.used and not self.closed:
+            self._leave(waiter.used)
         with self.lock:
-            for key in alone_for:
-                self._ring(key, 0)
+            while waiter.alone_for and not self.closed:
+                self._ring(waiter.alone_for[-1], 0)
+                waiter.alone_for.pop()
+            waiter.let_go()
 
     def close(self) -> None:
         """Nobody is told anything any more; whoever waits in another thread comes back, and is told so."""
@@ -386,39 +405,49 @@ def _around(pattern: str) -> str:
 class NatsWaiter(contract.Waiter):
     """A waiter with a pipe of its own: a byte lies in it while there is a hint that nobody has taken."""
 
-    def __init__(self, follower: Follower, keys: list[Key], clock: Clock) -> None:
+    def __init__(
+        self, follower: Follower, keys: list[Key], clock: Clock, step: Callable[[], AbstractContextManager[object]]
+    ) -> None:
+        self.keys = keys
+        #: Those of its keys that are subscribed to for it.
+        self.used: list[Key] = []
+        #: Those of them for which nobody else was woken.
+        self.alone_for: list[Key] = []
+        self.is_closed = False
         self._follower = follower
-        self._keys = keys
         self._clock = clock
-        self._reader, self._writer = os.pipe()
+        # A signal's handler in the middle of one is refused the room: it would wait for the background loop, and that for the lock.
+        self._step = step
         self._rung = False
-        self._alone_for: list[Key] = []
-        self._closed = False
+        self._reader, self._writer = os.pipe()  # from here on an interrupt leaves it to `__del__`
+        os.set_blocking(self._reader, False)
 
     def ring(self, alone_for: Key | None = None) -> None:
         """Leave a hint. The caller holds the follower's lock."""
         if alone_for is not None:
-            self._alone_for.append(alone_for)
+            self.alone_for.append(alone_for)
         if not self._rung:
-            self._rung = True
             os.write(self._writer, b"!")
+            self._rung = True
 
     def wait(self, timeout_s: float | None) -> bool:
         if self._take():
             return True
-        self._clock.wait_readable([self._reader], timeout_s)
+        if self._clock.wait_readable([self._reader], timeout_s):
+            self._rung = True  # also what was interrupted in the middle of ringing, or of taking
         return self._take()
 
     def _take(self) -> bool:
-        with self._follower.lock:
-            if self._closed:
+        with self._step(), self._follower.lock:
+            if self.is_closed:
                 raise RoomClosed("this waiter is closed")
             if self._follower.closed:
                 raise RoomClosed
             if self._rung:
+                with suppress(BlockingIOError):
+                    os.read(self._reader, 16)
                 self._rung = False
-                self._alone_for.clear()
-                os.read(self._reader, 1)
+                self.alone_for.clear()
                 return True
             return False
 
@@ -426,15 +455,21 @@ class NatsWaiter(contract.Waiter):
         return self._reader
 
     def close(self) -> None:
-        self.abandon(self._keys)
+        try:
+            with self._step():
+                self._follower.end(self)
+        except (RoomClosed, RoomBusy):  # a handler that closes the room may come in the middle of a step
+            self._follower.end(self)
 
-    def abandon(self, used: list[Key]) -> None:
-        """Stop listening, though only some of its topics were listened to yet."""
-        with self._follower.lock:
-            if self._closed:
-                return
-            self._closed = True
-        self._follower.leave(self, self._keys, used, self._alone_for)
-        with self._follower.lock:
-            os.close(self._reader)
-            os.close(self._writer)
+    def let_go(self) -> None:
+        """Close its pipe. Under the follower's lock, when nobody knows it any more."""
+        reader, self._reader = self._reader, -1
+        if reader >= 0:
+            os.close(reader)
+        writer, self._writer = self._writer, -1
+        if writer >= 0:
+            os.close(writer)
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # it was interrupted while it was made
+            self.let_go()

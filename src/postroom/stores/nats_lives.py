@@ -54,10 +54,14 @@ class Lives:
         with self._beginning:  # who comes second waits until it was said, or says it
             if self._beats:
                 return
-            write = Write(process_subject(this_process()), self._name, None, None, ALIVE_S)
-            self._wire.run(self._wire.commit([write], self._name.__eq__))
-            self._wire.every(BEAT_S, lambda: self._wire.commit([write], self._name.__eq__))
-            self._beats = True
+            self._wire.run(self._begin())
+
+    async def _begin(self) -> None:
+        """On the background loop, where no signal comes between the first word and the promise of the next."""
+        write = Write(process_subject(this_process()), self._name, None, None, ALIVE_S)
+        await self._wire.commit([write], self._name.__eq__)
+        self._wire.every(BEAT_S, lambda: self._wire.commit([write], self._name.__eq__))
+        self._beats = True
 
     def beat_if_named(self, data: bytes) -> None:
         """The same, when what is about to be written names this process."""

@@ -72,7 +72,30 @@ class Tables:
         #: What a thread of this process is about to claim: other threads leave it alone.
         self.picked: set[str] = set()
         self.top_key = 0
+        #: Whether a change was begun and not ended: the tables beside `rows` may contradict them.
+        self._is_torn = False
         self._dropped: OrderedDict[str, int] = OrderedDict()
+
+    # Interrupts
+
+    def mend(self) -> None:
+        """Make all tables anew from the rows, where a signal's handler raised in the middle of a change.
+
+        The change itself may be lost. That is no harm: what was written, or is read again, is also heard of. Who is gone, and
+        what the clock did, is found out anew.
+        """
+        if not self._is_torn:
+            return
+        rows = self.rows.values()
+        for table in (self.boxes, self.owners, self.waits, self.overdue):
+            table.clear()
+        self.order[:] = sorted((row.kept.first, row.kept.entry.id) for row in rows)
+        self.timers.clear()
+        for row in rows:
+            row.owner_gone = row.waiter_gone = False
+            row.ready = row.timer = None
+            self._place(row)
+        self._is_torn = False
 
     # Learning
 
@@ -83,10 +106,13 @@ class Tables:
             return False
         if known is None and self._dropped.get(id, 0) >= seq:
             return False
+        self.mend()
+        self._is_torn = True
         if known is not None:
             self._lift(known)
         if kept is None:
             self._drop(id, seq, known)
+            self._is_torn = False
             return True
         if known is None:
             known = self.rows[id] = Row(kept)
@@ -94,13 +120,17 @@ class Tables:
         known.kept, known.owner_gone, known.waiter_gone = kept, False, False
         self.top_key = max(self.top_key, kept.entry.top_key)
         self._place(known)
+        self._is_torn = False
         return True
 
     def forget(self, id: str) -> None:
         """Know nothing of it, as if it had never been heard of."""
+        self.mend()
+        self._is_torn = True
         row = self.rows.pop(id)
         self._lift(row)
         del self.order[bisect_left(self.order, (row.kept.first, id))]
+        self._is_torn = False
 
     def _drop(self, id: str, seq: int, known: Row | None) -> None:
         self._dropped[id] = seq
@@ -159,6 +189,7 @@ class Tables:
 
     def wind(self, now_ms: int) -> None:
         """Act on every timer that has run out, here alone: what is due may be claimed, what ended is overdue."""
+        self.mend()
         while self.timers and self.timers[0][0] <= now_ms:
             self._turn(self.rows[self.timers[0][1]], now_ms)
 
@@ -167,10 +198,12 @@ class Tables:
 
         Returns the ids of the messages of which that was not known yet.
         """
+        self.mend()
         found = []
         for id in {*self.owners.get(process, ()), *self.waits.get(process, ())}:
             row = self.rows[id]
             before = row.owner_gone, row.waiter_gone
+            self._is_torn = True
             row.owner_gone |= row.kept.entry.owner == process
             row.waiter_gone |= row.kept.entry.waiter == process
             if before != (row.owner_gone, row.waiter_gone):
@@ -179,12 +212,14 @@ class Tables:
                 self._turn(row, now_ms)
             else:
                 self.overdue[id] = None
+                self._is_torn = False
         return found
 
     def _turn(self, row: Row, now_ms: int) -> None:
         """Put a row where its judged state belongs."""
         entry = row.kept.entry
         seen = row.judged(now_ms)
+        self._is_torn = True
         self._make_unready(row)
         self._set_timer(row, None)
         if seen is State.READY:
@@ -193,11 +228,13 @@ class Tables:
                 self._set_timer(row, entry.expires_ms)
         if seen in FINISHED or entry.state in (State.CLAIMED, State.HELD):
             self.overdue[entry.id] = None
+        self._is_torn = False
 
     # Choosing
 
     def best(self, want: Want, count: int, without: set[str]) -> list[Chosen]:
         """The best of what may be claimed, at most so many, without those that are named."""
+        self.mend()
         own, anyones = self.boxes.get(want.agent, {}), self.boxes.get(None, {})
         names: Iterable[str] = own if want.channels is None else dict.fromkeys(want.channels)
         sources = (own,) if want.channels is None else (own, anyones)
@@ -215,6 +252,7 @@ class Tables:
 
     def next_due_ms(self, want: Want) -> int | None:
         """When something that the agent takes from may become claimable by itself."""
+        self.mend()
         for ms, id in self.timers:
             entry = self.rows[id].kept.entry
             if want.channels is None:
@@ -227,6 +265,7 @@ class Tables:
 
     def all_overdue(self) -> list[Chosen]:
         """What the clock or the end of a process has changed and nobody has written down yet."""
+        self.mend()
         return [self.rows[id].chosen() for id in self.overdue]
 
     def forget_overdue(self, chosen: Chosen) -> None:
@@ -237,6 +276,7 @@ class Tables:
 
     def overdue_for(self, want: Want) -> list[Chosen]:
         """Of what the clock has finished those that lie in the boxes the agent takes from."""
+        self.mend()
         found = []
         for id in self.overdue:
             row = self.rows[id]
@@ -253,6 +293,7 @@ class Tables:
 
     def in_order(self, after: int | None, *, newest: bool) -> Iterator[Row]:
         """All rows by their first sequence, after (or, newest first, before) that one."""
+        self.mend()
         if newest:
             end = len(self.order) if after is None else bisect_left(self.order, (after, ""))
             return (self.rows[id] for _, id in reversed(self.order[:end]))

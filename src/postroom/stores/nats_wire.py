@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -23,7 +21,7 @@ import msgspec
 
 from ..errors import OutcomeUnknown, RoomClosed, RoomError, RoomNotAllowed, RoomUnreachable
 from .nats_access import Access, NotPrivate, options_of, speaking_privately
-from .nats_link import Call, Ear, Heard, background, hearing_at_once, sequence_of
+from .nats_link import Call, Ear, Errand, Heard, Link, hearing_at_once, quietly, sequence_of
 
 T = TypeVar("T")
 
@@ -130,78 +128,39 @@ class Wire:
         self._hints = f"prh.{room}."
         self._access = access
         self._nc: Any = None
-        self._closed = False
-        self._gate = threading.Lock()
-        self._running: set[Future[Any]] = set()
-        self._calls: set[Call] = set()
-        self._background = background()
-        self._loop = self._background.enter()
+        self._link = Link()
+        self._loop = self._link.loop
         try:
             self.run(self._open())
         except BaseException:
-            self._background.leave()
+            self._link.leave()
             raise
 
     # Threads
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do this on the background loop, and wait for it here."""
-        with self._gate:
-            if self._closed:
-                work.close()
-                raise RoomClosed
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-            self._running.add(future)
-        try:
-            return future.result()
-        except CancelledError:
-            raise RoomClosed("the room was closed meanwhile") from None
-        except BaseException:
-            future.cancel()  # an interrupt: nobody waits for it any more
-            raise
-        finally:
-            self._running.discard(future)
+        """Do this on the background loop, and wait for it here. Interrupted, it is cancelled there: it was done, or was not."""
+        result: T = self._link.run(Errand([work], is_one=True))
+        return result
 
     def run_all(self, works: Sequence[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
         """Do these at once; the result of each, or what it raised."""
-
-        async def gathered() -> list[T | BaseException]:
-            return await asyncio.gather(*works, return_exceptions=True)
-
         if not works:
             return []
-
-        try:
-            return self.run(gathered())
-        finally:
-            for (
-                work
-            ) in works:  # those that were not begun, when the room was closed before; others are cancelled by the loop
-                if not (getattr(work, "cr_running", False) or getattr(work, "cr_suspended", False)):
-                    with suppress(ValueError):  # the loop begins it just now
-                        work.close()
+        results: list[T | BaseException] = self._link.run(Errand(works, is_one=False))
+        return results
 
     def soon(self, call: Callable[[], Awaitable[None]]) -> None:
         """Do this on the background loop, and wait for nothing."""
-        with self._gate:
-            if not self._closed:
-                asyncio.run_coroutine_threadsafe(_quietly(call), self._loop)
+        self._link.soon(call)
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         """Do this after that time. Only from the background loop itself."""
         self._loop.call_later(seconds, call)
 
     def every(self, seconds: float, call: Callable[[], Awaitable[Any]]) -> None:
-        """Do this again and again on the background loop, until the connection is closed. What fails is done later."""
-
-        async def again() -> None:
-            while True:
-                await asyncio.sleep(seconds)
-                await _quietly(call)
-
-        with self._gate:
-            if not self._closed:
-                self._running.add(asyncio.run_coroutine_threadsafe(again(), self._loop))
+        """Do this again and again, until the connection is closed. What fails is done later. Only from the background loop."""
+        self._link.every(seconds, call)
 
     # Opening and closing
 
@@ -254,11 +213,13 @@ class Wire:
             if not connecting.done():
                 raise TimeoutError
             await connecting
-        except (OSError, self._error, TimeoutError) as error:
+        except BaseException as error:
             connecting.cancel()
             await asyncio.wait({connecting})
-            await _quietly(self._nc.close)
-            raise self._unreachable(error) from error
+            await quietly(self._nc.close)
+            if isinstance(error, OSError | self._error | TimeoutError):
+                raise self._unreachable(error) from error
+            raise
         finally:
             refused.cancel()
 
@@ -302,18 +263,8 @@ class Wire:
         self.on_loss()
 
     def close(self) -> None:
-        """End the connection. Safe to call twice."""
-        with self._gate:
-            if self._closed:
-                return
-            self._closed = True
-        for future in tuple(self._running):  # whoever waits in another thread is told
-            future.cancel()
-        self._loop.call_soon_threadsafe(self._end_calls)
-        try:
-            asyncio.run_coroutine_threadsafe(_quietly(self._nc.close), self._loop).result()
-        finally:
-            self._background.leave()
+        """End the connection. Safe to call twice, and the second call does what an interrupt kept the first from."""
+        self._link.close(self._nc.close)
 
     @property
     def most_bytes(self) -> int:
@@ -379,22 +330,16 @@ class Wire:
         The short way of almost every change and look: no task, and few turns of the loop. Who gets no reply takes the long one.
         """
         call = Call()
-        with self._gate:
-            if self._closed:
-                raise RoomClosed
-            self._calls.add(call)
-            self._loop.call_soon_threadsafe(self._post, messages, call)
-        try:
-            reply = call.wait(self._attempt_s)
-        finally:
-            self._calls.discard(call)
+        reply: bytes | None = self._link.wait_for(call, self._post, messages, call, timeout_s=self._attempt_s)
         if reply is None:
-            with suppress(RuntimeError):  # the room was closed at this very moment
-                self._loop.call_soon_threadsafe(self._give_up, call)
+            with suppress(RoomClosed):  # at this very moment
+                self._link.hand_over(self._give_up, call)
             raise _NoReply(sent=True)
         return reply
 
     def _post(self, messages: Sequence[Message], call: Call) -> None:
+        if call.is_dropped:
+            return
         if not self._up.is_set():
             _fail(call, False)
             return
@@ -409,17 +354,12 @@ class Wire:
         except (self._error, OSError):
             _fail(call, True)
 
-    def _end_calls(self) -> None:
-        for call in tuple(self._calls):
-            if not call.done():
-                call.set_exception(RoomClosed("the room was closed meanwhile"))
-
     def _give_up(self, reply: asyncio.Future[bytes] | Call) -> None:
         """An attempt had its time. After some of these the connection itself is looked at: a cut cable makes no sound."""
         _fail(reply, True)
         self._unanswered += 1
         if self._unanswered == MOST_UNANSWERED:
-            self._looking = asyncio.ensure_future(_quietly(self._look_at_connection))
+            self._looking = asyncio.ensure_future(quietly(self._look_at_connection))
 
     async def _look_at_connection(self) -> None:
         try:
@@ -531,7 +471,7 @@ class Wire:
             except self._error:
                 raise _NoReply(sent=False) from None
             finally:
-                await _quietly(subscription.unsubscribe)
+                await quietly(subscription.unsubscribe)
 
         return await self._until_answered(attempt, f"the room {self.room} cannot be read")
 
@@ -743,9 +683,11 @@ class Wire:
                 raise _NoReply(sent=False) from None
             try:
                 await self._nc.flush(timeout=ATTEMPT_S)
-            except (self._error, TimeoutError):
-                await _quietly(subscription.unsubscribe)  # the next attempt makes another
-                raise _NoReply(sent=False) from None
+            except BaseException as error:
+                await quietly(subscription.unsubscribe)  # the next attempt makes another
+                if isinstance(error, self._error | TimeoutError):
+                    raise _NoReply(sent=False) from None
+                raise
             return subscription
 
         return await self._until_answered(attempt, f"the room {self.room} cannot be listened to")
@@ -767,12 +709,6 @@ async def _makes_no_space() -> bool:
 def _is_full(error: dict[str, Any]) -> bool:
     """Whether the servers refuse something because there is no space for it."""
     return error.get("err_code") in _NO_SPACE or any(words in error.get("description", "") for words in _NO_SPACE_WORDS)
-
-
-async def _quietly(call: Callable[[], Awaitable[Any]]) -> None:
-    """What goes wrong here has nobody to be told."""
-    with suppress(Exception):  # a connection that ends anyway, a hint that others give too
-        await call()
 
 
 def _head(headers: dict[str, str]) -> str:

@@ -2,11 +2,12 @@
 
     python -m faults.programs.signalled URL SEED DEED COUNT JOURNAL
 
-DEED is what handlers do: raise, send, ack, ask, mixed (each of these by turns), use (the same, but for raising), or exit and kill: say good-bye in the room, and end
-the program. Everything that returned is written down before the program goes on (O_APPEND, one line each):
+DEED is what handlers do: raise, send, ack, ask, mixed (each of these by turns), or exit and kill: say good-bye in the room, and
+end the program. Everything that returned is written down before the program goes on (O_APPEND, one line each):
 
     S id        a send returned this id             A id True       an ack said so
     E words     an error that nobody should get     D signals fds   the end: how many signals came, and the open descriptors
+    T threads   the end: how many threads there are
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from postroom.clock import SYSTEM
 from postroom.received import Received
 
 #: What is done by turns.
-TURNS = {"mixed": ["raise", "send", "ack", "ask"], "use": ["send", "ack", "ask"]}
+MIXED = ["raise", "send", "ack", "ask"]
 
 
 class Poke(Exception):
@@ -43,7 +44,7 @@ class Program:
         self.signals = signals
         self.came = 0
         #: The last moment of a call at which a signal comes: some steps take a few milliseconds, some a tenth of one.
-        self.latest = -2.6 if url.startswith(("memory:", "sqlite:")) else -1.6
+        self.latest = {"memory": -2.6, "sqlite": -2.6, "files": -1.6, "nats": -1.3}[url.partition(":")[0]]
         self.armed = False
         self._journal = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self.room = postroom.open(url)
@@ -65,7 +66,7 @@ class Program:
             return
         self.armed = False
         self.came += 1
-        deed = self.rng.choice(TURNS.get(self.deed, [self.deed]))
+        deed = self.rng.choice(MIXED if self.deed == "mixed" else [self.deed])
         if deed == "raise":
             raise Poke
         try:
@@ -132,7 +133,7 @@ class Program:
             self.room.stats,
             lambda: self.me.heartbeat("busy", "t"),
         ]
-        if self.deed in ("ack", *TURNS) and (not self.spare or self.spare[-1].settled is not None):
+        if self.deed in ("ack", "mixed") and (not self.spare or self.spare[-1].settled is not None):
             self.note("S", self.me.send("spare", {}))
             message = self.room.agent("spare").poll(lease_s=600)
             if message is not None:
@@ -152,6 +153,7 @@ class Program:
         for message in self.room.peek(state=None, limit=1_000_000):
             self.note("M", message.id, message.state.name)
         self.note("D", self.came, len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0)
+        self.note("T", threading.active_count())
         self.room.close()
 
     def check_that_others_get_in(self) -> None:
