@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
@@ -84,8 +85,9 @@ class Follower:
         self._uses: defaultdict[Key, int] = defaultdict(int)
         self._changing = threading.RLock()  # held while subscribing, which waits; never taken on the background loop
         #: Waiters that are done, until all that they had is given back.
-        self._ending: deque[NatsWaiter] = deque()
-        self._waiters: defaultdict[Key, list[NatsWaiter]] = defaultdict(list)
+        self.ending: deque[NatsWaiter] = deque()
+        #: Weakly: one that an interrupt takes from its owner is collected, and does not listen for ever.
+        self._waiters: defaultdict[Key, list[weakref.ref[NatsWaiter]]] = defaultdict(list)
         self._rung: OrderedDict[tuple[Key, int], None] = OrderedDict()
         self.closed = False
         wire.on_loss = self._look_again
@@ -240,9 +242,12 @@ class Follower:
         with self.lock:
             for followed in (*self._followed.values(), *filter(None, [self._whole])):
                 followed.looked_ns = None
-            for waiters in self._waiters.values():
-                for waiter in waiters:
-                    waiter.ring()
+            self._ring_all()
+
+    def _ring_all(self) -> None:
+        for waiters in tuple(self._waiters.values()):
+            for known in tuple(waiters):
+                _ring(known)
 
     def learn(self, subject: str, seq: int, data: bytes) -> None:
         """An entry was read, written or heard of."""
@@ -325,10 +330,10 @@ class Follower:
             return
         if key[1] == _ONE:
             waiters[:] = waiters[1:] + waiters[:1]  # in one step: an interrupt must not lose one
-            waiters[-1].ring(alone_for=key)
+            any(_ring(known, key) for known in (waiters[-1], *waiters[:-1]))
         else:
-            for waiter in tuple(waiters):
-                waiter.ring()
+            for known in tuple(waiters):
+                _ring(known)
         if seq:  # last: who is interrupted before has not woken everybody
             self._rung[key, seq] = None
             while len(self._rung) > _MAX_RUNG:
@@ -343,27 +348,29 @@ class Follower:
     def listen(self, topics: Iterable[str], step: Callable[[], AbstractContextManager[object]]) -> NatsWaiter:
         """Somebody waits for these topics. `step` is entered for all that the waiter does but waiting."""
         keys = [key for key in dict.fromkeys(map(key_of_topic, topics)) if key is not None]
+        if self.ending:
+            self.tidy()
         waiter = NatsWaiter(self, keys, self._clock, step)
         try:
             with self.lock:
                 for key in keys:
-                    self._waiters[key].append(waiter)
+                    self._waiters[key].append(waiter.known)
             for key in keys:
                 self._use(key, waiter.used)
         except BaseException:
-            self.end(waiter)
+            self.ending.append(waiter)
+            self.tidy()
             raise
         return waiter
 
-    def end(self, waiter: NatsWaiter) -> None:
-        """It waits no more. What an interrupt keeps from being given back is given back when the next one ends."""
-        self._ending.append(waiter)
+    def tidy(self) -> None:
+        """Give back what waiters had that are done; also those whose end was interrupted, or that were forgotten."""
         with self._changing:
-            while self._ending:
-                waiter = self._ending[0]
+            while self.ending:
+                waiter = self.ending[0]
                 self._give_back(waiter)
-                if waiter in self._ending:  # a signal's handler that ends another may have done it all
-                    self._ending.remove(waiter)
+                if waiter in self.ending:  # a signal's handler that ends another may have done it all
+                    self.ending.remove(waiter)
 
     def _give_back(self, waiter: NatsWaiter) -> None:
         """Everything that it had, as far as that was not done before."""
@@ -371,8 +378,8 @@ class Follower:
             waiter.is_closed = True
             for key in waiter.keys:
                 waiters = self._waiters.get(key, [])
-                if waiter in waiters:
-                    waiters.remove(waiter)
+                if waiter.known in waiters:
+                    waiters.remove(waiter.known)
                 if not waiters:
                     self._waiters.pop(key, None)
         while waiter.used and not self.closed:
@@ -387,9 +394,15 @@ class Follower:
         """Nobody is told anything any more; whoever waits in another thread comes back, and is told so."""
         with self.lock:
             self.closed = True
-            for waiters in self._waiters.values():
-                for waiter in waiters:
-                    waiter.ring()
+            self._ring_all()
+
+
+def _ring(known: weakref.ref[NatsWaiter], alone_for: Key | None = None) -> bool:
+    """Leave a hint with a waiter; False when nobody has it any more."""
+    waiter = known()
+    if waiter is not None:
+        waiter.ring(alone_for)
+    return waiter is not None
 
 
 def _may_lack(followed: _Followed) -> bool:
@@ -414,6 +427,7 @@ class NatsWaiter(contract.Waiter):
         #: Those of them for which nobody else was woken.
         self.alone_for: list[Key] = []
         self.is_closed = False
+        self.known = weakref.ref(self)
         self._follower = follower
         self._clock = clock
         # A signal's handler in the middle of one is refused the room: it would wait for the background loop, and that for the lock.
@@ -455,11 +469,12 @@ class NatsWaiter(contract.Waiter):
         return self._reader
 
     def close(self) -> None:
+        self._follower.ending.append(self)  # first: from here on, an interrupt leaves the rest to the next that ends
         try:
             with self._step():
-                self._follower.end(self)
+                self._follower.tidy()
         except (RoomClosed, RoomBusy):  # a handler that closes the room may come in the middle of a step
-            self._follower.end(self)
+            self._follower.tidy()
 
     def let_go(self) -> None:
         """Close its pipe. Under the follower's lock, when nobody knows it any more."""
@@ -472,4 +487,7 @@ class NatsWaiter(contract.Waiter):
 
     def __del__(self) -> None:
         with suppress(AttributeError):  # it was interrupted while it was made
-            self.let_go()
+            if self._reader >= 0:
+                self._follower.ending.append(self)  # not at once: this may come in the middle of anything
+            if self._follower.closed:
+                self.let_go()

@@ -305,6 +305,7 @@ class NatsRoom:
     def close(self) -> None:
         self.follower.close()
         self.wire.close()
+        self.follower.tidy()  # last: a thread that subscribes has the lock of it, and comes back now
 
 
 def told_ms(text: str) -> int:
