@@ -434,13 +434,24 @@ def require_allowed(address: str) -> None:
     """
     url = parse_url(address)
     place, verdict, folder = place_of(url), judge_url(url), room_folder(url)
-    if verdict.why and (folder is None or os.path.lexists(folder)):
-        raise RoomNotAllowed(not_allowed(place or url.without_secrets(), verdict.why))
+    if not verdict.why or (folder is not None and not os.path.lexists(folder)):
+        return
+    if place is not None and not os.path.lexists(place):
+        raise RoomNotAllowed(
+            f"{folder} holds no room that you made or allowed, so it is not opened. If its mailboxes are yours: "
+            f"postroom init --room {_shell_word(str(url))}, then postroom allow {_shell_word(str(folder))}"
+        )
+    raise RoomNotAllowed(not_allowed(place or url.without_secrets(), verdict.why))
 
 
 def not_allowed(what: Path | str, why: str) -> str:
     """The sentence that tells the user what was found and how to allow it."""
     told = describe(what) if isinstance(what, Path) else "a room on a server"
+    if config_folder() is None:
+        return (
+            f"{what} {why}, so it is not opened ({told}). You have no home folder in which to keep that you trust it: "
+            f"name it with --room or ${URL_VARIABLE}"
+        )
     return f"{what} {why}, so it is not opened ({told}). If it is yours, or you trust it: postroom allow {_shell_word(str(what))}"
 
 
