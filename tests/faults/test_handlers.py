@@ -110,7 +110,7 @@ def last_words(kind: str, tmp_path: Path, deed: str, programs: int, first: int =
 
 @pytest.mark.slow
 @pytest.mark.parametrize("deed", ["exit", "kill"])
-@pytest.mark.parametrize("kind", ["sqlite", "files", "nats"])
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
 def test_the_last_words_of_a_handler_are_kept_or_were_refused(tmp_path: Path, kind: str, deed: str) -> None:
     last_words(kind, tmp_path, deed, count("GOOD_BYES", 2))
 
