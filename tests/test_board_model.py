@@ -218,7 +218,7 @@ class BoardMachineOnNats(BoardMachine):
 
 
 @pytest.mark.parametrize(
-    "runs", [20, pytest.param(200, marks=pytest.mark.slow), pytest.param(5000, marks=pytest.mark.long)]
+    "runs", [20, pytest.param(80, marks=pytest.mark.slow), pytest.param(5000, marks=pytest.mark.long)]
 )
 def test_the_board_does_what_the_model_says(runs: int) -> None:
     drive(BoardMachine, runs)

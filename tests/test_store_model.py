@@ -550,6 +550,11 @@ def drive(machine: type[Stores], runs: int, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.slow
 def test_both_stores_do_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
+    drive(Stores, max(1, RUNS * 2 // 5), capsys)
+
+
+@pytest.mark.long
+def test_both_stores_do_what_the_model_says_many_times(capsys: pytest.CaptureFixture[str]) -> None:
     drive(Stores, RUNS, capsys)
 
 
@@ -565,7 +570,7 @@ def test_a_store_of_files_does_what_the_model_says_many_times(capsys: pytest.Cap
 
 @pytest.mark.slow
 def test_a_room_on_nats_does_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
-    drive(StoresOnNats, max(1, RUNS * 3 // 100), capsys)
+    drive(StoresOnNats, max(1, RUNS // 50), capsys)
 
 
 @pytest.mark.long
