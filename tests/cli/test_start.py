@@ -29,7 +29,8 @@ TOO_DEAR = """
     tempfile
 """.split()
 
-MAX_CPU_MS = 90
+#: What `postroom send` may take, in times of a bare interpreter; 5 to 6 as measured.
+MAX_TIMES_BARE = 7
 
 
 def loaded_by(*words: str) -> set[str]:
@@ -66,12 +67,13 @@ def cpu_ms_of(words: list[str], folder: Path) -> float:
 
 
 @pytest.mark.slow
-def test_sending_takes_less_than_a_tenth_of_a_second(cli: Cli, tmp_path: Path) -> None:
-    send = command("send", "bob", "hi", "--as", "ada", "--new")
+def test_sending_takes_little_more_than_its_imports(cli: Cli, tmp_path: Path) -> None:
+    """Against a bare interpreter in the same run: how fast a machine is, is not Postroom's doing."""
+    send, bare = command("send", "bob", "hi", "--as", "ada", "--new"), [sys.executable, "-c", "pass"]
 
-    took_ms = [cpu_ms_of(send, tmp_path) for _ in range(20)]
+    took_ms = [(cpu_ms_of(send, tmp_path), cpu_ms_of(bare, tmp_path)) for _ in range(20)]
 
-    assert min(took_ms) < MAX_CPU_MS, took_ms
+    assert min(mine for mine, _ in took_ms) < MAX_TIMES_BARE * min(python for _, python in took_ms), took_ms
 
 
 @pytest.mark.parametrize(
