@@ -1,7 +1,7 @@
 # make demo        make the environment, watch a program run and agents talk, one of them killed half-way
 # make check       the quick look: lint, types, fast tests (at most 90 s)
 # make test        the whole suite
-# make test-long   the storms (minutes; POSTROOM_LONG_SHARE=1/14 runs a fourteenth of them)
+# make test-long   the storms (minutes; POSTROOM_LONG_SHARE=1/28 runs a 28th of them)
 # make model       a small model for the tests of real inference (100 MB; test-long makes it)
 # make test-agents the real agent programs against a model of our own (installs them from npm, about 1.5 GB, once)
 # make bench       measure Postroom next to its peers (a few minutes; BENCH="--full" for a whole run)
