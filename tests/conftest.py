@@ -11,10 +11,10 @@ import pytest
 from tests.nats_servers import end_shared_server, room_name, shared_server
 
 from postroom.clock import ManualClock
-from postroom.opening import open_room as postroom_open
 from postroom.processes import close_shared_server
 from postroom.processes import shared_server as start_server
 from postroom.room import Room
+from postroom.room import open_room as postroom_open
 
 T = TypeVar("T")
 PATIENCE_S = 20.0

@@ -19,8 +19,8 @@ from postroom import aio
 from postroom.aio_waiting import AT_ONCE
 from postroom.bells import SEATS, SWITCHBOARDS, Bells
 from postroom.clock import ManualClock
-from postroom.opening import open_room
 from postroom.platform import host_id, process_started
+from postroom.room import open_room
 from postroom.stores import nats_following
 
 MANY = 16

@@ -15,7 +15,7 @@ import pytest
 import postroom
 from postroom import Agent, Room, presence
 from postroom.clock import ManualClock
-from postroom.opening import open_room
+from postroom.room import open_room
 
 PEER = Path(__file__).parent / "programs" / "peer.py"
 Background = Callable[[Callable[[], Any]], Any]

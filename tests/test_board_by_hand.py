@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.board_words import claim, states
 
-from postroom import hooks
+from postroom import crashpoints
 from postroom.clock import ManualClock
 from postroom.room import Room
 from postroom.tasks import PREFIX
@@ -211,12 +211,12 @@ def test_a_task_that_comes_while_its_bucket_is_closed_is_found(room: Room, open_
             came.append("T2")
             other.add("T2")
 
-    hooks.at("board.bucket_emptied", come)
+    crashpoints.at("board.bucket_emptied", come)
     try:
         board.claim("ada", "T1")
         first = board.claim("ada")
     finally:
-        hooks.forget()
+        crashpoints.forget()
 
     assert came == ["T2"]
     assert (first or claim(board)).id == "T2"

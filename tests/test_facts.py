@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from postroom import hooks, platform
+from postroom import crashpoints, platform
 from postroom.clock import SYSTEM, ManualClock, from_iso, iso
 from postroom.config import main_worktree, parse_url, search_places
 from postroom.errors import RoomError
@@ -92,17 +92,17 @@ def test_delays_double_are_jittered_and_capped() -> None:
 
 def test_a_test_point_does_nothing_until_it_is_armed_and_after_it_is_forgotten() -> None:
     passed: list[int] = []
-    hooks.reached("here")
-    hooks.at("here", lambda: passed.append(1))
-    hooks.reached("here")
-    hooks.reached("elsewhere")
-    hooks.forget()
-    hooks.reached("here")
+    crashpoints.reached("here")
+    crashpoints.at("here", lambda: passed.append(1))
+    crashpoints.reached("here")
+    crashpoints.reached("elsewhere")
+    crashpoints.forget()
+    crashpoints.reached("here")
     assert passed == [1]
 
 
 def test_die_at_kills_the_process_at_the_point_after_it_was_passed() -> None:
-    program = "from postroom import hooks\nhooks.die_at('p', 2)\nfor n in range(9):\n    print(n, flush=True)\n    hooks.reached('p')"
+    program = "from postroom import crashpoints\ncrashpoints.die_at('p', 2)\nfor n in range(9):\n    print(n, flush=True)\n    crashpoints.reached('p')"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (-9, "0\n1\n2\n")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.files_by_hand import SAMPLE, claim, drop, files, send, tree
 
-from postroom import hooks
+from postroom import crashpoints
 from postroom.clock import SYSTEM, ManualClock
 from postroom.config import Config
 from postroom.errors import RoomUnreachable
@@ -448,11 +448,11 @@ def test_a_hand_that_is_faster_by_a_hair_has_the_message(
         if oldest.exists():
             oldest.rename(tmp_path / "taken.json")
 
-    hooks.at("files.logged", take)
+    crashpoints.at("files.logged", take)
     try:
         got = claim(store, settle=settle)
     finally:
-        hooks.forget()
+        crashpoints.forget()
 
     assert [each.message.id for each in got] == [second]
     message = store.get(first)

@@ -11,8 +11,7 @@ from postroom import identity
 from postroom.causes import held_by, held_cause
 from postroom.clock import ManualClock
 from postroom.errors import IdentityRefused, InvalidMessage, RateLimited, TooManyHops
-from postroom.opening import open_room
-from postroom.room import Room
+from postroom.room import Room, open_room
 
 
 def test_a_token_proves_its_agent_and_nothing_else(room: Room) -> None:
@@ -215,19 +214,19 @@ def test_what_is_sent_while_a_message_is_held_is_caused_by_it(room: Room) -> Non
     ada, bob = room.agent("ada"), room.agent("bob", transient=True)
     first = ada.send("bob", {"n": 1})
     room.agent("carl").send("bob", {"n": 2})
-    assert held_cause(room, "bob", "ada") is None
+    assert held_cause(room.desk, "bob", "ada") is None
     message, other = bob.poll(), bob.poll()
     assert message is not None and other is not None
 
-    from_ada, newest = held_cause(room, "bob", "ada"), held_cause(room, "bob", "eve")
+    from_ada, newest = held_cause(room.desk, "bob", "ada"), held_cause(room.desk, "bob", "eve")
 
     assert from_ada is not None and from_ada.id == first
     assert newest is not None and newest.id == other.id
-    assert {each.id for each in held_by(room, "bob")} == {first, other.id}
-    assert held_by(room, "ada") == []
+    assert {each.id for each in held_by(room.desk, "bob")} == {first, other.id}
+    assert held_by(room.desk, "ada") == []
     message.ack()
     other.ack()
-    assert held_cause(room, "bob", "ada") is None
+    assert held_cause(room.desk, "bob", "ada") is None
 
 
 def test_two_agents_that_keep_each_other_busy_are_stopped_after_eight_hops(room: Room) -> None:
@@ -241,7 +240,7 @@ def test_two_agents_that_keep_each_other_busy_are_stopped_after_eight_hops(room:
             me = (sent + 1) % 2
             message = agents[me].poll()
             assert message is not None
-            agents[me].send(names[1 - me], {"n": sent}, cause=held_cause(room, names[me], names[1 - me]))
+            agents[me].send(names[1 - me], {"n": sent}, cause=held_cause(room.desk, names[me], names[1 - me]))
             message.ack()
             sent += 1
 

@@ -14,7 +14,8 @@ import pytest
 from postroom.clock import SYSTEM, ManualClock
 from postroom.config import Config, parse_url
 from postroom.errors import CircuitOpen, PostroomError, RateLimited, RoomBusy
-from postroom.limits import CircuitBreaker, CircuitState, SenderLimit, TokenBucket
+from postroom.limits import CircuitBreaker, CircuitState, TokenBucket
+from postroom.rate_limit import SenderLimit
 from postroom.store import ANY, Store
 from postroom.stores import open_store
 from postroom.stores.memory import MemoryStore

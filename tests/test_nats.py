@@ -19,8 +19,8 @@ from postroom.clock import SYSTEM, ManualClock
 from postroom.config import Config, parse_url
 from postroom.errors import OutcomeUnknown, RoomError, RoomNotFound, RoomUnreachable
 from postroom.message import Draft, check
-from postroom.opening import open_room
 from postroom.platform import this_process
+from postroom.room import open_room
 from postroom.states import State
 from postroom.store import Query, Want, Work
 from postroom.stores import nats_claims, nats_lives

@@ -14,7 +14,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from postroom import hooks, platform
+from postroom import crashpoints, platform
 from postroom.bells import Watcher
 from postroom.clock import SYSTEM, ManualClock
 from postroom.config import Config
@@ -393,8 +393,8 @@ def test_many_timers_that_ran_out_are_acted_on_in_portions_so_that_others_get_in
     store.put([draft("carl", delay_s=2)])
     clock.advance(3)
     acted: list[int] = []
-    hooks.at("sqlite.begun", lambda: acted.append(0))
-    hooks.at("sqlite.expired", lambda: acted.append(acted.pop() + 1))
+    crashpoints.at("sqlite.begun", lambda: acted.append(0))
+    crashpoints.at("sqlite.expired", lambda: acted.append(acted.pop() + 1))
     try:
         if step == "claim":
             assert len(store.claim(Want(agent="carl", lease_s=9)).deliveries) == 1
@@ -403,7 +403,7 @@ def test_many_timers_that_ran_out_are_acted_on_in_portions_so_that_others_get_in
         else:
             assert store.purge(Query(states=frozenset({State.EXPIRED}), limit=2000)) == 1300
     finally:
-        hooks.forget()
+        crashpoints.forget()
     assert sum(acted) == 1300
     assert max(acted) <= 1000
 
@@ -552,16 +552,16 @@ def test_an_answer_that_became_ordinary_mail_a_moment_ago_is_not_taken_from_who_
     taken: list[Delivery] = []
 
     def give_up() -> None:
-        hooks.forget()
+        crashpoints.forget()
         if settle:  # otherwise it is taken under the write lock, and nobody can come in between
             store.abandon(question)
             taken.extend(store.claim(Want(agent="ada", lease_s=30)).deliveries)
 
-    hooks.at("sqlite.begun", give_up)
+    crashpoints.at("sqlite.begun", give_up)
     try:
         found = store.claim_answer(question, Want(agent="ada", lease_s=30, settle=settle))
     finally:
-        hooks.forget()
+        crashpoints.forget()
     assert [delivery is None for delivery in (found, *taken)] == ([True, False] if settle else [False])
     held = taken[0] if taken else found
     assert held is not None

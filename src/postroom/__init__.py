@@ -79,7 +79,6 @@ if TYPE_CHECKING:
     from .held_task import HeldTask
     from .limits import CircuitBreaker, CircuitState, TokenBucket
     from .mailbox import Mailbox, Mailroom
-    from .opening import open_room as open  # noqa: A004  `postroom.open` is the name people read
     from .pool import WorkerPool
     from .pool_worker import PoolWorker
     from .presence import AgentInfo
@@ -87,6 +86,7 @@ if TYPE_CHECKING:
     from .received import Received
     from .reservations import Reservation, Reserved
     from .room import Room
+    from .room import open_room as open  # noqa: A004  `postroom.open` is the name people read
     from .session import Session
     from .session_record import Failure
     from .states import State
@@ -127,8 +127,7 @@ __all__ = [  # noqa: RUF022  grouped for readers
 
 #: Which module holds each name.
 _HOMES: Final = {
-    "opening": ("open",),
-    "room": ("Room",),
+    "room": ("open", "Room"),
     "agent": ("Agent",),
     "received": ("Received",),
     "config": ("Config",),

@@ -32,10 +32,10 @@ from .clock import SYSTEM, Clock
 from .config import Config, RoomUrl
 from .desk import Desk, Pause, Series, Steps
 from .errors import PostroomError, RoomClosed
-from .hooks import Hooks
+from .events import Hooks
 from .message import Draft
-from .opening import open_at_desk
 from .received import Envelope
+from .room import open_at_desk
 from .store import Change, Store, Waiter
 from .worker_thread import Course, WorkerThread
 

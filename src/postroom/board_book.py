@@ -22,9 +22,9 @@ from typing import Any, Final, NamedTuple
 from . import tasks
 from .board_index import Bucket, ReadyIndex, update
 from .config import AGENT_LEASE_S
+from .crashpoints import reached
 from .desk import Desk
 from .errors import DependencyCycle, InvalidMessage
-from .hooks import reached
 from .message import Draft, check
 from .store import ANY, Cell
 from .tasks import ABORTED, BLOCKED, CLAIMED, DONE, READY, Task, Value, encoded

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from .clock import Clock
+from .crashpoints import reached
 from .errors import RoomBusy
-from .hooks import reached
 from .store import Store, topic_cells
 
 BUCKET_SIZE: Final = 64

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from .desk import Desk
 from .message import Message
-from .room import Room
 from .states import State
 from .store import Query
 
@@ -18,13 +18,13 @@ from .store import Query
 _MAX_LOOKED_AT: Final = 500
 
 
-def held_by(room: Room, agent: str) -> list[Message]:
+def held_by(desk: Desk, agent: str) -> list[Message]:
     """What the agent holds at this moment, the newest first."""
     query = Query(states=frozenset({State.CLAIMED}), order="newest", limit=_MAX_LOOKED_AT)
-    return [message for message in room.store.find(query).messages if message.claimed_by == agent]
+    return [message for message in desk.store.find(query).messages if message.claimed_by == agent]
 
 
-def held_cause(room: Room, agent: str, to: str | None) -> Message | None:
+def held_cause(desk: Desk, agent: str, to: str | None) -> Message | None:
     """What the agent would send a message to `to` because of: what it holds from there, else the newest that it holds."""
-    held = held_by(room, agent)
+    held = held_by(desk, agent)
     return next((message for message in held if message.from_agent == to), next(iter(held), None))

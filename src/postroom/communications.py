@@ -20,9 +20,9 @@ from .clock import SYSTEM, Clock, iso
 from .config import AGENT_LEASE_S, Config, RoomUrl
 from .desk import Deadline, Desk
 from .errors import InvalidMessage, RoomUnsafe
-from .opening import make_folder
 from .received import Verdict, check_names, follow, words
 from .retry import backoff_s
+from .room import make_folder
 from .states import NOTES, State
 from .store import Query, Ticket, Want, topic_to
 from .stores import open_store

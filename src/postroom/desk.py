@@ -17,10 +17,10 @@ from typing import Final, NamedTuple, TypeVar
 from .clock import SYSTEM, Clock
 from .config import SAFETY_LOOK_S, Config
 from .errors import Fault, InvalidMessage, OutcomeUnknown, PostroomError, RoomClosed, RoomError
-from .hooks import Hooks
-from .limits import SenderLimit
+from .events import Hooks
 from .message import Draft, check
 from .platform import current_pid
+from .rate_limit import SenderLimit
 from .store import SOON_NS, Claimed, Delivery, Settled, Store, Swept, Ticket, Waiter, Want
 
 #: Claims that are given back when the room closes: the newest so many. Older ones end with their lease.

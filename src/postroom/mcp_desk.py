@@ -21,9 +21,9 @@ from .causes import held_by, held_cause
 from .config import AGENT_LEASE_S
 from .errors import AskFailed, InvalidMessage, PostroomError, ReceiveTimeout, UnknownMessage
 from .fence import is_plain, quoted, visible
-from .limits import SenderLimit
 from .mcp_words import Words
 from .message import Message
+from .rate_limit import SenderLimit
 from .received import UNSEEN
 from .room import Room
 from .store import Ticket, Want, topic_channel, topic_to
@@ -368,7 +368,7 @@ def _before_sending(room: Room, caller: Caller, to: str | None, *, new: bool | N
         raise UnknownMessage(_who_else(room, str(to), NEW_TO_SEND if new is not None else NEW_TO_ASK))
     if to is not None and room.config.pair_rate_per_s is None:
         SenderLimit(room.store, PAIR_RATE_PER_S, PAIR_BURST, room.clock).take_pair(caller.agent, to)
-    return known, held_cause(room, caller.agent, to)
+    return known, held_cause(room.desk, caller.agent, to)
 
 
 def _who_else(room: Room, to: str, if_new: str) -> str:
@@ -385,7 +385,7 @@ def _claim_now(
     room: Room, agent: str, limit: int, channels: tuple[str, ...] | None
 ) -> tuple[list[Message], list[Message]]:
     """What the agent holds already, kept for longer, and what it gets now; both the oldest first."""
-    held = held_by(room, agent)[::-1][:_MAX_HELD]
+    held = held_by(room.desk, agent)[::-1][:_MAX_HELD]
     for message in held:
         room.store.extend(Ticket(message.id, message.token, agent), AGENT_LEASE_S)
     want = Want(agent=agent, lease_s=AGENT_LEASE_S, channels=channels, limit=limit)

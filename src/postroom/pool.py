@@ -30,8 +30,8 @@ from .errors import (
     WorkerTimeout,
 )
 from .evaluation import Evaluation
+from .events import Listener
 from .frames import context_text, message_text
-from .hooks import Listener
 from .message import check_name, check_span
 from .platform import current_pid
 from .pool_request import NEVER_NS, Backlog, Policy, Request

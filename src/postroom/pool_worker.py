@@ -30,8 +30,8 @@ from .errors import (
     WorkerTimeout,
 )
 from .evaluation import Evaluation
+from .events import Hooks, Listener
 from .frames import Error, Evaluate, Ping, Pong, Ready, Result, message_text
-from .hooks import Hooks, Listener
 from .platform import current_pid
 from .pool_figures import Figures
 from .pool_life import Life

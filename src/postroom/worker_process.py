@@ -19,7 +19,7 @@ from .clock import SYSTEM
 from .errors import NotStartable, PostroomError, RoomClosed, SessionEnded, SessionFailed
 from .fork_server import read_frame, send_frame, take_over
 from .message import decode_payload
-from .opening import open_room
+from .room import open_room
 from .session import Host, worker_session
 from .session_record import Failure, SessionRecord, failure_of, raised_by
 from .worker_calls import Worker, json_text

@@ -22,10 +22,10 @@ from typing import Any, Generic, TypeVar, cast
 from .aio_waiting import Listening, Waiting
 from .asking import Question, take_answers
 from .clock import Clock
+from .crashpoints import reached
 from .desk import MAX_TOGETHER, Desk, Pause, Series, Steps
 from .errors import RoomClosed, RoomError
 from .held_task import HeldTask
-from .hooks import reached
 from .message import Draft
 from .platform import start_thread
 from .received import Received

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from tests.cli.support import clean_environment
 
-from postroom.opening import open_room
-from postroom.room import Room
+from postroom.room import Room, open_room
 
 from .model_server import ID, ModelServer, ids_of, mail_agent
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from postroom import hooks
+from postroom import crashpoints
 from postroom.cli import main
 from postroom.cli.board import tree
 from postroom.tasks import Task
@@ -159,13 +159,13 @@ def test_a_signal_in_the_middle_of_a_claim_leaves_no_task_claimed(
     cli: Cli, number: signal.Signals, code: int, words: tuple[str, ...]
 ) -> None:
     cli.ok("board", "add", "T1")
-    hooks.at("board.claimed", lambda: os.kill(os.getpid(), number))
+    crashpoints.at("board.claimed", lambda: os.kill(os.getpid(), number))
     try:
         ended = main(["board", "claim", *words, "--as", "ada"])
     except SystemExit as end:
         ended = int(end.code or 0)
     finally:
-        hooks.forget()
+        crashpoints.forget()
 
     assert ended == code
     (task,) = cli.json("board", "list")

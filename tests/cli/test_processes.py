@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import postroom
-from postroom import hooks
+from postroom import crashpoints
 from postroom.cli import main
 from postroom.room import Room
 from postroom.store import FEED
@@ -57,13 +57,13 @@ def test_a_signal_ends_a_waiting_receive_quietly(cli: Cli, number: signal.Signal
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_in_the_middle_of_a_claim_leaves_nothing_claimed(cli: Cli, number: signal.Signals, code: int) -> None:
     id = cli.send()
-    hooks.at("sqlite.claimed", lambda: os.kill(os.getpid(), number))
+    crashpoints.at("sqlite.claimed", lambda: os.kill(os.getpid(), number))
     try:
         ended = main(["receive", "--as", "bob", "--wait", "5"])
     except SystemExit as end:
         ended = int(end.code or 0)
     finally:
-        hooks.forget()
+        crashpoints.forget()
 
     assert ended == code
     receipt = cli.json("receipt", id)

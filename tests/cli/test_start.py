@@ -15,9 +15,8 @@ from .support import Cli, clean_environment, command
 
 #: Everything of ours that `postroom send` loads. A line more is a millisecond more of every hook: is it worth that?
 OURS = """
-    agent asking bell_sockets bells causes clock config desk errors fence hooks inbox lean_start limits liveness message opening platform
-    presence receipts received
-    retry room states store trust upkeep
+    agent asking bell_sockets bells causes clock config crashpoints desk errors events fence inbox lean_start limits liveness message platform
+    presence rate_limit receipts received retry room states store trust upkeep
     cli cli.call cli.commands cli.exits cli.mail cli.options cli.show
     stores stores.sqlite stores.sqlite_connection stores.sqlite_file stores.sqlite_log stores.sqlite_reading stores.sqlite_rows
     stores.sqlite_patience stores.sqlite_whole

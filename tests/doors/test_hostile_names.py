@@ -31,8 +31,7 @@ from postroom.cli.commands import COMMANDS
 from postroom.inference.prompt import evaluation_prompt, reply_prompt
 from postroom.install import texts
 from postroom.message import MAX_NAME_BYTES
-from postroom.opening import open_room
-from postroom.room import Room
+from postroom.room import Room, open_room
 
 from .support import injections, tools_of
 

@@ -13,8 +13,7 @@ import pytest
 
 from postroom import identity
 from postroom.mcp_tools import CLAIMS
-from postroom.opening import open_room
-from postroom.room import Room
+from postroom.room import Room, open_room
 
 from .fuzz import frames
 from .served import LEGACY, Http, http_server

@@ -17,8 +17,7 @@ from tests.web.test_slow import is_prompt
 
 from postroom import aio, identity, mcp_server
 from postroom import http_server as http_limits
-from postroom.opening import open_room
-from postroom.room import Room
+from postroom.room import Room, open_room
 
 from .served import Http, http_server
 

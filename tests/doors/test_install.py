@@ -19,7 +19,7 @@ from tests.in_loop import run
 
 from postroom.hosts import HOSTS
 from postroom.install import jsonc, texts
-from postroom.opening import open_room
+from postroom.room import open_room
 
 from .test_tools import most_tokens
 

@@ -17,7 +17,7 @@ from tests.cli.support import clean_environment, command, start
 from tests.in_loop import run
 
 from postroom import identity
-from postroom.opening import open_room
+from postroom.room import open_room
 
 from .fuzz import frames
 from .served import envelope, stdio_server

@@ -21,8 +21,7 @@ import pytest
 from tests.cli.support import clean_environment, command
 
 from postroom import doorway
-from postroom.opening import open_room
-from postroom.room import Room
+from postroom.room import Room, open_room
 
 pytestmark = [
     pytest.mark.slow,

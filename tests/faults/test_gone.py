@@ -27,8 +27,8 @@ from tests.in_loop import pass_time, run
 import postroom
 from postroom import CommunicationSystem, Room, RoomGone, RoomUnreachable, WorkerPool, aio
 from postroom.clock import ManualClock
-from postroom.opening import open_room
 from postroom.platform import processes_with
+from postroom.room import open_room
 
 PATIENCE_S = 60.0
 #: Within so many seconds of the room's time everybody has noticed.

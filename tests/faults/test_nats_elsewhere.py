@@ -19,9 +19,8 @@ from tests.nats_servers import room_name, shared_server
 
 import postroom
 from postroom.clock import SYSTEM
-from postroom.opening import open_room
 from postroom.platform import process_alive
-from postroom.room import Room
+from postroom.room import Room, open_room
 from postroom.states import State
 from postroom.stores import nats_lives
 

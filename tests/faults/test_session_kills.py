@@ -20,8 +20,7 @@ import pytest
 from tests.nats_servers import room_name, shared_server
 
 from postroom.members import members_of
-from postroom.opening import open_room
-from postroom.room import Room
+from postroom.room import Room, open_room
 from postroom.session_report import report
 
 from .support import seed

@@ -17,11 +17,10 @@ import pytest
 
 from postroom.errors import EvaluationAborted, InvalidMessage, PoolFailed, WorkerStopped
 from postroom.evaluation import Evaluation
-from postroom.opening import open_room
 from postroom.pool import WorkerPool
 from postroom.pool_serving import as_message
 from postroom.pool_worker import PoolWorker
-from postroom.room import Room
+from postroom.room import Room, open_room
 from postroom.supervisor import RestartPolicy
 
 from .conftest import until

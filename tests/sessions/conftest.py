@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from tests.nats_servers import room_name, shared_pids, shared_server
 
-from postroom.opening import open_room
-from postroom.room import Room
+from postroom.room import Room, open_room
 
 ON_NATS = pytest.param("nats", marks=pytest.mark.slow)
 

@@ -16,8 +16,7 @@ import postroom
 from postroom import deadlock, members
 from postroom.clock import ManualClock
 from postroom.members import Standing
-from postroom.opening import open_room
-from postroom.room import Room
+from postroom.room import Room, open_room
 
 from . import workers
 from .conftest import address

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from postroom import processes
-from postroom.opening import open_room
+from postroom.room import open_room
 
 from . import workers
 from .conftest import address, children_of

@@ -13,8 +13,8 @@ import pytest
 
 import postroom
 from postroom.clock import ManualClock, from_iso
-from postroom.opening import open_room as postroom_open
 from postroom.room import Room
+from postroom.room import open_room as postroom_open
 
 PATIENCE_S = 20.0
 

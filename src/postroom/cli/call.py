@@ -158,7 +158,7 @@ class Call:
         """What a message of this call is sent because of: what its agent holds at this moment."""
         from postroom.causes import held_cause  # needs the room, which not every command does
 
-        return held_cause(self.room, self.name, to)
+        return held_cause(self.room.desk, self.name, to)
 
     @property
     def owner(self) -> str | None:

@@ -95,7 +95,7 @@ class TerminalDesk:
 
 def ask_in_room(url: str | None, whom: str, who: str, question: str, timeout_s: float | None) -> str:
     """Ask an agent of the room, and wait for its answer. NoAnswer, which says why, when none comes."""
-    from postroom.opening import open_room
+    from postroom.room import open_room
 
     payload: dict[str, Any] = {"text": question, "worker": who}
     with open_room(url, create=False) as room:

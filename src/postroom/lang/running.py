@@ -166,7 +166,7 @@ class Run:
         if self._room is None:
             from postroom import identity
             from postroom.config import FOLDER, URL_VARIABLE
-            from postroom.opening import open_room
+            from postroom.room import open_room
 
             try:
                 self._room = open_room(self._room_url, create=False)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from .. import hooks
+from .. import crashpoints
 from .. import store as contract
 from ..bell_sockets import NoBells
 from ..bells import WATCHING, Bells, Watcher
@@ -305,7 +305,7 @@ class FilesStore(TableStore):
         folders: list[int] = []
         due = look and self._intake.glance(self._tables())
         with self._log.locked():
-            hooks.reached("files.locked")
+            crashpoints.reached("files.locked")
             room = self._blank() if blind else self._caught_up()
             try:
                 if due:
@@ -324,7 +324,7 @@ class FilesStore(TableStore):
                 raise
             finally:
                 room.bodies.clear()
-        hooks.reached("files.committed")
+        crashpoints.reached("files.committed")
         bells = self._bells  # once: another thread may close the room meanwhile
         if bells is not None:
             bells.ring(rings.everyone, rings.one_each)
@@ -347,12 +347,12 @@ class FilesStore(TableStore):
             rings.everyone.update(step.everyone)
             rings.one_each += step.one_each
             room.took = Step()
-            hooks.reached("files.logged")
+            crashpoints.reached("files.logged")
             try:
                 self._follow(record, room)
                 if any(name.startswith(TASKS) for name in step.cells):
                     self._board.write(room)
-                hooks.reached("files.followed")
+                crashpoints.reached("files.followed")
                 folders += self._folders_to_sync(record)
             except OSError:
                 break  # it is written down, so it counts; the next who locks lets the tree follow

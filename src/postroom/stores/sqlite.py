@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from .. import hooks
+from .. import crashpoints
 from ..bell_sockets import NoBells
 from ..bells import WATCHING, Bells, Watcher
 from ..clock import Clock, iso
@@ -77,14 +77,14 @@ class Step:
         # under the lock, however long it took to get it: leases and expiry count from here (tests/test_sqlite.py)
         self._moment = self._now()
         self._first = self._file.last_number
-        hooks.reached("sqlite.begun")
+        crashpoints.reached("sqlite.begun")
         return self._moment
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if kind is not None:
             self._file.roll_back()
             return
-        hooks.reached("sqlite.written")
+        crashpoints.reached("sqlite.written")
         self._file.commit()
         moment = self._moment
         if self._file.last_number != self._first or moment.one_each or len(moment.everyone) > 1:  # something changed
@@ -118,7 +118,7 @@ class SqliteStore(SqliteReading):
         return self._no_bells if bells is None else bells.way()
 
     def _ring(self, moment: Moment) -> None:
-        hooks.reached("sqlite.committed")
+        crashpoints.reached("sqlite.committed")
         bells = self._bells  # once: another thread may close the room meanwhile
         if bells is not None:
             bells.ring(moment.everyone, moment.one_each)
@@ -160,7 +160,7 @@ class SqliteStore(SqliteReading):
             self._enrol(draft.waiter)
             waiter = self._process_id(draft.waiter)
         moment = self._moment()
-        hooks.reached("sqlite.begun")
+        crashpoints.reached("sqlite.begun")
         ids = [self._insert(draft, moment, State.READY, draft.to_agent, waiter)]
         self._ring(moment)
         return ids
@@ -173,7 +173,7 @@ class SqliteStore(SqliteReading):
                 self._row(key, draft, moment, State.READY, draft.to_agent, None)
                 for key, draft in zip(keys, drafts, strict=True)
             )
-            hooks.reached("sqlite.inserted")
+            crashpoints.reached("sqlite.inserted")
             for to_agent, channel in {(draft.to_agent, draft.channel): None for draft in drafts if draft.to_agent}:
                 moment.wake_receiver(to_agent, channel)
             for draft in drafts:
@@ -195,7 +195,7 @@ class SqliteStore(SqliteReading):
                 ids += [self._insert(draft, moment, State.READY, agent, None) for (agent,) in agents]
             else:
                 ids.append(self._put_one(draft, moment, waiters))
-            hooks.reached("sqlite.inserted")
+            crashpoints.reached("sqlite.inserted")
         return ids
 
     def _put_one(self, draft: Draft, moment: Moment, waiters: Mapping[str, int | None]) -> str:
@@ -279,7 +279,7 @@ class SqliteStore(SqliteReading):
         # Read, then taken and ended if it is still held: nobody else may have it, so there is no need to lock others out meanwhile.
         for row in self._file.execute("claim_answer", asked):
             moment = self._moment()
-            hooks.reached("sqlite.begun")
+            crashpoints.reached("sqlite.begun")
             terms = self._terms(want, moment)
             if self._take(row, terms, moment):
                 self._ring(moment)
@@ -339,7 +339,7 @@ class SqliteStore(SqliteReading):
         else:
             _, lease_ends, agent, owner = terms
             taken = self._file.change("take", (row[0], lease_ends, moment.wall_ms, agent, owner, row[STATE]))
-        hooks.reached("sqlite.claimed")
+        crashpoints.reached("sqlite.claimed")
         return taken > 0
 
     # What was taken is made into messages after the commit: others wait for the lock until then. A payload that is no JSON
@@ -401,7 +401,7 @@ class SqliteStore(SqliteReading):
     def _expire(self, key: int, moment: Moment) -> State:
         entry = ledger_text("expired", moment.wall_ms, None, NOT_IN_TIME)
         self._file.change("expire", (key, NOT_IN_TIME, entry))
-        hooks.reached("sqlite.expired")
+        crashpoints.reached("sqlite.expired")
         moment.everyone.add(topic_message(self._rows.id(key)))
         return State.EXPIRED
 
@@ -421,7 +421,7 @@ class SqliteStore(SqliteReading):
 
     def _bury(self, key: int, why: str, agent: str | None, moment: Moment) -> State:
         self._file.change("bury", (key, why, ledger_text("dead", moment.wall_ms, agent, why)))
-        hooks.reached("sqlite.buried")
+        crashpoints.reached("sqlite.buried")
         return State.DEAD
 
     # Processes that hold or wait
@@ -495,7 +495,7 @@ class SqliteStore(SqliteReading):
             raise ValueError(f"no outcome is called {outcome!r}; there are: {', '.join(OUTCOMES)}")
         if outcome in _SETTLED_AS and not puts and claim_next is None and not self._file.left_open():
             moment = self._moment()
-            hooks.reached("sqlite.begun")
+            crashpoints.reached("sqlite.begun")
             held = self._finish(ticket, _SETTLED_AS[outcome], detail, moment)
             if held:
                 self._ring(moment)
@@ -519,7 +519,7 @@ class SqliteStore(SqliteReading):
             self._call(topic_message(ticket.id))
         with self._step() as moment:
             state, ids = self._settle_now(ticket, outcome, detail, delay_s, puts, moment)
-            hooks.reached("sqlite.settled")
+            crashpoints.reached("sqlite.settled")
             found = None if claim_next is None else self._claim_now(claim_next, moment)
         claimed = None if found is None else self._claimed(found, moment)
         if claimed is not None:
@@ -571,7 +571,7 @@ class SqliteStore(SqliteReading):
         entry = ledger_text("retried", moment.wall_ms, ticket.agent, detail)
         self._file.change("retry", (key, int(state), wake_at, detail, entry))
         self._next_look = 0
-        hooks.reached("sqlite.retried")
+        crashpoints.reached("sqlite.retried")
         moment.wake_receiver(to_agent, channel)
         return state
 

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import postroom
-from postroom import hooks
+from postroom import crashpoints
 
 from .journal import Journal
 
@@ -43,7 +43,7 @@ def step(url: str, journal: str, name: str, kill_at: int) -> None:
     if name == "look":
         board.claim("ada", transient=True, lease_s=0.001)
         board = postroom.open(url).board  # it has not looked in this second
-    hooks.die_at("sqlite.written", kill_at)
+    crashpoints.die_at("sqlite.written", kill_at)
     if name == "add":
         board.add_all(PLAN)
     elif name == "claim":
@@ -57,7 +57,7 @@ def step(url: str, journal: str, name: str, kill_at: int) -> None:
     else:
         counted = ENDS[name](board, task)
         note("returned", name, counted)
-    hooks.forget()
+    crashpoints.forget()
     note("over", name, None if task is None else task.id)
     room.close()
 

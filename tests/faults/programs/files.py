@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from postroom import hooks
+from postroom import crashpoints
 from postroom.clock import SYSTEM
 from postroom.config import Config
 from postroom.store import Claimed, topic_channel, topic_to
@@ -215,7 +215,7 @@ def die_at(
     from postroom.store import Ticket
 
     store = open_files(folder)
-    hooks.die_at(point, times_passed)
+    crashpoints.die_at(point, times_passed)
     STEPS[name](store, [Ticket(*each) for each in held])
     Journal(journal).note("returned")
 

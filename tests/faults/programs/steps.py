@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from postroom import hooks
+from postroom import crashpoints
 from postroom.clock import ManualClock
 from postroom.platform import host_id
 from postroom.states import State
@@ -169,7 +169,7 @@ def trace(folder: str, name: str, known: Known, points: list[str], out: str) -> 
     passed: list[str] = []
     store = open_room(folder, clock=_clock(name))
     for point in points:
-        hooks.at(point, lambda point=point: passed.append(point))  # type: ignore[misc]
+        crashpoints.at(point, lambda point=point: passed.append(point))  # type: ignore[misc]
     STEPS[name].act(store, known)
     store.close()
     Path(out).write_text(json.dumps(passed), encoding="utf-8")
@@ -178,7 +178,7 @@ def trace(folder: str, name: str, known: Known, points: list[str], out: str) -> 
 def die_at_point(folder: str, name: str, known: Known, point: str, times_passed: int, journal: str) -> None:
     """Take the step, and end by SIGKILL at a test point."""
     store = open_room(folder, clock=_clock(name))
-    hooks.die_at(point, times_passed)
+    crashpoints.die_at(point, times_passed)
     STEPS[name].act(store, known)
     Journal(journal).note("returned")
 
