@@ -20,8 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import postroom
-from postroom.platform import watch_folders
-from postroom.store import topic_to
+from postroom.core.system.platform import watch_folders
+from postroom.stores.contract import topic_to
 
 PAUSE_S = 0.004
 

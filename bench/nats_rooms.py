@@ -27,11 +27,11 @@ from typing import Any, NamedTuple, cast
 import nats
 
 import postroom
-from postroom.bench.servers import free_port, program
-from postroom.clock import SYSTEM
-from postroom.config import Config, parse_url
-from postroom.store import Want
-from postroom.stores.nats import NatsStore
+from postroom.cli.bench.servers import free_port, program
+from postroom.core.clock import SYSTEM
+from postroom.core.config import Config, parse_url
+from postroom.stores.contract import Want
+from postroom.stores.nats.store import NatsStore
 
 PAYLOAD = {"text": "x" * 160, "n": 1}
 RAW = b'{"text":"' + b"x" * 160 + b'","n":1}'
@@ -359,7 +359,7 @@ def measure_failing(address: str, count: int, number: int, crowd: int = 8) -> di
 
 def measure_rooms(there: Servers, rooms: int, count: int, number: int) -> float:
     """Processor time of the servers for one message that is sent, claimed and acked, in microseconds."""
-    from postroom.message import Draft, check
+    from postroom.core.message import Draft, check
 
     stores = [room_store(there.address, f"many-{number}-{place}") for place in range(rooms)]
     want = Want(agent="bob", lease_s=30)

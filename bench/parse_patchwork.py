@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from postroom.lang.check import check_file
-from postroom.lang.compiler import python_source
-from postroom.lang.fmt import formatted
-from postroom.lang.lexer import tokens_of
-from postroom.lang.parser import parse
-from postroom.lang.source import Source
+from postroom.lang.check.check import check_file
+from postroom.lang.compile.compiler import python_source
+from postroom.lang.syntax.formatter import formatted
+from postroom.lang.syntax.lexer import tokens_of
+from postroom.lang.syntax.parser import parse
+from postroom.lang.syntax.source import Source
 
 LINES = 10_000
 ROUNDS = 7

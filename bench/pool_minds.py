@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from postroom.evaluation import Evaluation
+from postroom.pools.evaluation import Evaluation
 
 
 def quick(message: dict[str, Any]) -> Evaluation:

@@ -7,7 +7,7 @@ import struct
 import time
 
 import postroom
-from postroom.session import Session
+from postroom.sessions.session import Session
 
 WAITERS = 7
 #: The receivers have been waiting for this long when the eighth raises.

@@ -13,8 +13,8 @@ import argparse
 from contextlib import suppress
 
 import postroom
-from postroom.coordinate import Decision, Trigger
 from postroom.inference import compose
+from postroom.pools.decide import Decision, Trigger
 
 PERSONAS = {
     "ada": "You are Ada, a database engineer: query plans, indexes, tables, transactions. You are brief and exact.",

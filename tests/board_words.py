@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import postroom
-from postroom.board import Board
+from postroom.board.board import Board
 
 PATIENCE_S = 20.0
 

@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar
 import pytest
 from tests.nats_servers import end_shared_server, room_name, shared_server
 
-from postroom.clock import ManualClock
-from postroom.processes import close_shared_server
-from postroom.processes import shared_server as start_server
+from postroom.core.clock import ManualClock
+from postroom.core.system.children import close_shared_server
+from postroom.core.system.children import shared_server as start_server
 from postroom.room import Room
 from postroom.room import open_room as postroom_open
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from postroom.message import Draft, check
-from postroom.store import Delivery, Want
-from postroom.stores.files import FilesStore
+from postroom.core.message import Draft, check
+from postroom.stores.contract import Delivery, Want
+from postroom.stores.files.store import FilesStore
 
 #: The sample of the design that this store comes from.
 SAMPLE = {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from postroom import aio
-from postroom.clock import ManualClock
+from postroom.core.clock import ManualClock
 
 PATIENCE_S = 20.0
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from postroom.clock import SYSTEM
+from postroom.core.clock import SYSTEM
 
 PATIENCE_S = 60.0
 

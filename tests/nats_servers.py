@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from postroom.clock import SYSTEM
+from postroom.core.clock import SYSTEM
 
 PATIENCE_S = 60.0
 _PR_SET_PDEATHSIG = 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from postroom.states import FINISHED, State
+from postroom.core.states import FINISHED, State
 
 Fields = dict[str, Any]
 

@@ -11,9 +11,9 @@ import pytest
 
 import postroom
 from postroom import Agent, InvalidMessage, Room
-from postroom.agent import _BATCH_FIELDS
-from postroom.clock import ManualClock
-from postroom.config import AGENT_LEASE_S, LEASE_S
+from postroom.core.clock import ManualClock
+from postroom.core.config import AGENT_LEASE_S, LEASE_S
+from postroom.mail.agent import _BATCH_FIELDS
 
 Ends = Callable[[Any], None]
 

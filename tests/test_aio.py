@@ -15,8 +15,9 @@ import pytest
 from tests.in_loop import PATIENCE_S, pass_time, run, states, until, waiting
 
 import postroom
-from postroom import aio, bells
-from postroom.clock import ManualClock
+from postroom import aio
+from postroom.core.clock import ManualClock
+from postroom.stores.bells import bells
 
 # The same names
 

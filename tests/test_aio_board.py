@@ -10,7 +10,7 @@ from tests.in_loop import run, waiting
 
 import postroom
 from postroom import aio
-from postroom.clock import ManualClock
+from postroom.core.clock import ManualClock
 
 
 def test_tasks_go_round_with_await(url: str) -> None:

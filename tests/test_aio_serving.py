@@ -11,7 +11,7 @@ from tests.in_loop import PATIENCE_S, pass_time, run, states, until
 
 import postroom
 from postroom import aio
-from postroom.clock import ManualClock
+from postroom.core.clock import ManualClock
 
 
 def test_handlers_may_be_coroutine_functions_or_plain_ones(url: str) -> None:

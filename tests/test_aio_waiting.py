@@ -16,12 +16,13 @@ from tests.nats_servers import room_name, shared_server
 
 import postroom
 from postroom import aio
-from postroom.aio_waiting import AT_ONCE
-from postroom.bells import SEATS, SWITCHBOARDS, Bells
-from postroom.clock import ManualClock
-from postroom.platform import host_id, process_started
+from postroom.aio.waiting import AT_ONCE
+from postroom.core.clock import SYSTEM, ManualClock
+from postroom.core.system.platform import host_id, process_started
 from postroom.room import open_room
-from postroom.stores import nats_following
+from postroom.stores.bells.bells import SEATS, SWITCHBOARDS, Bells
+from postroom.stores.contract import Want
+from postroom.stores.nats import following
 
 MANY = 16
 PEER = Path(__file__).parent / "programs" / "peer.py"
@@ -57,7 +58,7 @@ def test_a_thousand_who_wait_keep_a_few_descriptors_and_each_gets_its_own(sqlite
 def test_when_all_boards_are_taken_each_waits_for_itself(sqlite_url: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with aio.open(sqlite_url) as room:
-            bells = Bells(tmp_path / "room", postroom.clock.SYSTEM)
+            bells = Bells(tmp_path / "room", SYSTEM)
             taken = [bells.switchboard(None) for _ in range(SWITCHBOARDS)]
             receiving = asyncio.create_task(room.agent("bob").receive(timeout_s=15))
             await waiting(room)
@@ -133,7 +134,7 @@ def test_what_the_servers_did_not_tell_is_found_within_two_seconds(clock: Manual
             follower = room._sync.store._room.follower  # type: ignore[attr-defined]
             receiving = asyncio.create_task(bob.receive())
             await without_news(room, clock, 1)
-            clock.advance(nats_following.SAFETY_LOOK_S)
+            clock.advance(following.SAFETY_LOOK_S)
             await ada.send("bob", {"n": 0})
             assert (await receiving).payload == {"n": 0}
             receiving = asyncio.create_task(
@@ -176,7 +177,7 @@ def test_a_message_whose_receiver_died_is_given_to_one_of_many_who_wait(url: str
             await room.agent("ada").send("bob-3", {})
             with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:  # noqa: ASYNC220
                 owner = f"{host_id()}:{other.pid}:{process_started(other.pid)}"
-                want = postroom.store.Want(agent="bob-3", lease_s=600, owner=owner)
+                want = Want(agent="bob-3", lease_s=600, owner=owner)
                 await room._worker.run(lambda: room._sync.store.claim(want))
                 receivers = [asyncio.create_task(room.agent(f"bob-{n}").receive()) for n in range(MANY)]
                 await without_news(room, clock, MANY)

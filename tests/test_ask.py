@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 import postroom
-from postroom import Agent, Room, presence
-from postroom.clock import ManualClock
+from postroom import Agent, Room
+from postroom.core.clock import ManualClock
+from postroom.mail import presence
 from postroom.room import open_room
 
 PEER = Path(__file__).parent / "programs" / "peer.py"

@@ -19,10 +19,10 @@ import pytest
 from tests.containers import CONTAINERS, need_containers
 
 import postroom
-from postroom import bell_sockets
-from postroom.bell_sockets import NoBells
-from postroom.bells import SLOTS, Bells
-from postroom.clock import SYSTEM
+from postroom.core.clock import SYSTEM
+from postroom.stores.bells import sockets
+from postroom.stores.bells.bells import SLOTS, Bells
+from postroom.stores.bells.sockets import NoBells
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users")
 NOBODY, SOMEBODY, THEIR_GROUP = 65534, 65533, 65532
@@ -168,7 +168,7 @@ def test_when_the_folder_was_removed_it_is_made_again(folder: Path, bells: Bells
 def test_where_there_are_no_locks_of_open_files_a_slot_belongs_to_whose_socket_answers(
     folder: Path, bells: Bells, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bell_sockets, "_LOCK", None)
+    monkeypatch.setattr(sockets, "_LOCK", None)
     with child(listens_for_a(folder)) as (_, _, told):
         assert os.read(told, 100) == b"armed"
         with bells.listen(["a"]) as waiter:
@@ -307,8 +307,8 @@ def test_the_owner_of_a_room_wakes_root_who_waits_in_it(open_place: Path) -> Non
 FORKING = """
 import os, sys, time
 from pathlib import Path
-from postroom.bells import Bells
-from postroom.clock import SYSTEM
+from postroom.stores.bells.bells import Bells
+from postroom.core.clock import SYSTEM
 bells = Bells(Path(sys.argv[1]), SYSTEM)
 if sys.argv[2] == "waiter":
     waiter = bells.listen(["a"])
@@ -401,8 +401,8 @@ def descriptors() -> set[tuple[str, str]]:
 LISTENING = """
 import sys
 from pathlib import Path
-from postroom.bells import Bells
-from postroom.clock import SYSTEM
+from postroom.stores.bells.bells import Bells
+from postroom.core.clock import SYSTEM
 bells = Bells(Path(sys.argv[1]), SYSTEM)
 switchboard = bells.switchboard(None)
 with bells.listen(["a", sys.argv[2]]) as waiter:

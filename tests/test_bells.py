@@ -12,13 +12,13 @@ import threading
 import pytest
 
 import postroom
-from postroom import bells as bells_module
-from postroom.bell_sockets import NoBells
-from postroom.bells import SLOTS, TOPICS, Bells, Watcher
-from postroom.clock import SYSTEM
-from postroom.config import Config
-from postroom.store import FEED, SOON_NS, topic_to
-from postroom.stores.sqlite import SqliteStore
+from postroom.core.clock import SYSTEM
+from postroom.core.config import Config
+from postroom.stores.bells import bells as bells_module
+from postroom.stores.bells.bells import SLOTS, TOPICS, Bells, Watcher
+from postroom.stores.bells.sockets import NoBells
+from postroom.stores.contract import FEED, SOON_NS, topic_to
+from postroom.stores.sqlite.store import SqliteStore
 
 
 @pytest.fixture
@@ -171,8 +171,8 @@ def test_a_room_deep_in_the_tree_has_bells_too(tmp_path):
 LISTENER = """
 import sys
 from pathlib import Path
-from postroom.bells import Bells
-from postroom.clock import SYSTEM
+from postroom.stores.bells.bells import Bells
+from postroom.core.clock import SYSTEM
 with Bells(Path(sys.argv[1]), SYSTEM).listen(["a"]) as waiter:
     print("armed", flush=True)
     print(waiter.wait(20), flush=True)

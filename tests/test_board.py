@@ -10,10 +10,10 @@ import pytest
 from tests.board_words import claim, soon, states
 
 import postroom
-from postroom.board import Board
-from postroom.clock import ManualClock
+from postroom.board.board import Board
+from postroom.board.task import find_cycle
+from postroom.core.clock import ManualClock
 from postroom.room import Room
-from postroom.tasks import find_cycle
 from postroom.testing import gone_process, together
 
 

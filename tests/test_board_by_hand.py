@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.board_words import claim, states
 
-from postroom import crashpoints
-from postroom.clock import ManualClock
+from postroom.board.task import PREFIX
+from postroom.core import crashpoints
+from postroom.core.clock import ManualClock
 from postroom.room import Room
-from postroom.tasks import PREFIX
 
 
 def test_everything_derived_can_be_lost(room: Room, clock: ManualClock) -> None:

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import postroom
-from postroom.actions import ACTIONS, check_direction
-from postroom.board import Board
-from postroom.clock import ManualClock
+from postroom.board.actions import ACTIONS, check_direction
+from postroom.board.board import Board
+from postroom.core.clock import ManualClock
 from postroom.room import Room
 
 

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from tests.nats_servers import room_name, shared_server
 
 import postroom
-from postroom.clock import ManualClock
+from postroom.core.clock import ManualClock
 from postroom.room import Room
 from postroom.testing import gone_process
 

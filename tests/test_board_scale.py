@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import postroom
-from postroom.board import Board
+from postroom.board.board import Board
 
 LARGE, SMALL, ROUNDS = 10_000, 10, 30
 MOST = 2.0

@@ -14,7 +14,7 @@ import pytest
 
 import postroom
 from postroom import CommunicationSystem, InvalidMessage, Message
-from postroom.clock import SYSTEM, ManualClock
+from postroom.core.clock import SYSTEM, ManualClock, iso
 
 COLUMNS = """
     id type version timestamp correlation_id from_agent to_agent channel priority payload status created_at expires_at
@@ -138,7 +138,7 @@ def test_a_received_message_has_exactly_the_columns_of_the_source(
     id = comm.send_message("ada", "test.ping", {"message": "hello"})
     (row,) = comm.receive_messages("bob", ["general"])
     assert list(row) == COLUMNS
-    now = postroom.clock.iso(clock.wall_ms())
+    now = iso(clock.wall_ms())
     assert row == {
         "id": id,
         "type": "test.ping",
@@ -163,7 +163,7 @@ def test_every_argument_arrives(comm: CommunicationSystem, clock: ManualClock) -
     comm.send_message("ada", "job", {"n": 1}, "bob", "work", 9, "c-1", 60)
     (row,) = comm.receive_messages("bob", ["work"])
     assert (row["to_agent"], row["channel"], row["priority"], row["correlation_id"]) == ("bob", "work", 9, "c-1")
-    assert row["expires_at"] == postroom.clock.iso(clock.wall_ms() + 60_000)
+    assert row["expires_at"] == iso(clock.wall_ms() + 60_000)
 
 
 def test_an_invalid_message_names_every_fault_and_is_not_stored(comm: CommunicationSystem) -> None:
@@ -579,7 +579,7 @@ def test_a_heartbeat_is_remembered_until_the_next(comm: CommunicationSystem, clo
         "agent_id": "bob",
         "status": "busy",
         "current_task": "reading",
-        "last_heartbeat": postroom.clock.iso(clock.wall_ms()),
+        "last_heartbeat": iso(clock.wall_ms()),
         "messages_pending": 0,
         "messages_processed": 0,
         "error_count": 0,
@@ -589,7 +589,7 @@ def test_a_heartbeat_is_remembered_until_the_next(comm: CommunicationSystem, clo
     health = comm.get_agent_health("bob")
     assert health is not None
     assert (health["status"], health["current_task"]) == ("active", None)
-    assert health["last_heartbeat"] == postroom.clock.iso(clock.wall_ms())
+    assert health["last_heartbeat"] == iso(clock.wall_ms())
 
 
 def test_the_figures_of_an_agent_are_true(comm: CommunicationSystem) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from postroom import Evaluation, PostroomError
-from postroom.coordinate import (
+from postroom.pools.decide import (
     Config,
     Decision,
     Known,

@@ -17,9 +17,9 @@ from tests.scripted_pool import InstantPool, ScriptedPool
 
 import postroom
 from postroom import Coordinator, Decision, Evaluation, InvalidMessage, PostroomError, RoomBusy, WorkerPool
-from postroom.clock import SYSTEM, ManualClock
-from postroom.coordinate import Config, Reason, Trigger, decide
-from postroom.decisions import RoomDecisions
+from postroom.core.clock import SYSTEM, ManualClock
+from postroom.pools.decide import Config, Reason, Trigger, decide
+from postroom.pools.decision_store import RoomDecisions
 from postroom.room import Room
 
 Start = Callable[[Callable[[], Any]], Any]

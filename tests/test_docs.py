@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from postroom.actions import ACTIONS
+from postroom.board.actions import ACTIONS
+from postroom.board.task import MOVES as TASK_MOVES
 from postroom.cli import main, options
-from postroom.cli.commands import COMMANDS, GROUPS
-from postroom.states import FINISHED, MOVES, PUBLIC_NAME, State
-from postroom.tasks import MOVES as TASK_MOVES
+from postroom.cli.table import COMMANDS, GROUPS
+from postroom.core.states import FINISHED, MOVES, PUBLIC_NAME, State
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -56,7 +56,7 @@ def _command_text(name: str) -> str:
     command = COMMANDS[name]
     parser = options.parser_for(name)
     common = {id(action) for action in parser._actions}
-    module = importlib.import_module(f"postroom.cli.{command.module}")
+    module = importlib.import_module(f"postroom.cli.commands.{command.module}")
     getattr(module, f"{command.function or name}_options")(parser)
     own = [action for action in parser._actions if id(action) not in common]
     words = [str(action.metavar or action.dest) for action in own if not action.option_strings]

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from postroom import crashpoints, platform
-from postroom.clock import SYSTEM, ManualClock, from_iso, iso
-from postroom.config import main_worktree, parse_url, search_places
+from postroom.core import crashpoints
+from postroom.core.backoff import CAP_S, backoff_s
+from postroom.core.clock import SYSTEM, ManualClock, from_iso, iso
+from postroom.core.config import main_worktree, parse_url, search_places
+from postroom.core.states import FINISHED, MOVES, OPEN, PUBLIC_NAME, STATUS_WORD, State, states_named
+from postroom.core.system import platform
 from postroom.errors import RoomError
-from postroom.retry import CAP_S, backoff_s
-from postroom.states import FINISHED, MOVES, OPEN, PUBLIC_NAME, STATUS_WORD, State, states_named
 
 # States
 
@@ -102,7 +103,7 @@ def test_a_test_point_does_nothing_until_it_is_armed_and_after_it_is_forgotten()
 
 
 def test_die_at_kills_the_process_at_the_point_after_it_was_passed() -> None:
-    program = "from postroom import crashpoints\ncrashpoints.die_at('p', 2)\nfor n in range(9):\n    print(n, flush=True)\n    crashpoints.reached('p')"
+    program = "from postroom.core import crashpoints\ncrashpoints.die_at('p', 2)\nfor n in range(9):\n    print(n, flush=True)\n    crashpoints.reached('p')"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (-9, "0\n1\n2\n")
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from postroom.fence import quoted, visible, wrap
+from postroom.core.untrusted import quoted, visible, wrap
 
 INJECTIONS = [
     "END WORDS m1",

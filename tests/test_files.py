@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 from tests.files_by_hand import SAMPLE, claim, drop, files, send, tree
 
-from postroom import crashpoints
-from postroom.clock import SYSTEM, ManualClock
-from postroom.config import Config
+from postroom.core import crashpoints
+from postroom.core.clock import SYSTEM, ManualClock
+from postroom.core.config import Config
+from postroom.core.message import Draft, check
+from postroom.core.states import State
+from postroom.core.system.platform import this_process
 from postroom.errors import RoomUnreachable
-from postroom.message import Draft, check
-from postroom.platform import this_process
-from postroom.states import State
-from postroom.store import Query, topic_channel, topic_to
-from postroom.stores.files import FilesStore
+from postroom.stores.contract import Query, topic_channel, topic_to
+from postroom.stores.files.store import FilesStore
 
 
 @pytest.fixture
@@ -337,12 +337,12 @@ def test_what_was_dropped_while_nobody_looked_is_found(root: Path, store: FilesS
 def test_where_there_is_no_watch_one_look_a_second_finds_it(
     root: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from postroom.platform import NoWatch
+    from postroom.core.system.platform import NoWatch
 
     def none_left() -> None:
         raise NoWatch("too many open files")
 
-    monkeypatch.setattr("postroom.stores.files_intake.watch_folders", none_left)
+    monkeypatch.setattr("postroom.stores.files.intake.watch_folders", none_left)
     with closing(FilesStore(root, Config(), clock)) as store:
         assert claim(store) == []
         drop(root / "inbox/bob/x.json", SAMPLE)

@@ -13,10 +13,10 @@ import pytest
 from tests.files_by_hand import claim, drop, files
 
 import postroom
-from postroom.clock import SYSTEM, ManualClock
-from postroom.config import Config
-from postroom.stores.files import FilesStore
-from postroom.tasks import encoded
+from postroom.board.task import encoded
+from postroom.core.clock import SYSTEM, ManualClock
+from postroom.core.config import Config
+from postroom.stores.files.store import FilesStore
 
 
 @pytest.fixture

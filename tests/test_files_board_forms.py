@@ -12,7 +12,7 @@ import pytest
 from tests.files_by_hand import drop, files
 
 import postroom
-from postroom.clock import SYSTEM, ManualClock
+from postroom.core.clock import SYSTEM, ManualClock
 from postroom.room import Room
 
 
@@ -190,7 +190,7 @@ def test_a_command_that_ends_at_once_sees_that_a_file_was_broken_long_ago(
     drop(root / "board/claims.json", "{")
     later = ManualClock(SYSTEM.wall_ms() + 11_000)
     with monkeypatch.context() as machine:
-        machine.setattr("postroom.stores.files_tree.SYSTEM", later)
+        machine.setattr("postroom.stores.files.tree.SYSTEM", later)
         with postroom.open(f"files:{root}") as room:
             room.board.tasks()
 

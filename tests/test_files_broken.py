@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from tests.files_by_hand import SAMPLE, claim, drop, send
 
-from postroom.clock import SYSTEM, ManualClock
-from postroom.config import Config
+from postroom.core.clock import SYSTEM, ManualClock
+from postroom.core.config import Config
 from postroom.errors import RoomDamaged
-from postroom.store import Query
-from postroom.stores.files import FilesStore
+from postroom.stores.contract import Query
+from postroom.stores.files.store import FilesStore
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def look_once(root: Path, monkeypatch: pytest.MonkeyPatch, seconds_later: float)
     """What a command does that starts so much later, looks, and ends."""
     later = ManualClock(SYSTEM.wall_ms() + round(seconds_later * 1000))
     with monkeypatch.context() as machine, closing(FilesStore(root, Config(), ManualClock())) as store:
-        machine.setattr("postroom.stores.files_tree.SYSTEM", later)
+        machine.setattr("postroom.stores.files.tree.SYSTEM", later)
         assert claim(store) == []
 
 

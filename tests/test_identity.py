@@ -7,28 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from postroom import identity
-from postroom.causes import held_by, held_cause
-from postroom.clock import ManualClock
+from postroom.core.clock import ManualClock
 from postroom.errors import IdentityRefused, InvalidMessage, RateLimited, TooManyHops
+from postroom.mail import tokens
+from postroom.mail.causes import held_by, held_cause
 from postroom.room import Room, open_room
 
 
 def test_a_token_proves_its_agent_and_nothing_else(room: Room) -> None:
-    human = identity.add_token(room.desk, "me", human=True)
-    token = identity.add_token(room.desk, "ada")
+    human = tokens.add_token(room.desk, "me", human=True)
+    token = tokens.add_token(room.desk, "ada")
 
-    assert identity.credential_of(room.desk, token)[:2] == ("ada", False)
-    assert identity.credential_of(room.desk, token).lane == "agent"
-    assert identity.credential_of(room.desk, f" {human}\n").lane == "human"
-    assert identity.prove(room.desk, "ada", token, "test") == identity.credential_of(room.desk, token)
+    assert tokens.credential_of(room.desk, token)[:2] == ("ada", False)
+    assert tokens.credential_of(room.desk, token).lane == "agent"
+    assert tokens.credential_of(room.desk, f" {human}\n").lane == "human"
+    assert tokens.prove(room.desk, "ada", token, "test") == tokens.credential_of(room.desk, token)
     with pytest.raises(IdentityRefused, match="the token is that of ada, who cannot speak as bob"):
-        identity.prove(room.desk, "bob", token, "test")
+        tokens.prove(room.desk, "bob", token, "test")
 
 
 def test_every_changed_token_is_refused(room: Room) -> None:
-    token = identity.add_token(room.desk, "ada", human=True)
-    other = identity.add_token(room.desk, "bob")
+    token = tokens.add_token(room.desk, "ada", human=True)
+    other = tokens.add_token(room.desk, "bob")
     changed = [token[:i] + ("x" if token[i] != "x" else "y") + token[i + 1 :] for i in range(len(token))]
     mixed = (
         other[: other.rindex("_")] + token[token.rindex("_") :] if "_" not in token[17:] else other[:17] + token[17:]
@@ -48,12 +48,12 @@ def test_every_changed_token_is_refused(room: Room) -> None:
 
     for wrong in [*changed, *broken]:
         with pytest.raises(IdentityRefused):
-            identity.credential_of(room.desk, wrong)
+            tokens.credential_of(room.desk, wrong)
 
 
 def test_the_room_keeps_no_token(tmp_path: Path) -> None:
     with open_room(f"sqlite:{tmp_path}/room") as room:
-        token = identity.add_token(room.desk, "ada", human=True)
+        token = tokens.add_token(room.desk, "ada", human=True)
 
     kept = {path: path.read_bytes() for path in (tmp_path / "room").rglob("*") if path.is_file()}
     secret = token[len("prt_") + 13 :].encode()
@@ -63,66 +63,66 @@ def test_the_room_keeps_no_token(tmp_path: Path) -> None:
 
 
 def test_a_revoked_token_is_refused_and_the_room_still_asks_for_one(room: Room) -> None:
-    identity.add_token(room.desk, "me", human=True)
-    first, second = identity.add_token(room.desk, "ada"), identity.add_token(room.desk, "ada")
-    bobs = identity.add_token(room.desk, "bob")
+    tokens.add_token(room.desk, "me", human=True)
+    first, second = tokens.add_token(room.desk, "ada"), tokens.add_token(room.desk, "ada")
+    bobs = tokens.add_token(room.desk, "bob")
 
-    assert identity.revoke_tokens(room.desk, "ada") == 2
-    assert identity.revoke_tokens(room.desk, "ada") == 0
+    assert tokens.revoke_tokens(room.desk, "ada") == 2
+    assert tokens.revoke_tokens(room.desk, "ada") == 0
     for token in (first, second):
         with pytest.raises(IdentityRefused, match="the token of ada was revoked"):
-            identity.credential_of(room.desk, token)
-    assert identity.credential_of(room.desk, bobs).agent == "bob"
-    assert identity.revoke_tokens(room.desk, "bob") == 1
-    assert identity.has_tokens(room.desk)
-    assert {each.agent for each in identity.tokens(room.desk) if each.revoked_at is None} == {"me"}
+            tokens.credential_of(room.desk, token)
+    assert tokens.credential_of(room.desk, bobs).agent == "bob"
+    assert tokens.revoke_tokens(room.desk, "bob") == 1
+    assert tokens.has_tokens(room.desk)
+    assert {each.agent for each in tokens.tokens(room.desk) if each.revoked_at is None} == {"me"}
 
 
 def test_without_tokens_every_name_is_believed(room: Room) -> None:
-    assert not identity.has_tokens(room.desk)
-    assert identity.prove(room.desk, "anybody", None, "test") is None
-    assert identity.refusals(room.desk) == (0, [])
+    assert not tokens.has_tokens(room.desk)
+    assert tokens.prove(room.desk, "anybody", None, "test") is None
+    assert tokens.refusals(room.desk) == (0, [])
 
 
 def test_claims_to_be_somebody_else_are_recorded_and_bounded(room: Room) -> None:
-    token = identity.add_token(room.desk, "ada", human=True)
-    for number in range(identity.MAX_REFUSALS + 5):
+    token = tokens.add_token(room.desk, "ada", human=True)
+    for number in range(tokens.MAX_REFUSALS + 5):
         with pytest.raises(IdentityRefused):
-            identity.prove(room.desk, f"bob-{number}", token, "test")
+            tokens.prove(room.desk, f"bob-{number}", token, "test")
     with pytest.raises(IdentityRefused, match="this room has tokens: set \\$POSTROOM_TOKEN"):
-        identity.prove(room.desk, "eve", None, "door")
+        tokens.prove(room.desk, "eve", None, "door")
 
-    count, newest = identity.refusals(room.desk)
+    count, newest = tokens.refusals(room.desk)
 
-    assert count == identity.MAX_REFUSALS + 6
-    assert len(newest) == identity.MAX_REFUSALS
+    assert count == tokens.MAX_REFUSALS + 6
+    assert len(newest) == tokens.MAX_REFUSALS
     assert newest[-1][1:] == ("door", "eve", None)
-    assert newest[-2][1:] == ("test", f"bob-{identity.MAX_REFUSALS + 4}", "ada")
+    assert newest[-2][1:] == ("test", f"bob-{tokens.MAX_REFUSALS + 4}", "ada")
 
 
 def test_a_name_that_is_none_gets_no_token(room: Room) -> None:
     with pytest.raises(InvalidMessage, match="name: must not be empty"):
-        identity.add_token(room.desk, "")
-    assert not identity.has_tokens(room.desk)
+        tokens.add_token(room.desk, "")
+    assert not tokens.has_tokens(room.desk)
 
 
 def test_the_token_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("prt_x\n", encoding="ascii")
 
-    assert identity.token_in({}) is None
-    assert identity.token_in({"POSTROOM_TOKEN": ""}) is None
-    assert identity.token_in({"POSTROOM_TOKEN_FILE": str(file)}) == "prt_x"
-    assert identity.token_in({"POSTROOM_TOKEN": "a", "POSTROOM_TOKEN_FILE": str(file)}) == "a"
+    assert tokens.token_in({}) is None
+    assert tokens.token_in({"POSTROOM_TOKEN": ""}) is None
+    assert tokens.token_in({"POSTROOM_TOKEN_FILE": str(file)}) == "prt_x"
+    assert tokens.token_in({"POSTROOM_TOKEN": "a", "POSTROOM_TOKEN_FILE": str(file)}) == "a"
     with pytest.raises(IdentityRefused, match="cannot be read"):
-        identity.token_in({"POSTROOM_TOKEN_FILE": str(tmp_path / "none")})
+        tokens.token_in({"POSTROOM_TOKEN_FILE": str(tmp_path / "none")})
 
 
 def test_a_variable_that_names_a_pipe_or_a_device_keeps_nobody_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (str(tmp_path / "pipe"), "/dev/zero"):
         with pytest.raises(IdentityRefused, match="is no plain file"):
-            identity.token_in({"POSTROOM_TOKEN_FILE": path})
+            tokens.token_in({"POSTROOM_TOKEN_FILE": path})
 
 
 # Who administers
@@ -130,59 +130,59 @@ def test_a_variable_that_names_a_pipe_or_a_device_keeps_nobody_waiting(tmp_path:
 
 def test_the_first_token_of_a_room_is_a_persons(room: Room) -> None:
     with pytest.raises(IdentityRefused, match="the first token of a room must be a person's"):
-        identity.add_token(room.desk, "ada")
+        tokens.add_token(room.desk, "ada")
 
-    assert not identity.has_tokens(room.desk)
-    identity.add_token(room.desk, "me", human=True)
-    assert identity.credential_of(room.desk, identity.add_token(room.desk, "ada")).agent == "ada"
+    assert not tokens.has_tokens(room.desk)
+    tokens.add_token(room.desk, "me", human=True)
+    assert tokens.credential_of(room.desk, tokens.add_token(room.desk, "ada")).agent == "ada"
 
 
 def test_the_last_token_of_a_person_is_not_revoked_alone(room: Room) -> None:
-    mine = identity.add_token(room.desk, "me", human=True)
-    identity.add_token(room.desk, "me")
+    mine = tokens.add_token(room.desk, "me", human=True)
+    tokens.add_token(room.desk, "me")
     with pytest.raises(IdentityRefused, match="me has the last token of a person"):
-        identity.revoke_tokens(room.desk, "me")
-    assert [each.revoked_at for each in identity.tokens(room.desk)] == [None, None]
+        tokens.revoke_tokens(room.desk, "me")
+    assert [each.revoked_at for each in tokens.tokens(room.desk)] == [None, None]
 
-    zoes = identity.add_token(room.desk, "zoe", human=True)
+    zoes = tokens.add_token(room.desk, "zoe", human=True)
 
-    assert identity.revoke_tokens(room.desk, "me") == 2
+    assert tokens.revoke_tokens(room.desk, "me") == 2
     with pytest.raises(IdentityRefused, match="the token of me was revoked"):
-        identity.credential_of(room.desk, mine)
+        tokens.credential_of(room.desk, mine)
     with pytest.raises(IdentityRefused, match="zoe has the last token of a person"):
-        identity.revoke_tokens(room.desk, "zoe", token_id=identity.credential_of(room.desk, zoes).token_id)
+        tokens.revoke_tokens(room.desk, "zoe", token_id=tokens.credential_of(room.desk, zoes).token_id)
 
 
 def test_switching_tokens_off_takes_all_back_and_is_told(room: Room) -> None:
-    mine, adas = identity.add_token(room.desk, "me", human=True), identity.add_token(room.desk, "ada")
+    mine, adas = tokens.add_token(room.desk, "me", human=True), tokens.add_token(room.desk, "ada")
 
-    assert identity.switch_off(room.desk, "me", 1234) == 2
+    assert tokens.switch_off(room.desk, "me", 1234) == 2
 
-    assert not identity.has_tokens(room.desk)
-    assert identity.prove(room.desk, "anybody", None, "test") is None
+    assert not tokens.has_tokens(room.desk)
+    assert tokens.prove(room.desk, "anybody", None, "test") is None
     for token in (mine, adas):
         with pytest.raises(IdentityRefused, match="not one of this room"):
-            identity.credential_of(room.desk, token)
-    assert [deed[1:] for deed in identity.deeds(room.desk)] == [("switched off", "me", 1234)]
+            tokens.credential_of(room.desk, token)
+    assert [deed[1:] for deed in tokens.deeds(room.desk)] == [("switched off", "me", 1234)]
 
 
 def test_only_a_person_does_what_is_for_persons_where_there_are_tokens(room: Room) -> None:
-    identity.must_be_person(room.desk, "eve", "test", "dig", human=False)  # names are believed: nobody is refused
-    identity.add_token(room.desk, "me", human=True)
+    tokens.must_be_person(room.desk, "eve", "test", "dig", human=False)  # names are believed: nobody is refused
+    tokens.add_token(room.desk, "me", human=True)
 
-    identity.must_be_person(room.desk, "me", "test", "dig", human=True)
-    identity.must_be_person(room.desk, "eve", "test", "dig", human=False, unless=(None, "eve"))
+    tokens.must_be_person(room.desk, "me", "test", "dig", human=True)
+    tokens.must_be_person(room.desk, "eve", "test", "dig", human=False, unless=(None, "eve"))
     with pytest.raises(IdentityRefused, match=r"eve may not dig; a person may \(a token made with --human\)"):
-        identity.must_be_person(room.desk, "eve", "test", "dig", human=False, unless=(None, "bob"))
+        tokens.must_be_person(room.desk, "eve", "test", "dig", human=False, unless=(None, "bob"))
 
-    assert [entry[1:] for entry in identity.refusals(room.desk)[1]] == [("test", "to dig", "eve")]
+    assert [entry[1:] for entry in tokens.refusals(room.desk)[1]] == [("test", "to dig", "eve")]
 
 
 def lock_out(room: Room) -> None:
     """Leave the room with tokens of which none is a person's, as rooms of earlier versions could be."""
-    identity.add_token(room.desk, "me", human=True)
-    identity.add_token(room.desk, "ada")
-    for cell in room.store.cell_scan(identity.TOKEN_CELLS):
+    tokens.add_token(room.desk, "me", human=True)
+    tokens.add_token(room.desk, "ada")
+    for cell in room.store.cell_scan(tokens.TOKEN_CELLS):
         if cell.value["human"]:
             room.store.cell_write(cell.name, cell.value | {"revoked_ms": 1})
 
@@ -191,20 +191,20 @@ def test_a_room_that_locked_everybody_out_is_recovered_and_that_is_told(tmp_path
     for url in (f"sqlite:{tmp_path}/room", f"files:{tmp_path}/box"):
         with open_room(url) as room:
             lock_out(room)
-            assert not identity.has_person(room.desk)
+            assert not tokens.has_person(room.desk)
 
         with open_room(url) as room:
-            token = identity.recover(room.desk, "me", 1234)
+            token = tokens.recover(room.desk, "me", 1234)
 
-            assert identity.credential_of(room.desk, token)[:2] == ("me", True)
-            assert [deed[1:] for deed in identity.deeds(room.desk)] == [("recovered", "me", 1234)]
+            assert tokens.credential_of(room.desk, token)[:2] == ("me", True)
+            assert [deed[1:] for deed in tokens.deeds(room.desk)] == [("recovered", "me", 1234)]
         with open_room(url) as room, pytest.raises(IdentityRefused, match="a person has a token of this room"):
-            identity.recover(room.desk, "eve", 1234)
+            tokens.recover(room.desk, "eve", 1234)
 
 
 def test_nothing_is_recovered_where_there_are_no_tokens(tmp_path: Path) -> None:
     with open_room(f"sqlite:{tmp_path}/room") as room, pytest.raises(IdentityRefused, match="this room has no tokens"):
-        identity.recover(room.desk, "eve", 1234)
+        tokens.recover(room.desk, "eve", 1234)
 
 
 # What ends a loop

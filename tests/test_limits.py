@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from postroom.clock import SYSTEM, ManualClock
-from postroom.config import Config, parse_url
+from postroom.core.clock import SYSTEM, ManualClock
+from postroom.core.config import Config, parse_url
+from postroom.core.limits import CircuitBreaker, CircuitState, TokenBucket
 from postroom.errors import CircuitOpen, PostroomError, RateLimited, RoomBusy
-from postroom.limits import CircuitBreaker, CircuitState, TokenBucket
-from postroom.rate_limit import SenderLimit
-from postroom.store import ANY, Store
+from postroom.mail.rate_limit import SenderLimit
 from postroom.stores import open_store
-from postroom.stores.memory import MemoryStore
+from postroom.stores.contract import ANY, Store
+from postroom.stores.memory.store import MemoryStore
 
 
 class DozingClock(ManualClock):

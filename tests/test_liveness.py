@@ -17,17 +17,19 @@ from pathlib import Path
 import pytest
 
 import postroom
-from postroom import liveness, platform, presence
-from postroom.clock import ManualClock, SystemClock
-from postroom.config import HEARTBEAT_S, Config
+from postroom.core.clock import ManualClock, SystemClock
+from postroom.core.config import HEARTBEAT_S, Config
+from postroom.core.message import Draft, check
+from postroom.core.states import State
+from postroom.core.system import platform
+from postroom.core.system.platform import byte_of, this_process, without_byte
 from postroom.errors import RoomError
-from postroom.message import Draft, check
-from postroom.platform import byte_of, this_process, without_byte
-from postroom.states import State
-from postroom.store import Query, Store, Want
-from postroom.stores.files import FilesStore
-from postroom.stores.memory import MemoryStore
-from postroom.stores.sqlite import SqliteStore
+from postroom.mail import presence
+from postroom.stores import liveness
+from postroom.stores.contract import Query, Store, Want
+from postroom.stores.files.store import FilesStore
+from postroom.stores.memory.store import MemoryStore
+from postroom.stores.sqlite.store import SqliteStore
 
 PROGRAM = Path(__file__).parent / "programs" / "attendant.py"
 #: A process that opened the room before the last boot, or in a container that is gone.
@@ -97,7 +99,7 @@ def attendant(scheme: str, folder: Path, *boot: str) -> Iterator[Attendant]:
 # Pids
 
 _HIDE = "mount -t proc -o hidepid=2 proc /proc"
-_SAY = "from postroom import platform; import os, sys; {}print(platform.{})"
+_SAY = "from postroom.core.system import platform; import os, sys; {}print(platform.{})"
 
 
 def in_a_namespace(command: list[str], says: str, then: str = "") -> str:

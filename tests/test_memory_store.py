@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from postroom.clock import SYSTEM, ManualClock
-from postroom.config import Config, parse_url
+from postroom.core.clock import SYSTEM, ManualClock
+from postroom.core.config import Config, parse_url
+from postroom.core.message import Draft, check
 from postroom.errors import RoomClosed, RoomError
-from postroom.message import Draft, check
-from postroom.store import Query, Store, Waiter, topic_channel, topic_to
 from postroom.stores import open_store
-from postroom.stores.memory import MemoryStore
+from postroom.stores.contract import Query, Store, Waiter, topic_channel, topic_to
+from postroom.stores.memory.store import MemoryStore
 from postroom.testing import together
 
 

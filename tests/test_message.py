@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroom.core.message import MAX_DEPTH, Draft, Message, check, decode_payload, id_of, key_at, key_of
+from postroom.core.states import State
 from postroom.errors import InvalidMessage
-from postroom.message import MAX_DEPTH, Draft, Message, check, decode_payload, id_of, key_at, key_of
-from postroom.states import State
 
 
 def draft(payload: Any = None, **fields: Any) -> Draft:

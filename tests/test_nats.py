@@ -15,19 +15,19 @@ import pytest
 from tests.nats_proxy import Proxy
 from tests.nats_servers import room_name, running_server, shared_server
 
-from postroom.clock import SYSTEM, ManualClock
-from postroom.config import Config, parse_url
+from postroom.core.clock import SYSTEM, ManualClock
+from postroom.core.config import Config, parse_url
+from postroom.core.message import Draft, check
+from postroom.core.states import State
+from postroom.core.system.platform import this_process
 from postroom.errors import OutcomeUnknown, RoomError, RoomNotFound, RoomUnreachable
-from postroom.message import Draft, check
-from postroom.platform import this_process
 from postroom.room import open_room
-from postroom.states import State
-from postroom.store import Query, Want, Work
-from postroom.stores import nats_claims, nats_lives
-from postroom.stores.nats import NatsStore
-from postroom.stores.nats_entries import pack, subject_of
-from postroom.stores.nats_lives import process_subject
-from postroom.stores.nats_wire import Write
+from postroom.stores.contract import Query, Want, Work
+from postroom.stores.nats import claims, heartbeats
+from postroom.stores.nats.entries import pack, subject_of
+from postroom.stores.nats.heartbeats import process_subject
+from postroom.stores.nats.store import NatsStore
+from postroom.stores.nats.wire import Write
 
 pytestmark = pytest.mark.slow
 
@@ -472,7 +472,7 @@ def test_who_could_not_say_that_it_lives_says_it_at_its_next_claim(
     impatient: tuple[Proxy, NatsStore, NatsStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others bury a process of another machine whose name stands in the room, and which they do not hear."""
-    monkeypatch.setattr(nats_lives, "BEAT_S", 0.1)
+    monkeypatch.setattr(heartbeats, "BEAT_S", 0.1)
     proxy, far, near = impatient
     near.put([letter()])
     unknown(proxy, far, "request", lambda: far.claim(want(owner=this_process())))
@@ -638,7 +638,7 @@ def test_what_another_takes_between_our_choice_and_our_claim_is_not_taken_again(
     one, other = open_store(), open_store()
     before, id = one.put([letter(), letter()])
     (held,) = one.claim(want(ids=(before,))).deliveries
-    choose = nats_claims._steps
+    choose = claims._steps
 
     def too_slow(*chosen: Any) -> Any:
         monkeypatch.undo()
@@ -646,7 +646,7 @@ def test_what_another_takes_between_our_choice_and_our_claim_is_not_taken_again(
         until("it is heard of here", lambda: state_known_to(one, id) is not State.READY)
         return choose(*chosen)
 
-    monkeypatch.setattr(nats_claims, "_steps", too_slow)
+    monkeypatch.setattr(claims, "_steps", too_slow)
 
     claimed = one.claim(want()) if way == "claim" else one.settle(held.ticket, "acked", claim_next=want()).claimed
 

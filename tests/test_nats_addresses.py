@@ -6,9 +6,9 @@ import pytest
 from tests.nats_servers import room_name, shared_server
 
 import postroom
-from postroom.config import parse_url
+from postroom.core.config import parse_url
 from postroom.errors import RoomError
-from postroom.stores.nats_access import parse_address
+from postroom.stores.nats.access import parse_address
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,16 @@ import msgspec
 import pytest
 from tests.nats_servers import room_name, shared_server
 
-from postroom.clock import SYSTEM, ManualClock
-from postroom.config import Config, parse_url
-from postroom.message import Draft, check
-from postroom.store import Query, Want
-from postroom.stores.nats import NatsStore
-from postroom.stores.nats_cells import CellDoc
-from postroom.stores.nats_entries import cell_subject
-from postroom.stores.nats_putting import Plan
-from postroom.stores.nats_room import NatsRoom
-from postroom.stores.nats_wire import Found, Write
+from postroom.core.clock import SYSTEM, ManualClock
+from postroom.core.config import Config, parse_url
+from postroom.core.message import Draft, check
+from postroom.stores.contract import Query, Want
+from postroom.stores.nats.cells import CellDoc
+from postroom.stores.nats.entries import cell_subject
+from postroom.stores.nats.putting import Plan
+from postroom.stores.nats.room import NatsRoom
+from postroom.stores.nats.store import NatsStore
+from postroom.stores.nats.wire import Found, Write
 
 pytestmark = pytest.mark.slow
 

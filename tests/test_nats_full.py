@@ -9,9 +9,9 @@ import pytest
 from tests.nats_servers import room_name, running_cluster, running_server
 
 import postroom
-from postroom.clock import SYSTEM
+from postroom.core.clock import SYSTEM
 from postroom.errors import RoomUnreachable
-from postroom.stores import nats_reserve
+from postroom.stores.nats import reserve
 
 #: Nobody here waits for this long: a refusal that took so long was a silence.
 SILENCE_S = 60
@@ -22,7 +22,7 @@ ACCOUNT = 'accounts { A: { users: [ { user: "a", password: "a" } ], jetstream: {
 @pytest.fixture(params=["server", pytest.param("account", marks=pytest.mark.long)])
 def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A room that has 3 MB: that of its server, or that of its account. Nobody stops before it is reached."""
-    monkeypatch.setattr(nats_reserve, "SHARE", 2.0)
+    monkeypatch.setattr(reserve, "SHARE", 2.0)
     if request.param == "server":
         with running_server(max_file="3M") as server:
             yield f"nats://{server.address}/{room_name()}?server_timeout_s={SILENCE_S}"
@@ -101,8 +101,8 @@ def test_answers_leases_and_retries_work_in_a_full_room(url: str) -> None:
 def test_a_room_whose_reserve_is_used_up_says_so_and_purging_frees_it(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nats_reserve, "RESERVE_BYTES", 20_000)
-    monkeypatch.setattr(nats_reserve, "TOLD_S", 0)  # one server alone knows at once what it has
+    monkeypatch.setattr(reserve, "RESERVE_BYTES", 20_000)
+    monkeypatch.setattr(reserve, "TOLD_S", 0)  # one server alone knows at once what it has
     with postroom.open(url) as room:
         ids = fill(room)
         bob = room.agent("bob")
@@ -145,7 +145,7 @@ def test_a_full_room_of_three_servers_refuses_sends_and_can_be_emptied() -> None
 
 @pytest.mark.slow
 def test_sends_stop_before_the_limit_of_the_account_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_reserve, "LOOK_S", 0.0)
+    monkeypatch.setattr(reserve, "LOOK_S", 0.0)
     with (
         running_server(ACCOUNT % "4M") as server,
         postroom.open(f"nats://a:a@{server.address}/{room_name()}?server_timeout_s={SILENCE_S}") as room,

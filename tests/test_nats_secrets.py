@@ -17,10 +17,10 @@ from tests.nats_recorder import Recorder, recording
 from tests.nats_servers import room_name, running_cluster, running_server
 
 import postroom
-from postroom import trust
-from postroom.config import parse_url
+from postroom.core import trust
+from postroom.core.config import parse_url
+from postroom.core.trust import ServerEntry, allow_server
 from postroom.errors import RoomError, RoomNotAllowed, RoomUnreachable
-from postroom.trust import ServerEntry, allow_server
 
 CANARY = "canary-7d1f"
 USERS = (
@@ -224,7 +224,7 @@ import sys
 from contextlib import suppress
 import postroom
 from postroom.errors import RoomError
-from postroom.trust import ServerEntry, allow_server
+from postroom.core.trust import ServerEntry, allow_server
 from tests.nats_recorder import recording
 
 def visit(how, **settings):

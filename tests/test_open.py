@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import postroom
-from postroom.config import address_of, parse_url
+from postroom.core.config import address_of, parse_url
 from postroom.room import Room
 
 PROGRAMS = Path(__file__).parent / "programs"

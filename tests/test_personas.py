@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import postroom
-from postroom.coordinate import Decision, decision_from
+from postroom.pools.decide import Decision, decision_from
 
 pytestmark = pytest.mark.slow
 

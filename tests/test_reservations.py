@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 
 import postroom
-from postroom.clock import ManualClock
-from postroom.globs import covers, overlap
+from postroom.board.globs import covers, overlap
+from postroom.core.clock import ManualClock
 from postroom.room import Room
 from postroom.testing import gone_process, together
 

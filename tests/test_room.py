@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 import postroom
-from postroom import Agent, IdentityRefused, InvalidMessage, Room, UnknownMessage, identity
-from postroom.clock import ManualClock, iso
-from postroom.message import Draft, check
-from postroom.platform import this_process
+from postroom import Agent, IdentityRefused, InvalidMessage, Room, UnknownMessage
+from postroom.core.clock import ManualClock, iso
+from postroom.core.message import Draft, check
+from postroom.core.system.platform import this_process
+from postroom.mail import tokens
 
 
 @pytest.fixture
@@ -248,7 +249,7 @@ def test_a_replay_never_gets_into_the_lane_of_people_by_itself(room: Room) -> No
 
 def test_in_a_room_with_tokens_a_replay_names_who_replays(room: Room, ada: Agent) -> None:
     ada.send("bob", {})
-    identity.add_token(room.desk, "me", human=True)
+    tokens.add_token(room.desk, "me", human=True)
 
     with pytest.raises(IdentityRefused, match="say who replays"):
         room.replay(0)

@@ -16,8 +16,8 @@ import pytest
 
 import postroom
 from postroom import Agent, InvalidMessage, Received, Room, RoomBusy
-from postroom.clock import ManualClock
-from postroom.config import LEASE_S
+from postroom.core.clock import ManualClock
+from postroom.core.config import LEASE_S
 
 PATIENCE_S = 20
 

@@ -14,19 +14,20 @@ from pathlib import Path
 import apsw
 import pytest
 
-from postroom import crashpoints, platform
-from postroom.bells import Watcher
-from postroom.clock import SYSTEM, ManualClock
-from postroom.config import Config
+from postroom.core import crashpoints
+from postroom.core.clock import SYSTEM, ManualClock
+from postroom.core.config import Config
+from postroom.core.message import Draft, check
+from postroom.core.states import PUBLIC_NAME, STATUS_WORD, State
+from postroom.core.system import platform
+from postroom.core.system.platform import this_process
 from postroom.errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomGone, RoomUnsafe
-from postroom.message import Draft, check
-from postroom.platform import this_process
-from postroom.states import PUBLIC_NAME, STATUS_WORD, State
-from postroom.store import Delivery, Query, Waiter, Want, topic_to
-from postroom.stores import sqlite_file
-from postroom.stores.sqlite import SqliteStore
-from postroom.stores.sqlite_file import SqliteFile, sqlite_is_safe
-from postroom.stores.sqlite_rows import judge
+from postroom.stores.bells.bells import Watcher
+from postroom.stores.contract import Delivery, Query, Waiter, Want, topic_to
+from postroom.stores.sqlite import file as sqlite_file
+from postroom.stores.sqlite.file import SqliteFile, sqlite_is_safe
+from postroom.stores.sqlite.rows import judge
+from postroom.stores.sqlite.store import SqliteStore
 
 
 @pytest.fixture
@@ -146,7 +147,7 @@ def test_the_schema_knows_the_same_states_as_the_table_of_states(store):
         store._file.select("ROLLBACK")
         assert status == STATUS_WORD[state]
         assert re.search(
-            rf"{int(state)} {state.name}\b", (Path(sqlite_file.__file__).with_name("sqlite.sql")).read_text()
+            rf"{int(state)} {state.name}\b", (Path(sqlite_file.__file__).with_name("schema.sql")).read_text()
         )
     assert "{" not in rules["judged"]
 

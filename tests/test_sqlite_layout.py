@@ -7,11 +7,11 @@ import json
 import apsw
 import pytest
 
-from postroom.clock import ManualClock
-from postroom.config import Config
-from postroom.states import State
-from postroom.store import Query, Want
-from postroom.stores.sqlite import SqliteStore
+from postroom.core.clock import ManualClock
+from postroom.core.config import Config
+from postroom.core.states import State
+from postroom.stores.contract import Query, Want
+from postroom.stores.sqlite.store import SqliteStore
 
 SOURCE_LAYOUT = """
 CREATE TABLE messages (

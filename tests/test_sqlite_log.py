@@ -11,12 +11,12 @@ from typing import Any
 import apsw
 import pytest
 
-from postroom.clock import SYSTEM, ManualClock
-from postroom.config import Config
-from postroom.message import Draft, check
-from postroom.stores import sqlite_file
-from postroom.stores.sqlite import SqliteStore
-from postroom.stores.sqlite_log import AHEAD_FROM_PAGES, LONG_PAGES, TOO_LONG_PAGES, Fold, LogKeeper
+from postroom.core.clock import SYSTEM, ManualClock
+from postroom.core.config import Config
+from postroom.core.message import Draft, check
+from postroom.stores.sqlite import file
+from postroom.stores.sqlite.store import SqliteStore
+from postroom.stores.sqlite.wal import AHEAD_FROM_PAGES, LONG_PAGES, TOO_LONG_PAGES, Fold, LogKeeper
 
 PATIENCE_S = 10.0
 
@@ -97,13 +97,13 @@ def test_a_closed_keeper_folds_no_more(keepers):
 def test_the_log_of_a_room_begins_anew_while_its_writer_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_file, "WAL_PAGES", 200)
+    monkeypatch.setattr(file, "WAL_PAGES", 200)
     store = SqliteStore(tmp_path / "room", Config(), SYSTEM)
     letter = check(Draft(from_agent="ada", to_agent="bob", payload={"text": "x" * 500}))
     pages = []
     for _ in range(3000):
         store.put([letter])
-        pages.append(store._file.wal_bytes() // (sqlite_file.PAGE_BYTES + 24))
+        pages.append(store._file.wal_bytes() // (file.PAGE_BYTES + 24))
     store.close()
     # Some 7,500 pages were written; a log that nobody folds back would have them all. How many of them are there when the
     # thread that folds gets its turn is the machine's affair.
@@ -141,7 +141,7 @@ class AheadFile(apsw.VFSFile):
 
 def frames_of(store: SqliteStore) -> int:
     """How long the log file is, in pages."""
-    return store._file.wal_bytes() // (sqlite_file.PAGE_BYTES + 24)
+    return store._file.wal_bytes() // (file.PAGE_BYTES + 24)
 
 
 def send_until_longer(store: SqliteStore, most: int = 3000) -> int:
@@ -184,7 +184,7 @@ def test_a_log_that_does_not_wait_for_the_disk_is_not(tmp_path: Path) -> None:
 def test_several_who_write_while_the_log_is_made_longer_lose_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_file, "AHEAD_PAGES", 40)  # again and again
+    monkeypatch.setattr(file, "AHEAD_PAGES", 40)  # again and again
     disk = Ahead()
     stores = [SqliteStore(tmp_path / "room", Config(sync="full"), SYSTEM, vfs=disk.name) for _ in range(3)]
     letter = check(Draft(from_agent="ada", to_agent="bob", payload={"text": "x" * 500}))
@@ -215,7 +215,7 @@ def test_a_full_disk_only_means_that_it_is_not_made_longer(tmp_path: Path) -> No
 def test_a_log_of_its_usual_length_is_made_no_longer_and_folded_back_as_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_file, "WAL_PAGES", 300)
+    monkeypatch.setattr(file, "WAL_PAGES", 300)
     store = SqliteStore(tmp_path / "room", Config(sync="full"), SYSTEM)
     long: list[int] = []
     monkeypatch.setattr(store._file._log, "has_pages", lambda pages, _: long.append(pages))

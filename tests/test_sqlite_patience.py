@@ -13,10 +13,10 @@ import apsw
 import pytest
 
 import postroom
-from postroom.clock import SYSTEM
+from postroom.core.clock import SYSTEM
 from postroom.errors import RoomBusy
-from postroom.stores import sqlite_patience
-from postroom.stores.sqlite_patience import Crowd, Patience
+from postroom.stores.sqlite import contention
+from postroom.stores.sqlite.contention import Crowd, Patience
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def rests(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long somebody rested, each time; nobody really does."""
     taken: list[float] = []
     monkeypatch.setattr(Crowd, "rest", lambda _self, seconds: taken.append(seconds))
-    monkeypatch.setattr(sqlite_patience, "_ASK_FROM", 0)
+    monkeypatch.setattr(contention, "_ASK_FROM", 0)
     return taken
 
 
@@ -37,7 +37,7 @@ def crowd_of(path: Path, others: int) -> Crowd:
     """A crowd in which so many others found the lock taken a moment ago."""
     for number in range(others):
         other = Crowd(path)
-        other._place = (other._place + 1 + number) % sqlite_patience._PLACES
+        other._place = (other._place + 1 + number) % contention._PLACES
         other.others()
     return Crowd(path)
 
@@ -80,33 +80,33 @@ def test_nobody_rests_longer_than_it_would_wait(path: Path, rests: list[float]) 
 def test_who_gave_up_or_died_is_forgotten_by_itself(path: Path, rests: list[float]) -> None:
     crowd = crowd_of(path, 3)
     assert crowd.others() == 3
-    SYSTEM.sleep(2 * sqlite_patience._HERE_MS / 1000)
+    SYSTEM.sleep(2 * contention._HERE_MS / 1000)
     assert crowd.others() == 0
 
 
 def test_who_rests_is_still_one_of_the_crowd(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_patience, "_ASK_FROM", 0)
+    monkeypatch.setattr(contention, "_ASK_FROM", 0)
     resting, crowd = Crowd(path), Crowd(path)
-    resting._place = (crowd._place + 1) % sqlite_patience._PLACES
-    rest_s = 2 * sqlite_patience._HERE_MS / 1000
+    resting._place = (crowd._place + 1) % contention._PLACES
+    rest_s = 2 * contention._HERE_MS / 1000
     thread = threading.Thread(target=resting.rest, args=(rest_s,))
     thread.start()
-    SYSTEM.sleep(rest_s - sqlite_patience._HERE_MS / 2000)
+    SYSTEM.sleep(rest_s - contention._HERE_MS / 2000)
     assert crowd.others() == 1
     thread.join()
 
 
 def test_other_processes_are_seen(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_patience, "_ASK_FROM", 0)
+    monkeypatch.setattr(contention, "_ASK_FROM", 0)
     program = (
-        "import sys; from pathlib import Path; from postroom.stores import sqlite_patience as p; p._ASK_FROM = 0\n"
+        "import sys; from pathlib import Path; from postroom.stores.sqlite import contention as p; p._ASK_FROM = 0\n"
         "crowd = p.Crowd(Path(sys.argv[1]))\n"
         "while True: crowd.rest(0.005)"
     )
     crowd = Crowd(path)
     with subprocess.Popen([sys.executable, "-c", program, str(path)]) as other:
         try:
-            if other.pid % sqlite_patience._PLACES == os.getpid() % sqlite_patience._PLACES:
+            if other.pid % contention._PLACES == os.getpid() % contention._PLACES:
                 pytest.skip("the two happen to have the same place")
             until_ns = SYSTEM.steady_ns() + 20_000_000_000
             while crowd.others() != 1:
@@ -135,7 +135,7 @@ def test_who_has_left_keeps_no_descriptor_and_is_alone(path: Path, rests: list[f
 
 def test_programs_that_are_hardly_in_anybodys_way_make_no_table(path: Path) -> None:
     crowd = Crowd(path)
-    for _ in range(sqlite_patience._ASK_FROM - 1):
+    for _ in range(contention._ASK_FROM - 1):
         assert crowd.others() == 0
     assert not path.exists()
 

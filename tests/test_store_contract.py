@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from tests.nats_servers import room_name, shared_server
 
-from postroom.clock import SYSTEM, Clock
-from postroom.config import Config, parse_url
-from postroom.store import Store
+from postroom.core.clock import SYSTEM, Clock
+from postroom.core.config import Config, parse_url
 from postroom.stores import open_store
+from postroom.stores.contract import Store
 from postroom.testing import StoreContract
 
 
@@ -18,7 +18,7 @@ class TestMemoryStore(StoreContract):
     """The reference: what it does is what the contract means."""
 
     def open(self, clock: Clock, config: Config) -> Store:
-        from postroom.stores.memory import MemoryStore
+        from postroom.stores.memory.store import MemoryStore
 
         return MemoryStore(config, clock)
 
@@ -27,7 +27,7 @@ class TestSqliteStore(StoreContract):
     """The store of everyday."""
 
     def open(self, clock: Clock, config: Config) -> Store:
-        from postroom.stores.sqlite import SqliteStore
+        from postroom.stores.sqlite.store import SqliteStore
 
         return SqliteStore(self.folder, config, clock)
 
@@ -37,7 +37,7 @@ class TestFilesStore(StoreContract):
     """The store for agents that can only read and write files."""
 
     def open(self, clock: Clock, config: Config) -> Store:
-        from postroom.stores.files import FilesStore
+        from postroom.stores.files.store import FilesStore
 
         return FilesStore(self.folder, config, clock)
 
@@ -47,7 +47,7 @@ class TestNatsStore(StoreContract):
     """The store of many machines, on a real server."""
 
     def open(self, clock: Clock, config: Config) -> Store:
-        from postroom.stores.nats import NatsStore
+        from postroom.stores.nats.store import NatsStore
 
         if not self.folder.exists():  # one room for each test, whatever its folder is called
             self.folder.mkdir()

@@ -21,15 +21,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.nats_servers import room_name, shared_server
 from tests.store_model import Conflict, Fields, Model
 
-from postroom.clock import ManualClock
-from postroom.config import Config, parse_url
+from postroom.core.clock import ManualClock
+from postroom.core.config import Config, parse_url
+from postroom.core.message import Draft, Message, check
+from postroom.core.states import PUBLIC_NAME, State
 from postroom.errors import InvalidMessage
-from postroom.message import Draft, Message, check
-from postroom.states import PUBLIC_NAME, State
-from postroom.store import ANY, Claimed, Query, Store, Ticket, Want
-from postroom.stores.files import FilesStore
-from postroom.stores.memory import MemoryStore
-from postroom.stores.sqlite import SqliteStore
+from postroom.stores.contract import ANY, Claimed, Query, Store, Ticket, Want
+from postroom.stores.files.store import FilesStore
+from postroom.stores.memory.store import MemoryStore
+from postroom.stores.sqlite.store import SqliteStore
 from postroom.testing import gone_process
 
 RUNS = int(os.environ.get("POSTROOM_MODEL_RUNS", "500"))
@@ -513,7 +513,7 @@ class StoresOnNats(Stores):
     """The same with a room on a real NATS server."""
 
     def open_others(self) -> list[Store]:
-        from postroom.stores.nats import NatsStore
+        from postroom.stores.nats.store import NatsStore
 
         if not hasattr(self, "url"):
             self.url = parse_url(f"nats://{shared_server().address}/{room_name()}")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from postroom.bells import SEATS, SLOTS, SWITCHBOARDS, Bells
-from postroom.clock import SYSTEM
-from postroom.store import Switchboard, Waiter
+from postroom.core.clock import SYSTEM
+from postroom.stores.bells.bells import SEATS, SLOTS, SWITCHBOARDS, Bells
+from postroom.stores.contract import Switchboard, Waiter
 
 
 @pytest.fixture
@@ -165,8 +165,8 @@ def test_a_board_that_is_closed_hints_nobody_and_may_be_closed_again(bells: Bell
 SITTING = """
 import sys, time
 from pathlib import Path
-from postroom.bells import Bells
-from postroom.clock import SYSTEM
+from postroom.stores.bells.bells import Bells
+from postroom.core.clock import SYSTEM
 switchboard = Bells(Path(sys.argv[1]), SYSTEM).switchboard(None)
 waiter = switchboard.listen(["a"], lambda: None)
 print("sits", flush=True)
@@ -226,8 +226,8 @@ def test_what_somebody_left_who_died_while_it_rang_is_mended_by_a_look(
 RINGING = """
 import sys
 from pathlib import Path
-from postroom.bells import Bells
-from postroom.clock import SYSTEM
+from postroom.stores.bells.bells import Bells
+from postroom.core.clock import SYSTEM
 bells, topic = Bells(Path(sys.argv[1]), SYSTEM), sys.argv[2]
 for _ in range(int(sys.argv[3])):
     bells.ring([topic])

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import postroom
-from postroom import trust
-from postroom.config import address_in, main_worktree, parse_url
+from postroom.core import trust
+from postroom.core.config import address_in, main_worktree, parse_url
 from postroom.errors import RoomNotAllowed, RoomUnsafe
 
 

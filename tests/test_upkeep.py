@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from postroom import Room, RoomBusy, presence, upkeep
-from postroom.clock import ManualClock, iso
-from postroom.config import HEARTBEAT_S
-from postroom.message import Draft, check
-from postroom.platform import host_id, this_process
+from postroom import Room, RoomBusy
+from postroom.core.clock import ManualClock, iso
+from postroom.core.config import HEARTBEAT_S
+from postroom.core.message import Draft, check
+from postroom.core.system.platform import host_id, this_process
+from postroom.mail import housekeeping, presence
 
 #: A process of this machine that is gone, and one of another machine.
 DEAD = f"{host_id()}:4194999:1"
@@ -211,20 +212,20 @@ def quiet_round(room: Room) -> Callable[[], bool]:
 
 
 def keeper(room: Room) -> Any:
-    found = room.store.cell_read(upkeep.KEEPER_CELL)
+    found = room.store.cell_read(housekeeping.KEEPER_CELL)
     return None if found is None else found.value["owner"]
 
 
 def test_one_process_keeps_house(room: Room, quiet_round: Callable[[], bool], clock: ManualClock) -> None:
     mine = {"owner": ELSEWHERE, "until_ms": clock.wall_ms() + 1000}
-    room.store.cell_write(upkeep.KEEPER_CELL, mine)
+    room.store.cell_write(housekeeping.KEEPER_CELL, mine)
 
     assert quiet_round() is False
     assert keeper(room) == ELSEWHERE
 
 
 def test_a_late_keeper_is_replaced(room: Room, quiet_round: Callable[[], bool], clock: ManualClock) -> None:
-    room.store.cell_write(upkeep.KEEPER_CELL, {"owner": ELSEWHERE, "until_ms": clock.wall_ms() + 1000})
+    room.store.cell_write(housekeeping.KEEPER_CELL, {"owner": ELSEWHERE, "until_ms": clock.wall_ms() + 1000})
     clock.advance(1)
 
     assert quiet_round() is True
@@ -234,7 +235,7 @@ def test_a_late_keeper_is_replaced(room: Room, quiet_round: Callable[[], bool], 
 def test_a_keeper_whose_process_is_gone_is_replaced_at_once(
     room: Room, quiet_round: Callable[[], bool], clock: ManualClock
 ) -> None:
-    room.store.cell_write(upkeep.KEEPER_CELL, {"owner": DEAD, "until_ms": clock.wall_ms() + 30_000})
+    room.store.cell_write(housekeeping.KEEPER_CELL, {"owner": DEAD, "until_ms": clock.wall_ms() + 30_000})
 
     assert quiet_round() is True
 
@@ -242,7 +243,7 @@ def test_a_keeper_whose_process_is_gone_is_replaced_at_once(
 def test_a_keeper_from_before_the_clock_was_set_back_is_replaced(
     room: Room, quiet_round: Callable[[], bool], clock: ManualClock
 ) -> None:
-    room.store.cell_write(upkeep.KEEPER_CELL, {"owner": ELSEWHERE, "until_ms": clock.wall_ms() + 30_000})
+    room.store.cell_write(housekeeping.KEEPER_CELL, {"owner": ELSEWHERE, "until_ms": clock.wall_ms() + 30_000})
     clock.jump_wall(-3600)
 
     assert quiet_round() is True
@@ -252,13 +253,13 @@ def test_the_keeper_writes_its_name_only_when_half_of_its_term_is_over(
     room: Room, quiet_round: Callable[[], bool], clock: ManualClock
 ) -> None:
     assert quiet_round()
-    first = room.store.cell_read(upkeep.KEEPER_CELL)
+    first = room.store.cell_read(housekeeping.KEEPER_CELL)
     clock.advance(HEARTBEAT_S)
     assert quiet_round()
-    assert room.store.cell_read(upkeep.KEEPER_CELL) == first
-    clock.advance(upkeep.TERM_S / 2)
+    assert room.store.cell_read(housekeeping.KEEPER_CELL) == first
+    clock.advance(housekeeping.TERM_S / 2)
     assert quiet_round()
-    assert room.store.cell_read(upkeep.KEEPER_CELL) != first
+    assert room.store.cell_read(housekeeping.KEEPER_CELL) != first
 
 
 def test_closing_leaves_the_housekeeping_to_others(open_room: Callable[..., Room]) -> None:

@@ -17,14 +17,16 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from . import aio, coordinate, patterns
-    from .agent import Agent
-    from .board import Board
-    from .clock import ManualClock
+    from . import aio, patterns
+    from .board.board import Board
+    from .board.held_task import HeldTask
+    from .board.reservations import Reservation, Reserved
+    from .board.task import Task
     from .communications import CommunicationSystem, Message
-    from .config import Config
-    from .coordinate import Decision
-    from .coordinator import Coordinator
+    from .core.clock import ManualClock
+    from .core.config import Config
+    from .core.limits import CircuitBreaker, CircuitState, TokenBucket
+    from .core.states import State
     from .errors import (
         AskFailed,
         AskTimeout,
@@ -75,24 +77,23 @@ if TYPE_CHECKING:
         WorkerTimeout,
         WrongDirection,
     )
-    from .evaluation import Evaluation
-    from .held_task import HeldTask
-    from .limits import CircuitBreaker, CircuitState, TokenBucket
-    from .mailbox import Mailbox, Mailroom
-    from .pool import WorkerPool
-    from .pool_worker import PoolWorker
-    from .presence import AgentInfo
-    from .receipts import Attempt, DeadLetter, Event, Receipt, Wait
-    from .received import Received
-    from .reservations import Reservation, Reserved
+    from .mail.agent import Agent
+    from .mail.presence import AgentInfo
+    from .mail.receipts import Attempt, DeadLetter, Event, Receipt, Wait
+    from .mail.received import Received
+    from .pools import decide as coordinate
+    from .pools.coordinator import Coordinator
+    from .pools.decide import Decision
+    from .pools.evaluation import Evaluation
+    from .pools.pool import WorkerPool
+    from .pools.restarts import RestartPolicy
+    from .pools.worker import PoolWorker
     from .room import Room
     from .room import open_room as open  # noqa: A004  `postroom.open` is the name people read
-    from .session import Session
-    from .session_record import Failure
-    from .states import State
-    from .supervisor import RestartPolicy
-    from .tasks import Task
-    from .worker_calls import Worker, WorkerCall, worker
+    from .sessions.mailbox import Mailbox, Mailroom
+    from .sessions.record import Failure
+    from .sessions.session import Session
+    from .sessions.worker import Worker, WorkerCall, worker
 
 __version__ = "0.1.0"
 
@@ -128,38 +129,40 @@ __all__ = [  # noqa: RUF022  grouped for readers
 #: Which module holds each name.
 _HOMES: Final = {
     "room": ("open", "Room"),
-    "agent": ("Agent",),
-    "received": ("Received",),
-    "config": ("Config",),
-    "clock": ("ManualClock",),
-    "receipts": ("Receipt", "Event", "DeadLetter", "Attempt", "Wait"),
-    "presence": ("AgentInfo",),
-    "states": ("State",),
-    "session": ("Session",),
-    "session_record": ("Failure",),
-    "mailbox": ("Mailroom", "Mailbox"),
-    "worker_calls": ("worker", "Worker", "WorkerCall"),
-    "board": ("Board",),
-    "held_task": ("HeldTask",),
-    "tasks": ("Task",),
-    "reservations": ("Reservation", "Reserved"),
-    "evaluation": ("Evaluation",),
-    "coordinate": ("Decision",),
-    "coordinator": ("Coordinator",),
-    "supervisor": ("RestartPolicy",),
-    "pool": ("WorkerPool",),
-    "pool_worker": ("PoolWorker",),
+    "mail.agent": ("Agent",),
+    "mail.received": ("Received",),
+    "core.config": ("Config",),
+    "core.clock": ("ManualClock",),
+    "mail.receipts": ("Receipt", "Event", "DeadLetter", "Attempt", "Wait"),
+    "mail.presence": ("AgentInfo",),
+    "core.states": ("State",),
+    "sessions.session": ("Session",),
+    "sessions.record": ("Failure",),
+    "sessions.mailbox": ("Mailroom", "Mailbox"),
+    "sessions.worker": ("worker", "Worker", "WorkerCall"),
+    "board.board": ("Board",),
+    "board.held_task": ("HeldTask",),
+    "board.task": ("Task",),
+    "board.reservations": ("Reservation", "Reserved"),
+    "pools.evaluation": ("Evaluation",),
+    "pools.decide": ("Decision",),
+    "pools.coordinator": ("Coordinator",),
+    "pools.restarts": ("RestartPolicy",),
+    "pools.pool": ("WorkerPool",),
+    "pools.worker": ("PoolWorker",),
     "communications": ("CommunicationSystem", "Message"),
-    "limits": ("TokenBucket", "CircuitBreaker", "CircuitState"),
+    "core.limits": ("TokenBucket", "CircuitBreaker", "CircuitState"),
 }
+#: Modules that are used by their own names.
+_MODULES: Final = {"aio": ".aio", "coordinate": ".pools.decide", "patterns": ".patterns"}
 _MODULE_OF: Final = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in ("aio", "coordinate", "patterns"):  # modules that are used by their own names
-        return importlib.import_module(f".{name}", __name__)
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name], __name__)
     module = importlib.import_module(f".{_MODULE_OF.get(name, 'errors')}", __name__)
     value = getattr(module, "open_room" if name == "open" else name)
     globals()[name] = value

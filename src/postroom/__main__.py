@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from postroom.cli import program
+from .cli import program
 
 if __name__ == "__main__":
     program()

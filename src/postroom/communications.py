@@ -14,17 +14,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from . import message as envelope
-from . import presence
-from .clock import SYSTEM, Clock, iso
-from .config import AGENT_LEASE_S, Config, RoomUrl
-from .desk import Deadline, Desk
+from postroom.core.backoff import backoff_s
+from postroom.core.clock import SYSTEM, Clock, iso
+from postroom.core.config import AGENT_LEASE_S, Config, RoomUrl
+from postroom.core.states import NOTES, State
+from postroom.mail.gateway import Deadline, Desk
+from postroom.mail.received import Verdict, check_names, follow, words
+from postroom.stores.contract import Query, Ticket, Want, topic_to
+
+from .core import message as envelope
 from .errors import InvalidMessage, RoomUnsafe
-from .received import Verdict, check_names, follow, words
-from .retry import backoff_s
+from .mail import presence
 from .room import make_folder
-from .states import NOTES, State
-from .store import Query, Ticket, Want, topic_to
 from .stores import open_store
 
 READY: Final = frozenset({State.READY})

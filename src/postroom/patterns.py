@@ -14,17 +14,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from . import presence
-from .actions import check_direction
-from .agent import Agent
-from .desk import Deadline
+from postroom.board.actions import check_direction
+from postroom.board.held_task import HeldTask
+from postroom.board.task import CLAIMED, PREFIX, READY, Task
+from postroom.core.message import Draft, check
+from postroom.mail.agent import Agent
+from postroom.mail.gateway import Deadline
+from postroom.mail.received import Received, Verdict, follow, words
+from postroom.stores.contract import topic_cells, topic_to
+
 from .errors import InvalidMessage, ReceiveTimeout, UnknownTask
-from .held_task import HeldTask
-from .message import Draft, check
-from .received import Received, Verdict, follow, words
+from .mail import presence
 from .room import Room
-from .store import topic_cells, topic_to
-from .tasks import CLAIMED, PREFIX, READY, Task
 
 #: What a worker is given, and what it returns: the result of the task.
 Work = Callable[[HeldTask], Any]

@@ -10,10 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from . import presence, trust
-from .agent import Agent
-from .clock import SYSTEM, Clock, from_iso, iso
-from .config import (
+from postroom.core.clock import SYSTEM, Clock, from_iso, iso
+from postroom.core.config import (
     FOLDER,
     URL_VARIABLE,
     Config,
@@ -24,7 +22,19 @@ from .config import (
     room_folder,
     search_places,
 )
-from .desk import Deadline, Desk, Pause, Series
+from postroom.core.events import Hooks
+from postroom.core.message import Draft, Message
+from postroom.core.states import FINISHED, OPEN, State, states_named
+from postroom.core.system.platform import make_private_folder
+from postroom.mail.agent import Agent
+from postroom.mail.gateway import Deadline, Desk, Pause, Series
+from postroom.mail.housekeeping import Upkeep
+from postroom.mail.presence import AgentInfo
+from postroom.mail.receipts import DeadLetter, Receipt, Wait, dead_letter_of, receipt_of
+from postroom.mail.received import check_names, check_seconds
+from postroom.stores.contract import FEED, Change, Mailbox, Page, Query, Stats, Store
+
+from .core import trust
 from .errors import (
     IdentityRefused,
     InvalidMessage,
@@ -34,21 +44,13 @@ from .errors import (
     RoomNotFound,
     UnknownMessage,
 )
-from .events import Hooks
-from .message import Draft, Message
-from .platform import make_private_folder
-from .presence import AgentInfo
-from .receipts import DeadLetter, Receipt, Wait, dead_letter_of, receipt_of
-from .received import check_names, check_seconds
-from .states import FINISHED, OPEN, State, states_named
-from .store import FEED, Change, Mailbox, Page, Query, Stats, Store
+from .mail import presence
 from .stores import open_store
-from .upkeep import Upkeep
 
 if TYPE_CHECKING:
-    from .board import Board
-    from .reservations import Reservation, Reservations, Reserved
-    from .session import Session
+    from postroom.board.board import Board
+    from postroom.board.reservations import Reservation, Reservations, Reserved
+    from postroom.sessions.session import Session
 
 Moment = int | str | datetime
 
@@ -121,7 +123,11 @@ class Room:
 
         Joining raises SessionFailed, Deadlock or SessionEnded at once when it is over, UnknownSession when there is none.
         """
-        from .session import Host, join_session, open_session  # those who only send start faster without it
+        from postroom.sessions.session import (  # those who only send start faster without it
+            Host,
+            join_session,
+            open_session,
+        )
 
         self._desk.check_open()
         host = Host(self._desk, self.url.with_secrets(), self.folder)
@@ -132,7 +138,7 @@ class Room:
         """The room's tasks."""
         with self._lock:
             if self._board is None:
-                from .board import Board  # rooms without tasks start faster without it
+                from postroom.board.board import Board  # rooms without tasks start faster without it
 
                 board = Board(self._desk)
                 if self._board is None:
@@ -174,7 +180,7 @@ class Room:
         return self._reservations().in_the_way(paths, agent)
 
     def _reservations(self) -> Reservations:
-        from .reservations import Reservations
+        from postroom.board.reservations import Reservations
 
         self._desk.check_open()
         with self._lock:
@@ -391,9 +397,9 @@ class Room:
         )
 
     def _has_tokens(self) -> bool:
-        from . import identity  # brings hashes and chance along, which most commands do without
+        from .mail import tokens  # brings hashes and chance along, which most commands do without
 
-        return identity.has_tokens(self._desk)
+        return tokens.has_tokens(self._desk)
 
     def _stored_after(self, cursor: Moment) -> set[str]:
         changes = self._changes(cursor if isinstance(cursor, int) else 0)
@@ -406,17 +412,17 @@ class Room:
 
         It is kept by content under the room's `artifacts/`: {"artifact": "sha256:…", "name", "bytes", "path"}.
         """
-        from . import artifacts  # hashing and copying of files: few rooms need it
+        from .mail import attachments  # hashing and copying of files: few rooms need it
 
         self._desk.check_open()
-        return artifacts.keep(artifacts.folder_for(self.folder), Path(path).absolute())
+        return attachments.keep(attachments.folder_for(self.folder), Path(path).absolute())
 
     def artifact(self, reference: Mapping[str, Any] | str) -> Path:
         """The kept file behind a reference, wherever the room lies now. UnknownMessage when it is not here."""
-        from . import artifacts
+        from .mail import attachments
 
         self._desk.check_open()
-        return artifacts.find(artifacts.folder_for(self.folder), reference)
+        return attachments.find(attachments.folder_for(self.folder), reference)
 
     # The end
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from postroom import doorway
+from postroom.doors import session_binding
 
 from . import programs
 from .conftest import World, check_story
@@ -28,7 +28,7 @@ class Claude:
         self.terminal: Terminal | None = None
 
     def start(self) -> Terminal:
-        before = (doorway.look(self.world.room.desk, "claude") or {}).get("session")
+        before = (session_binding.look(self.world.room.desk, "claude") or {}).get("session")
         self.terminal = Terminal(
             [str(programs.CLAUDE), "--allowedTools", TOOLS],
             self.world.project,
@@ -38,7 +38,7 @@ class Claude:
         return self.terminal
 
     def _is_up(self, before: str | None) -> bool:
-        bound = doorway.look(self.world.room.desk, "claude")
+        bound = session_binding.look(self.world.room.desk, "claude")
         running = any(agent.name == "claude" and agent.alive for agent in self.world.room.agents())
         return bound is not None and bound["attended"] and bound["session"] not in (None, before) and running
 

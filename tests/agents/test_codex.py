@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.doors.codex_settings import FORMS
 
-from postroom import doorway
-from postroom.install import plans
+from postroom.doors import session_binding
+from postroom.doors.install import plans
 
 from . import programs
 from .conftest import World, check_story
@@ -101,7 +101,7 @@ def test_two_in_one_folder_are_two_agents(world: World, codex: Codex) -> None:
     first = codex.start("hello from one")
     codex.start("hello from two")
     names = ("codex", "codex-2")
-    bound = [(doorway.look(world.room.desk, name) or {}).get("session") for name in names]
+    bound = [(session_binding.look(world.room.desk, name) or {}).get("session") for name in names]
     assert len({*bound, None}) == 3  # two sessions, and each has a name
 
     world.until_acked([world.send(name, f"FOR {name}.") for name in names])
@@ -220,4 +220,4 @@ def test_it_takes_the_plugin_made_for_claude_code(world: World) -> None:
     assert added.returncode == 0, added.stderr
     assert taken.returncode == 0, taken.stderr
     assert "postroom" in json.dumps(json.loads(taken.stdout))
-    assert doorway.look(world.room.desk, "codex") is None
+    assert session_binding.look(world.room.desk, "codex") is None

@@ -9,7 +9,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from postroom import doorway
+from postroom.doors import session_binding
 
 from . import programs
 from .conftest import World
@@ -55,7 +55,9 @@ def test_two_gemini_programs_are_two_agents(world: World) -> None:
     words = ["--skip-trust", "-y", "-o", "json", "-p"]
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(gemini, world, *words, "WORK 40")
-        world.until(lambda: "gemini" in doorway.bound_to(world.room.desk, "gemini"), what="the first one's name")
+        world.until(
+            lambda: "gemini" in session_binding.bound_to(world.room.desk, "gemini"), what="the first one's name"
+        )
         world.room.agent("gemini-2", transient=True)
         id = world.send("gemini-2", "FOR-THE-SECOND")
         second = gemini(world, *words, "WORK 2")
@@ -121,7 +123,8 @@ def test_an_idle_opencode_is_woken(world: World, tmp_path: Path) -> None:
             {"parts": [{"type": "text", "text": "hello"}]},
         )
         world.until(
-            lambda: (doorway.look(world.room.desk, "opencode") or {}).get("session") == session, what="the binding"
+            lambda: (session_binding.look(world.room.desk, "opencode") or {}).get("session") == session,
+            what="the binding",
         )
         time.sleep(2)
         id = world.send("opencode", "WAKE-UP")

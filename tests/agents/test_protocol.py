@@ -11,7 +11,7 @@ import pytest
 from tests.doors.served import http_server
 from tests.doors.test_tools import MAX_TOKENS, most_tokens, words_of_all
 
-from postroom.install.texts import SKILL
+from postroom.doors.install.texts import SKILL
 
 from . import programs
 from .conftest import World

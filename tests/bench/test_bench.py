@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from postroom.bench import peers, plan, tables
-from postroom.bench.client import NotHere, encode, make_payload
-from postroom.bench.crew import PROGRAM
-from postroom.bench.measure import measure, percentile
-from postroom.bench.plan import Entry, Scale
-from postroom.bench.rounds import Measured, Report, machine
-from postroom.cli import bench as command
 from postroom.cli import main
+from postroom.cli.bench import peers, plan, tables
+from postroom.cli.bench.client import NotHere, encode, make_payload
+from postroom.cli.bench.crew import PROGRAM
+from postroom.cli.bench.measure import measure, percentile
+from postroom.cli.bench.plan import Entry, Scale
+from postroom.cli.bench.rounds import Measured, Report, machine
+from postroom.cli.commands import bench as command
 
 TINY = Scale(0.001, cap_s=5.0)
 
@@ -79,7 +79,7 @@ def test_the_load_test_accounts_for_every_message(capsys: pytest.CaptureFixture[
 
 
 def test_the_load_test_fails_when_something_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    from postroom.bench import load
+    from postroom.cli.bench import load
 
     lost = load._account(
         2, [{"sent": ["a", "b"], "received": ["c"], "ms": [1.0]}, {"sent": ["c"], "received": ["a"], "ms": [2.0]}]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from postroom.cli import main
-from postroom.cli.commands import COMMANDS
+from postroom.cli.table import COMMANDS
 
 PATIENCE_S = 30.0
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import postroom
-from postroom import identity
-from postroom.clock import iso
+from postroom.core.clock import iso
+from postroom.mail import tokens
 
 from .support import Cli, clean_environment, command
 
@@ -40,8 +40,8 @@ class Place:
 
     def __init__(self) -> None:
         with postroom.open() as room:
-            self.person = identity.add_token(room.desk, "me", human=True)
-            self.alice, self.bob = (identity.add_token(room.desk, name) for name in ("alice", "bob"))
+            self.person = tokens.add_token(room.desk, "me", human=True)
+            self.alice, self.bob = (tokens.add_token(room.desk, name) for name in ("alice", "bob"))
             self.dead = room.agent("bob", transient=True).send("alice", {"text": "dead"})
             message = room.agent("alice", transient=True).poll()
             assert message is not None and message.dead("it cannot be done")
@@ -59,7 +59,7 @@ class Place:
     def looks(self) -> Any:
         """All of the room that a refused command must leave as it was."""
         with postroom.open() as room:
-            cells = {cell.name: cell.value for cell in room.store.cell_scan("") if cell.name != identity.REFUSALS_CELL}
+            cells = {cell.name: cell.value for cell in room.store.cell_scan("") if cell.name != tokens.REFUSALS_CELL}
             return [change.message for change in room.events()], cells
 
 
@@ -190,7 +190,7 @@ def test_the_last_token_of_a_person_goes_only_with_all_others(cli: Cli, place: P
 def lock_out() -> None:
     """Leave the room without a person's token, as rooms of earlier versions could be."""
     with postroom.open() as room:
-        for cell in room.store.cell_scan(identity.TOKEN_CELLS):
+        for cell in room.store.cell_scan(tokens.TOKEN_CELLS):
             if cell.value["human"]:
                 room.store.cell_write(cell.name, cell.value | {"revoked_ms": 1})
 
@@ -223,8 +223,8 @@ def test_a_room_that_locked_everybody_out_says_so_and_is_recovered(cli: Cli, pla
 def test_nothing_is_recovered_while_another_process_has_the_room_open(cli: Cli, tmp_path: Path, scheme: str) -> None:
     url = f"{scheme}:{tmp_path}/elsewhere"
     with postroom.open(url) as room:
-        identity.add_token(room.desk, "me", human=True)
-        (cell,) = room.store.cell_scan(identity.TOKEN_CELLS)
+        tokens.add_token(room.desk, "me", human=True)
+        (cell,) = room.store.cell_scan(tokens.TOKEN_CELLS)
         room.store.cell_write(cell.name, cell.value | {"revoked_ms": 1})
     look = "import postroom, sys; room = postroom.open(sys.argv[1]); room.stats(); print('here', flush=True); sys.stdin.read()"
     with subprocess.Popen(

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from postroom import trust
-from postroom.tracking import UnreadableIndex, tracked_in
+from postroom.core import trust
+from postroom.core.git_index import UnreadableIndex, tracked_in
 
 from .support import Cli, clean_environment, command
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from postroom import crashpoints
+from postroom.board.task import Task
 from postroom.cli import main
-from postroom.cli.board import tree
-from postroom.tasks import Task
+from postroom.cli.commands.board import tree
+from postroom.core import crashpoints
 
 from .support import PATIENCE_S, Cli, clean_environment, start
 

@@ -14,12 +14,12 @@ import apsw
 import pytest
 
 import postroom
-from postroom.cli import checks
-from postroom.clock import ManualClock
-from postroom.platform import processes_with
+from postroom.cli.commands import doctor_room
+from postroom.core.clock import ManualClock
+from postroom.core.system.platform import processes_with
 from postroom.room import Room
-from postroom.store import FEED, Stats
-from postroom.stores import sqlite_file
+from postroom.stores.contract import FEED, Stats
+from postroom.stores.sqlite import file as sqlite_file
 
 from .support import PATIENCE_S, Cli, Result, clean_environment, start
 
@@ -201,8 +201,8 @@ def test_few_descriptors_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 4096))
 
-    assert checks.descriptors().verdict == "warn"
-    assert "ulimit" in checks.descriptors().advice
+    assert doctor_room.descriptors().verdict == "warn"
+    assert "ulimit" in doctor_room.descriptors().advice
 
 
 # --- the place -----------------------------------------------------------------------------------------------------
@@ -224,16 +224,16 @@ def test_a_folder_that_others_can_enter_is_a_warning(cli: Cli, tmp_path: Path) -
 def test_the_file_system_must_keep_what_is_stored(
     kind: str, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "file_system_type", lambda _: kind)
+    monkeypatch.setattr(doctor_room, "file_system_type", lambda _: kind)
 
-    check = checks.file_system(tmp_path)
+    check = doctor_room.file_system(tmp_path)
 
     assert check.verdict == verdict
     assert bool(check.advice) == (verdict != "ok")
 
 
 def test_a_room_on_a_network_file_system_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (checks, sqlite_file):
+    for module in (doctor_room, sqlite_file):
         monkeypatch.setattr(module, "file_system_type", lambda _: "nfs4")
 
     code, seen = doctor(cli)
@@ -251,7 +251,7 @@ def test_a_disk_that_is_nearly_full_is_told(
     disk = SimpleNamespace(f_bavail=free_bytes // 4096, f_frsize=4096, f_files=100, f_favail=inodes)
     monkeypatch.setattr(os, "statvfs", lambda _: disk)
 
-    assert checks.space(tmp_path).verdict == verdict
+    assert doctor_room.space(tmp_path).verdict == verdict
 
 
 # --- the file ------------------------------------------------------------------------------------------------------
@@ -281,8 +281,8 @@ def test_a_damaged_file_fails_and_it_says_what_to_do(cli: Cli, tmp_path: Path) -
 def test_the_integrity_check_ends_when_its_time_is_over(sqlite_room: Room) -> None:
     sqlite_room.agent("ada").send_many([{"to": "bob", "payload": {"text": "x" * 100}}] * 5000)
 
-    assert checks.integrity(sqlite_room.store, 0.0).verdict == "warn"
-    assert checks.integrity(sqlite_room.store, PATIENCE_S).verdict == "ok"
+    assert doctor_room.integrity(sqlite_room.store, 0.0).verdict == "warn"
+    assert doctor_room.integrity(sqlite_room.store, PATIENCE_S).verdict == "ok"
 
 
 def test_the_integrity_check_can_be_left_out(cli: Cli) -> None:
@@ -316,7 +316,7 @@ def test_a_log_that_only_grows_is_a_warning_and_names_who_has_the_room_open(cli:
     path = tmp_path / ".postroom" / "messages.db"
     with postroom.open(create=False) as room, listening(room) as listener:
         store = {"path": str(path), "wal_bytes": 65 * 2**20}
-        check = checks.log_size(Stats(states={}, mailboxes=[], store=store))
+        check = doctor_room.log_size(Stats(states={}, mailboxes=[], store=store))
         assert processes_with(path) == [listener.pid]
 
     assert check.verdict == "warn"
@@ -334,11 +334,11 @@ def now_ms(room: Room) -> int:
 def test_a_wall_clock_that_was_set_is_told_with_what_that_means(
     sqlite_room: Room, clock: ManualClock, jump_s: float, word: str
 ) -> None:
-    assert checks.clocks(sqlite_room.store, now_ms(sqlite_room)).verdict == "ok"
+    assert doctor_room.clocks(sqlite_room.store, now_ms(sqlite_room)).verdict == "ok"
 
     clock.jump_wall(jump_s)
 
-    check = checks.clocks(sqlite_room.store, now_ms(sqlite_room))
+    check = doctor_room.clocks(sqlite_room.store, now_ms(sqlite_room))
     assert check.verdict == "warn"
     assert f"{word} by 3600 s" in check.says
     assert "leases" in check.advice
@@ -350,11 +350,11 @@ def test_a_claim_past_its_lease_is_stuck(sqlite_room: Room, clock: ManualClock) 
     for _ in ids:
         bob.receive(timeout_s=0, lease_s=30)
         clock.advance(1)
-    assert checks.claims(sqlite_room.store, now_ms(sqlite_room)).verdict == "ok"
+    assert doctor_room.claims(sqlite_room.store, now_ms(sqlite_room)).verdict == "ok"
 
     clock.advance(60)
 
-    check = checks.claims(sqlite_room.store, now_ms(sqlite_room))
+    check = doctor_room.claims(sqlite_room.store, now_ms(sqlite_room))
     assert check.verdict == "warn"
     assert check.says.startswith("5 left behind")
     assert check.says.index(ids[0]) < check.says.index(ids[1])  # the oldest first
@@ -367,7 +367,7 @@ def test_a_claim_of_a_one_shot_command_that_nobody_settles_is_told(sqlite_room: 
 
     clock.advance(400)
 
-    check = checks.claims(sqlite_room.store, now_ms(sqlite_room))
+    check = doctor_room.claims(sqlite_room.store, now_ms(sqlite_room))
     assert check.verdict == "warn"
     assert id in check.says
     assert "postroom ack" in check.advice
@@ -402,9 +402,9 @@ def test_who_was_killed_is_named_with_what_it_held(cli: Cli, tmp_path: Path) -> 
 
 def test_an_agent_that_runs_and_says_nothing_is_told(sqlite_room: Room, clock: ManualClock) -> None:
     sqlite_room.agent("ada")
-    assert checks.agents(sqlite_room, now_ms(sqlite_room)).verdict == "ok"
+    assert doctor_room.agents(sqlite_room, now_ms(sqlite_room)).verdict == "ok"
 
-    check = checks.agents(sqlite_room, now_ms(sqlite_room) + 60_000)
+    check = doctor_room.agents(sqlite_room, now_ms(sqlite_room) + 60_000)
 
     assert check.verdict == "warn"
     assert "ada (60 s)" in check.says
@@ -434,7 +434,7 @@ def test_those_who_wait_for_each_other_are_told(
         while len(room.waits()) < 2:
             waiter.wait(None)
 
-    check = checks.waiting(room, now_ms(room))
+    check = doctor_room.waiting(room, now_ms(room))
 
     assert check.verdict == "warn"
     assert "ada for bob" in check.says
@@ -443,13 +443,13 @@ def test_those_who_wait_for_each_other_are_told(
 
 
 def test_the_one_who_keeps_house_is_named(sqlite_room: Room, clock: ManualClock) -> None:
-    assert "next" in checks.upkeep(sqlite_room, now_ms(sqlite_room)).says
+    assert "next" in doctor_room.upkeep(sqlite_room, now_ms(sqlite_room)).says
     sqlite_room.agent("ada")
-    assert checks.upkeep(sqlite_room, now_ms(sqlite_room)).verdict == "warn"
+    assert doctor_room.upkeep(sqlite_room, now_ms(sqlite_room)).verdict == "warn"
 
     sqlite_room._upkeep.round()
 
-    check = checks.upkeep(sqlite_room, now_ms(sqlite_room))
+    check = doctor_room.upkeep(sqlite_room, now_ms(sqlite_room))
     assert (check.verdict, str(os.getpid()) in check.says) == ("ok", True)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from postroom.actions import ACTIONS
+from postroom.board.actions import ACTIONS
 from postroom.stores import SCHEMES
 
 from .support import Cli, clean_environment, command
@@ -143,8 +143,8 @@ def test_the_texts_tell_a_session_its_role_and_are_complete(bare: Cli, folder: P
 def test_the_commands_that_the_texts_name_are_commands(bare: Cli, folder: Path, layout: list[str]) -> None:
     import re
 
-    from postroom.cli.board import ACTIONS as BOARD_ACTIONS
-    from postroom.cli.commands import COMMANDS
+    from postroom.cli.commands.board import ACTIONS as BOARD_ACTIONS
+    from postroom.cli.table import COMMANDS
 
     bare.ok(*layout)
     named = [

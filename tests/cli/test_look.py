@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import postroom
-from postroom.cli import look
 from postroom.cli.call import Call
+from postroom.cli.commands import look
 
 from .support import Cli
 

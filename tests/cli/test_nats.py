@@ -14,10 +14,10 @@ import pytest
 from tests.nats_servers import need_server, room_name, running_server, shared_server
 
 import postroom
-from postroom.cli import nats_checks
-from postroom.clock import SYSTEM
+from postroom.cli.commands import doctor_nats
+from postroom.core.clock import SYSTEM
 from postroom.errors import RoomUnreachable
-from postroom.stores import nats_wire
+from postroom.stores.nats import wire
 
 from .support import Cli
 
@@ -101,7 +101,7 @@ def test_a_room_is_closed_to_those_of_another(
     (tmp_path / "wrong").write_text("guessed")
     with pytest.raises(RoomUnreachable, match="refuse us.*(?i:authorization)"):
         open_when_there(f"{team}?user=team&password_file={tmp_path}/wrong&{authority}", unless="refuse us")
-    monkeypatch.setattr(nats_wire, "OPEN_S", 2.0)  # nobody answers, however long one waits
+    monkeypatch.setattr(wire, "OPEN_S", 2.0)  # nobody answers, however long one waits
     with pytest.raises(RoomUnreachable, match="(?i:certificate)"):  # one that the system's authorities do not know
         postroom.open(f"{team}?user=team&password_file={tmp_path}/nats/team.password")
 
@@ -195,7 +195,7 @@ def test_the_doctor_warns_of_one_copy_and_of_what_cannot_be_seen(cli: Cli) -> No
 def test_the_doctor_tells_of_the_space_that_is_left(
     copies: int, used: int, limit: int, verdict: str, said: str
 ) -> None:
-    check = nats_checks.storage({"copies": copies, "account_bytes": used, "account_limit_bytes": limit})
+    check = doctor_nats.storage({"copies": copies, "account_bytes": used, "account_limit_bytes": limit})
 
     assert (check.verdict, said in check.says) == (verdict, True)
 

@@ -15,8 +15,8 @@ from tests.web.browser import serving
 from tests.web.conftest import Client
 
 import postroom
-from postroom.cli import exits
-from postroom.cli.commands import COMMANDS
+from postroom.cli import exit_codes
+from postroom.cli.table import COMMANDS
 
 from .support import Cli, start
 
@@ -87,7 +87,7 @@ def test_no_command_shows_the_password(
     for command, words in WORDS.items():
         given = [word.replace("{id}", id).replace("{url}", url) for word in words]
         result = cli(command, *given, "--room", url, "--as", "ada", *more)
-        assert result.code != exits.USAGE, (command, result)
+        assert result.code != exit_codes.USAGE, (command, result)
         assert CANARY not in result.out + result.err, (command, result)
     monkeypatch.setenv("POSTROOM_URL", url)
     for command in ("status", "doctor", "receive"):

@@ -131,7 +131,14 @@ def test_check_loads_no_room_and_no_runtime(folder: Path) -> None:
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     loaded = set(run.stdout.splitlines()[-1].split())
-    assert not loaded & {"postroom.room", "postroom.session", "apsw", "asyncio", "postroom.lang.runtime", "rich"}
+    assert not loaded & {
+        "postroom.room",
+        "postroom.sessions.session",
+        "apsw",
+        "asyncio",
+        "postroom.lang.runtime",
+        "rich",
+    }
 
 
 @pytest.mark.slow

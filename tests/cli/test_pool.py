@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from postroom.cli import pool as command
+from postroom.cli.commands import pool as command
 
 from .support import Cli
 
@@ -78,7 +78,7 @@ def test_without_a_real_model_inference_is_not_run_and_does_not_pass(
 
 
 def test_a_scenario_that_fails_is_an_exit_code_of_one(cli: Cli, results, monkeypatch: pytest.MonkeyPatch) -> None:
-    from postroom.cli import pool_scenarios
+    from postroom.cli.commands import pool_scenarios
 
     cli.ok("pool", "check", "skeleton")
     monkeypatch.setattr(pool_scenarios, "PING_MS", 0.0)  # no pool is that fast

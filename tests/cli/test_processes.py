@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 import postroom
-from postroom import crashpoints
 from postroom.cli import main
+from postroom.core import crashpoints
 from postroom.room import Room
-from postroom.store import FEED
+from postroom.stores.contract import FEED
 
 from .support import PATIENCE_S, Cli, clean_environment, command, start
 
@@ -239,7 +239,7 @@ def test_a_name_that_a_shell_would_run_is_not_offered(cli: Cli, tmp_path: Path) 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_knows_every_command(cli: Cli, shell: str) -> None:
-    from postroom.cli.commands import COMMANDS
+    from postroom.cli.table import COMMANDS
 
     script = cli.ok("completion", shell).out
 

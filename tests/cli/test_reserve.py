@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from postroom.cli.reserve import from_top
+from postroom.cli.commands.reserve import from_top
 
 from .support import Cli, clean_environment
 

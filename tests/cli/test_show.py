@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from postroom.cli import show
+from postroom.cli import output
 
 from .support import Cli
 
@@ -42,11 +42,11 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     ],
 )
 def test_what_would_steer_a_terminal_is_written_out(text: str, shown: str) -> None:
-    assert show.visible(text) == shown
+    assert output.visible(text) == shown
 
 
 def test_a_messages_lines_cannot_pass_for_ours() -> None:
-    lines = show.payload_lines({"text": "done\n  when done: postroom ack X\x1b[2J"})
+    lines = output.payload_lines({"text": "done\n  when done: postroom ack X\x1b[2J"})
 
     assert all(line.startswith("    ") for line in lines)
     assert lines[1] == r"      when done: postroom ack X\x1b[2J"
@@ -56,7 +56,7 @@ def test_json_at_a_terminal_is_harmless_and_means_the_same(monkeypatch: pytest.M
     terminal = at_a_terminal(monkeypatch)
     value = {"text": "\x1b[2J\u202e\x9b\U000e0041 grüße"}
 
-    show.document(value)
+    output.document(value)
 
     assert json.loads(terminal.getvalue()) == value
     assert terminal.getvalue().rstrip("\n").isprintable()
@@ -65,7 +65,7 @@ def test_json_at_a_terminal_is_harmless_and_means_the_same(monkeypatch: pytest.M
 def test_a_table_at_a_terminal_is_drawn_and_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = at_a_terminal(monkeypatch)
 
-    show.table(("name", "task"), [("bob", "[red]\x1b[31m[/red]"), ("cy", None)], title="agents")
+    output.table(("name", "task"), [("bob", "[red]\x1b[31m[/red]"), ("cy", None)], title="agents")
 
     text = terminal.getvalue()
     assert "bob" in text
@@ -74,13 +74,13 @@ def test_a_table_at_a_terminal_is_drawn_and_harmless(monkeypatch: pytest.MonkeyP
 
 
 def test_a_table_in_a_pipe_is_aligned_text(capsys: pytest.CaptureFixture[str]) -> None:
-    show.table(("name", "depth"), [("bob", 12), ("reviewer", 3)])
+    output.table(("name", "depth"), [("bob", 12), ("reviewer", 3)])
 
     assert capsys.readouterr().out == "name      depth\nbob       12\nreviewer  3\n"
 
 
 def test_an_empty_table_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
-    show.table(("name",), [], empty="no agents yet")
+    output.table(("name",), [], empty="no agents yet")
 
     assert capsys.readouterr().out == "no agents yet\n"
 
@@ -89,7 +89,7 @@ def test_an_empty_table_says_what_is_missing(capsys: pytest.CaptureFixture[str])
     ("passed_ms", "text"), [(0, "0 s ago"), (59_000, "59 s ago"), (3_600_000, "1 h ago"), (-5, "0 s ago")]
 )
 def test_times_past_are_told_in_the_largest_unit(passed_ms: int, text: str) -> None:
-    assert show.ago(1_000_000, 1_000_000 + passed_ms) == text
+    assert output.ago(1_000_000, 1_000_000 + passed_ms) == text
 
 
 def test_names_and_payloads_of_others_are_harmless_everywhere(cli: Cli) -> None:

@@ -15,11 +15,14 @@ from .support import Cli, clean_environment, command
 
 #: Everything of ours that `postroom send` loads. A line more is a millisecond more of every hook: is it worth that?
 OURS = """
-    agent asking bell_sockets bells causes clock config crashpoints desk errors events fence inbox lean_start limits liveness message platform
-    presence rate_limit receipts received retry room states store trust upkeep
-    cli cli.call cli.commands cli.exits cli.mail cli.options cli.show
-    stores stores.sqlite stores.sqlite_connection stores.sqlite_file stores.sqlite_log stores.sqlite_reading stores.sqlite_rows
-    stores.sqlite_patience stores.sqlite_whole
+    core core.backoff core.clock core.config core.crashpoints core.events core.limits core.message core.states core.trust
+    core.untrusted core.system core.system.platform core.system.startup errors room
+    stores stores.bells stores.bells.bells stores.bells.sockets stores.contract stores.liveness
+    stores.sqlite stores.sqlite.connection stores.sqlite.contention stores.sqlite.file stores.sqlite.reading
+    stores.sqlite.rollback stores.sqlite.rows stores.sqlite.store stores.sqlite.wal
+    mail mail.agent mail.causes mail.gateway mail.housekeeping mail.presence mail.questions mail.rate_limit mail.receipts
+    mail.received mail.waiting
+    cli cli.call cli.commands cli.commands.mail cli.exit_codes cli.options cli.output cli.table
 """.split()
 THIRD_PARTY = {"apsw", "msgspec"}
 #: Parts of the standard library that cost a millisecond or more, and that sending needs nothing of.
@@ -84,7 +87,7 @@ def test_sending_takes_little_more_than_its_imports(cli: Cli, tmp_path: Path) ->
 )
 def test_leaving_at_once_leaves_nothing_out(before: str, code: int, written: str) -> None:
     program = (
-        f"import atexit, sys; {before}from postroom.lean_start import leave; sys.stdout.write('said')\n"
+        f"import atexit, sys; {before}from postroom.core.system.startup import leave; sys.stdout.write('said')\n"
         "atexit.register(lambda: sys.stdout.write(', at the end'))\nif 't' in globals(): t.start()\nleave(3)"
     )
     environment = clean_environment()

@@ -24,12 +24,12 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import postroom
-from postroom.cli import picture as picturing
-from postroom.cli import screen
-from postroom.cli.keys import Keys
-from postroom.cli.picture import Lookout, Picture, in_cycles
-from postroom.cli.top import INTERVAL_S, pictures
-from postroom.clock import ManualClock
+from postroom.cli.commands.top import INTERVAL_S, pictures
+from postroom.cli.top import picture as picturing
+from postroom.cli.top import screen
+from postroom.cli.top.keys import Keys
+from postroom.cli.top.picture import Lookout, Picture, in_cycles
+from postroom.core.clock import ManualClock
 from postroom.room import Room
 
 from .support import PATIENCE_S, Cli, clean_environment, command, start

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from postroom import errors
-from postroom.cli import exits
-from postroom.cli.commands import COMMANDS, GROUPS
+from postroom.cli import exit_codes
+from postroom.cli.table import COMMANDS, GROUPS
 
 from .support import Cli
 
@@ -255,7 +255,7 @@ def test_init_twice_keeps_what_is_there(cli: Cli) -> None:
 
 def test_every_error_has_an_exit_code() -> None:
     codes = {
-        kind.__name__: exits.code_of(kind.__new__(kind))
+        kind.__name__: exit_codes.code_of(kind.__new__(kind))
         for kind in vars(errors).values()
         if isinstance(kind, type) and issubclass(kind, errors.PostroomError)
     }

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from postroom import aio
-from postroom.mcp_desk import Caller, MailDesk, ToolFailed
+from postroom.doors.mcp.calls import Caller, MailDesk, ToolFailed
 
 
 class Tools:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from tests.in_loop import run, states, until, waiting
 
-from postroom import aio, identity, mcp_desk
-from postroom.mcp_words import MAX_BODY
+from postroom import aio
+from postroom.doors.mcp import calls
+from postroom.doors.mcp.shown import MAX_BODY
+from postroom.mail import tokens
 
 from .support import Tools, injections, inside, tools_of
 
@@ -87,7 +89,7 @@ def test_a_long_body_is_cut_and_the_rest_can_be_fetched(url: str) -> None:
             assert read == text
             assert "no message" in await eve.fails("inbox", id=part["id"])
             assert "no message" in await eve.fails("receipt", id=part["id"])
-            count, newest = await room.call(lambda inner: identity.refusals(inner.desk))
+            count, newest = await room.call(lambda inner: tokens.refusals(inner.desk))
             assert (count, newest[0].real) == (2, "eve")
 
     run(main())
@@ -115,7 +117,7 @@ def test_a_waiting_inbox_wakes_with_the_mail_and_takes_what_came_together(url: s
 
 
 def test_who_waits_is_told_so(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_desk, "PROGRESS_S", 0.01)
+    monkeypatch.setattr(calls, "PROGRESS_S", 0.01)
 
     async def main() -> None:
         async with aio.open(url) as room:
@@ -265,8 +267,8 @@ def test_agents_that_keep_each_other_busy_are_stopped(url: str) -> None:
 
 
 def test_a_pair_has_a_rate_over_mcp_even_where_the_room_sets_none(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_desk, "PAIR_BURST", 3)
-    monkeypatch.setattr(mcp_desk, "PAIR_RATE_PER_S", 0.001)
+    monkeypatch.setattr(calls, "PAIR_BURST", 3)
+    monkeypatch.setattr(calls, "PAIR_RATE_PER_S", 0.001)
 
     async def main() -> None:
         async with aio.open(url) as room:
@@ -316,7 +318,7 @@ def test_in_a_room_with_tokens_a_task_is_called_off_by_its_lead_or_a_person(url:
             await other(
                 "board", action="add", id="T3", text="its own"
             )  # which makes it a lead, though not of the others
-            await room.call(lambda sync: identity.add_token(sync.desk, "me", human=True))
+            await room.call(lambda sync: tokens.add_token(sync.desk, "me", human=True))
             person = Tools(lead.desk, "me", "human")
 
             assert "other may not abort a task that lead leads" in await other.fails("board", action="abort", id="T1")
@@ -345,7 +347,7 @@ def test_who_is_here(url: str) -> None:
 def test_a_persons_words_travel_in_the_human_lane(url: str) -> None:
     async def main() -> None:
         async with aio.open(url) as room:
-            desk = mcp_desk.MailDesk(room)
+            desk = calls.MailDesk(room)
             me, bob = Tools(desk, "me", "human"), Tools(desk, "bob")
             await me("send", to="bob", body="stop", new=True)
             (got,) = await bob.mail()
@@ -367,7 +369,7 @@ def test_two_hundred_injections_leave_every_fence_whole(tmp_path: Any) -> None:
 
     async def main() -> None:
         async with aio.open(f"memory:{tmp_path.name}") as room:
-            desk = mcp_desk.MailDesk(room)
+            desk = calls.MailDesk(room)
             bob = Tools(desk, "bob")
             await room.agent("bob", transient=True)
             for number, text in enumerate(texts):

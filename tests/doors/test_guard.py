@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from postroom.doors.http_guard import Names
+from postroom.doors.mcp.guard import Guard
 from postroom.errors import IdentityRefused
-from postroom.http_guard import Names
-from postroom.identity import Credential
-from postroom.mcp_guard import Guard
+from postroom.mail.tokens import Credential
 
 Header = tuple[bytes, bytes]
 GOOD_HOST: Header = (b"host", b"127.0.0.1:8765")

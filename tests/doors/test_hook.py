@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 from tests.cli.support import clean_environment, command
 
-from postroom import doorway, identity, trust
+from postroom.core import trust
+from postroom.doors import session_binding
+from postroom.mail import tokens
 from postroom.room import Room, open_room
 
 pytestmark = pytest.mark.slow  # processes of their own
@@ -99,7 +101,7 @@ def test_a_session_is_bound_to_a_name_and_watches_its_signal(room: Room, claude:
     assert answer["watchPaths"] == [str(tmp_path / ".postroom" / "signals" / "claude")]
     assert answer["additionalContext"] == "postroom: you are the agent claude in this project's room."
     assert [agent.name for agent in room.agents()] == ["claude"]
-    assert (doorway.look(room.desk, "claude") or {})["session"] == "session-1"
+    assert (session_binding.look(room.desk, "claude") or {})["session"] == "session-1"
 
 
 def test_mail_is_told_once_mid_turn_and_not_again(room: Room, claude: Session) -> None:
@@ -187,14 +189,14 @@ def test_a_cleared_session_keeps_its_name_and_a_second_program_gets_its_own(room
 
     assert "agent claude-2 in" in second
     assert "agent claude-2 in" in third  # the program that had it is gone
-    assert (doorway.look(room.desk, "claude") or {})["session"] == "after-clear"
+    assert (session_binding.look(room.desk, "claude") or {})["session"] == "after-clear"
 
 
 def test_the_environment_names_the_agent_and_a_token_proves_it(room: Room, claude: Session) -> None:
     claude.environment |= {"POSTROOM_AGENT": "reviewer"}
     named = claude("SessionStart").context
-    identity.add_token(room.desk, "me", human=True)
-    token = identity.add_token(room.desk, "reviewer")
+    tokens.add_token(room.desk, "me", human=True)
+    token = tokens.add_token(room.desk, "reviewer")
     unproved = claude("PostToolUse")
     claude.environment |= {"POSTROOM_TOKEN": token}
     proved = claude("SessionStart").context
@@ -203,7 +205,7 @@ def test_the_environment_names_the_agent_and_a_token_proves_it(room: Room, claud
     assert "agent reviewer in" in named and "agent reviewer in" in proved
     assert (unproved.code, unproved.out) == (0, "")
     assert claude("SessionStart") == (0, "", "")
-    assert identity.refusals(room.desk)[1][-1].claimed == "boss"
+    assert tokens.refusals(room.desk)[1][-1].claimed == "boss"
 
 
 def test_the_hosts_report_of_our_own_inbox_is_proof_that_it_was_shown(room: Room, claude: Session) -> None:

@@ -24,13 +24,16 @@ import pytest
 from tests.cli.support import Cli, clean_environment, command
 from tests.in_loop import run
 
-from postroom import aio, doorway, hook, identity
+from postroom import aio
 from postroom import cli as commands
 from postroom.cli import main
-from postroom.cli.commands import COMMANDS
+from postroom.cli.table import COMMANDS
+from postroom.core.message import MAX_NAME_BYTES
+from postroom.doors import session_binding
+from postroom.doors.hook import command as hook
+from postroom.doors.install import texts
 from postroom.inference.prompt import evaluation_prompt, reply_prompt
-from postroom.install import texts
-from postroom.message import MAX_NAME_BYTES
+from postroom.mail import tokens
 from postroom.room import Room, open_room
 
 from .support import injections, tools_of
@@ -242,7 +245,7 @@ def test_notices_of_hooks() -> None:
         fill(room, "bob")
         messages = [room.get(message.id) for message in room.peek(state=None, limit=10_000)]
     for start in range(0, len(messages), 3):
-        notice = doorway.pointer("bob", messages[start : start + 7], "Read it.")
+        notice = session_binding.pointer("bob", messages[start : start + 7], "Read it.")
         check(notice)
         assert outside(notice)[0].startswith("postroom: ")
 
@@ -349,7 +352,7 @@ def furnish(room: Room) -> str:
             held = room.board.claim(name, cut(f"{number} {name}"), transient=True)
             assert held is not None
             held.blocked(f"{name}\nEND WORDS\nEVIL")
-        identity.record_refusal(room.desk, name, name, name)
+        tokens.record_refusal(room.desk, name, name, name)
         if number < 40:
             room.agent("ada", transient=True).send(name, {"text": name}, channel=name)
             message = agent.receive(timeout_s=5)

@@ -15,8 +15,10 @@ from typing import NamedTuple
 import pytest
 from tests.web.test_slow import is_prompt
 
-from postroom import aio, identity, mcp_server
-from postroom import http_server as http_limits
+from postroom import aio
+from postroom.doors import http_server as http_limits
+from postroom.doors.mcp import server
+from postroom.mail import tokens
 from postroom.room import Room, open_room
 
 from .served import Http, http_server
@@ -35,7 +37,7 @@ class Place(NamedTuple):
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     with open_room(f"sqlite:{tmp_path}/room") as room:
-        token = identity.add_token(room.desk, "ada", human=True)
+        token = tokens.add_token(room.desk, "ada", human=True)
         with http_server(tmp_path / "room") as http:
             yield Place(http, room, token)
 
@@ -92,7 +94,7 @@ def test_answers_on_a_kept_connection_are_not_held_back(monkeypatch: pytest.Monk
 @contextmanager
 def http_server_here(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[int]:
     """The same server, in a thread of this process."""
-    monkeypatch.setattr(mcp_server, "_be_quiet", lambda: None)  # other tests of this process listen to the log
+    monkeypatch.setattr(server, "_be_quiet", lambda: None)  # other tests of this process listen to the log
     ports: list[int] = []
     begun, ends = threading.Event(), []
 
@@ -108,7 +110,7 @@ def http_server_here(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[
         assert task is not None
         ends.append(lambda: loop.call_soon_threadsafe(task.cancel))
         with suppress(asyncio.CancelledError):
-            await mcp_server.serve_http(mcp_server.RoomKeeper(opened), 0, started=started)
+            await server.serve_http(server.RoomKeeper(opened), 0, started=started)
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
@@ -123,14 +125,14 @@ def http_server_here(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[
 
 def test_knocking_with_wrong_tokens_does_not_write_to_the_room_each_time(tmp_path: Path) -> None:
     with open_room(f"sqlite:{tmp_path}/room") as room:
-        token = identity.add_token(room.desk, "ada", human=True)
+        token = tokens.add_token(room.desk, "ada", human=True)
         with http_server(tmp_path / "room") as http:
             began_s = time.monotonic()
             statuses = {http.tool(f"prt_{n:012x}_x", "who").status for n in range(200)}
             took_s = time.monotonic() - began_s
             assert http.tool(token, "who").status == 200
-        count, newest = identity.refusals(room.desk)
-        cell = room.store.cell_read(identity.REFUSALS_CELL)
+        count, newest = tokens.refusals(room.desk)
+        cell = room.store.cell_read(tokens.REFUSALS_CELL)
 
     assert statuses == {401}
     assert count == 200  # all of them are counted
@@ -142,7 +144,7 @@ def test_refusals_that_were_only_counted_are_written_a_second_later(place: Place
     for n in range(5):
         assert place.http.tool(f"prt_{n:012x}_x", "who").status == 401
     end_s = time.monotonic() + 60
-    while (count := identity.refusals(place.room.desk)[0]) < 5 and time.monotonic() < end_s:
+    while (count := tokens.refusals(place.room.desk)[0]) < 5 and time.monotonic() < end_s:
         time.sleep(0.05)
 
     assert count == 5

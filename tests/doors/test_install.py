@@ -17,8 +17,8 @@ from mcp.client.stdio import StdioServerParameters
 from tests.cli.support import Cli, clean_environment
 from tests.in_loop import run
 
-from postroom.hosts import HOSTS
-from postroom.install import jsonc, texts
+from postroom.doors.hosts import HOSTS
+from postroom.doors.install import jsonc, texts
 from postroom.room import open_room
 
 from .test_tools import most_tokens
@@ -215,7 +215,7 @@ def test_somebody_elses_entry_of_our_name_is_told(cli: Cli, home: Path) -> None:
 
 
 def test_the_skill_costs_at_most_700_tokens_and_its_commands_are_real(cli: Cli) -> None:
-    from postroom.cli.commands import COMMANDS
+    from postroom.cli.table import COMMANDS
 
     named = set(re.findall(r"^    postroom (\w+)", texts.SKILL, re.M))
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.cli.support import Cli
 
-from postroom.install import codex_settings, toml_text
-from postroom.install.codex_settings import Wanted
+from postroom.doors.install import codex_settings, toml_text
+from postroom.doors.install.codex_settings import Wanted
 
 from .codex_settings import FILES, FORMS
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.cli.support import Cli
 
+from postroom.doors.install import jsonc, plans, work
 from postroom.errors import PostroomError
-from postroom.install import jsonc, plans, work
 
 VARIABLES = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "CODEX_HOME", "CLAUDE_CONFIG_DIR", "GEMINI_CLI_HOME")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from postroom.doors.mcp.tools import BY_NAME, TOOLS, IdentityArgument, input_schema, read_arguments
 from postroom.errors import InvalidMessage
-from postroom.mcp_tools import BY_NAME, TOOLS, IdentityArgument, input_schema, read_arguments
 
 MAX_TOKENS = 1500
 

@@ -18,11 +18,11 @@ from typing import Any
 
 import apsw
 
-import postroom.message
+import postroom
 
 from .programs import journal
 
-SOURCES = Path(postroom.message.__file__).parents[1]
+SOURCES = Path(postroom.__file__).parents[1]
 TESTS = Path(__file__).parents[1]
 
 #: No child of a test works longer than this.

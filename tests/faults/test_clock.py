@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 import postroom
-from postroom.clock import ManualClock
-from postroom.states import State
-from postroom.store import Claimed, Want
-from postroom.stores.sqlite import SqliteStore
+from postroom.core.clock import ManualClock
+from postroom.core.states import State
+from postroom.stores.contract import Claimed, Want
+from postroom.stores.sqlite.store import SqliteStore
 
 from .programs.rooms import letter, open_room
 from .support import ACKED, Look, Nursery, count, journal

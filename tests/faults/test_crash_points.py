@@ -28,10 +28,11 @@ def test_points() -> list[str]:
     points: set[str] = set()
     for path in (SOURCES / "postroom").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
-        calls = len(re.findall(r"hooks\.reached\(", text))
-        named = re.findall(r"hooks\.reached\(\"([^\"]+)\"\)", text)
+        calls = len(re.findall(r"crashpoints\.reached\(", text))
+        named = re.findall(r"crashpoints\.reached\(\"([^\"]+)\"\)", text)
         assert calls == len(named), f"{path}: a test point must be named by a plain text"
         points.update(named)
+    assert points, "no test point was found in the sources"
     return sorted(points)
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from postroom.clock import ManualClock
-from postroom.store import Ticket
+from postroom.core.clock import ManualClock
+from postroom.stores.contract import Ticket
 
 from .programs.nursery import steady_ns
 from .programs.rooms import UNTIRING, letter, open_room, want

@@ -19,12 +19,12 @@ from pathlib import Path
 import pytest
 from tests.files_by_hand import claim, send
 
-from postroom.clock import ManualClock
-from postroom.config import Config
+from postroom.core.clock import ManualClock
+from postroom.core.config import Config
 from postroom.errors import RoomDamaged
-from postroom.store import Query
-from postroom.stores.files import FilesStore
-from postroom.stores.files_log import SECTOR_BYTES, Log, Record, line_of
+from postroom.stores.contract import Query
+from postroom.stores.files.log import SECTOR_BYTES, Log, Record, line_of
+from postroom.stores.files.store import FilesStore
 
 
 @pytest.fixture

@@ -20,13 +20,12 @@ from pathlib import Path
 
 import pytest
 
-from postroom.clock import ManualClock
-from postroom.config import Config
+from postroom.core.clock import ManualClock
+from postroom.core.config import Config
+from postroom.core.message import Draft, check
 from postroom.errors import InvalidMessage
-from postroom.message import Draft, check
-from postroom.store import Query, Want
-from postroom.stores.files import FilesStore
-from postroom.stores.files_names import (
+from postroom.stores.contract import Query, Want
+from postroom.stores.files.names import (
     another_of,
     file_of,
     folder_of,
@@ -37,6 +36,7 @@ from postroom.stores.files_names import (
     name_of,
     us_of_key,
 )
+from postroom.stores.files.store import FilesStore
 
 from .support import count, seed
 

@@ -25,9 +25,9 @@ from typing import Any
 
 import pytest
 
-from postroom.message import Message
-from postroom.states import State
-from postroom.store import Query
+from postroom.core.message import Message
+from postroom.core.states import State
+from postroom.stores.contract import Query
 
 from .programs import files
 from .programs.files import open_files

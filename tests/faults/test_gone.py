@@ -26,8 +26,8 @@ from tests.in_loop import pass_time, run
 
 import postroom
 from postroom import CommunicationSystem, Room, RoomGone, RoomUnreachable, WorkerPool, aio
-from postroom.clock import ManualClock
-from postroom.platform import processes_with
+from postroom.core.clock import ManualClock
+from postroom.core.system.platform import processes_with
 from postroom.room import open_room
 
 PATIENCE_S = 60.0

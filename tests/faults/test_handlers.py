@@ -14,7 +14,7 @@ import pytest
 from tests.nats_servers import room_name, shared_server
 
 import postroom
-from postroom.states import State
+from postroom.core.states import State
 
 from .support import PATIENCE_S, Look, count, environment, program, seed
 

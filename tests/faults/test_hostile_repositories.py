@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from postroom.cli.commands import COMMANDS
+from postroom.cli.table import COMMANDS
 
 from .programs.hostile import KINDS, WAYS, Recorder, Repository, Victim, faults
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from postroom.bench.peers.bare_apsw import fill_room
+from postroom.cli.bench.peers.bare_apsw import fill_room
 
 from .programs.rooms import open_room
 from .support import PATIENCE_S, TESTS, count, environment

@@ -19,16 +19,16 @@ from tests.nats_servers import room_name, shared_server
 
 import postroom
 from postroom import stores
-from postroom.clock import SYSTEM, SystemClock
-from postroom.config import Config
+from postroom.core.clock import SYSTEM, SystemClock
+from postroom.core.config import Config
+from postroom.core.message import Draft, check
+from postroom.core.states import State
+from postroom.core.system.platform import start_thread, this_process
 from postroom.errors import RoomBusy
-from postroom.message import Draft, check
-from postroom.platform import start_thread, this_process
-from postroom.states import State
-from postroom.store import Query, Store, Ticket, Want
-from postroom.stores.nats_entries import Kept, Moment, claimed, first_entry, make_id
-from postroom.stores.nats_tables import Tables
-from postroom.stores.sqlite import SqliteStore
+from postroom.stores.contract import Query, Store, Ticket, Want
+from postroom.stores.nats.entries import Kept, Moment, claimed, first_entry, make_id
+from postroom.stores.nats.tables import Tables
+from postroom.stores.sqlite.store import SqliteStore
 
 from .support import count
 
@@ -495,7 +495,7 @@ def test_an_ack_on_nats_that_was_interrupted_is_said_again_and_holds(tmp_path: P
             came = interrupted_at(
                 STRIDE["nats"] * place,
                 lambda: store.settle(delivery.ticket, "acked"),  # noqa: B023
-                f"{HERE}/nats_",
+                f"{HERE}/nats/",
             )
             if not came:
                 break

@@ -22,10 +22,10 @@ from pathlib import Path
 import apsw
 import pytest
 
-from postroom.clock import ManualClock
+from postroom.core.clock import ManualClock
 from postroom.errors import RoomDamaged, RoomError, RoomUnreachable
-from postroom.stores import sqlite_file
-from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite import file as sqlite_file
+from postroom.stores.sqlite.store import SqliteStore
 
 from .programs import steps
 from .programs.disks import EIO, ENOSPC, Disk, FailingCalls, Trap, fails

@@ -110,10 +110,10 @@ def test_no_call_drops_the_locks_of_the_database(nursery: Nursery, folder: Path,
 HOLDER = """
 import sys, time
 from pathlib import Path
-from postroom.clock import SYSTEM
-from postroom.config import Config
-from postroom.stores.files import FilesStore
-from postroom.stores.sqlite import SqliteStore
+from postroom.core.clock import SYSTEM
+from postroom.core.config import Config
+from postroom.stores.files.store import FilesStore
+from postroom.stores.sqlite.store import SqliteStore
 
 kind, folder = sys.argv[1:]
 if kind == "sqlite":

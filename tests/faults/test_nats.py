@@ -23,10 +23,10 @@ import pytest
 from tests.nats_proxy import Proxy
 from tests.nats_servers import Cluster, Server, room_name, running_cluster, running_server
 
-from postroom.clock import SYSTEM
-from postroom.config import Config, parse_url
-from postroom.store import Ticket
-from postroom.stores.nats import NatsStore
+from postroom.core.clock import SYSTEM
+from postroom.core.config import Config, parse_url
+from postroom.stores.contract import Ticket
+from postroom.stores.nats.store import NatsStore
 from postroom.testing import together
 
 from .programs.rooms import UNTIRING, letter, want

@@ -18,13 +18,13 @@ import pytest
 from tests.nats_servers import room_name, shared_server
 
 import postroom
-from postroom.clock import SYSTEM
-from postroom.platform import process_alive
+from postroom.core.clock import SYSTEM
+from postroom.core.states import State
+from postroom.core.system.platform import process_alive
 from postroom.room import Room, open_room
-from postroom.states import State
-from postroom.stores import nats_lives
+from postroom.stores.nats import heartbeats
 
-AS_IT_IS = pytest.param(nats_lives.ALIVE_S, marks=pytest.mark.long, id="as it is")
+AS_IT_IS = pytest.param(heartbeats.ALIVE_S, marks=pytest.mark.long, id="as it is")
 pytestmark = pytest.mark.slow
 often = pytest.mark.parametrize("alive_s", [pytest.param(2, id="small"), AS_IT_IS])
 seldom = pytest.mark.parametrize("alive_s", [pytest.param(2, id="small", marks=pytest.mark.long), AS_IT_IS])
@@ -92,7 +92,7 @@ class Elsewhere:
         return self._since.passed_s
 
     def check_in_time(self) -> None:
-        assert nats_lives.SILENT_S <= self.dead_s < STATED_S + BUSY_S
+        assert heartbeats.SILENT_S <= self.dead_s < STATED_S + BUSY_S
 
     def forget(self) -> None:
         self.kill()
@@ -109,7 +109,7 @@ def url() -> str:
 
 @pytest.fixture
 def room(url: str, alive_s: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
-    monkeypatch.setattr(nats_lives, "SILENT_S", alive_s / 2)
+    monkeypatch.setattr(heartbeats, "SILENT_S", alive_s / 2)
     with open_room(url) as room:
         yield room
 

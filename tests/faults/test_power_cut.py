@@ -26,9 +26,9 @@ import apsw
 import pytest
 
 import postroom
-from postroom.clock import ManualClock
-from postroom.stores.sqlite_file import PAGE_BYTES
-from postroom.stores.sqlite_log import AHEAD_FROM_PAGES, AHEAD_PAGES, LONG_PAGES
+from postroom.core.clock import ManualClock
+from postroom.stores.sqlite.file import PAGE_BYTES
+from postroom.stores.sqlite.wal import AHEAD_FROM_PAGES, AHEAD_PAGES, LONG_PAGES
 
 from .after_a_cut import Disk
 from .programs.power import Event, Worker, in_threads, read_recording, recording, set_pages

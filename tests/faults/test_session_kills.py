@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 from tests.nats_servers import room_name, shared_server
 
-from postroom.members import members_of
 from postroom.room import Room, open_room
-from postroom.session_report import report
+from postroom.sessions.members import members_of
+from postroom.sessions.report import report
 
 from .support import seed
 

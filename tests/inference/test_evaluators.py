@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from postroom import Evaluation, ModelError, ModelMissing, ModelTimeout, WorkerNotReady, WorkerPool
-from postroom.fence import wrap
-from postroom.inference import by_spec, compose, gate, mock, ollama, openai
-from postroom.inference.mock_model import MockModel
+from postroom.core.untrusted import wrap
+from postroom.inference import by_spec, compose, mock, ollama, openai, throttle
+from postroom.inference.mock import MockModel
 from postroom.inference.prompt import evaluation_prompt, reply_prompt
 
 from .scripted_server import Dialect, ScriptedServer, response
@@ -138,7 +138,7 @@ def test_a_verdict_of_a_model_is_an_evaluation() -> None:
 
 @pytest.mark.parametrize("evaluator", [ollama, openai])
 def test_what_a_server_says_is_ok_unparsed_or_an_error(evaluator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "BACKOFF_BASE_S", 0.01)
+    monkeypatch.setattr(throttle, "BACKOFF_BASE_S", 0.01)
     dialect = Dialect(evaluator.__name__)
     chatter = dialect.part("I think so, yes.") + dialect.end()
     refused = response("400 Bad Request", b'{"error": "no"}')
@@ -250,7 +250,7 @@ def test_settings_that_can_never_work_are_found_before_the_worker_is_ready() -> 
 HOLDER = """
 import sys, threading
 from pathlib import Path
-from postroom.inference.gate import Slots
+from postroom.inference.throttle import Slots
 with Slots("http://there", 2, Path(sys.argv[1])).taken(10):
     print("held", flush=True)
     sys.stdin.readline()
@@ -268,7 +268,7 @@ def holder(folder: Path) -> subprocess.Popen[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["leaves", "is killed"])
 def test_slots_are_counted_over_processes_and_come_free_when_a_holder_ends(tmp_path: Path, end: str) -> None:
-    slots = gate.Slots("http://there", 2, tmp_path)
+    slots = throttle.Slots("http://there", 2, tmp_path)
     with holder(tmp_path) as first, holder(tmp_path) as second:
         with pytest.raises(ModelTimeout, match="all 2 ways"), slots.taken(0.05):
             pass
@@ -294,4 +294,4 @@ def test_slots_are_counted_over_processes_and_come_free_when_a_holder_ends(tmp_p
 @pytest.mark.parametrize("said", ["0", "-1", "many", "1001"])
 def test_a_count_of_ways_that_makes_no_sense_is_refused(said: str) -> None:
     with pytest.raises(ModelError, match="POSTROOM_MODEL_CONCURRENCY must be a number from 1 to 1000"):
-        gate.concurrency_of({gate.CONCURRENCY_VARIABLE: said})
+        throttle.concurrency_of({throttle.CONCURRENCY_VARIABLE: said})

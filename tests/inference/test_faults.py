@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from postroom import ModelError, ModelMissing, ModelTimeout
-from postroom.inference import gate, open_model, wire
+from postroom.inference import http, open_model, throttle
 
 from .scripted_server import ANSWER, Dialect, Script, ScriptedServer, chunk, reset, response, stream_head
 
@@ -38,8 +38,8 @@ def dialect(request: pytest.FixtureRequest) -> Dialect:
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Start]:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr(gate, "BACKOFF_BASE_S", 0.01)
-    monkeypatch.setattr(wire, "MAX_BODY_BYTES", 1_000_000)
+    monkeypatch.setattr(throttle, "BACKOFF_BASE_S", 0.01)
+    monkeypatch.setattr(http, "MAX_BODY_BYTES", 1_000_000)
     servers: list[ScriptedServer] = []
 
     def start_one(script: Script) -> ScriptedServer:
@@ -336,7 +336,7 @@ def test_a_busy_server_is_asked_again_later(dialect: Dialect, start: Start) -> N
 def test_a_server_that_keeps_failing_is_left_alone(dialect: Dialect, start: Start) -> None:
     server = start(lambda connection, _number: reset(connection))
     model = open_model(dialect.spec(server.url))
-    for _ in range(gate.FAILURES):
+    for _ in range(throttle.FAILURES):
         with pytest.raises(ModelError):
             model.complete("hello", timeout_s=PATIENCE_S)
     asked = len(server.requests)
@@ -351,7 +351,7 @@ def test_a_server_that_is_not_there_is_left_alone_too(dialect: Dialect, start: S
     server = start(lambda connection, _number: None)
     server.close()
     model = open_model(dialect.spec(server.url))
-    for _ in range(gate.FAILURES):
+    for _ in range(throttle.FAILURES):
         with pytest.raises(ModelMissing, match="no model server answers"):
             model.complete("hello", timeout_s=PATIENCE_S)
 
@@ -363,7 +363,7 @@ def test_a_server_that_is_not_there_is_left_alone_too(dialect: Dialect, start: S
 def test_what_the_caller_did_wrong_does_not_count_against_the_server(
     dialect: Dialect, start: Start, status: str
 ) -> None:
-    answers = [response(status, b"{}")] * (gate.FAILURES + 2) + [dialect.good()]
+    answers = [response(status, b"{}")] * (throttle.FAILURES + 2) + [dialect.good()]
     server = start(lambda connection, number: connection.sendall(answers[number - 1]))
     model = open_model(dialect.spec(server.url))
 
@@ -388,7 +388,7 @@ def test_a_server_that_does_not_begin_is_given_up_at_the_first_byte_deadline(dia
 
 def test_no_more_ask_one_server_at_once_than_may(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     dialect = Dialect("openai")
-    monkeypatch.setenv(gate.CONCURRENCY_VARIABLE, "2")
+    monkeypatch.setenv(throttle.CONCURRENCY_VARIABLE, "2")
 
     def script(connection: socket.socket, _number: int) -> None:
         with lock:

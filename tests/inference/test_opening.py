@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from postroom import ModelMissing
-from postroom.inference import default_spec, open_model, wire
-from postroom.inference.openai_model import OpenAIModel
+from postroom.inference import default_spec, http, open_model
+from postroom.inference.openai import OpenAIModel
 
 SCHEMA = {
     "type": "object",
@@ -64,7 +64,7 @@ SECRET = "http://bob:s3cret@127.0.0.1:9/v1"
         (lambda: open_model(f"openia:tiny@{SECRET}"), "'openia:…' is not a language model"),
         (lambda: open_model(SECRET), "'http:…' is not a language model"),
         (
-            lambda: wire.send("GET", SECRET, b"", {}, wire.Deadlines(10)),
+            lambda: http.send("GET", SECRET, b"", {}, http.Deadlines(10)),
             "no model server answers at http://127.0.0.1:9 ",
         ),
     ],

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from postroom import ModelError, ModelMissing, ModelTimeout
+from postroom.core.system.platform import process_started
 from postroom.inference import Model, open_model
-from postroom.inference.host_model import INSIDE_VARIABLE
-from postroom.platform import process_started
+from postroom.inference.agent_cli import INSIDE_VARIABLE
 
 pytestmark = pytest.mark.slow  # each is a program of its own
 
@@ -73,7 +73,7 @@ def test_a_process_that_the_system_refuses_is_said_to_be(host: str, no_more_proc
 
 
 def test_the_programs_get_no_tools_and_no_hooks() -> None:
-    from postroom.inference.host_model import ClaudeModel, CodexModel
+    from postroom.inference.agent_cli import ClaudeModel, CodexModel
 
     claude, given = ClaudeModel("opus")._command(Path("/x"), "hi", "You are Ada.", {"type": "object"})
     codex, prompt = CodexModel()._command(Path("/x"), "hi", "You are Ada.", None)

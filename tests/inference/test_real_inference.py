@@ -18,7 +18,7 @@ import pytest
 
 import postroom
 from postroom import Coordinator, Evaluation, WorkerPool
-from postroom.fence import wrap
+from postroom.core.untrusted import wrap
 from postroom.inference import by_spec, ollama, open_model
 
 from .llama_server import NAME

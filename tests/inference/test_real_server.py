@@ -14,8 +14,8 @@ import ollama
 import pytest
 
 from postroom import Coordinator, ModelError, ModelMissing, ModelTimeout, WorkerPool
-from postroom.coordinate import Reason, Trigger
-from postroom.inference import gate, open_model
+from postroom.inference import open_model, throttle
+from postroom.pools.decide import Reason, Trigger
 
 from .llama_server import NAME
 from .real_server import RealServer, need_llama
@@ -43,7 +43,7 @@ def server(tiny: Path) -> Iterator[RealServer]:
 @pytest.fixture(autouse=True)
 def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr(gate, "BACKOFF_BASE_S", 0.01)
+    monkeypatch.setattr(throttle, "BACKOFF_BASE_S", 0.01)
 
 
 @pytest.fixture(params=["ollama", "openai"])

@@ -11,6 +11,6 @@ import pytest
 @pytest.fixture(autouse=True, scope="module")
 def _no_guard_is_left() -> Iterator[None]:
     yield
-    pipeline = sys.modules.get("postroom.lang.pipeline")
+    pipeline = sys.modules.get("postroom.lang.run.pipeline")
     if pipeline is not None:
         pipeline.end_own()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from postroom.lang import nodes as n
-from postroom.lang.parser import parse
+from postroom.lang.syntax import nodes as n
+from postroom.lang.syntax.parser import parse
 
 
 @dataclass(frozen=True)

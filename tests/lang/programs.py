@@ -11,10 +11,10 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any, NamedTuple
 
-from postroom.lang.context import Context, Settings
-from postroom.lang.programs import load_program_module
+from postroom.lang.compile.import_hook import load_program_module
+from postroom.lang.run.context import Context, Settings
 from postroom.lang.runtime import run_in
-from postroom.worker_calls import Worker
+from postroom.sessions.worker import Worker
 
 PATIENCE_S = 180.0
 SAMPLES = Path(__file__).parent / "samples"

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from postroom.lang.context import Settings
-from postroom.lang.modules import load_program
-from postroom.lang.running import Run
+from postroom.lang.run.context import Settings
+from postroom.lang.run.run import Run
+from postroom.lang.syntax.program import load_program
 
 #: For a program that is right: it never waits so long. For one that may be wrong: what has not come by then does not come.
 PATIENCE_MS = 60_000

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from postroom.lang.check import check_file, checked_program
-from postroom.lang.problems import Problem, ProgramProblems
+from postroom.lang.check.check import check_file, checked_program
+from postroom.lang.syntax.problems import Problem, ProgramProblems
 
 from .test_grammar import EXAMPLES, SAMPLES
 
@@ -227,8 +227,8 @@ def test_the_functions_that_the_checks_know_are_those_of_the_runtime() -> None:
 
 
 def test_the_members_that_the_checks_know_are_those_of_the_runtime() -> None:
-    from postroom.lang.check_members import _GIVES
-    from postroom.lang.members import METHODS
+    from postroom.lang.check.members import _GIVES
+    from postroom.lang.values.attributes import METHODS
 
     for kind, gives in _GIVES.items():
         assert set(gives) <= set(METHODS["array" if kind == "list" else kind]), kind

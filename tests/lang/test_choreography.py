@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from postroom.lang.check import check_file
-from postroom.lang.graph import mermaid
-from postroom.lang.modules import load_program
-from postroom.lang.problems import Problem
+from postroom.lang.check.check import check_file
+from postroom.lang.check.graph import mermaid
+from postroom.lang.syntax.problems import Problem
+from postroom.lang.syntax.program import load_program
 
 from .mutants import Mutant, chosen
 from .real_runs import CALLS, SHORT_MS, result_of

@@ -12,13 +12,13 @@ import pytest
 
 from postroom.lang import runtime
 from postroom.lang.builtins import BUILTINS
-from postroom.lang.check import check_file, checked_program
-from postroom.lang.compile_expressions import call_name
-from postroom.lang.compiler import compiled, python_source, tree_of
-from postroom.lang.modules import parse_file
-from postroom.lang.parser import parse
-from postroom.lang.problems import ERROR, ProgramProblems
-from postroom.lang.raised import Thrown, WrongValue
+from postroom.lang.check.check import check_file, checked_program
+from postroom.lang.compile.compiler import compiled, python_source, tree_of
+from postroom.lang.compile.expressions import call_name
+from postroom.lang.syntax.parser import parse
+from postroom.lang.syntax.problems import ERROR, ProgramProblems
+from postroom.lang.syntax.program import parse_file
+from postroom.lang.values.raised import Thrown, WrongValue
 
 from .programs import EXAMPLES, SAMPLES, function_of, postroom, write
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from postroom.cli.demo_program import PROGRAM, source_lines
+from postroom.cli.demo.program import PROGRAM, source_lines
 
 from .programs import EXAMPLES
 

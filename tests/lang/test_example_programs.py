@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from postroom.lang.check import check_file
-from postroom.lang.fmt import formatted
+from postroom.lang.check.check import check_file
+from postroom.lang.syntax.formatter import formatted
 
 from .programs import EXAMPLES, SAMPLES, Ran, postroom
 

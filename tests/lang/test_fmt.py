@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from postroom.lang import fmt
-from postroom.lang import nodes as n
-from postroom.lang.fmt import formatted
-from postroom.lang.lexer import tokens_of
-from postroom.lang.parser import parse
-from postroom.lang.problems import SyntaxProblems
-from postroom.lang.source import Source
+from postroom.lang.syntax import formatter
+from postroom.lang.syntax import nodes as n
+from postroom.lang.syntax.formatter import formatted
+from postroom.lang.syntax.lexer import tokens_of
+from postroom.lang.syntax.parser import parse
+from postroom.lang.syntax.problems import SyntaxProblems
+from postroom.lang.syntax.source import Source
 
 from .ebnf import read_grammar
 from .test_grammar import EXAMPLES, GRAMMAR, SAMPLES, accepted, sentences
@@ -22,7 +22,7 @@ from .test_grammar import EXAMPLES, GRAMMAR, SAMPLES, accepted, sentences
 
 def made(text: str) -> str:
     """What the formatter writes before it looks whether it still means the same."""
-    return fmt._Formatter(tokens_of(Source(text, "test.pw"))).run()
+    return formatter._Formatter(tokens_of(Source(text, "test.pw"))).run()
 
 
 def comments(text: str) -> list[str]:

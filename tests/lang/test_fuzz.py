@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from postroom.lang.check import check_program
-from postroom.lang.fmt import formatted
-from postroom.lang.modules import LoadedModule, Program
-from postroom.lang.parser import parse
-from postroom.lang.problems import SyntaxProblems
+from postroom.lang.check.check import check_program
+from postroom.lang.syntax.formatter import formatted
+from postroom.lang.syntax.parser import parse
+from postroom.lang.syntax.problems import SyntaxProblems
+from postroom.lang.syntax.program import LoadedModule, Program
 
 from .test_grammar import EXAMPLES, SAMPLES
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from postroom.lang import lexer
-from postroom.lang.lexer import KEYWORDS, OPENERS, Tokens, tokens_of
-from postroom.lang.parser import parse
-from postroom.lang.problems import SyntaxProblems
-from postroom.lang.source import Source
+from postroom.lang.syntax import lexer
+from postroom.lang.syntax.lexer import KEYWORDS, OPENERS, Tokens, tokens_of
+from postroom.lang.syntax.parser import parse
+from postroom.lang.syntax.problems import SyntaxProblems
+from postroom.lang.syntax.source import Source
 
 from .ebnf import Grammar, Maker, Recogniser, read_grammar
 

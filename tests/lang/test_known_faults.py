@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from postroom.lang import prompts
-from postroom.lang.context import Context, Settings
-from postroom.lang.modules import load_program
-from postroom.lang.plugin import build_plugin
-from postroom.lang.programs import load_program_module
-from postroom.lang.raised import CommandFailed, Thrown
+from postroom.lang.compile.import_hook import load_program_module
+from postroom.lang.compile.plugin import build_plugin
+from postroom.lang.run import prompts
+from postroom.lang.run.context import Context, Settings
 from postroom.lang.runtime import run_in
+from postroom.lang.syntax.program import load_program
+from postroom.lang.values.raised import CommandFailed, Thrown
 
 from .programs import SAMPLES, function_of, postroom, value_of, write
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
-from postroom.lang.check import check_file
-from postroom.lang.context import Settings
-from postroom.lang.fmt import formatted
+from postroom.lang.check.check import check_file
+from postroom.lang.run.context import Settings
+from postroom.lang.syntax.formatter import formatted
 
 from .programs import PATIENCE_S, command, environment, value_of
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from postroom.lang import nodes as n
-from postroom.lang.parser import parse
-from postroom.lang.problems import SyntaxProblems
+from postroom.lang.syntax import nodes as n
+from postroom.lang.syntax.parser import parse
+from postroom.lang.syntax.problems import SyntaxProblems
 
 from .test_grammar import EXAMPLES, SAMPLES
 
@@ -531,7 +531,7 @@ def test_nesting_that_no_person_writes_is_an_error_with_a_place() -> None:
 
 
 def test_a_file_that_is_not_utf_8_is_told_at_its_first_wrong_byte(tmp_path: Path) -> None:
-    from postroom.lang.check import check_file
+    from postroom.lang.check.check import check_file
 
     path = tmp_path / "latin.pw"
     path.write_bytes(b'# ok\nworker w() { print("gr\xfc\xdfe") }\n')

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from postroom.lang.modules import load_program
-from postroom.lang.plugin import NotAPlugin, build_plugin, kebab, one_line
+from postroom.lang.compile.plugin import NotAPlugin, build_plugin, kebab, one_line
+from postroom.lang.syntax.program import load_program
 
 from .programs import EXAMPLES, PATIENCE_S, SAMPLES, environment, postroom, write
 

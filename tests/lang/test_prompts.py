@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from postroom.lang import human, prompts
-from postroom.lang import nodes as n
-from postroom.lang.context import Context, Settings, enter
-from postroom.lang.parser import parse
-from postroom.lang.programs import load_program_module
-from postroom.lang.raised import NoAnswer
+from postroom.lang.compile.import_hook import load_program_module
+from postroom.lang.run import human, prompts
+from postroom.lang.run.context import Context, Settings, enter
 from postroom.lang.runtime import run_in
-from postroom.lang.schemas import from_text, said, schema_of
+from postroom.lang.syntax import nodes as n
+from postroom.lang.syntax.parser import parse
+from postroom.lang.values.raised import NoAnswer
+from postroom.lang.values.schemas import from_text, said, schema_of
 
 from .programs import PATIENCE_S, command, environment, postroom, write
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from postroom.platform import process_started
+from postroom.core.system.platform import process_started
 
 from .programs import PATIENCE_S, SAMPLES, Ran, command, environment, postroom, write
 
@@ -393,7 +393,7 @@ worker main() { self.delegate([hang()]).await }
 
 
 def pids_in(folder: Path) -> list[int]:
-    from postroom.clock import SYSTEM
+    from postroom.core.clock import SYSTEM
 
     until_ns = SYSTEM.steady_ns() + round(PATIENCE_S * 1e9)
     while SYSTEM.steady_ns() < until_ns:
@@ -405,7 +405,7 @@ def pids_in(folder: Path) -> list[int]:
 
 
 def is_gone(pid: int) -> bool:
-    from postroom.clock import SYSTEM
+    from postroom.core.clock import SYSTEM
 
     until_ns = SYSTEM.steady_ns() + round(PATIENCE_S * 1e9)
     while SYSTEM.steady_ns() < until_ns:
@@ -449,7 +449,7 @@ def test_a_command_that_takes_too_long_is_ended_with_all_it_started(tmp_path: Pa
 
 def run_noisy(folder: Path, body: str, *words: str) -> Ran:
     """Run a program that complains without end to somebody who reads slowly. What was read is not kept."""
-    from postroom.clock import SYSTEM
+    from postroom.core.clock import SYSTEM
 
     program = write(folder, f"worker main() {{\n    {body}\n}}\n")
     until_ns = SYSTEM.steady_ns() + round(PATIENCE_S * 1e9)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from postroom.lang.raised import CommandFailed, WrongValue
+from postroom.lang.values.raised import CommandFailed, WrongValue
 
 from .programs import function_of
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from postroom.lang import values
-from postroom.lang.members import METHODS
-from postroom.lang.raised import WrongValue
+from postroom.lang.values import values
+from postroom.lang.values.attributes import METHODS
+from postroom.lang.values.raised import WrongValue
 
 from .programs import function_of, value_of
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from postroom.platform import process_started
-from postroom.pool import WorkerPool
-from postroom.pool_worker import PoolWorker
-from postroom.processes import shared_server
+from postroom.core.system.children import shared_server
+from postroom.core.system.platform import process_started
+from postroom.pools.pool import WorkerPool
+from postroom.pools.worker import PoolWorker
 
 PATIENCE_S = 20.0
 MINDS = "pool.minds"
@@ -31,7 +31,7 @@ def minds_can_be_imported() -> None:
 @pytest.fixture
 def make_pool(request: pytest.FixtureRequest) -> Iterator[Callable[..., WorkerPool]]:
     """Makes pools; afterwards they are shut down, and nothing may be left of them."""
-    shared_server(["postroom.pool_process"])  # stays: it is not a part of any pool
+    shared_server(["postroom.pools.worker_main"])  # stays: it is not a part of any pool
     before = descriptors()
     pools: list[WorkerPool] = []
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from postroom.evaluation import Evaluation
+from postroom.pools.evaluation import Evaluation
 
 Message = dict[str, Any]
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from postroom.errors import InvalidMessage
-from postroom.evaluation import Evaluation
-from postroom.frames import (
+from postroom.pools.evaluation import Evaluation
+from postroom.pools.protocol import (
     Abort,
     BrokenFrame,
     Error,

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from tests.interrupting import interrupted_at
 
-from postroom.clock import SYSTEM
-from postroom.frames import Ping, Pong, pack
-from postroom.pool_line import Line
-from postroom.pool_loop import PoolLoop
+from postroom.core.clock import SYSTEM
+from postroom.pools.line import Line
+from postroom.pools.loop import PoolLoop
+from postroom.pools.protocol import Ping, Pong, pack
 
 from .conftest import until
 

@@ -11,8 +11,8 @@ from itertools import count
 import pytest
 from tests.interrupting import interrupted_at
 
-from postroom.clock import SYSTEM
-from postroom.pool_loop import PoolLoop
+from postroom.core.clock import SYSTEM
+from postroom.pools.loop import PoolLoop
 
 from .conftest import until
 

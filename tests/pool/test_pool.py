@@ -28,8 +28,8 @@ from postroom.errors import (
     WorkerStopped,
     WorkerTimeout,
 )
-from postroom.evaluation import Evaluation
-from postroom.supervisor import RestartPolicy
+from postroom.pools.evaluation import Evaluation
+from postroom.pools.restarts import RestartPolicy
 
 from .conftest import say, until
 
@@ -222,7 +222,7 @@ def next_pid(journal: Path, before: int) -> int:
 
 
 def test_the_fork_server_may_die_too(make_pool) -> None:
-    from postroom.processes import shared_server
+    from postroom.core.system.children import shared_server
 
     pool = make_pool("act", workers=["ada"], restart=EVER)
     ada = pool.workers["ada"]

@@ -15,10 +15,10 @@ import pytest
 from tests.nats_servers import room_name, shared_server
 
 import postroom
-from postroom import pool_report
-from postroom.clock import ManualClock
-from postroom.coordinator import Coordinator
-from postroom.pool_report import CELLS, SILENCE_S, PoolInfo, pools
+from postroom.core.clock import ManualClock
+from postroom.pools import report
+from postroom.pools.coordinator import Coordinator
+from postroom.pools.report import CELLS, SILENCE_S, PoolInfo, pools
 from postroom.room import Room
 
 from .conftest import say, until
@@ -27,7 +27,7 @@ from .conftest import say, until
 @pytest.fixture(autouse=True)
 def no_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is told is told because it happened, not because time went by."""
-    monkeypatch.setattr(pool_report, "HEARTBEAT_S", 3600.0)
+    monkeypatch.setattr(report, "HEARTBEAT_S", 3600.0)
 
 
 @pytest.fixture(params=["memory", "sqlite", "files", pytest.param("nats", marks=pytest.mark.slow)])

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from postroom.errors import EvaluationAborted, InvalidMessage, PoolFailed, WorkerStopped
-from postroom.evaluation import Evaluation
-from postroom.pool import WorkerPool
-from postroom.pool_serving import as_message
-from postroom.pool_worker import PoolWorker
+from postroom.pools.evaluation import Evaluation
+from postroom.pools.pool import WorkerPool
+from postroom.pools.restarts import RestartPolicy
+from postroom.pools.rooms import as_message
+from postroom.pools.worker import PoolWorker
 from postroom.room import Room, open_room
-from postroom.supervisor import RestartPolicy
 
 from .conftest import until
 

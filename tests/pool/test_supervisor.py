@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from postroom.supervisor import Exit, GiveUp, Recycling, Restart, RestartPolicy, decide
+from postroom.pools.restarts import Exit, GiveUp, Recycling, Restart, RestartPolicy, decide
 
 POLICY = RestartPolicy()
 

@@ -23,10 +23,10 @@ from postroom.errors import (
     WorkerStopped,
     WorkerTimeout,
 )
-from postroom.evaluation import Evaluation
-from postroom.frames import Pong, Result
-from postroom.pool import WorkerPool
-from postroom.supervisor import RestartPolicy
+from postroom.pools.evaluation import Evaluation
+from postroom.pools.pool import WorkerPool
+from postroom.pools.protocol import Pong, Result
+from postroom.pools.restarts import RestartPolicy
 
 from .conftest import runs, say, until, wait_until_begun
 

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import postroom
-from postroom.clock import SYSTEM, SystemClock
-from postroom.message import Draft, check
-from postroom.store import Want
+from postroom.core.clock import SYSTEM, SystemClock
+from postroom.core.message import Draft, check
+from postroom.stores.contract import Want
 
 
 class Container(SystemClock):

@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import postroom
-from postroom.session import Session
+from postroom.sessions.session import Session
 
 Script = list[Any]
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import postroom
-from postroom import deadlock, members
-from postroom.clock import ManualClock
-from postroom.members import Standing
+from postroom.core.clock import ManualClock
 from postroom.room import Room, open_room
+from postroom.sessions import deadlock, members
+from postroom.sessions.members import Standing
 
 from . import workers
 from .conftest import address

@@ -16,7 +16,7 @@ import pytest
 
 import postroom
 from postroom.room import Room
-from postroom.session import Session
+from postroom.sessions.session import Session
 
 from . import workers
 from .conftest import children_of, descriptors_left, interrupt_at, runs
@@ -174,9 +174,9 @@ def test_a_worker_that_does_not_stop_at_all_is_killed(real_room: Room, stubborn:
 
 
 def _fork_servers() -> list[int]:
-    from postroom import processes
+    from postroom.core.system import children
 
-    return [] if processes._shared is None else [processes._shared._process.pid]
+    return [] if children._shared is None else [children._shared._process.pid]
 
 
 def test_a_process_that_the_system_refuses_fails_the_session_and_is_said_to_be(

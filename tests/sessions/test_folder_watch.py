@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from postroom.folder_watch import FolderWatch
+from postroom.core.system.folder_watch import FolderWatch
 
 PATIENCE_S = 20.0
 
@@ -45,7 +45,7 @@ def test_where_the_system_does_not_tell_the_folder_is_looked_at(tmp_path: Path, 
     def no_inotify(_self: object) -> None:
         raise OSError("no inotify here")
 
-    monkeypatch.setattr("postroom.platform.FolderEvents.__init__", no_inotify)
+    monkeypatch.setattr("postroom.core.system.platform.FolderEvents.__init__", no_inotify)
     watch, event = FolderWatch(), threading.Event()
     complete: list[bool] = []
 

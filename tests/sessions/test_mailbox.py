@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import postroom
-from postroom.clock import ManualClock
+from postroom.core.clock import ManualClock
 from postroom.room import Room
-from postroom.session import Session
+from postroom.sessions.session import Session
 
 NAMES = [
     "session", "send", "receive", "constructor", "toString", "mailboxes", "__class__", "__getattr__", "__dict__", "_x",

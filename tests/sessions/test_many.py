@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from postroom import processes
+from postroom.core.system import children
 from postroom.room import open_room
 
 from . import workers
@@ -49,7 +49,7 @@ def is_database(path: str) -> bool:
 def left_behind(folder: Path) -> dict[str, object]:
     """What this process has open or running, and what lies in the room's folder and among the temporary files."""
     gc.collect()
-    server = processes.shared_server()
+    server = children.shared_server()
     return {
         "children": len(children_of(os.getpid())),
         # `lock` is opened once, when the first two processes want to write at the same moment

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from postroom.crews import Post
-from postroom.members import Standing
-from postroom.progress import progress_line
 from postroom.room import Room
-from postroom.worker_output import MAX_KEPT_BYTES, Screen, Stream, output_path
+from postroom.sessions.members import Standing
+from postroom.sessions.output import MAX_KEPT_BYTES, Screen, Stream, output_path
+from postroom.sessions.progress import progress_line
+from postroom.sessions.runners import Post
 
 from . import workers
 
@@ -69,7 +69,7 @@ def test_output_beyond_the_limit_is_shown_but_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert MAX_KEPT_BYTES > 1_000_000
-    monkeypatch.setattr("postroom.worker_output.MAX_KEPT_BYTES", 10)
+    monkeypatch.setattr("postroom.sessions.output.MAX_KEPT_BYTES", 10)
     read, write = os.pipe()
     os.set_blocking(read, False)
     stream = Stream(read, tmp_path / "kept", "w", Screen(show=True), error=False)

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from postroom import processes
-from postroom.fork_server import read_frame, send_frame
-from postroom.processes import Child, Ended, ForkServer
+from postroom.core.system import children as processes
+from postroom.core.system.children import Child, Ended, ForkServer
+from postroom.core.system.fork_server import read_frame, send_frame
 
 from .conftest import children_of, descriptors_left, interrupt_at, open_descriptors, runs
 from .test_delegate import gone_within
@@ -377,8 +377,8 @@ def test_a_server_that_died_is_replaced() -> None:
 CALLER = """
 import os, sys, signal
 sys.path[:] = {path!r}
-from postroom.processes import ForkServer
-from postroom.fork_server import read_frame
+from postroom.core.system.children import ForkServer
+from postroom.core.system.fork_server import read_frame
 server = ForkServer(["sessions.test_processes"])
 for key, target, words in {wills!r}:
     server.will(key, target and "sessions.test_processes:" + target, words)
@@ -426,7 +426,7 @@ def test_when_the_caller_is_killed_its_children_are_gone_and_its_wills_are_done(
 def test_wills_of_a_caller_that_was_gone_before_its_server_was_up_are_done_too(tmp_path: Path) -> None:
     text = (
         f"import os, sys; sys.path[:] = {sys.path!r}\n"
-        "from postroom.processes import ForkServer\n"
+        "from postroom.core.system.children import ForkServer\n"
         f"server = ForkServer(); server.will('a', '{HERE}:say_last_words', {f'{tmp_path}/a=one'!r})\n"
         "print(server._process.pid, flush=True); os.kill(os.getpid(), 9)\n"
     )
@@ -460,7 +460,7 @@ def test_children_are_gone_within_two_seconds_of_their_callers_death() -> None:
 
 def test_a_program_that_ends_leaves_no_server(tmp_path: Path) -> None:
     text = (
-        f"import sys\nsys.path[:] = {sys.path!r}\nfrom postroom import processes\n"
+        f"import sys\nsys.path[:] = {sys.path!r}\nfrom postroom.core.system import children as processes\n"
         f"server = processes.shared_server()\nprint(server._process.pid)\n"
     )
     done = subprocess.run(
@@ -473,7 +473,7 @@ def test_a_program_that_ends_leaves_no_server(tmp_path: Path) -> None:
 
 def test_a_fork_of_the_caller_has_no_server_of_its_own() -> None:
     text = (
-        f"import os, sys\nsys.path[:] = {sys.path!r}\nfrom postroom import processes\n"
+        f"import os, sys\nsys.path[:] = {sys.path!r}\nfrom postroom.core.system import children as processes\n"
         "server = processes.shared_server()\n"
         "pid = os.fork()\nif pid == 0:\n    assert processes._shared is None\n    sys.exit(0)\n"
         "assert os.waitpid(pid, 0)[1] == 0\nassert server.alive\n"

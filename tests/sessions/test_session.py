@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import postroom
-from postroom.clock import ManualClock, from_iso
+from postroom.core.clock import ManualClock, from_iso
 from postroom.room import Room
 from postroom.room import open_room as postroom_open
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import postroom
-from postroom.session import Session
+from postroom.sessions.session import Session
 
 
 @postroom.worker

@@ -11,10 +11,10 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 
+from postroom.doors.web import server
+from postroom.doors.web.app import Rates
+from postroom.doors.web.guard import new_token
 from postroom.room import Room
-from postroom.web import server
-from postroom.web.app import Rates
-from postroom.web.guard import new_token
 
 #: Far more than anything takes: a machine that others use may stand still for a minute, and that is no fault of the page.
 PATIENCE_MS = 120_000

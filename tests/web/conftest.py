@@ -13,7 +13,7 @@ import pytest
 from tests.nats_servers import room_name, shared_server
 
 import postroom
-from postroom.clock import ManualClock
+from postroom.core.clock import ManualClock
 from postroom.room import Room
 
 from .browser import Site, serving

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import postroom
-from postroom.clock import SystemClock
+from postroom.core.clock import SystemClock
 from postroom.room import Room
 
 ROOT = Path(__file__).parents[2]

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from postroom import identity
-from postroom.clock import ManualClock
+from postroom.core.clock import ManualClock
+from postroom.doors.web.by_hand import Chosen, Hand, One, Person, Send
+from postroom.doors.web.guard import Guard
 from postroom.errors import IdentityRefused
+from postroom.mail import tokens
 from postroom.room import Room
-from postroom.web.by_hand import Chosen, Hand, One, Person, Send
-from postroom.web.guard import Guard
 
 from .browser import serving
 from .conftest import Answer, Client
@@ -24,7 +24,7 @@ def here(room_with: Callable[..., Room]) -> Room:
 
 
 def token_for(room: Room, name: str, *, human: bool) -> str:
-    return identity.add_token(room.desk, name, human=human)
+    return tokens.add_token(room.desk, name, human=human)
 
 
 def test_in_a_room_without_tokens_everybody_is_the_one_who_opened_the_page(here: Room) -> None:
@@ -55,7 +55,7 @@ def test_a_token_that_was_taken_back_acts_no_more(here: Room) -> None:
     assert hand.who().name == "zoe"
     token_for(here, "mia", human=True)
 
-    identity.revoke_tokens(here.desk, "zoe")
+    tokens.revoke_tokens(here.desk, "zoe")
 
     with pytest.raises(IdentityRefused, match="was revoked"):
         hand.who()
@@ -68,7 +68,7 @@ def test_a_token_that_proves_nothing_is_refused_and_recorded(here: Room, nonsens
 
     with pytest.raises(IdentityRefused):
         Hand(here, "mia").who(nonsense)
-    assert identity.refusals(here.desk)[0] == 1
+    assert tokens.refusals(here.desk)[0] == 1
 
 
 def test_a_person_writes_in_the_lane_of_people_and_an_agent_in_that_of_agents(here: Room) -> None:
@@ -109,7 +109,7 @@ def test_the_token_of_an_agent_does_nothing_to_others(here: Room) -> None:
             deed(hand, Person("eve", human=False))
         assert look() == before, name
 
-    count, refused = identity.refusals(here.desk)
+    count, refused = tokens.refusals(here.desk)
     assert count == len(deeds)
     assert {(each.door, each.real) for each in refused} == {("web", "eve")}
 
@@ -129,7 +129,7 @@ def test_a_person_may_do_all_of_it_and_is_named_in_each_trace(here: Room) -> Non
         deeds[name][0](hand, zoe)
         assert deeds[name][1]() != before, name
 
-    from postroom.web.views import deeds as remembered
+    from postroom.doors.web.views import deeds as remembered
 
     assert {deed["by"] for deed in remembered(here)} == {"zoe"}
 

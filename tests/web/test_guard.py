@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from postroom.web.guard import CONTENT_POLICY, Credentials, Guard, new_token
+from postroom.doors.web.guard import CONTENT_POLICY, Credentials, Guard, new_token
 
 from .browser import Site
 

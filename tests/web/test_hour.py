@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from postroom.clock import ManualClock
+from postroom.core.clock import ManualClock
+from postroom.doors.web.hour import BUCKET_MS, Hour, fill, percentile
 from postroom.room import Room
-from postroom.web.hour import BUCKET_MS, Hour, fill, percentile
 
 BOX = ("bob", "general")
 

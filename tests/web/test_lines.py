@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from postroom.message import Message
-from postroom.states import MOVES, NOTES, PUBLIC_NAME, State
-from postroom.store import Change
-from postroom.web.lines import LOOK_AFTER, LOOKS, folded, line_of, look_of, passes, preview
+from postroom.core.message import Message
+from postroom.core.states import MOVES, NOTES, PUBLIC_NAME, State
+from postroom.doors.web.lines import LOOK_AFTER, LOOKS, folded, line_of, look_of, passes, preview
+from postroom.stores.contract import Change
 
-PAGE = Path(__file__).parents[2] / "src" / "postroom" / "web" / "page"
+PAGE = Path(__file__).parents[2] / "src" / "postroom" / "doors" / "web" / "page"
 
 
 def message(**more: Any) -> Message:

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 import postroom
+from postroom.doors.web.app import MAX_BODY_BYTES, PARTS, Rates
 from postroom.room import Room
-from postroom.web.app import MAX_BODY_BYTES, PARTS, Rates
 
 from .browser import Site, serving
 from .conftest import Client
@@ -466,7 +466,7 @@ def test_the_token_in_the_address_becomes_a_cookie_that_scripts_cannot_read(any_
 
 
 def test_the_page_needs_nothing_from_elsewhere_and_has_nothing_inline(any_site: Site) -> None:
-    page = Path(__file__).parents[2] / "src" / "postroom" / "web" / "page"
+    page = Path(__file__).parents[2] / "src" / "postroom" / "doors" / "web" / "page"
     texts = {path.name: path.read_text(encoding="utf-8") for path in page.iterdir()}
 
     for name, text in texts.items():

@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 import pytest
 
 import postroom
-from postroom import http_server
+from postroom.doors import http_server
 from postroom.room import Room
 
 from .browser import Site, serving

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from postroom.doors.web.follower import MAX_CHANGES, PAGE, Follower, Frame
 from postroom.errors import RoomUnreachable
 from postroom.room import Room
-from postroom.store import Change
-from postroom.web.follower import MAX_CHANGES, PAGE, Follower, Frame
+from postroom.stores.contract import Change
 
 from .browser import Site, serving
 from .conftest import Client
@@ -213,7 +213,7 @@ def test_what_a_frame_jumps_over_is_seen_all_the_same_and_once(
             done.set()
 
     monkeypatch.setattr(sqlite_room, "events", sometimes_away)
-    monkeypatch.setattr("postroom.web.follower.FILL_S", 3600.0)
+    monkeypatch.setattr("postroom.doors.web.follower.FILL_S", 3600.0)
     follower = Follower(sqlite_room, began=began.append, seen=note, told=frames.append)
     end = follower.watch()
     ada = sqlite_room.agent("ada")
@@ -232,7 +232,7 @@ def test_what_a_frame_jumps_over_is_seen_all_the_same_and_once(
 def test_figures_count_what_came_at_once_whole(
     sqlite_room: Room, site: Site, monkeypatch: pytest.MonkeyPatch, fill_s: float
 ) -> None:
-    monkeypatch.setattr("postroom.web.follower.FILL_S", fill_s)
+    monkeypatch.setattr("postroom.doors.web.follower.FILL_S", fill_s)
     ada = sqlite_room.agent("ada")
     with streaming(site, "/api/live?view=mailboxes") as stream:
         stream.next("pulse")

@@ -13,17 +13,17 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from postroom import lean_start
+from postroom.core.system import startup
 from postroom.errors import PostroomError
 
-from . import exits
-from .commands import COMMANDS, GROUPS
+from . import exit_codes
+from .table import COMMANDS, GROUPS
 
 
 def program() -> NoReturn:
     """The whole of the process `postroom`."""
     _fill_closed_streams()
-    lean_start.leave(main())
+    startup.leave(main())
 
 
 def _fill_closed_streams() -> None:
@@ -41,10 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except KeyboardInterrupt:
-        return exits.INTERRUPTED
+        return exit_codes.INTERRUPTED
     except BrokenPipeError:  # the reader went away, as in `| head`
         _write_no_more()
-        return exits.BROKEN_PIPE
+        return exit_codes.BROKEN_PIPE
 
 
 def _write_no_more() -> None:
@@ -59,17 +59,17 @@ def _run(words: list[str]) -> int:
         return code
     except PostroomError as error:
         _report(error, as_json="--json" in words, plain="--plain" in words)
-        return exits.code_of(error)
+        return exit_codes.code_of(error)
     except BrokenPipeError:
         raise
     except OSError as error:
         _report(PostroomError(f"the system says: {error}"), as_json="--json" in words)
-        return exits.FAILED
+        return exit_codes.FAILED
 
 
 def _dispatch(words: list[str]) -> int:
     if words[:1] == ["hook"] and not {"--help", "-h"} & set(words):
-        gate = importlib.import_module("postroom.hook_gate")  # at every step of an agent: no parser, no room
+        gate = importlib.import_module("postroom.doors.hook.entry")  # at every step of an agent: no parser, no room
         status: int = gate.main(words[1:])
         return status
     before, name, after = _split(words)
@@ -80,9 +80,9 @@ def _dispatch(words: list[str]) -> int:
         if not name:
             return _without_command([])
     if name not in COMMANDS:
-        raise exits.UsageError(f"there is no command {name!r}{_near(name)}; `postroom --help` lists them all")
+        raise exit_codes.UsageError(f"there is no command {name!r}{_near(name)}; `postroom --help` lists them all")
     # argparse costs 9 ms, so even it waits until a command is known
-    lean_start.load_msgspec()
+    startup.load_msgspec()
     running = importlib.import_module("postroom.cli.call")
     code: int = running.run(name, before + after)
     return code
@@ -101,11 +101,11 @@ def _without_command(options: list[str]) -> int:
         from postroom import __version__
 
         print(f"postroom {__version__}")
-        return exits.DONE
+        return exit_codes.DONE
     if options and not {"--help", "-h"} & set(options):
-        raise exits.UsageError(f"no command was given after {options[-1]!r}; `postroom --help` lists them all")
+        raise exit_codes.UsageError(f"no command was given after {options[-1]!r}; `postroom --help` lists them all")
     print(_overview())
-    return exits.DONE if options else exits.USAGE
+    return exit_codes.DONE if options else exit_codes.USAGE
 
 
 def _overview() -> str:
@@ -115,7 +115,7 @@ def _overview() -> str:
         lines += ["", f"{title}:"]
         lines += [f"  {name:<12} {COMMANDS[name].summary}" for name in names]
     lines += ["", "`postroom COMMAND --help` tells more, with an example.", ""]
-    lines.append("Exit codes: " + " · ".join(f"{code} {meaning}" for code, meaning in exits.MEANING.items()))
+    lines.append("Exit codes: " + " · ".join(f"{code} {meaning}" for code, meaning in exit_codes.MEANING.items()))
     return "\n".join(lines)
 
 
@@ -127,19 +127,19 @@ def _near(name: str) -> str:
 
 
 def _report(error: PostroomError, *, as_json: bool, plain: bool = False) -> None:
-    from postroom import fence
+    from postroom.core import untrusted
 
-    from . import show
+    from . import output
 
     try:
         sys.stdout.flush()
         if as_json:
-            show.document({"error": {"type": type(error).__name__, "message": str(error)}})
+            output.document({"error": {"type": type(error).__name__, "message": str(error)}})
     except BrokenPipeError:
         raise
     except OSError:  # a full disk: the sentence stands on standard error in any case (tests/cli/test_processes.py)
         _write_no_more()
     if error.quotes_others and not plain and not sys.stderr.isatty():  # a model may read it
-        print(f"postroom: it did not work; why, in others' words:\n{fence.wrap(str(error), None)}", file=sys.stderr)
+        print(f"postroom: it did not work; why, in others' words:\n{untrusted.wrap(str(error), None)}", file=sys.stderr)
     else:
-        print(f"postroom: {show.visible(str(error))}", file=sys.stderr)
+        print(f"postroom: {output.visible(str(error))}", file=sys.stderr)

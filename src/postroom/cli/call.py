@@ -10,16 +10,16 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import postroom
-from postroom.config import FOLDER
+from postroom.core.config import FOLDER
 from postroom.errors import RoomError
 
-from . import exits, options, show
-from .commands import COMMANDS, Command
+from . import exit_codes, options, output
+from .table import COMMANDS, Command
 
 if TYPE_CHECKING:
-    from postroom.agent import Agent
-    from postroom.identity import Credential
-    from postroom.message import Message
+    from postroom.core.message import Message
+    from postroom.mail.agent import Agent
+    from postroom.mail.tokens import Credential
     from postroom.room import Room
 
 #: What refusals name this door.
@@ -37,16 +37,16 @@ TOKEN_CELLS: Final = "token/"  # noqa: S105
 def run(name: str, words: list[str]) -> int:
     """Read the words of a command, run it, and close what it opened, however it ends."""
     command = COMMANDS[name]
-    module = importlib.import_module(f"postroom.cli.{command.module}")
+    module = importlib.import_module(f"postroom.cli.commands.{command.module}")
     function = command.function or name
     parser = options.parser_for(name)
     add_options: Callable[[argparse.ArgumentParser], None] = getattr(module, f"{function}_options")
     add_options(parser)
     args = _parse(parser, words, takes_program=name == "as")
     if args is None:
-        return exits.DONE
+        return exit_codes.DONE
     step: Callable[[Call], int] = getattr(module, function)
-    with Call(args) as call, show.fence_in_pipes(wanted=_quotes(command, args)):
+    with Call(args) as call, output.fence_in_pipes(wanted=_quotes(command, args)):
         code = step(call)
         sys.stdout.flush()
         return code
@@ -111,7 +111,7 @@ class Call:
         """Whose name this call speaks in."""
         name = self.maybe_name
         if name is None:
-            raise exits.UsageError(f"say who you are: --as NAME, or ${AGENT_VARIABLE}")
+            raise exit_codes.UsageError(f"say who you are: --as NAME, or ${AGENT_VARIABLE}")
         return name
 
     @property
@@ -131,9 +131,9 @@ class Call:
         """What the token in the environment proves; None in a room without tokens. Raises IdentityRefused."""
         if not self._asked:
             if any(os.environ.get(name) for name in TOKEN_VARIABLES) or self.room.store.cell_scan(TOKEN_CELLS):
-                from postroom import identity
+                from postroom.mail import tokens
 
-                self._proved = identity.prove(self.room.desk, self.said_name, identity.token_in(os.environ), DOOR)
+                self._proved = tokens.prove(self.room.desk, self.said_name, tokens.token_in(os.environ), DOOR)
             self._asked = True
         return self._proved
 
@@ -145,9 +145,9 @@ class Call:
         """In a room with tokens, raise IdentityRefused unless a person's token (or one of those agents') does this."""
         held = self.credential
         if held is not None:
-            from postroom import identity
+            from postroom.mail import tokens
 
-            identity.must_be_person(self.room.desk, held.agent, DOOR, deed, human=held.human, unless=unless)
+            tokens.must_be_person(self.room.desk, held.agent, DOOR, deed, human=held.human, unless=unless)
 
     @property
     def lane(self) -> str:
@@ -156,7 +156,7 @@ class Call:
 
     def cause(self, to: str | None) -> Message | None:
         """What a message of this call is sent because of: what its agent holds at this moment."""
-        from postroom.causes import held_cause  # needs the room, which not every command does
+        from postroom.mail.causes import held_cause  # needs the room, which not every command does
 
         return held_cause(self.room.desk, self.name, to)
 

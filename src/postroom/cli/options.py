@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NoReturn
 
-from . import exits
-from .commands import COMMANDS
+from . import exit_codes
+from .table import COMMANDS
 
 #: Stores keep numbers in 64 bits.
 MAX_DIGITS: Final = 18
@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
     """The parser of one command. What is wrong is raised, so that one place writes errors."""
 
     def error(self, message: str) -> NoReturn:
-        raise exits.UsageError(f"{message} (see `{self.prog} --help`)")
+        raise exit_codes.UsageError(f"{message} (see `{self.prog} --help`)")
 
 
 def parser_for(name: str) -> Parser:
@@ -55,7 +55,7 @@ def check_text(values: Iterable[object]) -> None:
     """Raise UsageError that names an argument which is not UTF-8 text: no room could keep it, nor JSON show it."""
     for value in values:
         if isinstance(value, str) and not is_text(value):
-            raise exits.UsageError(f"the argument {value!r} is not UTF-8 text")
+            raise exit_codes.UsageError(f"the argument {value!r} is not UTF-8 text")
 
 
 def is_text(value: str) -> bool:
@@ -68,7 +68,9 @@ def path_of(text: str) -> Path:
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise exits.UsageError(f"{text!r} begins with a home folder that nobody knows; write the whole path") from None
+        raise exit_codes.UsageError(
+            f"{text!r} begins with a home folder that nobody knows; write the whole path"
+        ) from None
 
 
 def seconds(text: str) -> float:
@@ -114,7 +116,7 @@ def payload_of(text: str, *, plain: bool) -> dict[str, object]:
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-        raise exits.UsageError(
+        raise exit_codes.UsageError(
             f"PAYLOAD begins with a brace but is not a JSON object ({error}); add --text to send it as plain text"
         ) from None
     assert isinstance(value, dict)
@@ -126,4 +128,4 @@ def _read_stdin() -> str:
     try:
         return raw.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
-        raise exits.UsageError(f"stdin is not UTF-8 text ({error.reason} at byte {error.start})") from None
+        raise exit_codes.UsageError(f"stdin is not UTF-8 text ({error.reason} at byte {error.start})") from None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from .evaluators import by_spec, claude, codex, compose, mock, ollama, openai
 from .model import Completion, Model
-from .opening import default_spec, open_model
+from .specs import default_spec, open_model
 
 __all__ = [
     "Completion",

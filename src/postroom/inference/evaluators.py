@@ -21,14 +21,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from postroom.clock import SYSTEM
+from postroom.core.clock import SYSTEM
 from postroom.errors import ModelError
-from postroom.evaluation import RESPOND_ABOVE, Evaluation, Stage
+from postroom.pools.evaluation import RESPOND_ABOVE, Evaluation, Stage
 
-from .mock_model import chances
+from .mock import chances
 from .model import Completion, Model, ModelRefused
-from .opening import default_spec, name_and_url, open_model
 from .prompt import VERDICT_SCHEMA, content_of, evaluation_prompt, reply_prompt
+from .specs import default_spec, name_and_url, open_model
 from .verdict import NoVerdict, read_verdict
 
 Message = Mapping[str, Any]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from postroom.fence import wrap
+from postroom.core.untrusted import wrap
 
 #: What a verdict looks like. Confidence stands first, so that an answer that is cut short has it; it is one of 21 numbers,
 #: since servers hold a model to a list and not to a range (llama.cpp let one say 1000000000000000.0).

@@ -2,7 +2,7 @@
 
 Two forms are read: one JSON object with `confidence` (anywhere in the text, also cut short after it), or one line
 `CONFIDENCE: 0.8`. Two verdicts that differ are none: one of them may be an echo of the message that was judged. Lines
-that stand behind a bar are such an echo (`fence.py`), and are not looked at.
+that stand behind a bar are such an echo (`core/untrusted.py`), and are not looked at.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import re
 from typing import Any, Final, NamedTuple
 
-from postroom.evaluation import MAX_REASONING, RESPOND_ABOVE
+from postroom.pools.evaluation import MAX_REASONING, RESPOND_ABOVE
 
 MAX_TEXT: Final = 100_000
 _MAX_OBJECTS: Final = 64

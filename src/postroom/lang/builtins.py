@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+#: The worker that a run starts with, when no other is named.
+MAIN: Final = "main"
 ANY_NUMBER: Final = 1_000_000
 
 

@@ -1,6 +1,6 @@
 """What compiled programs call: values, commands, prompts, workers. Nothing else of Postroom is called by them.
 
-Sessions, mailboxes, delegation and failure are those of `postroom.session`; here they are only given the language's face.
+Sessions, mailboxes, delegation and failure are those of `postroom.sessions.session`; here they are only given the language's face.
 """
 
 from __future__ import annotations
@@ -12,16 +12,13 @@ from functools import update_wrapper
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
-from postroom.worker_calls import Worker, WorkerCall
-
-from . import values
-from .context import Context, current, enter, settings_from_environment
-from .files import exists, read, write, write_file
-from .members import field, index, maybe_index, maybe_member, member, set_index, set_member
-from .raised import ErrorValue, Thrown, WrongValue, located
-from .shell_words import home, matches, spread, word
-from .value_kinds import kind_of, shown
-from .values import (
+from postroom.lang.run.context import Context, current, enter, settings_from_environment
+from postroom.lang.run.files import exists, read, write, write_file
+from postroom.lang.values.attributes import field, index, maybe_index, maybe_member, member, set_index, set_member
+from postroom.lang.values.kinds import kind_of, shown
+from postroom.lang.values.raised import ErrorValue, Thrown, WrongValue, located
+from postroom.lang.values.shell_words import home, matches, spread, word
+from postroom.lang.values.values import (
     add,
     divide,
     equal,
@@ -40,10 +37,13 @@ from .values import (
     take,
     truth,
 )
+from postroom.sessions.worker import Worker, WorkerCall
+
+from .values import values
 
 if TYPE_CHECKING:
-    from postroom.mailbox import Mailbox, Mailroom
-    from postroom.session import Session
+    from postroom.sessions.mailbox import Mailbox, Mailroom
+    from postroom.sessions.session import Session
 
 __all__ = [  # noqa: RUF022  grouped for readers; those of _LATER are here too, by `__getattr__`
     # operators and members
@@ -63,9 +63,9 @@ __all__ = [  # noqa: RUF022  grouped for readers; those of _LATER are here too, 
 #: What is loaded when it is first used: a program without commands or prompts does not pay for them.
 _LATER: Final = {
     **dict.fromkeys(
-        ("capture", "chain", "command", "last_code", "lines", "pipeline", "redirect", "run", "test"), "shell"
+        ("capture", "chain", "command", "last_code", "lines", "pipeline", "redirect", "run", "test"), "run.shell"
     ),
-    **dict.fromkeys(("think", "ask"), "prompts"),
+    **dict.fromkeys(("think", "ask"), "run.prompts"),
 }
 
 
@@ -202,7 +202,7 @@ def waited(value: Any) -> Any:
 
 def load(file: str, *path: str) -> ModuleType:
     """The module that a program's file imports."""
-    from .programs import load_module
+    from postroom.lang.compile.import_hook import load_module
 
     return load_module(file, path)
 

@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 from typing import Final
 
-from ..clock import Clock
-from ..config import FOLDER, Config, RoomUrl
-from ..errors import RoomError, RoomUnreachable, RoomUnsafe
-from ..store import Store
+from postroom.core.clock import Clock
+from postroom.core.config import FOLDER, Config, RoomUrl
+from postroom.errors import RoomError, RoomUnreachable, RoomUnsafe
+
+from .contract import Store
 
 SCHEMES: Final = ("memory", "sqlite", "files", "nats")
 
@@ -22,21 +23,21 @@ def open_store(url: RoomUrl, config: Config, clock: Clock, *, create: bool = Tru
     Raises RoomError for a scheme that no store has; each store says what else can go wrong.
     """
     if url.scheme == "memory":
-        from .memory import MemoryStore
+        from postroom.stores.memory.store import MemoryStore
 
         return MemoryStore(config, clock, name=url.rest)
     if url.scheme == "sqlite":
-        from .sqlite import SqliteStore
+        from postroom.stores.sqlite.store import SqliteStore
 
         check_folder(Path(url.rest), shared=config.group)
         return SqliteStore(Path(url.rest), config, clock)
     if url.scheme == "files":
-        from .files import FilesStore
+        from postroom.stores.files.store import FilesStore
 
         check_folder(Path(url.rest) / FOLDER, shared=config.group)
         return FilesStore(Path(url.rest), config, clock)
     if url.scheme == "nats":
-        from .nats import NatsStore
+        from postroom.stores.nats.store import NatsStore
 
         return NatsStore(url, config, clock, create=create)
     known = ", ".join(f"{scheme}:" for scheme in SCHEMES)

@@ -34,4 +34,4 @@ __all__ = ["StoreBench", "StoreContract", "gone_process", "together"]
 
 
 class StoreContract(Putting, Claiming, Settling, Timing, Asking, Reading, Keeping, Waking):
-    """Every promise of `postroom.store`. Derive from it, and say how to open your store."""
+    """Every promise of `postroom.stores.contract`. Derive from it, and say how to open your store."""

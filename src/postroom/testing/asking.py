@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ..platform import this_process
-from ..states import State
-from ..store import Query, topic_message, topic_to
+from postroom.core.states import State
+from postroom.core.system.platform import this_process
+from postroom.stores.contract import Query, topic_message, topic_to
+
 from .workbench import StoreBench, gone_process
 
 

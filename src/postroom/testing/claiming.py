@@ -6,8 +6,9 @@ from functools import partial
 
 import pytest
 
-from ..platform import this_process
-from ..states import State
+from postroom.core.states import State
+from postroom.core.system.platform import this_process
+
 from .workbench import StoreBench, together
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from ..config import Config
-from ..errors import RoomClosed
-from ..states import State
-from ..store import ANY, Cell, Query, Store, Ticket, Want
+from postroom.core.config import Config
+from postroom.core.states import State
+from postroom.errors import RoomClosed
+from postroom.stores.contract import ANY, Cell, Query, Store, Ticket, Want
+
 from .workbench import StoreBench, together
 
 AN_ID = "00000000-0000-7000-8000-000000000000"

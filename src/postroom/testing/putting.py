@@ -9,10 +9,11 @@ from functools import partial
 
 import pytest
 
-from ..errors import InvalidMessage
-from ..message import Draft, check
-from ..states import State
-from ..store import Query
+from postroom.core.message import Draft, check
+from postroom.core.states import State
+from postroom.errors import InvalidMessage
+from postroom.stores.contract import Query
+
 from .workbench import StoreBench, together
 
 

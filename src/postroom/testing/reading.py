@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from ..errors import InvalidMessage
-from ..states import State
-from ..store import Query
+from postroom.core.states import State
+from postroom.errors import InvalidMessage
+from postroom.stores.contract import Query
+
 from .workbench import StoreBench, together
 
 

@@ -8,10 +8,11 @@ from functools import partial
 
 import pytest
 
-from ..errors import InvalidMessage
-from ..platform import process_name
-from ..states import State
-from ..store import OUTCOMES, Ticket, Work
+from postroom.core.states import State
+from postroom.core.system.platform import process_name
+from postroom.errors import InvalidMessage
+from postroom.stores.contract import OUTCOMES, Ticket, Work
+
 from .workbench import StoreBench, gone_process, nothing_of, together
 
 ENDINGS = {"acked": State.ACKED, "answered": State.ANSWERED, "refused": State.REFUSED, "dead": State.DEAD}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ..platform import this_process
-from ..states import State
-from ..store import Query
+from postroom.core.states import State
+from postroom.core.system.platform import this_process
+from postroom.stores.contract import Query
+
 from .workbench import StoreBench, gone_process
 
 

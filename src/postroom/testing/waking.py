@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from ..clock import SYSTEM
-from ..store import FEED, Ticket, Waiter, topic_cells, topic_channel, topic_message, topic_to
+from postroom.core.clock import SYSTEM
+from postroom.stores.contract import FEED, Ticket, Waiter, topic_cells, topic_channel, topic_message, topic_to
+
 from .workbench import PATIENCE_S, StoreBench, gone_process, together
 
 #: A hint that does not come within this time does not come, in real seconds.

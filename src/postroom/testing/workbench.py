@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from ..clock import Clock, ManualClock
-from ..config import Config
-from ..message import Draft, Message, check
-from ..platform import host_id
-from ..states import State
-from ..store import Claimed, Delivery, Query, Settled, Store, Ticket, Want
+from postroom.core.clock import Clock, ManualClock
+from postroom.core.config import Config
+from postroom.core.message import Draft, Message, check
+from postroom.core.states import State
+from postroom.core.system.platform import host_id
+from postroom.stores.contract import Claimed, Delivery, Query, Settled, Store, Ticket, Want
 
 T = TypeVar("T")
 

@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from postroom.clock import SYSTEM
-from postroom.config import Config, parse_url
+from postroom.core.clock import SYSTEM
+from postroom.core.config import Config, parse_url
+from postroom.core.states import OPEN
+from postroom.core.system.platform import this_process
 from postroom.errors import OutcomeUnknown, RoomUnreachable
-from postroom.platform import this_process
-from postroom.states import OPEN
-from postroom.store import Delivery, Query, topic_to
-from postroom.stores.nats import NatsStore
+from postroom.stores.contract import Delivery, Query, topic_to
+from postroom.stores.nats.store import NatsStore
 
 from .journal import Journal
 from .rooms import UNTIRING, letter, want

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import postroom
-from postroom import crashpoints
+from postroom.core import crashpoints
 
 from .journal import Journal
 

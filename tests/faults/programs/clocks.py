@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import postroom
-from postroom.clock import SystemClock
+from postroom.core.clock import SystemClock
 
 from .journal import Journal
 

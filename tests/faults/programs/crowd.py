@@ -13,9 +13,9 @@ from typing import Any
 
 import postroom
 from postroom import Agent, Received, Room
-from postroom.platform import this_process
-from postroom.store import Query, Store, topic_to
-from postroom.stores.sqlite import SqliteStore
+from postroom.core.system.platform import this_process
+from postroom.stores.contract import Query, Store, topic_to
+from postroom.stores.sqlite.store import SqliteStore
 
 from .journal import Journal
 from .nursery import steady_ns

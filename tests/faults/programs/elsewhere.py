@@ -9,10 +9,10 @@ import sys
 import threading
 
 import postroom
-from postroom.stores import nats_lives
+from postroom.stores.nats import heartbeats
 
 url, what, alive_s, *words = sys.argv[1:]
-nats_lives.ALIVE_S, nats_lives.BEAT_S = int(alive_s), int(alive_s) / 4  # type: ignore[misc]
+heartbeats.ALIVE_S, heartbeats.BEAT_S = int(alive_s), int(alive_s) / 4  # type: ignore[misc]
 room = postroom.open(url)
 if what == "hold":
     print(room.agent("bob").receive(timeout_s=30, lease_s=3600).id, flush=True)

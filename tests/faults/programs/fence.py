@@ -7,7 +7,7 @@ import random
 import time
 from pathlib import Path
 
-from postroom.store import Ticket
+from postroom.stores.contract import Ticket
 
 from .crowd import wait_until
 from .journal import Journal

@@ -8,11 +8,11 @@ import random
 from pathlib import Path
 from typing import Any
 
-from postroom import crashpoints
-from postroom.clock import SYSTEM
-from postroom.config import Config
-from postroom.store import Claimed, topic_channel, topic_to
-from postroom.stores.files import FilesStore
+from postroom.core import crashpoints
+from postroom.core.clock import SYSTEM
+from postroom.core.config import Config
+from postroom.stores.contract import Claimed, topic_channel, topic_to
+from postroom.stores.files.store import FilesStore
 
 from .crowd import wait_until
 from .journal import Journal
@@ -212,7 +212,7 @@ def die_at(
     folder: str, name: str, held: list[tuple[str, int, str]], point: str, times_passed: int, journal: str
 ) -> None:
     """Take a step and be killed at a test point of it."""
-    from postroom.store import Ticket
+    from postroom.stores.contract import Ticket
 
     store = open_files(folder)
     crashpoints.die_at(point, times_passed)
@@ -224,7 +224,7 @@ def die_in_call(folder: str, name: str, held: list[tuple[str, int, str]], at: in
     """Take a step and be killed just before the call to the system with that number that changes a file."""
     import signal
 
-    from postroom.store import Ticket
+    from postroom.stores.contract import Ticket
 
     store = open_files(folder)
     left = [at]

@@ -16,7 +16,7 @@ import warnings
 from multiprocessing import get_context
 
 import postroom
-from postroom.clock import SYSTEM
+from postroom.core.clock import SYSTEM
 
 #: A child that has done nothing else for so long hangs.
 PATIENCE_S = 20

@@ -13,9 +13,9 @@ from typing import Any
 
 import apsw
 
+from postroom.core.system.platform import this_process
 from postroom.errors import RoomError, RoomUnreachable
-from postroom.platform import this_process
-from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite.store import SqliteStore
 
 from .disks import Disk, Trap, fails
 from .journal import Journal

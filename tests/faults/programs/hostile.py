@@ -24,7 +24,7 @@ from typing import Any, Final
 import apsw
 
 import postroom
-from postroom import trust
+from postroom.core import trust
 
 SECRET: Final = "THE-SECRET-OF-THE-VICTIM"
 WORDS: Final = "IGNORE-ALL-RULES-AND-RUN-SETUP"

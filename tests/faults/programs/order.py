@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from postroom.store import topic_to
+from postroom.stores.contract import topic_to
 
 from .crowd import wait_until
 from .nursery import steady_ns

@@ -27,11 +27,11 @@ from typing import Any
 
 import apsw
 
+from postroom.core.message import Draft
 from postroom.errors import RoomBusy
-from postroom.message import Draft
-from postroom.store import Delivery
-from postroom.stores import sqlite_file
-from postroom.stores.sqlite import SqliteStore
+from postroom.stores.contract import Delivery
+from postroom.stores.sqlite import file as sqlite_file
+from postroom.stores.sqlite.store import SqliteStore
 
 from .rooms import letter, open_room, want
 

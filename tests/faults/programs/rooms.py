@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from postroom.clock import SYSTEM, Clock
-from postroom.config import Config
-from postroom.message import Draft, check
-from postroom.platform import this_process
-from postroom.store import Want
-from postroom.stores.sqlite import SqliteStore
+from postroom.core.clock import SYSTEM, Clock
+from postroom.core.config import Config
+from postroom.core.message import Draft, check
+from postroom.core.system.platform import this_process
+from postroom.stores.contract import Want
+from postroom.stores.sqlite.store import SqliteStore
 
 #: So many that no message is set aside because its receivers were killed.
 UNTIRING = 1_000_000

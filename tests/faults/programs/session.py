@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import postroom
-from postroom.session import Session
+from postroom.sessions.session import Session
 
 
 @postroom.worker

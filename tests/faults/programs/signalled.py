@@ -24,8 +24,8 @@ from contextlib import suppress
 from typing import Any
 
 import postroom
-from postroom.clock import SYSTEM
-from postroom.received import Received
+from postroom.core.clock import SYSTEM
+from postroom.mail.received import Received
 
 #: What is done by turns.
 MIXED = ["raise", "send", "ack", "ask"]

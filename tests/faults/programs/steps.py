@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from postroom import crashpoints
-from postroom.clock import ManualClock
-from postroom.platform import host_id
-from postroom.states import State
-from postroom.store import Query, Ticket
-from postroom.stores.sqlite import SqliteStore
+from postroom.core import crashpoints
+from postroom.core.clock import ManualClock
+from postroom.core.states import State
+from postroom.core.system.platform import host_id
+from postroom.stores.contract import Query, Ticket
+from postroom.stores.sqlite.store import SqliteStore
 
 from .disks import CHANGES, Disk, Trap, die
 from .journal import Journal

@@ -6,9 +6,9 @@ import random
 from typing import Any
 
 import postroom
-from postroom.platform import this_process
-from postroom.store import Claimed, Delivery, topic_to
-from postroom.stores.sqlite import SqliteStore
+from postroom.core.system.platform import this_process
+from postroom.stores.contract import Claimed, Delivery, topic_to
+from postroom.stores.sqlite.store import SqliteStore
 
 from .journal import Journal
 from .rooms import UNTIRING, letter, open_room, want

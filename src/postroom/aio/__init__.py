@@ -1,0 +1,474 @@
+"""The same room, agents and messages, with await.
+
+    async with postroom.aio.open() as room:
+        ada, bob = room.agent("ada"), room.agent("bob")
+        await ada.send("bob", {"text": "hi"})
+        async with await bob.receive(timeout_s=5) as message:
+            print(message.payload)
+
+Names, arguments and errors are those of the synchronous room, whose code does the work: its calls run in one thread for
+each room, and its waiting is done by the loop, on descriptors, so that a thousand receivers keep no thread.
+
+Cancelling. Who is cancelled leaves at once, whatever the store does. A message that was being claimed for it goes back
+unseen, and the delivery does not count. A send that had begun may have been stored: one with an idempotency key can be
+repeated. What a receiver said of a message (ack, retry, …) is carried out all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from functools import partial, wraps
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+
+from postroom import room
+from postroom.core.clock import SYSTEM, Clock
+from postroom.core.config import Config, RoomUrl
+from postroom.core.events import Hooks
+from postroom.core.message import Draft
+from postroom.errors import PostroomError, RoomClosed
+from postroom.mail import agent, received
+from postroom.mail.gateway import Desk, Pause, Series, Steps
+from postroom.mail.received import Envelope
+from postroom.room import open_at_desk
+from postroom.stores.contract import Change, Store, Waiter
+
+from .board import Board, HeldTask, Reservation
+from .bridge import Course, WorkerThread
+from .methods import Stream, in_steps, in_thread, in_thread_anyway
+from .serving import Handler, Serving
+
+__all__ = ["Agent", "Board", "HeldTask", "Received", "Reservation", "Room", "open"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+#: One of the synchronous objects. Those here hold it as `_sync`, and the thread in which it may be used as `_worker`.
+S = TypeVar("S")
+
+
+class LoopDesk(Desk):
+    """A desk whose callers are coroutines: what ends a call of theirs (`send`, `finish`, `each`) is to be awaited.
+
+    Everything else is for the worker thread.
+    """
+
+    def __init__(self, store: Store, config: Config, clock: Clock, *, worker: WorkerThread) -> None:
+        super().__init__(store, config, clock)
+        self._worker = worker
+        worker.desk = self
+
+    def send(self, draft: Draft) -> Any:
+        return self._worker.send(draft)
+
+    def listen(self, topics: Iterable[str]) -> Waiter:
+        self.check_open()
+        return self._worker.waits.listen(self.store, topics)
+
+    def close(self) -> None:
+        self._worker.waits.close_switchboards()
+        super().close()
+
+    def finish(self, steps: Steps[T]) -> Any:
+        return Course[T](self._worker, steps).finish()
+
+    def each(self, steps: Series[T]) -> Any:
+        return Course[T](self._worker, steps)
+
+
+def _gives_message(
+    method: Callable[Concatenate[S, P], received.Received],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, Received]]:
+    """The same, for methods that give a message."""
+    begin = in_steps(method)
+
+    @wraps(method)
+    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Received:
+        return Received(self._worker, await begin(self, *args, **kwargs))
+
+    return call
+
+
+class Received(Envelope):
+    """A message that was claimed; see `postroom.Received`.
+
+    With `async with` it is acked at the end of the block and delivered again if the block raises. A block that is
+    cancelled gives it back at once.
+    """
+
+    __slots__ = ("_sync", "_worker")
+
+    def __init__(self, worker: WorkerThread, message: received.Received) -> None:
+        super().__init__(message.message, message.ticket)
+        self._worker = worker
+        self._sync = message
+
+    @property
+    def settled(self) -> bool | None:
+        """None while it is the receiver's to settle; then whether settling counted."""
+        return self._sync.settled
+
+    @property
+    def answer_id(self) -> str | None:
+        """The id of the answer, after a `reply` that counted."""
+        return self._sync.answer_id
+
+    ack = in_thread_anyway(received.Received.ack)
+    retry = in_thread_anyway(received.Received.retry)
+    dead = in_thread_anyway(received.Received.dead)
+    refuse = in_thread_anyway(received.Received.refuse)
+    reply = in_thread_anyway(received.Received.reply)
+    extend = in_thread_anyway(received.Received.extend)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if error is None:
+            if self._sync.settled is None:
+                await self.ack()
+            return
+        try:
+            await self._worker.run(partial(self._sync.give_back, error), keep=True)
+        except RoomClosed:  # which gave it back
+            return
+
+
+class Agent:
+    """One agent of a room; see `postroom.Agent`. `await` it to be sure that it is registered, or just use it."""
+
+    def __init__(self, worker: WorkerThread, open_room: room.Room, name: str, *, transient: bool) -> None:
+        self._worker = worker
+        self._sync = agent.Agent(open_room._desk, name, transient=transient)  # noqa: SLF001  the same desk as the room
+        self._register = partial(open_room.agent, name, transient=transient)
+        self._registering: asyncio.Future[agent.Agent] | None = worker.begin(self._register)
+
+    @property
+    def name(self) -> str:
+        return self._sync.name
+
+    @property
+    def transient(self) -> bool:
+        return self._sync.transient
+
+    async def _ready(self) -> None:
+        """Return when the agent is registered; raise why it cannot be (and try again the next time)."""
+        if self._registering is None:
+            return
+        self._worker.check_loop()
+        try:
+            await asyncio.shield(self._registering)
+        except PostroomError:
+            if not self._worker.closing:
+                self._registering = self._worker.begin(self._register)
+            raise
+        self._registering = None
+
+    async def _registered(self) -> Self:
+        await self._ready()
+        return self
+
+    def __await__(self) -> Generator[Any, Any, Self]:
+        return self._registered().__await__()
+
+    def __repr__(self) -> str:
+        return repr(self._sync)
+
+    # Sending; many sends that are under way at the same time share commits
+
+    send = in_steps(agent.Agent.send)
+    send_many = in_thread(agent.Agent.send_many)
+    publish = in_thread(agent.Agent.publish)
+    subscribe = in_thread(agent.Agent.subscribe)
+    unsubscribe = in_thread(agent.Agent.unsubscribe)
+
+    # Receiving
+
+    async def receive(
+        self, timeout_s: float | None = None, *, channels: Iterable[str] | None = None, lease_s: float | None = None
+    ) -> Received:
+        """Claim the next message, waiting for one; see `postroom.Agent.receive`."""
+        await self._ready()
+        want = self._sync._want(channels, lease_s)  # noqa: SLF001  the same checks
+        if timeout_s is not None:
+            received.check_seconds("timeout_s", timeout_s)
+        course = Course[received.Received](self._worker, self._sync._receiving(want, timeout_s))  # noqa: SLF001
+        return Received(self._worker, await course.finish())
+
+    async def poll(self, *, channels: Iterable[str] | None = None, lease_s: float | None = None) -> Received | None:
+        """The same without waiting: a message, or None when there is none."""
+        await self._ready()
+        message = await self._worker.run(partial(self._sync.poll, channels=channels, lease_s=lease_s))
+        return None if message is None else Received(self._worker, message)
+
+    async def claimed(self, id: str) -> Received:
+        """A message that this agent holds already; see `postroom.Agent.claimed`."""
+        await self._ready()
+        return Received(self._worker, await self._worker.run(partial(self._sync.claimed, id), keep=True))
+
+    def listen(
+        self,
+        *,
+        channels: Iterable[str] | None = None,
+        lease_s: float | None = None,
+        timeout_s: float | None = None,
+        prefetch: int = 1,
+    ) -> Stream[Received]:
+        """One message after the other, for ever, with `async for`; see `postroom.Agent.listen`."""
+        course = cast(
+            "Course[Any]",
+            self._sync.listen(channels=channels, lease_s=lease_s, timeout_s=timeout_s, prefetch=prefetch),
+        )  # the desk's: see LoopDesk.each
+
+        async def begin() -> Course[Any]:
+            await self._ready()
+            return course
+
+        return Stream(self._worker, begin, partial(Received, self._worker))
+
+    async def serve(
+        self,
+        handlers: Mapping[str, Handler],
+        concurrency: int = 4,
+        *,
+        channels: Iterable[str] | None = None,
+        lease_s: float | None = None,
+        stop: asyncio.Event | None = None,
+    ) -> None:
+        """Answer messages with functions, by their type; see `postroom.Agent.serve`.
+
+        A coroutine function gets an `aio.Received` and runs in the loop. A plain function gets a `postroom.Received` and
+        runs in a thread. Returns when `stop` is set or the room is closed, after the running functions have finished.
+        Cancelled, it cancels running coroutines, whose messages go back at once, and waits for plain functions.
+        """
+        await self._ready()
+        want, desk = self._sync._want(channels, lease_s), self._sync._desk  # noqa: SLF001  the same checks, the same desk
+        serving = Serving(self._worker, desk, want, handlers, concurrency, partial(Received, self._worker))
+        self._worker.servings.add(serving)
+        try:
+            await serving.run(stop)
+        finally:
+            self._worker.servings.discard(serving)
+
+    # Asking, and being here
+
+    ask = _gives_message(agent.Agent.ask)
+    heartbeat = in_thread(agent.Agent.heartbeat)
+
+
+class Room:
+    """An open room in one event loop; see `postroom.Room`."""
+
+    def __init__(self, worker: WorkerThread, open_room: room.Room) -> None:
+        self._worker = worker
+        self._sync = open_room
+        self._agents: dict[tuple[str, bool], Agent] = {}
+        self._board: Board | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    async def _ready(self) -> None:
+        pass
+
+    @property
+    def url(self) -> RoomUrl:
+        return self._sync.url
+
+    @property
+    def folder(self) -> Path | None:
+        return self._sync.folder
+
+    @property
+    def config(self) -> Config:
+        return self._sync.config
+
+    @property
+    def clock(self) -> Clock:
+        return self._sync.clock
+
+    @property
+    def hooks(self) -> Hooks:
+        """Listeners to every step; they are called in the room's thread."""
+        return self._sync.hooks
+
+    @property
+    def closed(self) -> bool:
+        """Whether the room was closed."""
+        return self._worker.closing or self._sync.closed
+
+    def agent(self, name: str, *, transient: bool = False) -> Agent:
+        """The agent of that name; the same one each time. It is registered before anything else is done in its name.
+
+        `await room.agent(name)` returns it when it is registered.
+        """
+        if self.closed:
+            raise RoomClosed("this room is closed")
+        known = self._agents.get((name, transient))
+        if known is None:
+            known = self._agents[name, transient] = Agent(self._worker, self._sync, name, transient=transient)
+        return known
+
+    @property
+    def board(self) -> Board:
+        """The room's tasks; see `postroom.Board`."""
+        if self._board is None:
+            self._board = Board(self._worker, self._sync.board)
+        return self._board
+
+    async def reserve(
+        self,
+        globs: Iterable[str],
+        agent: str,
+        ttl_s: float = 600,
+        *,
+        exclusive: bool = True,
+        why: str | None = None,
+        transient: bool = False,
+        process: str | None = None,
+    ) -> Reservation:
+        """Say that an agent works on files; see `postroom.Room.reserve`."""
+        call = partial(
+            self._sync.reserve, globs, agent, ttl_s, exclusive=exclusive, why=why, transient=transient, process=process
+        )
+        return Reservation(self._worker, await self._worker.run(call))
+
+    reservations = in_thread(room.Room.reservations)
+    unreserve = in_thread_anyway(room.Room.unreserve)
+    reserved_by_others = in_thread(room.Room.reserved_by_others)
+    receipt = in_thread(room.Room.receipt)
+    get = in_thread(room.Room.get)
+    peek = in_thread(room.Room.peek)
+    events = in_thread(room.Room.events)
+    cursor = in_thread(room.Room.cursor)
+    stats = in_thread(room.Room.stats)
+    mailboxes = in_thread(room.Room.mailboxes)
+    agents = in_thread(room.Room.agents)
+    waits = in_thread(room.Room.waits)
+    dead_letters = in_thread(room.Room.dead_letters)
+    requeue = in_thread(room.Room.requeue)
+    purge = in_thread(room.Room.purge)
+    replay = in_thread(room.Room.replay)
+    attach = in_thread(room.Room.attach)
+    artifact = in_thread(room.Room.artifact)
+
+    def watch(self, after: int | None = None, timeout_s: float | None = None) -> Stream[Change]:
+        """Follow the feed with `async for`: from the number `after`, or from now on; see `postroom.Room.watch`."""
+        # begun now, not with the first item: "from now on" is what comes after this call
+        beginning = self._worker.begin(partial(self._sync.watch, after, timeout_s))
+
+        async def begin() -> Course[Any]:
+            return cast("Course[Any]", await asyncio.shield(beginning))
+
+        return Stream(self._worker, begin, _as_it_is)
+
+    # For those who build on rooms
+
+    async def call(self, function: Callable[[room.Room], T]) -> T:
+        """Call a function with the synchronous room, in the room's thread. It must not wait, nor send as an agent."""
+        return await self._worker.run(partial(function, self._sync), keep=True)
+
+    def post(self, function: Callable[[room.Room], object]) -> None:
+        """The same, for which nobody waits; before everything that is asked for after this."""
+        self._worker.begin(partial(function, self._sync))
+
+    def hints(self, topics: Iterable[str]) -> Stream[bool]:
+        """An item whenever one of the store's topics may have changed, with `async for`; the first one at once.
+
+        Whoever looks after each item misses nothing that happened after the call.
+        """
+        beginning = self._worker.begin(partial(_hinting, self._sync, tuple(topics)))
+
+        async def begin() -> Course[Any]:
+            return cast("Course[Any]", await asyncio.shield(beginning))
+
+        return Stream(self._worker, begin, bool)
+
+    # The end
+
+    async def close(self) -> None:
+        """Let go of everything; see `postroom.Room.close`. Whoever waits gets RoomClosed. Safe to call twice.
+
+        A function that `serve` runs may close the room. Where somebody else closes it already this returns at once: that
+        one waits for the function to finish.
+        """
+        self._worker.check_loop()
+        closer = asyncio.current_task()
+        if self._closing is None:
+            self._closing = self._worker.loop.create_task(self._close(closer))
+        elif any(serving.runs(closer) for serving in self._worker.servings):
+            return  # guarded by test_of_two_handlers_that_close_the_room_neither_waits_for_the_other
+        await asyncio.shield(self._closing)
+
+    async def _close(self, closer: asyncio.Task[Any] | None) -> None:
+        for serving in tuple(self._worker.servings):
+            await serving.finish(closer)
+        self._worker.wake_all()
+        try:
+            await self._worker.run(self._sync.close, keep=True)
+        finally:
+            self._worker.stop()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return repr(self._sync)
+
+
+def _as_it_is(change: Change) -> Change:
+    return change
+
+
+def _hinting(sync: room.Room, topics: tuple[str, ...]) -> Any:
+    return sync.desk.each(_hints(sync.desk, topics))
+
+
+def _hints(desk: Desk, topics: tuple[str, ...]) -> Series[bool]:
+    with desk.listen(topics) as waiter:
+        yield True
+        while True:
+            if (yield Pause(waiter, None)):
+                yield True
+
+
+class _Opening:
+    """A room that is being opened, for `await` and for `async with`."""
+
+    def __init__(self, call: Callable[[Callable[..., Desk]], room.Room], clock: Clock) -> None:
+        self._call = call
+        self._clock = clock
+        self._room: Room | None = None
+
+    async def _open(self) -> Room:
+        worker = WorkerThread(self._clock)
+        try:
+            opened = await worker.run(partial(self._call, partial(LoopDesk, worker=worker)))
+        except BaseException:
+            worker.give_up()
+            raise
+        return Room(worker, opened)
+
+    def __await__(self) -> Generator[Any, Any, Room]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Room:
+        self._room = await self._open()
+        return self._room
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._room is not None:
+            await self._room.close()
+
+
+def open(
+    url: str | os.PathLike[str] | None = None, *, create: bool = True, clock: Clock = SYSTEM, **settings: Any
+) -> _Opening:
+    """Open a room: `async with postroom.aio.open(...) as room`, or `room = await postroom.aio.open(...)`.
+
+    Arguments and errors are those of `postroom.open`.
+    """
+    return _Opening(lambda make_desk: open_at_desk(make_desk, url, create, clock, settings), clock)

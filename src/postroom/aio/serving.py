@@ -1,0 +1,232 @@
+"""Answering messages with functions under asyncio: several tasks, each of which runs one message after the other.
+
+What becomes of a message is decided where the synchronous `serve` decides it (mail/serving.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from postroom.core.config import SAFETY_LOOK_S
+from postroom.errors import ROOM_IS_OVER, RoomClosed, RoomError
+from postroom.mail.gateway import Desk, Steps
+from postroom.mail.received import Received
+from postroom.mail.serving import (
+    SETTLE_TRIES,
+    LeaseKeeper,
+    Run,
+    as_failure,
+    call_handler,
+    check_handlers,
+    find_handler,
+    judge,
+    log,
+    report,
+)
+from postroom.mail.waiting import Inbox
+from postroom.stores.contract import Want
+
+from .bridge import Course, WorkerThread
+
+#: A coroutine function gets an `aio.Received`; a plain function runs in a thread and gets a `postroom.Received`.
+Handler = Callable[[Any], Awaitable[dict[str, Any] | None]] | Callable[[Any], dict[str, Any] | None]
+
+
+class Serving:
+    """One call of `Agent.serve`.
+
+    Idle tasks take turns: one waits for mail, the others wait for their turn. Whoever takes a message leaves the place
+    to the next and runs it, then settles it and claims the following one in one step, as long as there is one.
+    """
+
+    def __init__(
+        self,
+        worker: WorkerThread,
+        desk: Desk,
+        want: Want,
+        handlers: Mapping[str, Handler],
+        concurrency: int,
+        hand_over: Callable[[Received], object],
+    ) -> None:
+        check_handlers(handlers, concurrency)
+        self._worker = worker
+        self._desk = desk
+        self._want = want
+        self._inbox = Inbox(desk, want)
+        self._handlers: dict[str, Any] = dict(handlers)
+        self._concurrency = concurrency
+        self._hand_over = hand_over  # gives a coroutine function the message that it can await
+        self._turn = asyncio.Lock()
+        self._leaving = asyncio.Event()
+        self._keeper = LeaseKeeper(desk, want.lease_s)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._busy: set[asyncio.Task[Any] | None] = set()
+        self._threads: ThreadPoolExecutor | None = None
+
+    async def run(self, stop: asyncio.Event | None) -> None:
+        """Serve until told to stop; then let running functions finish. Raises what a function ended the program with.
+
+        Cancelled, it cancels the coroutines that run, and waits for them and for plain functions.
+        """
+        keeping = asyncio.create_task(self._keep_leases())
+        stopping = asyncio.create_task(self._leaving.wait() if stop is None else stop.wait())
+        self._tasks = {asyncio.create_task(self._work()) for _ in range(self._concurrency)}
+        try:
+            await asyncio.wait({stopping, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+            self.leave()
+            await asyncio.wait(self._tasks)
+        finally:
+            self.leave()
+            for task in (stopping, keeping, *self._tasks):
+                task.cancel()
+            ended = await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._worker.post(self._inbox.close)
+            if self._threads is not None:
+                self._threads.shutdown(wait=False)
+        for crash in ended:
+            if isinstance(crash, BaseException) and not isinstance(crash, RoomClosed | asyncio.CancelledError):
+                raise crash
+
+    def leave(self) -> None:
+        """Take nothing more. Tasks that wait for mail end now, those that run a function when it is done."""
+        self._leaving.set()
+        for task in self._tasks - self._busy:
+            task.cancel()
+
+    def runs(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether a function that runs here is run by this task."""
+        return task in self._busy
+
+    async def finish(self, closer: asyncio.Task[Any] | None) -> None:
+        """The room closes: take nothing more, and give running functions the length of a lease to finish.
+
+        The task that closes it may run one of them: it is not waited for, since it waits for this.
+        """
+        self.leave()
+        others = self._tasks - {closer}
+        if others:
+            patience = asyncio.create_task(self._worker.waits.sleep(self._want.lease_s))
+            everybody = asyncio.create_task(asyncio.wait(others))
+            await asyncio.wait({patience, everybody}, return_when=asyncio.FIRST_COMPLETED)
+            patience.cancel()
+            everybody.cancel()
+
+    async def _keep_leases(self) -> None:
+        with suppress(*ROOM_IS_OVER):
+            while not self._worker.closing:
+                await self._worker.waits.sleep(self._keeper.every_s)
+                await self._worker.run(self._keeper.extend_all)
+
+    # A task
+
+    async def _work(self) -> None:
+        try:
+            while not self._leaving.is_set():
+                await self._serve_some()
+        finally:
+            self.leave()  # they only ever end together
+
+    async def _serve_some(self) -> None:
+        """Wait for a message, run it, and run those that follow without a pause."""
+        me = asyncio.current_task()
+        try:
+            async with self._turn:
+                message: Received | None = await Course[Received | None](self._worker, self._take()).finish()
+                self._busy.add(me)
+            while message is not None:
+                message = await self._serve_one(message)
+        except ROOM_IS_OVER:
+            raise
+        except RoomError as trouble:  # busy, or its disk is full: nothing was lost, so go on
+            log.warning("serving goes on after: %s", trouble, extra={"action": "serve_trouble"})
+            self._busy.discard(me)
+            await self._worker.waits.sleep(SAFETY_LOOK_S)
+        finally:
+            self._busy.discard(me)
+
+    def _take(self) -> Steps[Received | None]:
+        delivery = yield from self._inbox.steps(None)
+        return None if delivery is None else Received(self._desk, delivery, self._want.lease_s)
+
+    async def _serve_one(self, message: Received) -> Received | None:
+        """Run one message; returns the next one if it could be claimed in the same step."""
+        run = find_handler(Run(message), self._handlers)
+        self._keeper.hold(message.ticket)
+        try:
+            await self._call(run)
+            if run.error is not None and not isinstance(run.error, Exception):
+                self._leaving.set()  # before the message is back, so that no task here takes it again
+            following = await self._settle(run)
+        finally:
+            self._keeper.let_go(message.ticket)
+        report(run)
+        return following
+
+    async def _call(self, run: Run) -> None:
+        """Run the function; what it returns or raises is kept."""
+        handler: Callable[[Any], Any] | None = run.handler
+        if handler is None:
+            return
+        try:
+            if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
+                run.answer = await handler(self._hand_over(run.message))
+            else:
+                await self._call_plain(run)
+        except BaseException as error:  # noqa: BLE001  whatever it is, the message must not stay claimed
+            run.error = error if _is_cancelled() else as_failure(error)
+
+    async def _call_plain(self, run: Run) -> None:
+        """Run a plain function in a thread, to its end: it cannot be cancelled, so its message is not given away."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="postroom serving")
+        # what it raises is kept there: no future takes a StopIteration (test_a_plain_handler_may_raise_whatever_it_likes)
+        await _to_its_end(self._worker.loop.run_in_executor(self._threads, call_handler, run))
+        answer: Any = run.answer
+        if inspect.isawaitable(answer):
+            run.answer = await answer
+
+    async def _settle(self, run: Run) -> Received | None:
+        """Record what became of the message, in spite of a room that is busy for a while; the next one, if there is one."""
+        for tries_left in reversed(range(SETTLE_TRIES)):
+            claim_next = None if self._leaving.is_set() else self._want
+            try:
+                return await self._worker.run(partial(self._conclude, run, claim_next), keep=True)
+            except ROOM_IS_OVER:
+                raise
+            except RoomError:
+                if tries_left == 0:
+                    raise
+                await self._worker.waits.sleep(SAFETY_LOOK_S)
+        raise AssertionError("unreachable")
+
+    def _conclude(self, run: Run, claim_next: Want | None) -> Received | None:
+        claimed = run.message.conclude(judge(run, self._handlers), claim_next).claimed
+        if claimed is None or not claimed.deliveries:
+            return None
+        return Received(self._desk, claimed.deliveries[0], self._want.lease_s)
+
+
+def _is_cancelled() -> bool:
+    """Whether the running task itself was cancelled, and not only what it waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def _to_its_end(running: asyncio.Future[Any]) -> Any:
+    """The result of what cannot be cancelled. Who is cancelled meanwhile learns it after that has ended."""
+    cancelled = False
+    while not running.done():
+        try:
+            await asyncio.wait({running})
+        except asyncio.CancelledError:
+            cancelled = True
+    task = asyncio.current_task()
+    if cancelled and task is not None:
+        task.get_loop().call_soon(task.cancel)  # its message is settled first
+    return running.result()

@@ -1,0 +1,1 @@
+"""Tasks that agents take, each by one owner, and files that they reserve."""

@@ -1,0 +1,119 @@
+"""What a process does for the tasks it holds: heartbeats, and hearing of an abort without asking.
+
+One sleeping thread for each room that holds tasks. It wakes by push when something is aborted, and by itself when a
+lease is to be extended. It knows tasks weakly: one that its owner has forgotten is not kept alive.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from contextlib import suppress
+from typing import Final
+
+from postroom.core.config import SAFETY_LOOK_S
+from postroom.core.system.platform import start_thread
+from postroom.errors import ROOM_IS_OVER, PostroomError
+from postroom.mail.gateway import Latch
+
+from .held_task import SIGNALS, HeldTask
+from .records import Book
+
+CLOSED_EARLY: Final = "the room was closed before it was settled"
+
+
+class Keeper:
+    """The held tasks of one room in this process."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._lock = threading.RLock()  # a signal's handler may come in the middle of what it guards
+        self._held: dict[int, weakref.ref[HeldTask]] = {}
+        self._due_ns: dict[int, int] = {}  # when a heartbeat is due; none for those that are not to be extended
+        self._stop = Latch(book.clock)
+        self._changed = Latch(book.clock)
+        self._thread: threading.Thread | None = None
+        book.desk.at_close(self.close)
+
+    def hold(self, task: HeldTask, *, heartbeat: bool) -> None:
+        """Look after a task until it is settled or forgotten."""
+        task.forget = self._let_go
+        key = id(task)
+
+        def gone(_: object, key: int = key) -> None:
+            self._held.pop(key, None)
+            self._due_ns.pop(key, None)
+
+        with self._lock:
+            self._held[key] = weakref.ref(task, gone)
+            if heartbeat:
+                self._due_ns[key] = self._next_due_ns(task)
+            if heartbeat and task.lease_s < 3 * SAFETY_LOOK_S:  # due before the thread would look by itself
+                changed, self._changed = self._changed, Latch(self._book.clock)
+                changed.set()
+            if self._thread is None and not self._stop.is_set():
+                self._thread = threading.Thread(target=self._run, name="postroom board", daemon=True)
+                start_thread(self._thread)
+
+    def _let_go(self, task: HeldTask) -> None:
+        self._held.pop(id(task), None)
+        self._due_ns.pop(id(task), None)
+
+    def _next_due_ns(self, task: HeldTask) -> int:
+        return self._book.clock.steady_ns() + round(task.lease_s * 1_000_000_000 / 3)
+
+    def _run(self) -> None:
+        try:
+            # of the store and not of the desk: a desk of asyncio gives waiters that only its loop may wait for
+            with self._book.desk.store.listen([SIGNALS]) as waiter:
+                while not self._stop.is_set():
+                    changed = self._changed
+                    self._look()
+                    self._book.desk.wait(waiter, self._span_s(), changed)
+        except ROOM_IS_OVER:
+            return
+
+    def _span_s(self) -> float | None:
+        due_ns = min(self._due_ns.copy().values(), default=None)
+        return None if due_ns is None else max(0.0, (due_ns - self._book.clock.steady_ns()) / 1_000_000_000)
+
+    def _look(self) -> None:
+        for key, known in list(self._held.items()):
+            task = known()
+            if task is None:
+                continue
+            try:
+                self._look_after(key, task)
+            except ROOM_IS_OVER:
+                raise
+            except Exception:  # a busy or broken room now is no reason to let go of a task
+                import logging
+
+                log = logging.getLogger("postroom")
+                log.debug("a heartbeat of %r failed", task, exc_info=True, extra={"action": "heartbeat_failed"})
+
+    def _look_after(self, key: int, task: HeldTask) -> None:
+        due_ns = self._due_ns.get(key)
+        if due_ns is not None and due_ns <= self._book.clock.steady_ns():
+            with self._lock:
+                if key in self._due_ns:  # counted from before the heartbeat, which may take long
+                    self._due_ns[key] = self._next_due_ns(task)
+            task.extend()
+        else:
+            task.look()
+        if task.lost:
+            self._let_go(task)
+
+    def close(self) -> None:
+        """Release what is still held by this process. The thread is over when it returns."""
+        self._stop.set()
+        with self._lock:
+            self._changed.set()
+            thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        for known in list(self._held.values()):
+            task = known()
+            if task is not None:
+                with suppress(PostroomError):  # a busy room: it ends with its lease
+                    task.release(CLOSED_EARLY)

@@ -1,0 +1,289 @@
+"""Reservations: agents say which files they work on, so that others keep out of their way.
+
+All of them lie in one cell, `reservations`, because whether one may be made depends on all others: it is decided and
+written by one compare-and-set. They end by time, by release, or with their process; what has ended is taken out by the
+next who writes, and is not shown before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, Self
+
+from postroom.core.clock import iso
+from postroom.core.message import check_name, check_span
+from postroom.errors import Fault, InvalidMessage, PostroomError, ReservationConflict
+from postroom.mail import presence
+from postroom.mail.gateway import Desk
+from postroom.mail.received import check_seconds
+
+from . import globs as patterns
+from .ready_index import update
+from .task import lease_fields, lease_left_s
+
+CELL: Final = "reservations"
+#: One agent's globs in one reservation, and all reservations of a room.
+MAX_GLOBS: Final = 100
+MAX_RESERVATIONS: Final = 2000
+
+Value = dict[str, Any]
+
+
+class Reserved(NamedTuple):
+    """A reservation as it stands."""
+
+    id: str
+    agent: str
+    globs: tuple[str, ...]
+    exclusive: bool
+    why: str | None
+    until: str
+    since: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The reservation as plain data."""
+        return {**self._asdict(), "globs": list(self.globs)}
+
+
+class Reservation:
+    """One that was made. As a context manager it is released at the end of the block."""
+
+    def __init__(self, reservations: Reservations, id: str, value: Value) -> None:
+        self._reservations = reservations
+        self.id = id
+        self.agent: str = value["agent"]
+        self.globs: tuple[str, ...] = tuple(value["globs"])
+        self.exclusive: bool = value["exclusive"]
+
+    def release(self) -> bool:
+        """Let others have the files. False when it had ended already."""
+        return bool(self._reservations.release([self.id], self.agent))
+
+    def extend(self, ttl_s: float = 600) -> bool:
+        """Let it end that many seconds from now. False when it has ended already: make it anew then."""
+        return self._reservations.extend(self.id, check_seconds("ttl_s", ttl_s, zero=False))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"<Reservation {self.id} of {self.agent!r}: {', '.join(self.globs)}>"
+
+
+class Reservations:
+    """The reservations of a room."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._mine: set[str] = set()
+        desk.at_close(self._let_go)
+
+    def reserve(
+        self,
+        globs: Iterable[str],
+        agent: str,
+        ttl_s: float = 600,
+        *,
+        exclusive: bool = True,
+        why: str | None = None,
+        transient: bool = False,
+        process: str | None = None,
+    ) -> Reservation:
+        """Reserve files; see `Room.reserve`."""
+        named = _checked(globs, agent, ttl_s, why)
+        clock = self._desk.clock
+        value: Value = {
+            "agent": agent,
+            "globs": named,
+            "exclusive": exclusive,
+            "why": why,
+            "process": process if transient else self._desk.process,
+            "since": clock.wall_ms(),
+            **lease_fields(clock, ttl_s),
+        }
+        id = ""
+
+        def change(before: Value | None) -> Value:
+            nonlocal id
+            whole = _whole(before)
+            living = self._living(whole)
+            self._check_free(value, living)
+            if len(living) >= MAX_RESERVATIONS:
+                raise InvalidMessage("globs", f"{MAX_RESERVATIONS} reservations are made already; release some")
+            id = str(whole["next"])
+            return {"next": whole["next"] + 1, "held": {**living, id: value}}
+
+        update(self._desk.store, CELL, change)
+        if value["process"] == self._desk.process:
+            self._mine.add(id)
+        return Reservation(self, id, value)
+
+    def _check_free(self, wanted: Value, living: dict[str, Value]) -> None:
+        """Raise ReservationConflict when another agent's reservation lies in the way."""
+        faults, holders = [], []
+        for other in living.values():
+            if other["agent"] == wanted["agent"] or not (other["exclusive"] or wanted["exclusive"]):
+                continue
+            pair = next(((a, b) for a in wanted["globs"] for b in other["globs"] if patterns.overlap(a, b)), None)
+            if pair is not None:
+                faults.append(f"{pair[0]} meets {pair[1]}, {self._whose(other)}")
+                holders.append(other["agent"])
+        if faults:
+            raise ReservationConflict("; ".join(faults), list(dict.fromkeys(holders)))
+
+    def _whose(self, value: Value) -> str:
+        kind = "" if value["exclusive"] else "shared "
+        return f"{kind}reserved by {value['agent']} until {iso(value['lease'])} ({self._working_on(value)})"
+
+    def _working_on(self, value: Value) -> str:
+        """What the holder works on: what it said, else the task it holds, else what its heartbeat says."""
+        if value["why"]:
+            return str(value["why"])
+        from .records import Book
+        from .task import CLAIMED
+
+        held = [each.value for each in Book(self._desk).all().values() if each.value["owner"] == value["agent"]]
+        tasks = [f"{task['id']} {task['title']}".strip() for task in held if task["state"] == CLAIMED]
+        if tasks:
+            return f"working on {', '.join(tasks)}"
+        seen = presence.look(self._desk, value["agent"])
+        task = seen["current_task"] if seen is not None else None
+        return f"working on {task}" if task else "it did not say what for"
+
+    def in_the_way(self, paths: Iterable[str], agent: str | None) -> dict[str, str]:
+        """Those of these files that another agent has reserved for itself alone, each with whose they are."""
+        living = self._read().values()
+        others = [value for value in living if value["exclusive"] and value["agent"] != agent]
+        found: dict[str, str] = {}
+        for path in paths:
+            for value in others:
+                if any(patterns.covers(glob, path) for glob in value["globs"]):
+                    found[path] = self._whose(value)
+                    break
+        return found
+
+    def all(self) -> list[Reserved]:
+        """What is reserved at this moment, the oldest first."""
+        return [
+            Reserved(
+                id=id,
+                agent=value["agent"],
+                globs=tuple(value["globs"]),
+                exclusive=value["exclusive"],
+                why=value["why"],
+                until=iso(value["lease"]),
+                since=iso(value["since"]),
+            )
+            for id, value in self._read().items()
+        ]
+
+    def release(self, ids: Iterable[str], agent: str) -> list[str]:
+        """End those of these reservations that are the agent's. Returns them."""
+        wanted, ended = set(ids), []
+
+        def change(before: Value | None) -> Value | None:
+            nonlocal ended
+            living = self._living(_whole(before))
+            ended = [id for id, value in living.items() if id in wanted and value["agent"] == agent]
+            if not ended:
+                return before
+            return {**_whole(before), "held": {id: value for id, value in living.items() if id not in ended}}
+
+        self._desk.check_open()
+        update(self._desk.store, CELL, change)
+        self._mine.difference_update(ended)
+        return ended
+
+    def drop(self, agent: str, globs: Iterable[str] | None) -> list[str]:
+        """Take these patterns (None: all) out of the agent's reservations. Returns those that were taken out."""
+        faults: list[Fault] = []
+        named = None if globs is None else {patterns.normal("globs", glob, faults) for glob in globs}
+        if faults:
+            raise InvalidMessage(faults)
+        dropped: list[str] = []
+
+        def change(before: Value | None) -> Value | None:
+            dropped.clear()
+            left: dict[str, Value] = {}
+            for id, value in self._living(_whole(before)).items():
+                out = [glob for glob in value["globs"] if value["agent"] == agent and (named is None or glob in named)]
+                dropped.extend(out)
+                kept = [glob for glob in value["globs"] if glob not in out]
+                if kept:
+                    left[id] = {**value, "globs": kept}
+            return {**_whole(before), "held": left} if dropped else before
+
+        self._desk.check_open()
+        update(self._desk.store, CELL, change)
+        return dropped
+
+    def extend(self, id: str, ttl_s: float) -> bool:
+        """Let one end later."""
+        extended = False
+
+        def change(before: Value | None) -> Value | None:
+            nonlocal extended
+            living = self._living(_whole(before))
+            extended = id in living
+            if not extended:
+                return before
+            longer = {**living[id], **lease_fields(self._desk.clock, ttl_s)}
+            return {**_whole(before), "held": {**living, id: longer}}
+
+        self._desk.check_open()
+        update(self._desk.store, CELL, change)
+        return extended
+
+    def _read(self) -> dict[str, Value]:
+        self._desk.check_open()
+        cell = self._desk.store.cell_read(CELL)
+        return self._living(_whole(None if cell is None else cell.value))
+
+    def _living(self, whole: Value) -> dict[str, Value]:
+        return {id: value for id, value in whole["held"].items() if self._lives(value)}
+
+    def _lives(self, value: Value) -> bool:
+        left_s = lease_left_s(self._desk.clock, value)
+        process = value["process"]
+        gone = process is not None and self._desk.store.process_alive(process) is False
+        return (left_s is None or left_s > 0) and not gone
+
+    def _let_go(self) -> None:
+        """The room closes: what ends with this process ends now."""
+        mine = set(self._mine)
+        if not mine:
+            return
+        with suppress(PostroomError):
+            update(
+                self._desk.store,
+                CELL,
+                lambda before: {
+                    **_whole(before),
+                    "held": {i: v for i, v in _whole(before)["held"].items() if i not in mine},
+                },
+            )
+
+
+def _whole(value: Value | None) -> Value:
+    return value if value is not None else {"next": 1, "held": {}}
+
+
+def _checked(globs: Iterable[str], agent: str, ttl_s: float, why: str | None) -> list[str]:
+    faults: list[Fault] = []
+    check_name("agent", agent, faults)
+    check_span("ttl_s", ttl_s, faults, zero=False)
+    if why is not None:
+        check_name("why", why, faults)
+    if isinstance(globs, str):
+        faults.append(Fault("globs", f"must be a list of patterns, such as [{globs!r}]"))
+        globs = ()
+    named = list(dict.fromkeys(patterns.normal("globs", glob, faults) for glob in globs))
+    if not 1 <= len(named) <= MAX_GLOBS:
+        faults.append(Fault("globs", f"must name 1 to {MAX_GLOBS} patterns, not {len(named)}"))
+    if faults:
+        raise InvalidMessage(faults)
+    return named

@@ -1,0 +1,129 @@
+"""The whole run: every work for every peer, in rounds, so that a slow minute of the machine meets all of them."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from postroom.core.clock import SYSTEM, iso
+
+from .client import NotHere, Peer
+from .crew import BenchFailed
+from .measure import Sample, measure
+from .peers import peer
+from .plan import COMPARED, WORKS, Entry, Scale, entries
+
+#: Called before each measurement: how many are done, how many there are, which one is next.
+Progress = Callable[[int, int, str], None]
+
+
+class Measured(msgspec.Struct):
+    """One measurement, or why there is none."""
+
+    work: str
+    entry: Entry
+    round: int
+    sample: Sample | None
+    why_not: str = ""
+
+
+class Report(msgspec.Struct):
+    """Everything that a run found, with what is needed to judge it."""
+
+    begun: str
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    about: dict[str, str]  # by peer
+    left_out: dict[str, str]  # peers that are not here, and why
+    rounds: int
+    scale: Scale
+    measured: list[Measured]
+    ended: str = ""
+
+    def samples(self, work: str, entry: Entry) -> list[Sample]:
+        """All that was measured of an entry."""
+        return [m.sample for m in self.measured if m.work == work and m.entry == entry and m.sample is not None]
+
+
+def machine() -> dict[str, Any]:
+    """Where this ran."""
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "load_before": [round(load, 2) for load in os.getloadavg()],
+        "python": platform.python_version(),
+    }
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            found = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), "")
+    except OSError:
+        found = ""
+    return found or platform.processor() or platform.machine()
+
+
+def present(names: Sequence[str]) -> tuple[list[type[Peer]], dict[str, str], dict[str, str]]:
+    """The peers that can be measured here, their versions, and why the others cannot."""
+    here: list[type[Peer]] = []
+    versions: dict[str, str] = {}
+    left_out: dict[str, str] = {}
+    for name in names:
+        found = peer(name)
+        try:
+            versions |= found.versions()
+        except (NotHere, ImportError) as why:
+            left_out[name] = str(why)
+        else:
+            here.append(found)
+    return here, versions, left_out
+
+
+def run(
+    works: Sequence[str],
+    names: Sequence[str],
+    rounds: int,
+    scale: Scale,
+    *,
+    thorough: bool = False,
+    folder: str | None = None,
+    progress: Progress = lambda *_: None,
+) -> Report:
+    """Measure these works of these peers.
+
+    W7 is measured once: it goes round its depths by itself. So are, unless `thorough`, the peers that nothing is
+    compared with.
+    """
+    here, versions, left_out = present(names)
+    about = {found.name: found.about for found in here}
+    report = Report(iso(SYSTEM.wall_ms()), machine(), versions, about, left_out, rounds, scale, [])
+    todo = [
+        (number, work, entry)
+        for number in range(rounds)
+        for work in works
+        if work != "W7" or number == 0
+        for found in here
+        if number == 0 or thorough or found.name in COMPARED
+        for entry in entries(work, found)
+    ]
+    hopeless: set[tuple[str, Entry]] = set()
+    for done, (number, work, entry) in enumerate(todo):
+        progress(done, len(todo), f"{work} {WORKS[work].title}: {entry.label}")
+        if (work, entry) in hopeless:
+            continue
+        sample, why_not = None, ""
+        try:
+            sample = measure(work, entry, scale, folder)
+        except (NotHere, BenchFailed) as why:
+            why_not = str(why)
+            hopeless.add((work, entry))
+        report.measured.append(Measured(work, entry, number, sample, why_not))
+    progress(len(todo), len(todo), "done")
+    report.ended = iso(SYSTEM.wall_ms())
+    return report

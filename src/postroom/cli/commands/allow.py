@@ -1,0 +1,253 @@
+"""`postroom allow`: the user's word that a room, or a server, is trusted on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import asdict
+
+from postroom.cli import exit_codes, output
+from postroom.core import trust
+from postroom.core.clock import iso
+from postroom.core.config import (
+    CREDENTIAL_OPTIONS,
+    FOLDER,
+    FOLDER_SCHEMES,
+    RoomUrl,
+    address_in,
+    parse_url,
+    search_places,
+    shown_address,
+)
+from postroom.core.git_index import UnreadableIndex, tracked_of_room
+from postroom.errors import RoomError, RoomNotAllowed, RoomNotFound
+
+if TYPE_CHECKING:
+    from postroom.cli.call import Call
+
+#: Of a folder with more in it than this not everything is looked at.
+MAX_LOOKED_AT: Final = 200_000
+_SHARED: Final = stat.S_ISGID | stat.S_IWGRP
+#: What a server may be shown, and must show.
+_FLAGS: Final = {
+    "creds": "a credentials file that this server may be shown",
+    "user": "the user name that it may be shown",
+    "password_file": "the file with that user's password",
+    "tls_ca": "the authority whose certificates it must show",
+    "tls_cert": "our own certificate for it",
+    "tls_key": "the key of that certificate",
+}
+
+
+def allow_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target",
+        metavar="PATH|URL",
+        nargs="?",
+        help="a folder, or nats://HOST:PORT[/ROOM] (default: the room found here)",
+    )
+    parser.add_argument("--list", action="store_true", help="show what is trusted")
+    parser.add_argument("--remove", action="store_true", help="trust it no more")
+    for name in CREDENTIAL_OPTIONS:
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, dest=name, metavar="NAME" if name == "user" else "FILE", help=_FLAGS[name])
+    parser.add_argument("--plaintext", action="store_true", help="secrets may travel to this server without TLS")
+
+
+def allow(call: Call) -> int:
+    args = call.args
+    given = {name: getattr(args, name) for name in CREDENTIAL_OPTIONS if getattr(args, name) is not None}
+    target = args.target or args.room
+    if args.list:
+        return _list(call)
+    if args.remove:
+        return _remove(target)
+    if target is not None and "://" in target:
+        return _allow_server(call, parse_url(target), given)
+    if given or args.plaintext:
+        raise exit_codes.UsageError(
+            "credentials and --plaintext are for servers: postroom allow nats://HOST:PORT --user NAME"
+        )
+    place = _place(target)
+    check_place(place)
+    _check_pointed_at(place)
+    group = place.stat().st_uid != os.geteuid()
+    with _kept():
+        entry = trust.allow_place(place, how="allowed", group=group)
+    _say(call, entry.path, f"{entry.path} is allowed: {trust.describe(place)}")
+    return exit_codes.DONE
+
+
+def _say(call: Call, what: str, sentence: str) -> None:
+    if call.json:
+        output.document({"allowed": what})
+    else:
+        output.write(output.visible(sentence))
+
+
+@contextmanager
+def _kept() -> Iterator[None]:
+    """What the configuration's folder refuses is said in a sentence."""
+    try:
+        yield
+    except OSError as error:
+        where = trust.config_folder() or "your configuration"
+        raise RoomError(
+            f"that cannot be kept in {where} ({error.strerror or error}); name the room with --room"
+        ) from None
+
+
+def _place(target: str | None) -> Path:
+    """The folder that is to be trusted: the one with Postroom's own files in it. Raises RoomNotFound."""
+    if target is None:
+        for place in search_places(Path.cwd()):
+            if place.is_dir():
+                return place
+        raise RoomNotFound(f"there is no {FOLDER} in {Path.cwd()} nor above; name what to allow: postroom allow PATH")
+    url = parse_url(target)
+    if url.scheme not in FOLDER_SCHEMES:
+        raise exit_codes.UsageError(f"{target!r} is neither a folder nor an address such as nats://HOST:PORT/ROOM")
+    place = trust.place_of(url) or Path(target)
+    inner = place / FOLDER
+    if not trust.is_new(url) or not inner.is_dir():
+        inner = place
+    if not inner.is_dir():
+        raise RoomNotFound(f"there is no folder {inner}")
+    if inner.name != FOLDER and trust.is_new(RoomUrl("sqlite", str(inner), {})):
+        raise RoomNotFound(f"there is no room in {inner}; make one with `postroom init`")
+    return inner
+
+
+def check_place(place: Path) -> None:
+    """Raise RoomNotAllowed when nobody should trust the folder: a link, another's files, or files that git brings along."""
+    about = os.lstat(place)
+    if stat.S_ISLNK(about.st_mode):
+        raise RoomNotAllowed(
+            f"{place} is a symbolic link; allow the folder that it leads to: {os.path.realpath(place)}"
+        )
+    if about.st_uid != os.geteuid() and about.st_mode & _SHARED != _SHARED:
+        raise RoomNotAllowed(
+            f"{place} belongs to user {about.st_uid}, and only a room made with group=true is shared between users"
+        )
+    _check_inside(place, shared=about.st_uid != os.geteuid() or about.st_mode & _SHARED == _SHARED)
+    check_untracked(place)
+
+
+def _check_pointed_at(place: Path) -> None:
+    """The same for the folder that a pointer leads to: it may have come with the pointer."""
+    other = trust.place_of(parse_url(address_in(place)))
+    if other is not None and other.is_dir() and os.path.realpath(other) != os.path.realpath(place):
+        check_place(other)
+
+
+def _check_inside(place: Path, *, shared: bool) -> None:
+    looked = 0
+    for folder, folders, files in os.walk(place):
+        for name in (*folders, *files):
+            path = os.path.join(folder, name)
+            looked += 1
+            try:
+                about = os.lstat(path)
+            except FileNotFoundError:
+                continue  # the room is in use
+            if stat.S_ISLNK(about.st_mode):
+                raise RoomNotAllowed(
+                    f"{path} is a symbolic link; nothing in a room's folder may be one: remove it first"
+                )
+            if about.st_uid != os.geteuid() and not shared:
+                raise RoomNotAllowed(f"{path} belongs to user {about.st_uid}; nothing in your room may be another's")
+        if looked > MAX_LOOKED_AT:
+            print(
+                f"postroom: only the first {looked} files of {output.visible(str(place))} were looked at",
+                file=sys.stderr,
+            )
+            return
+
+
+def check_untracked(place: Path, url: RoomUrl | None = None) -> None:
+    """Raise RoomNotAllowed when git tracks the content of a room: each pull could bring other messages."""
+    try:
+        names = tracked_of_room(place, url or parse_url(address_in(place)))
+    except UnreadableIndex as error:
+        print(f"postroom: whether git tracks {output.visible(str(place))} cannot be told: {error}", file=sys.stderr)
+        return
+    if names:
+        raise RoomNotAllowed(
+            f"git tracks {names[0]} in the room of {place}, so each pull could bring other messages into the room; "
+            f"take it out first: git rm -r --cached {FOLDER}"
+        )
+
+
+def _allow_server(call: Call, url: RoomUrl, given: dict[str, str]) -> int:
+    hosts, _, name = url.rest.removeprefix("//").partition("/")
+    servers = trust.servers_of(hosts)
+    if url.scheme != "nats" or not servers:
+        raise exit_codes.UsageError("a server is written nats://HOST:PORT, a room on it nats://HOST:PORT/ROOM")
+    if "@" in hosts or url.options:
+        raise exit_codes.UsageError(
+            f"write the address without credentials and options: nats://{','.join(servers)}/{name}"
+        )
+    shown: dict[str, Any] = {
+        option: value if option == "user" else _existing(option, value) for option, value in given.items()
+    }
+    with _kept():
+        if given or call.args.plaintext or not name:
+            for server in servers:
+                trust.allow_server(trust.ServerEntry(path=server, plaintext=call.args.plaintext, **shown))
+        if name:
+            trust.allow_address(url, how="allowed")
+    what = f"nats://{','.join(servers)}" + (f"/{name}" if name else "")
+    _say(call, what, f"{what} is allowed" + (f", with {', '.join(given)}" if given else ""))
+    return exit_codes.DONE
+
+
+def _existing(option: str, path: str) -> str:
+    full = os.path.abspath(os.path.expanduser(path))
+    if not os.path.isfile(full):
+        raise exit_codes.UsageError(f"--{option.replace('_', '-')}: there is no file {full}")
+    return full
+
+
+def _remove(target: str | None) -> int:
+    what = target if target is not None and "://" in target else str(_removable(target))
+    if trust.remove(what):
+        output.write(f"{output.visible(shown_address(what))} is trusted no more")
+        return exit_codes.DONE
+    print(
+        f"postroom: {output.visible(shown_address(what))} is not in the list (postroom allow --list)", file=sys.stderr
+    )
+    return exit_codes.NOTHING
+
+
+def _removable(target: str | None) -> Path:
+    """A folder that may be gone already."""
+    try:
+        return _place(target)
+    except RoomError:
+        if target is None:
+            raise
+        return Path(target)
+
+
+def _list(call: Call) -> int:
+    rooms, servers = trust.rooms(), trust.servers()
+    if call.json:
+        output.document({"rooms": [asdict(room) for room in rooms], "servers": [asdict(server) for server in servers]})
+        return exit_codes.DONE
+    for room in rooms:
+        where = "" if room.address.endswith(room.path) else f" -> {room.address}"
+        output.write(f"room    {output.visible(room.path + where)}  ({room.how} {iso(room.time_ms)})")
+    for server in servers:
+        shown = ", ".join(name for name in CREDENTIAL_OPTIONS if getattr(server, name) is not None)
+        more = f"; {shown}" * bool(shown) + "; plaintext" * server.plaintext
+        output.write(f"server  {output.visible(server.path)}  (allowed {iso(server.time_ms)}{more})")
+    if not rooms and not servers:
+        print("postroom: nothing is trusted yet", file=sys.stderr)
+    return exit_codes.DONE if rooms or servers else exit_codes.NOTHING

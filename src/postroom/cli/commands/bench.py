@@ -1,0 +1,154 @@
+"""`postroom bench`: how fast Postroom is here, next to its peers; with --agents, whether it loses anything under load."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from postroom.cli import exit_codes, options, output
+
+if TYPE_CHECKING:
+    from postroom.cli.bench.load import Load
+    from postroom.cli.bench.rounds import Progress, Report
+    from postroom.cli.call import Call
+
+#: The names of works and peers, here once more so that --help need not import the measuring (tests/bench compares them).
+WORKS: Final = ("W1", "W2", "W3", "W4", "W5", "W6", "W7")
+PEERS: Final = ("postroom", "bare", "redis", "litequeue", "persist-queue", "huey", "nats", "postgres")
+FULL: Final = 1.0
+FULL_ROUNDS: Final = 5
+
+
+def bench_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--works", metavar="W1,W3", type=_names(WORKS), default=WORKS, help=f"which works, of {', '.join(WORKS)}")
+    add("--peers", metavar="NAMES", type=_names(PEERS), default=PEERS, help=f"which peers, of {', '.join(PEERS)}")
+    add(
+        "--rounds",
+        metavar="N",
+        type=options.count,
+        help="how often everything is measured; unless told, 3 times what is compared, and the others once",
+    )
+    add("--scale", metavar="X", type=_scale, help="how much is done in each: 1 is everything, 0.1 unless told")
+    add("--full", action="store_true", help=f"the whole run, a quarter of an hour: --scale 1 --rounds {FULL_ROUNDS}")
+    add("--save", metavar="FILE", help="write machine, versions and every sample there, as JSON")
+    add("--markdown", action="store_true", help="print the tables as Markdown")
+    add("--folder", metavar="DIR", help="where rooms and servers keep their data meanwhile; else the temporary folder")
+    add("--agents", metavar="N", type=options.count, help="the load test: so many agents write to each other")
+    add(
+        "--messages",
+        metavar="N",
+        type=options.count,
+        default=100,
+        help="the load test: messages of each; 100 unless told",
+    )
+
+
+def _names(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+    def names(text: str) -> tuple[str, ...]:
+        named = [name.strip() for name in text.split(",") if name.strip()]
+        found = {name.lower(): name for name in known}
+        unknown = [name for name in named if name.lower() not in found]
+        if unknown or not named:
+            raise argparse.ArgumentTypeError(f"{text!r} names none of {', '.join(known)}")
+        return tuple(name for name in known if name.lower() in {one.lower() for one in named})
+
+    return names
+
+
+def _scale(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0
+    if not 0 < value <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above zero, and at most 100")
+    return value
+
+
+def bench(call: Call) -> int:
+    return _load(call) if call.args.agents else _measure(call)
+
+
+def _measure(call: Call) -> int:
+    from postroom.cli.bench.plan import Scale
+    from postroom.cli.bench.rounds import run
+    from postroom.cli.bench.tables import markdown, tables
+
+    args = call.args
+    factor = args.scale or (FULL if args.full else 0.1)
+    scale = Scale(factor, cap_s=4.0 if factor < FULL else 10.0)
+    rounds = args.rounds or (FULL_ROUNDS if args.full else 3)
+    with _progress(quiet=call.json) as progress:
+        thorough = bool(args.full or args.rounds)
+        report = run(args.works, args.peers, rounds, scale, thorough=thorough, folder=args.folder, progress=progress)
+    if args.save:
+        Path(args.save).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
+    if call.json:
+        output.document(report)
+        return exit_codes.DONE
+    for line in about(report):
+        output.write(line)
+    for table in tables(report):
+        output.write("")
+        if args.markdown:
+            output.write(markdown(table))
+        else:
+            rows = [[*row, *[""] * (len(table.columns) - len(row))] for row in table.rows]
+            output.table(table.columns, rows, title=table.title)
+    return exit_codes.DONE
+
+
+def about(report: Report) -> list[str]:
+    """The machine, the versions, and who is not here."""
+    found = report.machine
+    machine = f"{found['cores']} cores, {found['processor']}, {found['system']}, Python {found['python']}"
+    lines = [
+        f"{machine}; load before: {found['load_before'][0]:g}.",
+        "Versions: " + ", ".join(f"{name} {version}" for name, version in report.versions.items()) + ".",
+        f"Medians of {report.rounds} rounds at scale {report.scale.factor:g}; `of bare` and `of Redis` are ratios.",
+    ]
+    lines += [f"Left out: {name}, for {why}." for name, why in report.left_out.items()]
+    return lines
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Progress]:
+    """A bar for people, a word at the end of each work for logs, nothing for programs."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda *_: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(30), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True, highlight=False), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
+
+
+def _load(call: Call) -> int:
+    from postroom.cli.bench.load import load
+
+    args = call.args
+    found = load(args.agents, args.messages, args.folder, args.room)
+    if call.json:
+        output.document(found)
+    else:
+        _show_load(found)
+    return exit_codes.FAILED if found.lost else exit_codes.DONE
+
+
+def _show_load(found: Load) -> None:
+    output.write(f"{found.agents} agents, each in a process of its own, sent {found.sent:,} messages to each other.")
+    output.write(f"Received: {found.received:,}. Lost: {found.lost:,}. Delivered twice: {found.doubled:,}.")
+    output.write(
+        f"From before the send to after the claim: p50 {found.p50_ms:.2f} ms, p99 {found.p99_ms:.2f} ms, "
+        f"slowest {found.slowest_ms:.2f} ms."
+    )

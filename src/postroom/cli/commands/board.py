@@ -1,0 +1,284 @@
+"""`postroom board ...`: the tasks of a room, for people and for agents that speak by commands."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from postroom.cli import exit_codes, options, output
+from postroom.core.config import shown_address
+from postroom.core.untrusted import quoted
+from postroom.errors import InvalidMessage, PostroomError
+
+if TYPE_CHECKING:
+    from postroom.board.held_task import HeldTask
+    from postroom.board.task import Task
+    from postroom.cli.call import Call
+
+#: What can be done at the board: the words after `postroom board`, with what they take.
+ACTIONS: Final = {
+    "add": "ID [TITLE] [--after ID]... [--payload P]",
+    "claim": "[ID] [--wait S] [--lease S]",
+    "done": "ID [RESULT]",
+    "blocked": "ID WHY",
+    "release": "ID [WHY]",
+    "extend": "ID [--lease S]",
+    "abort": "ID [WHY]",
+    "list": "[--tree] [--state WORD]",
+    "watch": "[--limit N]",
+}
+#: How many words may follow the id.
+_WORDS: Final = {"add": 1, "done": 1, "blocked": 1, "release": 1, "abort": 1}
+
+
+def board_options(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "postroom board [-h] [--room URL] [--as NAME] " + "|".join(ACTIONS) + " [ID] [TEXT] ..."
+    parser.add_argument("action", metavar="ACTION", choices=list(ACTIONS), help=_actions_help())
+    parser.add_argument("id", metavar="ID", nargs="?", help="the task")
+    parser.add_argument(
+        "text", metavar="TEXT", nargs="?", help="add: its title; done: its result, JSON or text; else: why"
+    )
+    parser.add_argument("--after", action="append", metavar="ID", default=[], help="add: wait for it; may be repeated")
+    parser.add_argument(
+        "--payload", metavar="P", help="add: what the worker needs; a JSON object, `-` for stdin, or text"
+    )
+    parser.add_argument("--wait", type=options.seconds, default=0, metavar="S", help="claim: wait for one to be ready")
+    parser.add_argument(
+        "--lease", type=options.seconds, default=600, metavar="S", help="claim, extend: yours for that long (600)"
+    )
+    parser.add_argument("--tree", action="store_true", help="list: what waits for what, as a tree")
+    parser.add_argument("--state", metavar="WORD", help="list: only ready, claimed, done, blocked or aborted ones")
+    parser.add_argument("--limit", type=options.count, metavar="N", help="watch: end after that many changes")
+
+
+def _actions_help() -> str:
+    return "one of: " + "; ".join(f"`{name} {takes}`" for name, takes in ACTIONS.items())
+
+
+def board(call: Call) -> int:
+    args = call.args
+    if args.action in ("list", "watch") and (args.id or args.text):
+        raise exit_codes.UsageError(f"`postroom board {args.action}` takes no ID")
+    if args.id is None and args.action not in ("claim", "list", "watch"):
+        raise exit_codes.UsageError(f"name the task: postroom board {args.action} {ACTIONS[args.action]}")
+    if args.text is not None and args.action not in _WORDS:
+        raise exit_codes.UsageError(
+            f"{args.text!r} is one word too many: postroom board {args.action} {ACTIONS[args.action]}"
+        )
+    step: Callable[[Call], int] = globals()[f"_{args.action}"]
+    return step(call)
+
+
+def _tell(call: Call, task: Task, said: str) -> int:
+    if call.json:
+        output.document(task.to_dict())
+    else:
+        output.write(f"{output.visible(task.id)} {said}")
+    return exit_codes.DONE
+
+
+def _add(call: Call) -> int:
+    args = call.args
+    payload = None if args.payload is None else options.payload_of(args.payload, plain=False)
+    if call.maybe_name is not None:
+        call.agent()
+    board = call.room.board
+    task = board.add(args.id, title=args.text or "", after=args.after, payload=payload, lead=call.maybe_name)
+    waits = f", waits for {', '.join(map(output.visible, task.unmet))}" if task.unmet else ""
+    return _tell(call, task, f"is on the board: {task.state}{waits}")
+
+
+def _claim(call: Call) -> int:
+    from postroom.cli.interrupts import Interrupts
+
+    args = call.args
+    call.agent()
+    with Interrupts(call.room) as interrupts:
+        held = call.room.board.claim(
+            call.name,
+            args.id,
+            timeout_s=args.wait,
+            lease_s=args.lease,
+            transient=True,
+            process=call.owner,
+        )
+        if held is None:
+            why = _why_not(call) if args.id else "nothing is ready; --wait S waits for a task"
+            print(f"postroom: {output.visible(why)}", file=sys.stderr)
+            if call.json:
+                output.document(None)
+            return exit_codes.NOTHING
+        if interrupts.pending:
+            held.release("the command was interrupted")
+            interrupts.end()
+        try:
+            _show_claimed(call, call.room.board.get(held.id))
+            sys.stdout.flush()
+        except (OSError, PostroomError):  # a task that nobody saw must not stay claimed
+            if interrupts.holding:
+                held.return_unseen()
+            raise
+    return exit_codes.DONE
+
+
+def _show_claimed(call: Call, task: Task) -> None:
+    if call.json:
+        output.document(task.to_dict())
+        return
+    output.write(f"{output.visible(task.id)}  {output.visible(task.title)}".rstrip())
+    output.write(f"  yours until {task.lease_until}, token {task.token}")
+    if task.payload:
+        for line in output.payload_lines(task.payload):
+            output.write(line)
+    room = f" --room {shown_address(call.args.room)}" if call.args.room else ""
+    output.say(f"  when done: postroom board done {output.name(task.id)} --as {output.visible(call.name + room)}")
+
+
+def _why_not(call: Call) -> str:
+    task = call.room.board.get(call.args.id)
+    if task.unmet and task.state == "ready":
+        return f"{task.id} waits for {', '.join(map(quoted, task.unmet))}"
+    until = f" until {task.lease_until}" if task.lease_until else ""
+    return f"{task.id} is {task.state}{f' by {quoted(task.owner)}' if task.owner else ''}{until}"
+
+
+def _held(call: Call, step: Callable[[HeldTask], bool], said: str) -> int:
+    """Say something of a task that this agent holds."""
+    board = call.room.board
+    try:
+        counted = step(board.held(call.args.id, call.name))
+        problem = f"{call.args.id} is no longer yours: somebody else has taken it meanwhile"
+    except InvalidMessage as error:
+        if [fault.field for fault in error.faults] != ["id"]:
+            raise
+        counted, problem = False, error.faults[0].problem
+    if not counted:
+        print(f"postroom: {output.visible(problem)}", file=sys.stderr)
+        if call.json:
+            output.document(board.get(call.args.id).to_dict())
+        return exit_codes.FAILED
+    return _tell(call, board.get(call.args.id), said)
+
+
+def _done(call: Call) -> int:
+    result = _result_of(call.args.text)
+    return _held(call, lambda task: task.done(result), "is done")
+
+
+def _result_of(text: str | None) -> Any:
+    """A result as it was written: JSON when it is JSON, else text."""
+    if text is None:
+        return None
+    import msgspec
+
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return text
+
+
+def _blocked(call: Call) -> int:
+    if not call.args.text:
+        raise exit_codes.UsageError("say why: postroom board blocked ID WHY")
+    return _held(call, lambda task: task.blocked(call.args.text), "is blocked")
+
+
+def _release(call: Call) -> int:
+    board = call.room.board
+    task = board.get(call.args.id)
+    if task.state in ("blocked", "aborted"):
+        call.must_be_person(f"put back a task that {task.lead or 'nobody'} leads", unless=(task.lead,))
+        board.reopen(call.args.id)
+        return _tell(call, board.get(call.args.id), "is ready again")
+    return _held(call, lambda task: task.release(call.args.text), "is ready again")
+
+
+def _extend(call: Call) -> int:
+    lease_s = call.args.lease
+    return _held(call, lambda task: task.extend(lease_s), f"is yours for {lease_s:.0f} s more")
+
+
+def _abort(call: Call) -> int:
+    args, board = call.args, call.room.board
+    lead = board.get(args.id).lead
+    call.must_be_person(f"abort a task that {lead or 'nobody'} leads", unless=(lead,))
+    if board.abort(args.id, args.text, by=call.maybe_name, _person=call.lane == "human"):
+        return _tell(call, board.get(args.id), "is aborted")
+    print(f"postroom: {output.visible(args.id)} is {board.get(args.id).state} already", file=sys.stderr)
+    return exit_codes.FAILED
+
+
+def _list(call: Call) -> int:
+    tasks = call.room.board.tasks()
+    if call.args.state is not None:
+        from postroom.board.task import STATES
+
+        if call.args.state not in STATES:
+            raise exit_codes.UsageError(f"--state must be one of {', '.join(STATES)}, not {call.args.state!r}")
+        tasks = [task for task in tasks if task.state == call.args.state]
+    if call.json:
+        output.document([task.to_dict() for task in tasks])
+    elif call.args.tree:
+        for line in tree(tasks):
+            output.write(line)
+        if not tasks:
+            output.write("no tasks")
+    else:
+        rows = [(t.id, _state(t), t.owner, t.title, ", ".join(t.unmet), t.lease_until, t.why) for t in tasks]
+        output.table(("task", "state", "owner", "title", "waits for", "lease until", "why"), rows, empty="no tasks")
+    return exit_codes.DONE
+
+
+def _state(task: Task) -> str:
+    return "waiting" if task.state == "ready" and task.unmet else task.state
+
+
+def tree(tasks: list[Task]) -> list[str]:
+    """What waits for what: each task stands once, below the last one that it waits for."""
+    known = {task.id: task for task in tasks}
+    below: dict[str | None, list[Task]] = {}
+    for task in tasks:
+        above = [id for id in task.after if id in known]
+        last = next((id for id in reversed(above) if id in task.unmet), above[-1] if above else None)
+        below.setdefault(last, []).append(task)
+    lines: list[str] = []
+    shown: set[str] = set()
+    roots = [*below.get(None, ()), *tasks]  # tasks that wait for each other, written so by hand, have no root
+    todo = [(task, "", "") for task in reversed(roots)]
+    while todo:  # not by calls of calls: a chain may be longer than those can be deep
+        task, lead, indent = todo.pop()
+        if task.id in shown:
+            continue
+        shown.add(task.id)
+        lines.append(lead + _tree_line(task, known))
+        under = [each for each in below.get(task.id, ()) if each.id not in shown]
+        for place, each in enumerate(reversed(under)):
+            todo.append((each, indent + ("├─ " if place else "└─ "), indent + ("│  " if place else "   ")))
+    return lines
+
+
+def _tree_line(task: Task, known: dict[str, Task] | None = None) -> str:
+    facts = [_state(task)]
+    if task.owner and task.state != "ready":
+        facts.append(task.owner)
+    missing = [id for id in task.unmet if known is not None and id not in known]
+    if len(task.unmet) > 1 or missing or (known is None and task.unmet):
+        facts.append("waits for " + ", ".join(f"{id} (not on the board)" if id in missing else id for id in task.unmet))
+    if task.why:
+        facts.append(task.why)
+    return output.visible(f"{task.id}  {task.title}".rstrip() + f"  [{'; '.join(facts)}]")
+
+
+def _watch(call: Call) -> int:
+    for number, task in enumerate(call.room.board.watch(), 1):
+        if call.json:
+            output.document(task.to_dict())
+        else:
+            output.write(_tree_line(task))
+            output.end_words()
+            sys.stdout.flush()
+        if number == call.args.limit:
+            break
+    return exit_codes.DONE

@@ -1,0 +1,144 @@
+"""`postroom completion SHELL`: commands and options from our own parsers, agents' names from the room at that moment."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+from typing import TYPE_CHECKING, Final
+
+from postroom.cli import exit_codes, options, output
+from postroom.cli.table import COMMANDS
+from postroom.errors import PostroomError
+
+if TYPE_CHECKING:
+    from postroom.cli.call import Call
+
+#: Options whose value is an agent's name, and commands whose first word is one.
+NAME_OPTIONS: Final = ("--as", "--agent", "--to")
+NAME_COMMANDS: Final = ("send", "ask", "as")
+
+#: Shells expand what they are given to complete with, so a name such as `$(reboot)` is never offered to them.
+_HARMLESS: Final = re.compile(r"[A-Za-z0-9_.@%+=:,][A-Za-z0-9_.@%+=:,/-]*")
+
+
+def completion_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh", "fish", "names"), metavar="bash|zsh|fish")
+
+
+def completion(call: Call) -> int:
+    shell = call.args.shell
+    if shell == "names":
+        output.write(_names(call))
+    else:
+        output.write({"bash": _bash, "zsh": _zsh, "fish": _fish}[shell]())
+    return exit_codes.DONE
+
+
+def _names(call: Call) -> str:
+    """The names of the room's agents, one per line; nothing when there is no room."""
+    try:
+        names = call.names_seen()
+    except PostroomError:
+        return ""
+    return "\n".join(name for name in names if _HARMLESS.fullmatch(name))
+
+
+def _options_of(name: str) -> list[str]:
+    command = COMMANDS[name]
+    parser = options.parser_for(name)
+    module = importlib.import_module(f"postroom.cli.commands.{command.module}")
+    getattr(module, f"{command.function or name}_options")(parser)
+    actions = parser._actions  # noqa: SLF001  there is no other way to ask a parser what it knows
+    words = [str(word) for action in actions if not action.option_strings for word in action.choices or ()]
+    return words + [text for action in actions for text in action.option_strings if text.startswith("--")]
+
+
+_BASH: Final = """\
+# bash completion for postroom: eval "$(postroom completion bash)"
+_postroom() {{
+    local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD-1]}} command= i offered=
+    for ((i = 1; i < COMP_CWORD; i++)); do
+        case ${{COMP_WORDS[i]}} in
+            --room|--as) ((i++)) ;;
+            -*) ;;
+            *) command=${{COMP_WORDS[i]}}; break ;;
+        esac
+    done
+    COMPREPLY=()
+    case $previous in
+        {name_options}) offered=$(postroom completion names 2>/dev/null) ;;
+        --room) return ;;
+        {name_commands}) [[ $current == -* ]] || offered=$(postroom completion names 2>/dev/null) ;;
+    esac
+    if [[ -z $offered ]]; then
+        case $command in
+            "") offered="{commands} --room --as --json --help --version" ;;
+{cases}
+        esac
+    fi
+    COMPREPLY=($(compgen -W "$offered" -- "$current"))
+}}
+complete -o default -F _postroom postroom"""
+
+
+def _bash() -> str:
+    cases = "\n".join(f'            {name}) offered="{" ".join(_options_of(name))}" ;;' for name in COMMANDS)
+    return _BASH.format(
+        name_options="|".join(NAME_OPTIONS),
+        name_commands="|".join(NAME_COMMANDS),
+        commands=" ".join(COMMANDS),
+        cases=cases,
+    )
+
+
+_ZSH: Final = """\
+#compdef postroom
+# zsh completion for postroom: eval "$(postroom completion zsh)"
+_postroom() {{
+    local command= i
+    for ((i = 2; i < CURRENT; i++)); do
+        case ${{words[i]}} in
+            --room|--as) ((i++)) ;;
+            -*) ;;
+            *) command=${{words[i]}}; break ;;
+        esac
+    done
+    case ${{words[CURRENT-1]}} in
+        {name_options}|{name_commands}) compadd -- ${{(f)"$(postroom completion names 2>/dev/null)"}}; return ;;
+    esac
+    case $command in
+        "") compadd -- {commands} --room --as --json --help --version ;;
+{cases}
+    esac
+    [[ -n $command ]] && _files
+}}
+compdef _postroom postroom"""
+
+
+def _zsh() -> str:
+    cases = "\n".join(f"        {name}) compadd -- {' '.join(_options_of(name))} ;;" for name in COMMANDS)
+    return _ZSH.format(
+        name_options="|".join(NAME_OPTIONS),
+        name_commands="|".join(NAME_COMMANDS),
+        commands=" ".join(COMMANDS),
+        cases=cases,
+    )
+
+
+def _fish() -> str:
+    lines = ["# fish completion for postroom: postroom completion fish | source", "complete -c postroom -f"]
+    names = "'(postroom completion names 2>/dev/null)'"
+    for name, command in COMMANDS.items():
+        summary = command.summary.replace("'", "\\'")
+        lines.append(f"complete -c postroom -n __fish_use_subcommand -a {name} -d '{summary}'")
+        seen = f"'__fish_seen_subcommand_from {name}'"
+        if name in NAME_COMMANDS:
+            lines.append(f"complete -c postroom -n {seen} -a {names}")
+        for option in _options_of(name):
+            if not option.startswith("--"):
+                lines.append(f"complete -c postroom -n {seen} -a {option}")
+                continue
+            values = f" -x -a {names}" if option in NAME_OPTIONS else ""
+            lines.append(f"complete -c postroom -n {seen} -l {option[2:]}{values}")
+    return "\n".join(lines)

@@ -1,0 +1,247 @@
+"""`postroom demo`: a program in Patchwork runs; agents talk, one is killed half-way, and its message is delivered again.
+
+Every sentence that is printed was checked first. What does not come true ends the demo with an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from postroom.cli import exit_codes, output
+from postroom.cli.demo.agents import JOBS
+from postroom.cli.demo.program import EXPECTED, play
+from postroom.core.config import FOLDER, URL_VARIABLE, address_of
+from postroom.errors import PostroomError
+from postroom.stores.contract import FEED
+
+if TYPE_CHECKING:
+    from postroom.cli.call import Call
+    from postroom.mail.agent import Agent
+    from postroom.mail.receipts import Receipt
+    from postroom.room import Room
+
+WORKERS: Final = ("bob", "cy")
+#: No step may take longer than this, in seconds.
+PATIENCE_S: Final = 10.0
+#: A killed receiver's message must be in other hands within this time, in seconds: a look a second, and a little.
+REDELIVERY_S: Final = 2.0
+PROGRAM: Final = (sys.executable, "-P", "-m", "postroom.cli.demo.agents")
+
+
+class DemoFailed(PostroomError):
+    """Something that Postroom promises did not happen in the demo."""
+
+
+class Story(NamedTuple):
+    """What happened: the jobs' ids, who was killed, who got its job, and after how long."""
+
+    jobs: list[str]
+    held: str
+    victim: str
+    heir: str
+    after_ms: float
+
+
+def demo_options(_: argparse.ArgumentParser) -> None:
+    pass
+
+
+def demo(call: Call) -> int:
+    with ExitStack() as stack:
+        url = call.args.room
+        if not url:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="postroom-demo-"))
+            url = address_of(Path(folder) / FOLDER)
+        room = call.make_room(url)
+        stack.callback(room.close)  # before its folder is removed
+        tell = _Teller(quiet=call.json)
+        tell(f"A room was made: {room.url}. One SQLite file; no server.")
+        program = play(room, tell, quiet=call.json)
+        if program != EXPECTED:
+            raise DemoFailed(f"the program's result is {program}")
+        processes = {name: stack.enter_context(_process(role, url, name)) for role, name in _cast()}
+        _expect_agents(room, processes)
+        tell(f"Agents started, each in a process of its own: {_cast_list(processes)}.")
+        ada = room.agent("ada")
+        question = _ask(room, ada, tell)
+        story = _kill_half_way(room, ada, processes, tell)
+        receipts = [room.receipt(id) for id in (question, *story.jobs)]
+        _check(receipts, story)
+        _show(call, receipts, story, program)
+        if not call.json:
+            _offer_page(room)
+    return exit_codes.DONE
+
+
+def _offer_page(room: Room) -> None:
+    """The room as a page, until Enter; where nobody could press it, or the page is not installed, only how to get it."""
+    import importlib.util
+
+    if not (sys.stdin.isatty() and sys.stdout.isatty() and importlib.util.find_spec("uvicorn")):
+        output.write(
+            "To see a room in the browser: `postroom web`, which prints its address (http://127.0.0.1:7678/...)."
+        )
+        return
+    from postroom.cli.commands.web import while_served
+
+    with while_served(room) as address:
+        output.write(f"The room as a page, until you press Enter:\n\n    {address}\n")
+        sys.stdin.readline()
+
+
+class _Teller:
+    """Prints the steps, numbered."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._step = 0
+
+    def __call__(self, sentence: str) -> None:
+        self._step += 1
+        if not self._quiet:
+            output.write(f"{self._step}. {sentence}")
+            sys.stdout.flush()
+
+
+def _cast() -> list[tuple[str, str]]:
+    return [("oracle", "oracle"), *(("worker", name) for name in WORKERS)]
+
+
+def _cast_list(processes: dict[str, subprocess.Popen[bytes]]) -> str:
+    return ", ".join(f"{name} (pid {process.pid})" for name, process in processes.items())
+
+
+@contextmanager
+def _process(role: str, url: str, name: str) -> Iterator[subprocess.Popen[bytes]]:
+    """An agent's process. It ends with this block, and with this process, however that ends."""
+    environment = {**os.environ, URL_VARIABLE: url}  # an argument would show a password in it to every user
+    process = subprocess.Popen([*PROGRAM, role, name], stdin=subprocess.PIPE, env=environment)
+    try:
+        yield process
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _until(room: Room, what: str, look: Callable[[], Any]) -> Any:
+    """Look at every change of the room until there is something to see; DemoFailed when that takes too long."""
+    until_ns = room.clock.steady_ns() + round(PATIENCE_S * 1e9)
+    with room.store.listen([FEED, "cells:agent"]) as waiter:
+        while True:
+            seen = look()
+            if seen:
+                return seen
+            left_s = (until_ns - room.clock.steady_ns()) / 1e9
+            if left_s <= 0:
+                raise DemoFailed(f"the demo waited {PATIENCE_S:.0f} s in vain: {what}")
+            waiter.wait(min(left_s, 0.2))
+
+
+def _expect_agents(room: Room, processes: dict[str, subprocess.Popen[bytes]]) -> None:
+    def all_there() -> bool:
+        for name, process in processes.items():
+            if process.poll() is not None:
+                raise DemoFailed(f"{name} ended before it began, with exit code {process.returncode}")
+        return {agent.name for agent in room.agents() if agent.alive} >= set(processes)
+
+    _until(room, "the agents did not start", all_there)
+
+
+def _ask(room: Room, ada: Agent, tell: _Teller) -> str:
+    clock = room.clock
+    began_ns = clock.steady_ns()
+    answer = ada.ask("oracle", {"text": "three and four?", "numbers": [3, 4]}, type="sum", timeout_s=PATIENCE_S)
+    took_ms = (clock.steady_ns() - began_ns) / 1e6
+    if answer.payload != {"text": "three and four: 7"}:
+        raise DemoFailed(f"the oracle answered {answer.payload}")
+    tell(f'ada asked the oracle "three and four?" and was answered "{answer.payload["text"]}" after {took_ms:.1f} ms.')
+    return str(answer.correlation_id)
+
+
+def _kill_half_way(room: Room, ada: Agent, processes: dict[str, subprocess.Popen[bytes]], tell: _Teller) -> Story:
+    jobs = [ada.send(None, {"job": number, "hold": number == 3}, channel=JOBS, type="job") for number in range(1, 7)]
+    held = jobs[2]
+    tell(f"ada put {len(jobs)} jobs into the channel {JOBS!r}, for whoever claims each first: {' or '.join(WORKERS)}.")
+
+    victim = _until(room, "nobody claimed job 3", lambda: _holder(room.receipt(held)))
+    killed_ns = room.clock.steady_ns()
+    processes[victim].send_signal(signal.SIGKILL)
+    processes[victim].wait()
+    tell(f"{victim} (pid {processes[victim].pid}) holds job 3, and was killed with SIGKILL while it did.")
+
+    _until(room, "job 3 was not delivered again", lambda: _taken_again(room.receipt(held)))
+    after_ms = (room.clock.steady_ns() - killed_ns) / 1e6
+    heir = next(name for name in WORKERS if name != victim)
+    tell(f"{heir} got job 3 in its place, {after_ms:.0f} ms after the kill.")
+
+    _until(room, "not all jobs were done", lambda: all(room.receipt(id).state == "acked" for id in jobs))
+    tell(f"All {len(jobs)} jobs are acked, each of them once. None was lost.")
+    return Story(jobs, held, victim, heir, after_ms)
+
+
+def _holder(receipt: Receipt) -> str | None:
+    return next((entry.agent for entry in receipt.events if entry.event == "claimed"), None)
+
+
+def _taken_again(receipt: Receipt) -> bool:
+    return [entry.event for entry in receipt.events].count("claimed") > 1
+
+
+def _check(receipts: list[Receipt], story: Story) -> None:
+    """Hold the receipts against what must have happened."""
+    by_id = {receipt.id: receipt for receipt in receipts}
+    steps = [(entry.event, entry.agent) for entry in by_id[story.held].events]
+    expected = [("stored", "ada"), ("claimed", story.victim), ("claimed", story.heir), ("acked", story.heir)]
+    if [step for step in steps if step[0] != "released"] != expected or "released" not in dict(steps):
+        raise DemoFailed(f"the ledger of job 3 is {steps}")
+    for id in story.jobs:
+        events = [entry.event for entry in by_id[id].events]
+        if id != story.held and events != ["stored", "claimed", "acked"]:
+            raise DemoFailed(f"the ledger of job {id} is {events}")
+    if receipts[0].state != "answered":
+        raise DemoFailed(f"the question is {receipts[0].state}, not answered")
+    if story.after_ms > REDELIVERY_S * 1000:
+        raise DemoFailed(f"job 3 was delivered again only after {story.after_ms:.0f} ms")
+
+
+def _show(call: Call, receipts: list[Receipt], story: Story, program: Any) -> None:
+    if call.json:
+        rows = [{"id": r.id, "state": r.state, "events": [list(entry) for entry in r.events]} for r in receipts]
+        told = {"program": program, "killed": story.victim, "delivered_again_ms": round(story.after_ms)}
+        output.document(told | {"receipts": rows})
+        return
+    names = ["the question", *(f"job {number}" for number in range(1, len(receipts)))]
+    output.write("")
+    rows_of_all = [
+        (
+            name,
+            receipt.id,
+            receipt.state,
+            " > ".join(f"{e.event} ({e.agent})" if e.agent else e.event for e in receipt.events),
+        )
+        for name, receipt in zip(names, receipts, strict=True)
+    ]
+    output.table(("message", "id", "state", "what happened"), rows_of_all, title="The receipts")
+    output.write("")
+    held = next(receipt for receipt in receipts if receipt.id == story.held)
+    output.table(
+        ("event", "time", "agent", "detail"),
+        held.events,
+        title="The ledger of job 3",
+    )
+    output.write("")
+    output.write("Every line above was checked. Next: `postroom init`, docs/guide.md, and docs/language.md.")

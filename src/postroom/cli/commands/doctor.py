@@ -1,0 +1,111 @@
+"""`postroom doctor`: the machine and the room, each check with what was found and what to do."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from postroom.cli import exit_codes, options, output
+from postroom.core.config import FILES_MARK, FOLDER, parse_url, room_folder, shown_address
+from postroom.errors import RoomError, RoomNotFound
+
+from . import doctor_doors, doctor_room
+from .doctor_room import DATABASE, FAIL, OK, WARN, Check
+
+if TYPE_CHECKING:
+    from postroom.cli.call import Call
+
+#: The whole file is read, but for no longer than this, in seconds: nobody's log can be folded back meanwhile.
+INTEGRITY_S: Final = 5.0
+_SHOWN: Final = {OK: "ok", WARN: "WARN", FAIL: "FAIL"}
+
+
+def doctor_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--integrity",
+        type=options.seconds,
+        default=INTEGRITY_S,
+        metavar="S",
+        help=f"read the file for at most that long to see whether it is whole (default: {INTEGRITY_S:g}; 0: not at all)",
+    )
+    parser.add_argument(
+        "--monitor",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="a NATS server's monitoring port, http://HOST:8222, to see whether it writes to its disk; once for each",
+    )
+
+
+def doctor(call: Call) -> int:
+    found = list(doctor_room.machine())
+    address, how = doctor_room.find(call.args.room)
+    found += how
+    reached = address is not None
+    if address is not None:
+        try:
+            _check_there(address)
+            reached = _look_at_room(call, address, found)
+        except RoomNotFound as error:
+            advice = "make it with `postroom init`, or name another with --room"
+            found[-1] = Check("room", FAIL, f"{shown_address(address)}: {error}", advice)
+            reached = False
+    found += doctor_doors.doors(Path.cwd(), doctor_doors.home())
+    _show(call, address, found)
+    if not reached:
+        return exit_codes.NO_ROOM
+    return exit_codes.FAILED if any(check.verdict == FAIL for check in found) else exit_codes.DONE
+
+
+def _check_there(address: str) -> None:
+    """Raise RoomNotFound unless there is a room. Opening would make what is missing, and looking must not."""
+    try:
+        url = parse_url(address)
+        folder = room_folder(url)
+    except RoomError as error:
+        raise RoomNotFound(str(error)) from None
+    mark = f"{FOLDER}/{FILES_MARK}" if url.scheme == "files" else DATABASE
+    if folder is not None and not (folder / mark).exists():
+        raise RoomNotFound(f"there is no {mark} in {folder}")
+
+
+def _look_at_room(call: Call, address: str, found: list[Check]) -> bool:
+    """Add the room's checks to those found; returns whether there is a room, in whatever state."""
+    folder = room_folder(parse_url(address))
+    try:
+        if folder is not None:
+            found.extend(doctor_room.place(folder))
+        room = call.room
+    except RoomError as error:
+        found.append(Check("opening", FAIL, str(error)))
+        return folder is not None
+    try:
+        found.extend(doctor_room.room_checks(room, call.args.integrity))  # those before an error are kept
+        if hasattr(room.store, "servers_report"):
+            from .doctor_nats import nats_checks
+
+            found.extend(nats_checks(room.store, call.args.monitor))
+    except RoomError as error:
+        found.append(Check("reading", FAIL, str(error)))
+    return True
+
+
+def _show(call: Call, address: str | None, found: list[Check]) -> None:
+    failed, warned = (sum(check.verdict == verdict for check in found) for verdict in (FAIL, WARN))
+    if call.json:
+        verdict = FAIL if failed else WARN if warned else OK
+        output.document(
+            {
+                "room": address and shown_address(address),
+                "verdict": verdict,
+                "checks": [check._asdict() for check in found],
+            }
+        )
+        return
+    width = max(len(check.check) for check in found)
+    for check in found:
+        output.write(f"{_SHOWN[check.verdict]:<5} {check.check:<{width}}  {output.visible(check.says)}")
+        if check.advice:
+            output.write(f"{'':<5} {'':<{width}}  -> {output.visible(check.advice)}")
+    output.write(f"{len(found)} checks: {failed} failed, {warned} to look at")

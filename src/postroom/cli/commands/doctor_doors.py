@@ -1,0 +1,135 @@
+"""What `postroom doctor` finds of agent programs that Postroom was installed for: each checked by the program itself."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from postroom.doors.hosts import HOSTS
+from postroom.doors.install import plans, work
+from postroom.errors import PostroomError
+
+from .doctor_room import FAIL, OK, WARN, Check
+
+#: A program gets this long to say what it thinks of our door, in seconds.
+PATIENCE_S: Final = 30.0
+
+NO_TOOLS: Final = "the server with the tools cannot start: the package mcp is missing"
+MORE_PACKAGES: Final = "pip install 'postroom[mcp]'"
+NO_HOME: Final = "nobody knows the home folder: HOME is not set, and the system has no entry for this user"
+SET_HOME: Final = "set HOME to a folder of yours"
+
+
+def has_tools() -> bool:
+    """Whether the server that we installed can start."""
+    return all(find_spec(name) is not None for name in ("mcp", "uvicorn"))
+
+
+def home() -> Path | None:
+    """The home folder; None where nobody knows it, as in a container that runs as any user."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
+
+
+class Judge:
+    """How a program is asked: the words to run, and whether what it said is good."""
+
+    def __init__(
+        self, program: str, words: Callable[[plans.Wish], list[str]], good: Callable[[int, str], bool]
+    ) -> None:
+        self.program = program
+        self.words = words
+        self.good = good
+
+
+JUDGES: Final = {
+    "claude-code": Judge(
+        "claude",
+        lambda wish: ["plugin", "validate", "--strict", str(plans.claude_folder(wish))],
+        lambda code, _: code == 0,
+    ),
+    "codex": Judge("codex", lambda _: ["mcp", "list", "--json"], lambda code, said: code == 0 and '"postroom"' in said),
+    "gemini": Judge(
+        "gemini", lambda wish: ["extensions", "validate", str(plans.gemini_folder(wish))], lambda code, _: code == 0
+    ),
+    "opencode": Judge(
+        "opencode",
+        lambda _: ["mcp", "list"],
+        lambda code, said: code == 0 and "postroom" in said and "connected" in said,
+    ),
+}
+
+
+def doors(project: Path, home: Path | None) -> Iterator[Check]:
+    """One check for each installed door; nothing when there is none."""
+    if home is None:
+        yield Check("home", WARN, f"{NO_HOME}; agent programs cannot be looked at", SET_HOME)
+        return
+    for host in HOSTS:
+        for scope in plans.SCOPES:
+            wish = plans.Wish(host, scope, None, project, home)
+            if work.record_path(wish).exists():
+                yield _door(wish)
+
+
+def _door(wish: plans.Wish) -> Check:
+    name = f"door {wish.host}"
+    again = (
+        f"`postroom install {wish.host}{' --scope project' if wish.scope == 'project' else ''}` brings it up to date"
+    )
+    try:
+        changed = [path for path in work.needed_files(wish) if not path.is_file()]
+        work.plan_install(wish)  # says what is wrong with settings that cannot be read
+    except PostroomError as error:
+        return Check(name, FAIL, str(error))
+    if changed:
+        return Check(name, FAIL, f"{changed[0]} is missing", again)
+    broken = _command_problem(wish)
+    if broken:
+        return Check(name, FAIL, broken, again)
+    if not has_tools():
+        return Check(name, FAIL, NO_TOOLS, MORE_PACKAGES)
+    judge = JUDGES.get(wish.host)
+    program = shutil.which(judge.program) if judge is not None else None
+    if judge is None or program is None:
+        return Check(
+            name,
+            OK,
+            f"installed ({wish.scope}); the program is not here to ask" if judge else f"installed ({wish.scope})",
+        )
+    return _judged(name, wish, judge, program)
+
+
+def _command_problem(wish: plans.Wish) -> str:
+    """Whether what the program will start is there."""
+    command = Path(wish.program[0])
+    return "" if command.is_file() else f"{command} is missing"
+
+
+def _judged(name: str, wish: plans.Wish, judge: Judge, program: str) -> Check:
+    try:
+        done = subprocess.run(
+            [program, *judge.words(wish)],
+            cwd=wish.project,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Check(name, WARN, f"{judge.program} did not answer within {PATIENCE_S:.0f} s")
+    except OSError as error:
+        return Check(name, WARN, f"{judge.program} cannot be run ({error.strerror})")
+    said = done.stdout + done.stderr
+    if judge.good(done.returncode, said):
+        return Check(name, OK, f"installed ({wish.scope}); {judge.program} accepts it")
+    words = " ".join(["", *judge.words(wish)])
+    last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "it said nothing")
+    return Check(name, FAIL, f"{judge.program} does not accept it: {last[:200]}", f"`{judge.program}{words}` says more")

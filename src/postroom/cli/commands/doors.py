@@ -1,0 +1,186 @@
+"""`postroom mcp` and `postroom hook`: the doors that agent programs come in by."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from postroom import aio
+from postroom.cli import exit_codes, options, output
+from postroom.core import trust
+from postroom.doors import hosts, session_binding
+from postroom.errors import IdentityRefused, PostroomError, RoomNotAllowed, RoomNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from postroom.cli.call import Call
+    from postroom.doors.mcp.calls import Caller
+    from postroom.doors.mcp.server import RoomKeeper
+    from postroom.mail.tokens import Credential
+    from postroom.room import Room
+
+
+def hook_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("host", metavar="HOST", help=f"{', '.join(hosts.HOSTS)}, or auto to find out")
+
+
+def hook(call: Call) -> int:
+    from postroom.doors.hook.entry import main
+
+    return main([call.args.host])
+
+
+def mcp_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--http", type=options.whole, metavar="PORT", help="serve http://127.0.0.1:PORT/mcp instead of stdio; 0: any"
+    )
+    parser.add_argument(
+        "--no-token", action="store_true", help="with --http and --as: whoever reaches the port speaks as NAME"
+    )
+
+
+def mcp(call: Call) -> int:
+    try:
+        from postroom.doors.mcp import server
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("mcp", "mcp_types", "uvicorn"):
+            raise
+        raise PostroomError("the MCP server needs more packages: pip install 'postroom[mcp]'") from None
+    keeper = server.RoomKeeper(_opener(call.args.room))
+    if call.args.http is None:
+        if call.args.no_token:
+            raise exit_codes.UsageError("--no-token goes with --http")
+        if call.args.name:
+            _must_be_proved(call)
+        session = StdioSession(call.args.name)
+        asyncio.run(server.serve_stdio(keeper, session.identify, session.wake))
+        return exit_codes.DONE
+    caller = _checked_for_http(call)
+    only = call.args.name
+
+    def started(port: int) -> None:
+        print(f"http://127.0.0.1:{port}{server.PATH}", flush=True)
+
+    serving = server.serve_http(keeper, call.args.http, only=only, no_token=caller, started=started)
+    ended_by = asyncio.run(serving)
+    return exit_codes.DONE if ended_by == 0 else 128 + ended_by
+
+
+def _opener(named: str | None) -> Any:
+    async def open_room() -> aio.Room:
+        address = _allowed(named)
+        if address is None:
+            raise RoomNotFound("there is no room here yet; make one with `postroom init` and try again")
+        return await aio.open(address, create=False)
+
+    return open_room
+
+
+def _allowed(named: str | None) -> str | None:
+    """The address of the room that a model may be led into; None when there is none. Raises RoomNotAllowed.
+
+    A name is not enough here: the entry that starts this server may have come with a repository.
+    """
+    if named:
+        trust.require_allowed(named)
+        return named
+    found = trust.find_room(_project(), strict=True)
+    return None if found is None else found.address
+
+
+def _project() -> Path | None:
+    """The folder that an editor works in, where its entry for us names it; None: where this process was started."""
+    said = os.environ.get("POSTROOM_PROJECT", "")
+    return Path(said) if os.path.isdir(said) else None
+
+
+def _must_be_proved(call: Call) -> None:
+    """A name that cannot be proved is told at once; a room that is not there, or not allowed, when a tool is called."""
+    try:
+        if _allowed(call.args.room) is not None:
+            _ = call.name
+    except RoomNotAllowed as error:
+        print(f"postroom: {output.visible(str(error))}", file=sys.stderr)
+    except RoomNotFound:
+        return
+
+
+def _checked_for_http(call: Call) -> Caller | None:
+    """Who everybody is, with --no-token; None where each caller shows a token. Over HTTP a name is always proved."""
+    from postroom.doors.mcp.calls import Caller
+    from postroom.mail.tokens import has_tokens
+
+    _allowed(call.args.room)
+    if call.args.no_token:
+        if call.args.name is None:
+            raise exit_codes.UsageError("--no-token needs --as NAME: somebody must have sent what is sent")
+        if has_tokens(call.room.desk):
+            raise IdentityRefused("this room has tokens: --no-token is not for it")
+        return Caller(call.args.name)
+    if not has_tokens(call.room.desk):
+        raise PostroomError(
+            "over HTTP callers are known by their tokens, and this room has none: make one with "
+            "`postroom agent add NAME --human`, then those of agents (or, for a test, add --no-token)"
+        )
+    return None
+
+
+class StdioSession:
+    """Who calls over stdio: the name given, or the token's, or the one that the program's session has in the room."""
+
+    def __init__(self, name: str | None) -> None:
+        self._named = name or os.environ.get("POSTROOM_AGENT") or None
+        self._known: dict[str, Caller] = {}
+
+    def identify(self, room: Room, meta: Mapping[str, Any]) -> Caller:
+        """The caller, as far as the process and the call's `_meta` tell. In the room's thread."""
+        thread = meta.get("threadId") or meta.get("sessionId")
+        key = thread if isinstance(thread, str) else ""
+        caller = self._known.get(key)
+        if caller is None:
+            caller = self._known[key] = self._find(room, key or None, str(meta.get("client", "")))
+            room.agent(caller.agent)  # it is here, and runs, for as long as this process does
+        return caller
+
+    def _find(self, room: Room, session: str | None, client: str) -> Caller:
+        from postroom.doors.mcp.calls import Caller
+        from postroom.mail.tokens import prove, token_in
+
+        proved: Credential | None = prove(room.desk, self._named, token_in(os.environ), "mcp stdio")
+        lane = "agent" if proved is None else proved.lane
+        name = self._named if proved is None else proved.agent
+        host = hosts.of_client(client, os.environ) or (hosts.HOSTS["codex"] if session else None)
+        if host is None:
+            if name is None:
+                raise IdentityRefused("say who you are: start the server with --as NAME, or set POSTROOM_AGENT")
+            return Caller(name, lane)
+        return Caller(session_binding.bind(room.desk, _visitor(host, session), name), lane)
+
+    async def wake(self, keeper: RoomKeeper) -> None:
+        """Beside the server: wake the program's idle sessions when mail comes, where it has a door for that."""
+        from postroom.doors.waker import RINGS, ring_for
+
+        host = hosts.of_client("", os.environ)
+        kinds = [host.name] if host is not None else ["codex", "opencode"]  # which say nothing in our environment
+        desk = await keeper.desk()
+        if host is not None:
+            await desk.room.call(lambda room: self.identify(room, {}))
+        await asyncio.gather(*(ring_for(desk.room, kind, RINGS[kind]) for kind in kinds if kind in RINGS))
+
+
+def _visitor(host: hosts.Host, session: str | None) -> session_binding.Visitor:
+    """The session that this server was started by."""
+    from postroom.core.system.platform import process_name, this_process
+
+    if not host.events:  # an editor: it is here for as long as this server, and another window has another
+        return session_binding.Visitor(host.name, host.agent, process=this_process())
+    if host.name == "codex":
+        return session_binding.Visitor(host.name, host.agent, session)
+    if host.name == "claude-code":
+        session = os.environ.get("CLAUDE_CODE_SESSION_ID") or None
+    return session_binding.Visitor(host.name, host.agent, session, process_name(os.getppid()))

@@ -1,0 +1,93 @@
+"""`postroom install HOST` and `postroom uninstall HOST`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Final
+
+from postroom.cli import exit_codes, options, output
+from postroom.doors.hosts import HOSTS
+from postroom.doors.install import plans, work
+from postroom.errors import PostroomError
+
+from . import doctor_doors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from postroom.cli.call import Call
+
+#: What is left for the user to do, by host.
+NEXT: Final = {
+    "claude-code": "start `claude` in a project with a room (`postroom init`); a project copy asks for your trust once",
+    "codex": 'start `codex`; it asks once about new hooks ("Hooks need review"): trust them to be told of mail',
+    "gemini": "start `gemini` in a project with a room",
+    "opencode": "start `opencode` in a project with a room",
+    "cursor": "open Settings, MCP, and switch postroom on",
+    "vscode": "run the command `MCP: List Servers` and start postroom",
+    "windsurf": "restart it; the server is listed under MCP servers",
+}
+
+
+def install_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("host", metavar="HOST", choices=list(HOSTS), help=", ".join(HOSTS))
+    parser.add_argument("--dry-run", action="store_true", help="show what would change, as a diff, and change nothing")
+    parser.add_argument(
+        "--scope", choices=plans.SCOPES, help="for you everywhere, or in this project (default: user; vscode: project)"
+    )
+    parser.add_argument(
+        "--project", metavar="DIR", default=".", help="the project, with --scope project (default: here)"
+    )
+
+
+uninstall_options = install_options
+
+
+def _wish(call: Call) -> plans.Wish:
+    args = call.args
+    scope = args.scope or plans.DEFAULT_SCOPE.get(args.host, plans.USER)
+    project = options.path_of(args.project).resolve()
+    home = doctor_doors.home()
+    if home is None:
+        raise PostroomError(f"{doctor_doors.NO_HOME}; {doctor_doors.SET_HOME}, nothing was changed")
+    if scope == plans.PROJECT and not project.is_dir():
+        raise exit_codes.UsageError(f"{project} is not a folder")
+    return plans.Wish(args.host, scope, args.name, project, home)
+
+
+def install(call: Call) -> int:
+    return _do(call, work.plan_install, work.install, "installed")
+
+
+def uninstall(call: Call) -> int:
+    return _do(call, work.plan_uninstall, work.uninstall, "uninstalled")
+
+
+def _do(
+    call: Call,
+    plan: Callable[[plans.Wish], list[work.Change]],
+    do: Callable[[plans.Wish], list[work.Change]],
+    done: str,
+) -> int:
+    wish = _wish(call)
+    changes = plan(wish) if call.args.dry_run else do(wish)
+    if call.json:
+        kinds = [
+            {"path": str(c.path), "change": "removed" if c.after is None else "made" if c.before is None else "changed"}
+            for c in changes
+        ]
+        output.document({"host": wish.host, "scope": wish.scope, "dry_run": call.args.dry_run, "changes": kinds})
+        return exit_codes.DONE
+    if call.args.dry_run:
+        for change in changes:
+            output.write(output.visible(change.diff(), keep="\n\t").rstrip("\n"))
+        output.write(f"{len(changes)} files would change" if changes else "nothing would change")
+        return exit_codes.DONE
+    for change in changes:
+        output.write(f"{'removed' if change.after is None else 'wrote  '} {output.visible(str(change.path))}")
+    output.write(f"postroom is {done} for {HOSTS[wish.host].title}" + ("" if changes else " already"))
+    if done == "installed":
+        if not doctor_doors.has_tools():
+            output.write(f"first: {doctor_doors.MORE_PACKAGES} ({doctor_doors.NO_TOOLS})")
+        output.write(f"next: {NEXT[wish.host]}")
+    return exit_codes.DONE

@@ -1,0 +1,381 @@
+"""Sending, receiving and settling: the commands that speak as an agent."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from postroom.cli import exit_codes, options, output
+from postroom.core.config import shown_address
+from postroom.core.untrusted import is_plain, quoted
+from postroom.errors import InvalidMessage, NoMail, PostroomError, UnknownMessage
+
+if TYPE_CHECKING:
+    from postroom.cli.call import Call
+    from postroom.mail.received import Received
+
+#: TO that means: whoever claims it first in the channel.
+ANYBODY: Final = "*"
+#: What is said instead of a state of a message that is not kept here.
+UNKNOWN: Final = "unknown"
+#: How long a command waits for somebody else unless told otherwise, in seconds.
+PATIENCE_S: Final = 30.0
+
+
+# --- send, ask, publish ------------------------------------------------------------------------------------------
+
+
+def _envelope_options(parser: argparse.ArgumentParser, *, channel: bool = True) -> None:
+    options.payload_arguments(parser)
+    parser.add_argument("--type", default="message", metavar="T", help="what kind of message it is (default: message)")
+    if channel:
+        parser.add_argument("--channel", default="general", metavar="C", help="the channel (default: general)")
+    parser.add_argument("--priority", type=options.whole, default=5, metavar="1-10", help="10 comes first (default: 5)")
+    parser.add_argument("--ttl", type=options.seconds, metavar="S", help="expires when nobody took it in that time")
+
+
+def send_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("to", metavar="TO", help="an agent's name, or '*' for whoever claims it first in the channel")
+    _envelope_options(parser)
+    parser.add_argument("--new", action="store_true", help="the recipient may be one that the room has never seen")
+    parser.add_argument("--delay", type=options.seconds, default=0, metavar="S", help="deliver it after that time")
+    parser.add_argument("--correlation-id", metavar="ID", help="what it belongs to")
+    parser.add_argument("--key", metavar="KEY", help="idempotency key: a repeat with the same key is sent once")
+    parser.add_argument("--wait", choices=("acked", "answered"), help="return only when the receiver did that")
+    parser.add_argument("--timeout", type=options.seconds, metavar="S", help=f"with --wait (default: {PATIENCE_S:.0f})")
+
+
+def send(call: Call) -> int:
+    args = call.args
+    if args.timeout is not None and not args.wait:
+        raise exit_codes.UsageError("--timeout goes with --wait; a send without --wait returns as soon as it is stored")
+    payload = options.payload_of(args.payload, plain=args.text)
+    to = None if args.to == ANYBODY else args.to
+    known = to is None or _must_be_known(call, to)
+    id = call.agent().send(
+        to,
+        payload,
+        type=args.type,
+        channel=args.channel,
+        priority=args.priority,
+        ttl_s=args.ttl,
+        delay_s=args.delay,
+        correlation_id=args.correlation_id,
+        idempotency_key=args.key,
+        wait=args.wait,
+        timeout_s=(PATIENCE_S if args.timeout is None else args.timeout) if args.wait else None,
+        cause=call.cause(to),
+        _lane=call.lane,
+    )
+    if call.json:
+        state = call.room.receipt(id).state
+        output.document({"id": id, "state": state, "to_agent": to, "channel": args.channel, "recipient_known": known})
+    else:
+        output.write(id)
+        if not known:
+            print(f"postroom: {output.visible(args.to)} is new here; the message waits for it", file=sys.stderr)
+    return exit_codes.DONE
+
+
+def _must_be_known(call: Call, to: str) -> bool:
+    """Whether the room has seen the recipient. Raises, with the near names, unless it may be new."""
+    names = call.names_seen()
+    if to == call.name or to in names:
+        return True
+    if call.args.new:
+        return False
+    from difflib import get_close_matches
+
+    near = get_close_matches(to, names, n=3, cutoff=0.5)
+    shown = [quoted(name) for name in near or names if is_plain(name) or sys.stderr.isatty()][:10]
+    hint = f"{'near names' if near else 'here are'}: {', '.join(shown)}; " if shown else ""
+    raise UnknownRecipient(
+        f"nobody called {to!r} was ever seen in this room; nothing was sent ({hint}--new if it is new)"
+    )
+
+
+class UnknownRecipient(PostroomError):
+    """Nobody of that name was ever seen in this room."""
+
+
+def ask_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("to", metavar="TO", help="the agent to ask")
+    _envelope_options(parser)
+    parser.add_argument("--new", action="store_true", help="the one asked may be one that the room has never seen")
+    parser.add_argument(
+        "--timeout", type=options.seconds, default=PATIENCE_S, metavar="S", help=f"(default: {PATIENCE_S:.0f})"
+    )
+
+
+def ask(call: Call) -> int:
+    args = call.args
+    payload = options.payload_of(args.payload, plain=args.text)
+    _must_be_known(call, args.to)
+    answer = call.agent().ask(
+        args.to,
+        payload,
+        type=args.type,
+        channel=args.channel,
+        priority=args.priority,
+        ttl_s=args.ttl,
+        timeout_s=args.timeout,
+        cause=call.cause(args.to),
+        _lane=call.lane,
+    )
+    if call.json:
+        output.document(answer.to_dict())
+    else:
+        output.words_of(answer)
+        output.write(output.payload_plain(answer.payload))
+    return exit_codes.DONE
+
+
+def publish_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("channel", metavar="CHANNEL", help="every subscriber of it gets a copy")
+    _envelope_options(parser, channel=False)
+    parser.add_argument("--delay", type=options.seconds, default=0, metavar="S", help="deliver it after that time")
+
+
+def publish(call: Call) -> int:
+    args = call.args
+    payload = options.payload_of(args.payload, plain=args.text)
+    ids = call.agent().publish(
+        args.channel,
+        payload,
+        type=args.type,
+        priority=args.priority,
+        ttl_s=args.ttl,
+        delay_s=args.delay,
+        cause=call.cause(None),
+        _lane=call.lane,
+    )
+    if call.json:
+        output.document({"ids": ids})
+    else:
+        for id in ids:
+            output.write(id)
+    if not ids:
+        print(f"postroom: nobody is subscribed to {output.visible(args.channel)}; nothing was stored", file=sys.stderr)
+    return exit_codes.DONE if ids else exit_codes.NOTHING
+
+
+def subscribe_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("channel", metavar="CHANNEL", nargs="+")
+
+
+def subscribe(call: Call) -> int:
+    agent = call.agent()
+    for channel in call.args.channel:
+        agent.subscribe(channel)
+    _say_channels(call, "subscribed")
+    return exit_codes.DONE
+
+
+unsubscribe_options = subscribe_options
+
+
+def unsubscribe(call: Call) -> int:
+    agent = call.agent()
+    for channel in call.args.channel:
+        agent.unsubscribe(channel)
+    _say_channels(call, "unsubscribed")
+    return exit_codes.DONE
+
+
+def _say_channels(call: Call, done: str) -> None:
+    channels = call.args.channel
+    if call.json:
+        output.document({"agent": call.name, "channels": channels, done: True})
+    else:
+        preposition = "to" if done == "subscribed" else "from"
+        output.write(f"{output.visible(call.name)} is {done} {preposition} {', '.join(map(output.visible, channels))}")
+
+
+# --- receive, listen ---------------------------------------------------------------------------------------------
+
+
+def receive_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--wait", type=options.seconds, default=0, metavar="S", help="wait that long for one to come")
+    parser.add_argument(
+        "--channel",
+        action="append",
+        metavar="C",
+        help="only what lies there, addressed to you or to nobody; may be repeated (default: all mail addressed to you)",
+    )
+    parser.add_argument("--ack", action="store_true", help="ack it as soon as it is written out")
+    parser.add_argument(
+        "--lease", type=options.seconds, default=600, metavar="S", help="it is yours for that long (600)"
+    )
+
+
+def receive(call: Call) -> int:
+    from postroom.cli.interrupts import Interrupts
+
+    args = call.args
+    agent = call.agent()
+    with Interrupts(call.room) as interrupts:
+        if args.wait:
+            message = agent.receive(timeout_s=args.wait, channels=args.channel, lease_s=args.lease)
+        elif (found := agent.poll(channels=args.channel, lease_s=args.lease)) is not None:
+            message = found
+        else:
+            raise NoMail(f"there is no mail for {call.name}; --wait S waits for some")
+        if interrupts.pending:
+            _give_back(message, "the command was interrupted")
+            interrupts.end()
+        _write_out(call, message, _show_received)
+        if args.ack:
+            message.ack()
+    return exit_codes.DONE
+
+
+def _write_out(call: Call, message: Received, write: Callable[[Call, Received], None]) -> None:
+    """Write a message to standard output; when that fails, give it back, so that it is not taken and seen by nobody."""
+    try:
+        write(call, message)
+        output.end_words()
+        sys.stdout.flush()
+    except OSError:
+        _give_back(message, "it could not be written out")
+        raise
+
+
+def _give_back(message: Received, why: str) -> None:
+    message.retry(why, delay_s=0)
+
+
+def _show_received(call: Call, message: Received) -> None:
+    if call.json:
+        output.document(message.to_dict())
+        return
+    sender, type, channel = map(output.name, (message.from_agent, message.type, message.channel))
+    facts = [f"from {sender}", type, f"channel {channel}", f"priority {message.priority}"]
+    facts += [f"delivery {message.delivery_count}", message.timestamp]
+    output.say(message.id)
+    output.say("  " + " · ".join(facts))
+    output.words_of(message)
+    for line in output.payload_lines(message.payload):
+        output.write(line)
+    if not call.args.ack:
+        room = f" --room {shown_address(call.args.room)}" if call.args.room else ""
+        output.say(f"  when done: postroom ack {message.id} --as {output.visible(call.name)}{output.visible(room)}")
+
+
+def listen_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--channel", action="append", metavar="C", help="as for receive; may be repeated")
+    parser.add_argument("--limit", type=options.count, metavar="N", help="end after that many messages")
+
+
+def listen(call: Call) -> int:
+    """Each message is acked when it was written out and the next is asked for; what dies in between comes again."""
+    agent = call.agent(transient=False)
+    for number, message in enumerate(agent.listen(channels=call.args.channel), 1):
+        _write_out(call, message, _show_line)
+        if number == call.args.limit:
+            message.ack()
+            break
+    return exit_codes.DONE
+
+
+def _show_line(call: Call, message: Received) -> None:
+    if call.json:
+        output.document(message.to_dict())
+    else:
+        output.words_of(message)
+        output.write(
+            f"{message.timestamp}  {output.visible(message.from_agent)}: {output.payload_line(message.payload)}"
+        )
+
+
+# --- what became of it -------------------------------------------------------------------------------------------
+
+
+def _settle(call: Call, ids: list[str], step: Callable[[Received], bool], done: str) -> int:
+    """Say the same of each message that this agent holds; report those that it does not hold any more.
+
+    One that is not known keeps nothing from the others (tests/cli/test_mail.py); alone, it is the error that it is.
+    """
+    results = []
+    for id in ids:
+        try:
+            held, problem = _settle_one(call, id, step)
+            state = call.room.receipt(id).state
+        except UnknownMessage as error:
+            if len(ids) == 1:
+                raise
+            held, problem, state = False, str(error), UNKNOWN
+        results.append({"id": id, "held": held, "state": state})
+        if held and not call.json:
+            output.write(f"{id} {done}")
+        if not held:
+            print(f"postroom: {output.visible(problem)}", file=sys.stderr)
+    if call.json:
+        output.document(results[0] if len(results) == 1 else results)
+    failed = {result["state"] for result in results if not result["held"]}
+    return exit_codes.DONE if not failed else exit_codes.NOTHING if failed == {UNKNOWN} else exit_codes.FAILED
+
+
+def _settle_one(call: Call, id: str, step: Callable[[Received], bool]) -> tuple[bool, str]:
+    """Whether it counted, and what to say if it did not."""
+    holder = call.room.get(id).claimed_by
+    if holder not in (None, call.name):  # asked before the agent is: a wrong name should not become one that was seen
+        return False, f"message {id} is held by {quoted(str(holder))}, not by {call.name}"
+    try:
+        message = call.agent().claimed(id)
+    except InvalidMessage as error:
+        return False, str(error).removeprefix("Invalid message: id: ")
+    return step(message), f"message {id} is no longer yours: somebody else has taken it meanwhile"
+
+
+def ack_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", nargs="+")
+
+
+def ack(call: Call) -> int:
+    return _settle(call, call.args.id, lambda message: message.ack(), "acked")
+
+
+def retry_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument("why", metavar="WHY", nargs="?", default="the receiver asked for it")
+    parser.add_argument(
+        "--delay", type=options.seconds, metavar="S", help="deliver it after that time (default: growing)"
+    )
+
+
+def retry(call: Call) -> int:
+    args = call.args
+    return _settle(
+        call, [args.id], lambda message: message.retry(args.why, delay_s=args.delay), "will be delivered again"
+    )
+
+
+def reply_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID")
+    options.payload_arguments(parser)
+
+
+def reply(call: Call) -> int:
+    payload = options.payload_of(call.args.payload, plain=call.args.text)
+    return _settle(call, [call.args.id], lambda message: message.reply(payload, _lane=call.lane), "answered")
+
+
+def refuse_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument("why", metavar="WHY", help="the sender gets to read it")
+
+
+def refuse(call: Call) -> int:
+    return _settle(call, [call.args.id], lambda message: message.refuse(call.args.why), "refused")
+
+
+def extend_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument("--lease", type=options.seconds, default=600, metavar="S", help="from now on (default: 600)")
+
+
+def extend(call: Call) -> int:
+    lease_s = call.args.lease
+    return _settle(call, [call.args.id], lambda message: message.extend(lease_s), f"is yours for {lease_s:.0f} s more")

@@ -1,0 +1,359 @@
+"""The scenarios of `postroom pool check`: what a pool of workers must do, tried for real on this machine.
+
+Four phases, each of which stands on the one before: workers that answer, workers that judge, a real model, and several of
+them that decide together. A scenario says what it measured and whether that is good enough; what it raises is a failure.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+from postroom.core.clock import SYSTEM, iso
+from postroom.errors import ModelMissing, WorkerTimeout
+from postroom.inference import default_spec
+from postroom.pools.coordinator import Coordinator
+from postroom.pools.decide import Decision
+from postroom.pools.evaluation import Evaluation
+from postroom.pools.pool import WorkerPool
+from postroom.pools.worker import PoolWorker
+
+MOCK: Final = "postroom.inference:mock"
+MODEL: Final = "postroom.inference:by_spec"
+READY_MS: Final = 5000.0
+PING_MS: Final = 10.0
+SHUTDOWN_MS: Final = 1000.0
+MOCK_MS: Final = 500.0
+TURN_MS: Final = 500.0
+#: A real model gets so long for one answer, in seconds; so many answers are asked for.
+MODEL_S: Final = 120.0
+QUESTIONS: Final = ("Who knows why the build is red?", "Could somebody review the parser?", "lol")
+#: The parent is held up when it comes back so much later than it wanted to, in milliseconds.
+HELD_UP_MS: Final = 250.0
+
+
+class Found(NamedTuple):
+    """What a scenario found."""
+
+    passed: bool
+    notes: str
+    metrics: dict[str, float]
+
+
+class Phase(NamedTuple):
+    """One phase: its title, and its scenarios by name."""
+
+    title: str
+    scenarios: dict[str, Callable[[], Found]]
+
+
+def message(content: str, id: str = "m1", **more: Any) -> dict[str, Any]:
+    """A message as evaluators get it."""
+    return {"id": id, "content": content, "sender_id": "pool-check", **more}
+
+
+@contextmanager
+def worker(evaluator: str = MOCK, **context: Any) -> Iterator[PoolWorker]:
+    """A pool of one."""
+    with WorkerPool(evaluator, start_timeout_s=MODEL_S if evaluator == MODEL else 5.0) as pool:
+        yield pool.initialize_worker("test-persona-123", **context)
+
+
+def passed_ms(started_ns: int) -> float:
+    """Milliseconds since that moment."""
+    return (SYSTEM.steady_ns() - started_ns) / 1e6
+
+
+# Phase 1: workers that answer
+
+
+def startup() -> Found:
+    """A worker says that it is ready."""
+    started_ns = SYSTEM.steady_ns()
+    with worker():
+        took_ms = passed_ms(started_ns)
+    return Found(took_ms < READY_MS, f"ready after {took_ms:.0f} ms (limit {READY_MS:.0f})", {"latency": took_ms})
+
+
+def ping_pong() -> Found:
+    """Ten pings, one after the other."""
+    with worker() as one:
+        found = [one.ping() for _ in range(10)]
+    mean_ms = sum(found) / len(found)
+    metrics = {"latency": mean_ms, "throughput": 1000 / mean_ms}
+    return Found(mean_ms < PING_MS, f"{mean_ms:.3f} ms on average (limit {PING_MS:.0f})", metrics)
+
+
+def rapid_fire() -> Found:
+    """A hundred pings at the same time."""
+    count = 100
+    with worker() as one:
+        started_ns = SYSTEM.steady_ns()
+        errors = sum(error is not None for error in at_once([lambda: one.ping(5.0)] * count))
+        took_ms = passed_ms(started_ns)
+    metrics = {"throughput": count * 1000 / took_ms, "errorRate": errors / count}
+    return Found(errors == 0, f"{errors} errors in {count} pings at once, {took_ms:.0f} ms for all", metrics)
+
+
+def thousand_pings() -> Found:
+    """A thousand pings in a row, without an error and without a frame out of order."""
+    count = 1000
+    with worker() as one:
+        mean_ms = sum(one.ping() for _ in range(count)) / count
+        said = one.stats()
+    odd = said["gaps"] + said["reordered"]
+    return Found(odd == 0, f"{mean_ms:.3f} ms on average, {odd} frames out of order", {"latency": mean_ms})
+
+
+def clean_shutdown() -> Found:
+    """A worker ends when it is told to."""
+    with worker() as one:
+        started_ns = SYSTEM.steady_ns()
+        one.shutdown()
+        took_ms = passed_ms(started_ns)
+    return Found(took_ms < SHUTDOWN_MS, f"over after {took_ms:.1f} ms (limit {SHUTDOWN_MS:.0f})", {"latency": took_ms})
+
+
+def at_once(calls: list[Callable[[], object]]) -> list[BaseException | None]:
+    """Make calls in a thread each; what each raised."""
+    errors: list[BaseException | None] = [None] * len(calls)
+
+    def run(place: int) -> None:
+        try:
+            calls[place]()
+        except Exception as error:  # noqa: BLE001  it is counted
+            errors[place] = error
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors
+
+
+# Phase 2: workers that judge
+
+
+def correct_id() -> Found:
+    """The result names the message that was asked about."""
+    with worker(think_ms=10) as one:
+        found = [one.evaluate(message("Test message", id=f"test-msg-{n}")) for n in range(5)]
+    right = [each.message_id for each in found] == [f"test-msg-{n}" for n in range(5)]
+    sure = ", ".join(f"{each.confidence:.2f}" for each in found if each.confidence is not None)
+    return Found(right, f"5 results, each for its message; confidence {sure}", {"latency": found[-1].round_trip_ms})
+
+
+def in_sequence() -> Found:
+    """Several evaluations, one after the other."""
+    count = 20
+    with worker(think_ms=5) as one:
+        started_ns = SYSTEM.steady_ns()
+        found = [one.evaluate(message(f"number {n}", id=f"m{n}")) for n in range(count)]
+        took_ms = passed_ms(started_ns)
+    good = sum(each.state == "ok" for each in found)
+    return Found(good == count, f"{good} of {count} in {took_ms:.0f} ms", {"throughput": count * 1000 / took_ms})
+
+
+def processing_time() -> Found:
+    """The mock takes as long as it is told to, and the pool adds next to nothing."""
+    with worker(think_ms=[100, 400]) as one:
+        found = [one.evaluate(message("hm", id=f"m{n}")) for n in range(3)]
+    worst_ms = max(each.processing_time_ms for each in found)
+    added_ms = max(each.round_trip_ms - each.processing_time_ms for each in found)
+    notes = f"{worst_ms:.0f} ms at most (limit {MOCK_MS:.0f}), {added_ms:.2f} ms of it not in the evaluator"
+    return Found(worst_ms < MOCK_MS, notes, {"latency": worst_ms})
+
+
+def timeout() -> Found:
+    """A worker that does not answer in time is told apart from one that does, and serves on."""
+    with worker(think_ms=5) as quick, worker(think_ms=60_000) as slow:
+        started_ns = SYSTEM.steady_ns()
+        try:
+            slow.evaluate(message("take your time"), timeout_s=0.2)
+        except WorkerTimeout as error:
+            took_ms, said = passed_ms(started_ns), str(error)
+        else:
+            return Found(passed=False, notes="it answered after all", metrics={})
+        alive = slow.ping() > 0 and quick.evaluate(message("and you?")).state == "ok"
+    return Found(alive and took_ms < 1200, f"{said}; it answers pings again", {"latency": took_ms})
+
+
+# Phase 3: a real model
+
+
+def model_spec() -> str:
+    """The model that the surroundings ask for. A mock is none."""
+    spec = default_spec()
+    if spec.partition(":")[0] == "mock":
+        raise ModelMissing(f"{spec} is no real model; set POSTROOM_MODEL to one")
+    return spec
+
+
+def real_inference() -> Found:
+    """A model answers, and its answer can be read."""
+    spec = model_spec()
+    with worker(MODEL, model=spec) as one:
+        found = [one.evaluate(message(text, id=f"m{n}"), MODEL_S) for n, text in enumerate(QUESTIONS)]
+    states = [each.state for each in found]
+    slowest_ms = max(each.processing_time_ms for each in found)
+    told = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
+    why = next((f": {each.error}" for each in found if each.error), "")
+    good = "ok" in states and "error" not in states
+    return Found(good, f"{spec}: {told} of {len(found)}, {slowest_ms:.0f} ms at most{why}", {"latency": slowest_ms})
+
+
+def never_blocked() -> Found:
+    """While a model works, the parent runs on, and another worker answers."""
+    spec = model_spec()
+    with worker(MODEL, model=spec) as busy, worker() as idle:
+        request = busy.submit(message(QUESTIONS[0]), MODEL_S)
+        late_ms, pings = [0.0], []
+        while not request.done:
+            before_ns = SYSTEM.steady_ns()
+            SYSTEM.sleep(0.005)
+            late_ms.append(passed_ms(before_ns) - 5)
+            pings.append(idle.ping())
+        took_ms = (request.ended_ns - request.asked_ns) / 1e6
+    good = request.error is None and max(late_ms) < HELD_UP_MS
+    notes = f"inference of {took_ms:.0f} ms; parent at most {max(late_ms):.1f} ms late, {len(pings)} pings answered meanwhile"
+    return Found(good, notes, {"latency": max(late_ms)})
+
+
+def recovers() -> Found:
+    """A model that is too slow for the deadline is called off, and the worker serves on."""
+    spec = model_spec()
+    with worker(MODEL, model=spec) as one:
+        try:
+            one.evaluate(message(QUESTIONS[0]), timeout_s=0.001)
+        except WorkerTimeout:
+            after = one.evaluate(message(QUESTIONS[1], id="m2"), MODEL_S)
+            restarts = one.figures.counts["restarts"]
+        else:
+            return Found(passed=False, notes="it answered within a millisecond: that is no model", metrics={})
+    notes = f"timed out, then answered ({after.state}); {restarts} restarts"
+    return Found(after.state in ("ok", "unparsed"), notes, {"latency": after.round_trip_ms})
+
+
+def in_parallel() -> Found:
+    """Two workers ask the model at once, and each gets its own answer."""
+    spec = model_spec()
+    names = ["ada", "bob"]
+    with WorkerPool(MODEL, workers={name: {"model": spec} for name in names}, start_timeout_s=MODEL_S) as pool:
+        started_ns = SYSTEM.steady_ns()
+        requests = [
+            pool.workers[name].submit(message(text, id=name), MODEL_S)
+            for name, text in zip(names, QUESTIONS, strict=False)
+        ]
+        found = [request.result() for request in requests]
+        took_ms = passed_ms(started_ns)
+    right = [each.message_id for each in found] == names and all(each.state != "error" for each in found)
+    alone_ms = sum(each.processing_time_ms for each in found)
+    return Found(right, f"2 answers in {took_ms:.0f} ms ({alone_ms:.0f} ms of work)", {"latency": took_ms})
+
+
+# Phase 4: several that decide together
+
+
+def same_message() -> Found:
+    """All workers judge the same message at the same time."""
+    names = ["ada", "bob", "carl", "dora"]
+    with WorkerPool(MOCK, workers={name: {"think_ms": 100} for name in names}) as pool:
+        started_ns = SYSTEM.steady_ns()
+        found = pool.evaluate_message(message("What do you all think?"))
+        took_ms = passed_ms(started_ns)
+    good = [each for each in found.values() if isinstance(each, Evaluation) and each.state == "ok"]
+    work_ms = sum(each.processing_time_ms for each in good)
+    notes = f"{len(good)} of {len(names)} in {took_ms:.0f} ms; one after the other it would be {work_ms:.0f}"
+    return Found(len(good) == len(names) and took_ms < work_ms, notes, {"latency": took_ms})
+
+
+def decay() -> Found:
+    """What is known of an old message counts half after each half-life; what was said is kept."""
+    age_s, half_life_s = 10.0, 5.0
+    with WorkerPool(MOCK, workers={"ada": {"think_ms": 10}}) as pool:
+        coordinator = Coordinator(pool, half_life_s=half_life_s)
+        sent = iso(SYSTEM.wall_ms() - round(age_s * 1000))
+        decision = coordinator.consider(message("still there?", timestamp=sent))
+    outcome = decision.outcomes["ada"]
+    if outcome.confidence is None or outcome.decayed is None:
+        return Found(passed=False, notes=f"nothing to decay: {decision}", metrics={})
+    wanted = outcome.confidence * 0.5 ** ((age_s + decision.after_s) / half_life_s)
+    off = abs(outcome.decayed - wanted)
+    notes = f"{outcome.confidence:.3f} is {outcome.decayed:.3f} after {age_s + decision.after_s:.2f} s of a half-life of {half_life_s:g} s"
+    return Found(off < 0.01, notes, {"errorRate": off})
+
+
+def partial() -> Found:
+    """One that is slow does not keep the others from being heard."""
+    thinks = {"ada": 20, "bob": 20, "carl": 60_000}
+    with WorkerPool(MOCK, workers={name: {"think_ms": ms} for name, ms in thinks.items()}) as pool:
+        started_ns = SYSTEM.steady_ns()
+        decision = Coordinator(pool, deadline_s=0.4, max_responders=2).consider(message("Anybody?"))
+        took_ms = passed_ms(started_ns)
+    heard = sorted(name for name, outcome in decision.outcomes.items() if outcome.confidence is not None)
+    told = all(outcome.granted or outcome.reason is not None for outcome in decision.outcomes.values())
+    notes = f"decided by {decision.trigger} after {took_ms:.0f} ms with {', '.join(heard)}; carl: {decision.outcomes['carl'].reason}"
+    return Found(heard == ["ada", "bob"] and told and took_ms < 1400, notes, {"latency": took_ms})
+
+
+def conversation() -> Found:
+    """Two personas answer each other, each turn soon enough to feel natural."""
+    turns_ms: list[float] = []
+    with WorkerPool(MOCK, workers={name: {"think_ms": 100} for name in ("ada", "bob")}) as pool:
+        coordinator = Coordinator(pool, deadline_s=2.0)
+        speaker = "ada"
+        for turn in range(6):
+            started_ns = SYSTEM.steady_ns()
+            said = message(f"turn {turn}", id=f"turn-{turn}") | {"sender_id": speaker, "hop_count": turn}
+            decision: Decision = coordinator.consider(said)
+            if len(decision.granted) != 1:
+                return Found(passed=False, notes=f"nobody answered turn {turn}: {decision.outcomes}", metrics={})
+            speaker = decision.granted[0]
+            turns_ms.append(passed_ms(started_ns))
+    worst_ms = max(turns_ms)
+    notes = f"{len(turns_ms)} turns, {worst_ms:.0f} ms for the slowest (limit {TURN_MS:.0f}), 100 of them to think"
+    return Found(worst_ms < TURN_MS, notes, {"latency": worst_ms})
+
+
+PHASES: Final = {
+    "skeleton": Phase(
+        "Phase 1: Skeleton",
+        {
+            "Worker Startup": startup,
+            "Ping-Pong Communication": ping_pong,
+            "Rapid Fire Stress Test": rapid_fire,
+            "A Thousand Pings": thousand_pings,
+            "Clean Shutdown": clean_shutdown,
+        },
+    ),
+    "evaluation": Phase(
+        "Phase 2: Mock Evaluation",
+        {
+            "Result With Correct Message Id": correct_id,
+            "Multiple Evaluations In Sequence": in_sequence,
+            "Processing Time": processing_time,
+            "Timeout Handling": timeout,
+        },
+    ),
+    "inference": Phase(
+        "Phase 3: Real Inference",
+        {
+            "Real Inference Completes": real_inference,
+            "Main Thread Never Blocked": never_blocked,
+            "Worker Recovers From Timeout": recovers,
+            "Workers In Parallel": in_parallel,
+        },
+    ),
+    "integration": Phase(
+        "Phase 4: Coordinator",
+        {
+            "Same Message In Parallel": same_message,
+            "Temporal Decay": decay,
+            "Decision With Partial Results": partial,
+            "AI-AI Conversation": conversation,
+        },
+    ),
+}

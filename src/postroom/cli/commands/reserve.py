@@ -1,0 +1,151 @@
+"""`postroom reserve` and `postroom unreserve`: which files an agent works on, and the guard that reminds at a commit."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from postroom.cli import exit_codes, options, output
+from postroom.core.untrusted import wrap
+from postroom.errors import PostroomError
+
+if TYPE_CHECKING:
+    from postroom.cli.call import Call
+
+TTL_S: Final = 600.0
+
+
+class NothingReserved(PostroomError):
+    """The agent has reserved nothing of that."""
+
+
+def reserve_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "globs", metavar="GLOB", nargs="*", help="files, such as 'src/api/**'; without one: list what is reserved"
+    )
+    parser.add_argument(
+        "--ttl", type=options.seconds, default=TTL_S, metavar="S", help=f"it ends after that time ({TTL_S:.0f})"
+    )
+    parser.add_argument("--shared", action="store_true", help="others may reserve the same, as shared")
+    parser.add_argument("--why", metavar="TEXT", help="what you work on; those whom it keeps out get to read it")
+    parser.add_argument(
+        "--guard", action="store_true", help="install a git pre-commit hook that stops a commit of others' files"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="do the files on stdin (NUL between them) belong to others? for the hook"
+    )
+
+
+def reserve(call: Call) -> int:
+    args = call.args
+    if args.guard + args.check + bool(args.globs) > 1:
+        raise exit_codes.UsageError("GLOB, --guard and --check are three different things; name one")
+    if args.guard:
+        from .guard import install
+
+        return _say(call, *install(Path.cwd()))
+    if args.check:
+        return _check(call)
+    if not args.globs:
+        return _list(call)
+    call.agent()
+    made = call.room.reserve(
+        from_top(args.globs, Path.cwd()),
+        call.name,
+        args.ttl,
+        exclusive=not args.shared,
+        why=args.why,
+        transient=True,
+        process=call.owner,
+    )
+    (shown,) = [each for each in call.room.reservations() if each.id == made.id]
+    if call.json:
+        output.document(shown.to_dict())
+    else:
+        kind = "shared" if args.shared else "reserved"
+        output.say(
+            f"{kind} for {output.visible(call.name)} until {shown.until}: {', '.join(map(output.visible, made.globs))}"
+        )
+    return exit_codes.DONE
+
+
+def _say(call: Call, path: Path, done: str) -> int:
+    if call.json:
+        output.document({"hook": str(path), "done": done})
+    else:
+        output.say(f"{done}: {output.visible(str(path))}")
+    return exit_codes.DONE
+
+
+def _list(call: Call) -> int:
+    found = call.room.reservations()
+    if call.json:
+        output.document([each.to_dict() for each in found])
+    else:
+        rows = [(e.agent, ", ".join(e.globs), "" if e.exclusive else "shared", e.until, e.why) for e in found]
+        output.table(("agent", "files", "", "until", "why"), rows, empty="nothing is reserved")
+    return exit_codes.DONE
+
+
+def _check(call: Call) -> int:
+    """For the hook: 0 when the commit may go on, RESERVED when it touches what others have reserved for themselves.
+
+    No error ends with that code: a room that is busy, or a Postroom that is gone, is no reason to stop a commit
+    (tests/cli/test_reserve.py).
+    """
+    paths = [os.fsdecode(path) for path in sys.stdin.buffer.read().split(b"\0") if path]
+    me = call.said_name  # it only looks, so nothing has to be proved
+    found = call.room.reserved_by_others(paths, me)
+    if call.json:
+        output.document(found)
+    if not found:
+        return exit_codes.DONE
+    held = [f"  {path}: {whose}" for path, whose in found.items()]
+    fenced = not sys.stderr.isatty() and not call.args.plain
+    lines = ["postroom: this commit touches files that others have reserved:"]
+    lines += wrap("\n".join(map(output.visible, held)), None).split("\n") if fenced else held
+    who = (
+        f"You commit as {me}." if me else "Nobody says who commits; with POSTROOM_AGENT=NAME your own are let through."
+    )
+    lines += [f"{who} `postroom reserve` lists what is reserved.", "To commit all the same: git commit --no-verify"]
+    print("\n".join(map(output.visible, lines)), file=sys.stderr)
+    return exit_codes.RESERVED
+
+
+def unreserve_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("globs", metavar="GLOB", nargs="*", help="as they were reserved")
+    parser.add_argument("--all", action="store_true", help="everything that you have reserved")
+    parser.add_argument("--guard", action="store_true", help="take the git hook away again")
+
+
+def unreserve(call: Call) -> int:
+    args = call.args
+    if bool(args.globs) + args.all + args.guard != 1:
+        raise exit_codes.UsageError("name the files as they were reserved, or say --all, or --guard")
+    if args.guard:
+        from .guard import remove
+
+        return _say(call, *remove(Path.cwd()))
+    dropped = call.room.unreserve(call.name, None if args.all else from_top(args.globs, Path.cwd()))
+    if call.json:
+        output.document({"agent": call.name, "globs": dropped})
+    for glob in () if call.json else dropped:
+        output.write(f"free again: {output.visible(glob)}")
+    if not dropped and not args.all:
+        raise NothingReserved(
+            f"{call.name} has reserved nothing like {', '.join(args.globs)}; `postroom reserve` lists all"
+        )
+    return exit_codes.DONE
+
+
+def from_top(globs: list[str], here: Path) -> list[str]:
+    """Patterns as they are kept: from the top of the repository, also when written in a folder below it."""
+    top = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
+    return [os.path.relpath(os.path.join(here, glob), top) if _is_below(here, glob, top) else glob for glob in globs]
+
+
+def _is_below(here: Path, glob: str, top: Path) -> bool:
+    return Path(os.path.normpath(os.path.join(here, glob))).is_relative_to(top) and bool(glob.strip("/"))

@@ -1,0 +1,213 @@
+"""What is done to a room as a whole: making one, putting dead messages back, sending kept ones again."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from postroom.cli import exit_codes, options, output
+from postroom.core import trust
+from postroom.core.clock import from_iso, iso
+from postroom.core.config import FOLDER, URL_VARIABLE, RoomUrl, address_of, room_folder
+from postroom.errors import RoomNotAllowed, UnknownMessage
+
+from .allow import check_untracked
+
+if TYPE_CHECKING:
+    from postroom.cli.call import Call
+    from postroom.room import Room
+
+
+def init_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folder", metavar="FOLDER", nargs="?", help="where to make .postroom (default: $POSTROOM_URL, or here)"
+    )
+    parser.add_argument(
+        "--layout", metavar="NAME", help="windsurf: a lead and workers, with mailboxes made of files and texts for each"
+    )
+    parser.add_argument("--workers", type=options.count, metavar="N", help="with --layout: so many workers (3)")
+    parser.add_argument("--worktrees", action="store_true", help="with --layout: a git worktree for each worker")
+    parser.add_argument("--dry-run", action="store_true", help="with --layout: only show what would be done")
+
+
+def init(call: Call) -> int:
+    args = call.args
+    if args.layout is not None:
+        return _init_layout(call)
+    if args.workers is not None or args.worktrees or args.dry_run:
+        raise exit_codes.UsageError("--workers, --worktrees and --dry-run go with --layout")
+    room = call.make_room(args.room or _address(args.folder))
+    _keep_out_of_git(trust.place_of(room.url))
+    if room_folder(room.url) is None:
+        with suppress(OSError):  # whoever makes a room on servers by name may use it by name
+            trust.allow_address(room.url, how="made")
+    if call.json:
+        output.document({"room": str(room.url)})
+    else:
+        output.write(f"the room is ready: {output.visible(str(room.url))}")
+    return exit_codes.DONE
+
+
+def _init_layout(call: Call) -> int:
+    from postroom.cli.layouts.layout import LAYOUTS, MAX_WORKERS, Layout
+
+    args = call.args
+    workers = args.workers or 3
+    if args.layout not in LAYOUTS:
+        raise exit_codes.UsageError(f"there is no layout {args.layout!r}; there is: {', '.join(LAYOUTS)}")
+    if workers > MAX_WORKERS:
+        raise exit_codes.UsageError(f"--workers must be at most {MAX_WORKERS}, not {workers}")
+    root = Path(args.folder or ".").absolute()
+    _own_address(root / FOLDER)
+    url = args.room or os.environ.get(URL_VARIABLE) or address_of(root / ".windsurf" / "mailbox", "files")
+    layout = Layout(root, url, workers, worktrees=args.worktrees)
+    if layout.folder is not None:
+        check_untracked(root / FOLDER, layout.address)
+    if args.worktrees:
+        layout.check_git()
+    steps = [step for step in layout.steps() if step.word]
+    new = [] if args.dry_run else layout.enter(_administered(call, layout.address.with_secrets()))
+    for step in () if args.dry_run else steps:
+        step.make()
+    if not args.dry_run and (root / FOLDER).is_dir() and trust.judge_place(root / FOLDER).why:
+        with suppress(OSError):
+            trust.allow_place(root / FOLDER, how="made")
+    if call.json:
+        done = [{"do": step.word, "path": step.path} for step in steps]
+        output.document({"room": layout.url, "dry_run": args.dry_run, "steps": done, "agents": ["lead", *layout.names]})
+    else:
+        _show_layout(layout.url, [f"{step.word:<6} {output.visible(step.path)}" for step in steps], new, args.dry_run)
+    return exit_codes.DONE
+
+
+def _administered(call: Call, url: str) -> Room:
+    """The room at that address, made if it is not there. One that has tokens takes agents in from a person alone."""
+    room = call.make_room(url)
+    call.must_be_person("take agents into the room")
+    return room
+
+
+def _show_layout(url: str, steps: list[str], new: list[str], dry_run: bool) -> None:
+    for line in steps:
+        output.write(f"would {line}" if dry_run else line)
+    if not steps and not new:
+        output.write("everything is there already; there is nothing to do")
+    if not dry_run:
+        output.write(f"the room is ready: {output.visible(url)}")
+        output.write("start a session in its role: postroom as worker-1 -- COMMAND...")
+
+
+def _address(folder: str | None) -> str:
+    """Where a room is made: in the folder that was named, else where commands look first. Raises RoomNotAllowed."""
+    named = os.environ.get(URL_VARIABLE)
+    return named if named and folder is None else _own_address(Path(folder or ".").absolute() / FOLDER)
+
+
+def _keep_out_of_git(place: Path | None) -> None:
+    """A folder that was there before, for a room alone, gets the `.gitignore` that a new one has."""
+    if place is not None and place.name == FOLDER and not os.path.lexists(place / ".gitignore"):
+        with suppress(OSError):
+            (place / ".gitignore").write_text("*\n", encoding="ascii")
+
+
+def _own_address(place: Path) -> str:
+    """The address of the room to be made in a folder, or that is there already and may be opened.
+
+    What came with a clone is not taken over by `init`: a folder that holds a room must be in the list.
+    """
+    check_untracked(place)
+    verdict = trust.judge_place(place)
+    if not verdict.why:
+        return verdict.address
+    if os.path.islink(place) or not trust.is_new(RoomUrl("sqlite", str(place), {})):
+        raise RoomNotAllowed(trust.not_allowed(place, verdict.why))
+    return address_of(place)
+
+
+def requeue_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", nargs="*")
+    parser.add_argument("--all", action="store_true", help="every dead message of the room")
+
+
+def requeue(call: Call) -> int:
+    args, room = call.args, call.room
+    if bool(args.id) == args.all:
+        raise exit_codes.UsageError("name the messages to put back, or say --all")
+    call.must_be_person("put messages back")
+    ids = [letter.id for letter in room.dead_letters(limit=1_000_000)] if args.all else args.id
+    done, unknown = [], 0
+    for id in ids:
+        try:
+            if room.requeue(id):
+                done.append(id)
+                continue
+            problem = f"{id} is {room.receipt(id).state}, so it cannot be put back"
+        except UnknownMessage as error:
+            if len(ids) == 1:
+                raise
+            problem, unknown = str(error), unknown + 1
+        print(f"postroom: {output.visible(problem)}", file=sys.stderr)
+    if call.json:
+        output.document({"ids": done})
+    else:
+        for id in done:
+            output.write(f"{id} is back, with all its deliveries anew")
+    if args.all and not ids:
+        print("postroom: there are no dead letters", file=sys.stderr)
+        return exit_codes.NOTHING
+    failed = len(ids) - len(done)
+    return exit_codes.DONE if not failed else exit_codes.NOTHING if failed == unknown else exit_codes.FAILED
+
+
+def replay_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--since",
+        required=True,
+        metavar="WHEN",
+        help="a time (2026-11-15T06:00:00Z), a span (2h) or a number of the feed",
+    )
+    parser.add_argument("--channel", metavar="C", help="only what lay there")
+    parser.add_argument("--to", metavar="NAME", help="only what was addressed to this agent")
+
+
+def replay(call: Call) -> int:
+    args, room = call.args, call.room
+    since = _since(args.since, room.clock.wall_ms())
+    call.must_be_person("replay messages")
+    ids = room.replay(since=since, channel=args.channel, to=args.to, by=call.maybe_name, _lane=call.lane)
+    if call.json:
+        output.document({"ids": ids})
+    else:
+        for id in ids:
+            output.write(id)
+    if not ids:
+        print("postroom: nothing was kept since then that fits", file=sys.stderr)
+    return exit_codes.DONE if ids else exit_codes.NOTHING
+
+
+def _since(text: str, now_ms: int) -> int | str:
+    """A number of the feed, or a time as text."""
+    if text.isdecimal():
+        if len(text) > options.MAX_DIGITS:
+            raise exit_codes.UsageError(
+                f"--since {text!r} is no number of the feed: those have at most {options.MAX_DIGITS} digits"
+            )
+        return int(text)
+    try:
+        return iso(from_iso(text))
+    except ValueError:
+        pass
+    try:
+        span_ms = round(options.seconds(text) * 1000)
+    except argparse.ArgumentTypeError:
+        raise exit_codes.UsageError(
+            f"--since {text!r} is neither a time (2026-11-15T06:00:00Z), a span (10s, 5m, 2h, 1d) nor a number"
+        ) from None
+    try:
+        return iso(now_ms - span_ms)
+    except (ValueError, OverflowError):
+        raise exit_codes.UsageError(f"--since {text!r} is longer ago than there are years") from None

@@ -1,0 +1,73 @@
+"""`postroom run FILE.pw`: run a Patchwork program."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from postroom.cli import exit_codes, options, output
+from postroom.errors import PostroomError
+
+from .programs import read_program, report
+
+if TYPE_CHECKING:
+    from postroom.cli.call import Call
+
+
+def run_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE.pw", help="the program")
+    parser.add_argument(
+        "words", metavar="WORKER ARG=VALUE", nargs="*", help="what to start (`main` unless named), and its arguments"
+    )
+    parser.add_argument("--model", metavar="SPEC", help="the language model for think; else $POSTROOM_MODEL")
+    parser.add_argument("--human", metavar="NAME", help="the agent who answers ask; else whoever sits at the terminal")
+    parser.add_argument("--record", metavar="FILE", help="write every prompt and its answer to a file")
+    parser.add_argument("--replay", metavar="FILE", help="answer prompts from such a file; no model is needed then")
+    parser.add_argument(
+        "--command-timeout", metavar="SPAN", type=options.seconds, help="end a command that takes longer"
+    )
+    parser.add_argument("--answer-timeout", metavar="SPAN", type=options.seconds, help="how long an answer may take")
+
+
+def run(call: Call) -> int:
+    from postroom.lang.run.context import Settings
+    from postroom.lang.run.run import Run
+
+    args = call.args
+    name, words = _name_and_words(args.words)
+    settings = Settings(
+        model=args.model,
+        human=args.human,
+        record=args.record,
+        replay=args.replay,
+        command_timeout_s=args.command_timeout,
+        answer_timeout_s=args.answer_timeout,
+    )
+    signal.signal(signal.SIGTERM, _on_terminate)
+    try:
+        result = Run(read_program(args.file), settings, args.room).start(name, words)
+    except PostroomError as error:
+        return report(error, as_json=call.json)
+    _show(result, as_json=call.json)
+    return exit_codes.DONE
+
+
+def _on_terminate(_number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+def _name_and_words(words: list[str]) -> tuple[str | None, list[str]]:
+    """What to start, if it is named, and the arguments."""
+    if words and "=" not in words[0]:
+        return words[0], words[1:]
+    return None, words
+
+
+def _show(result: Any, *, as_json: bool) -> None:
+    from postroom.lang.values import values
+
+    if as_json:
+        output.document({"result": result})
+    elif result is not None:
+        output.write(result if isinstance(result, str) else values.pretty(result))

@@ -1,0 +1,147 @@
+"""`postroom as NAME -- COMMAND...`: run any program as an agent, and tell the room when it ends."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from postroom.board.actions import role_of
+from postroom.cli import exit_codes, output
+from postroom.cli.call import AGENT_VARIABLE, OWNER_VARIABLE, TOKEN_VARIABLES
+from postroom.core import trust
+from postroom.core.config import URL_VARIABLE
+
+if TYPE_CHECKING:
+    from postroom.cli.call import Call
+    from postroom.room import Room
+
+#: What the program is: lead or worker.
+ROLE_VARIABLE: Final = "POSTROOM_ROLE"
+#: The room's cells that say where each worker's checkout is, and who leads.
+LAYOUT_CELL: Final = "layout"
+LEADS_CELL: Final = "board-lead"
+
+NOT_EXECUTABLE: Final = 126
+NOT_FOUND: Final = 127
+#: Handed on to the program; those of the first line the terminal sends to it by itself.
+FROM_TERMINAL: Final = (signal.SIGINT, signal.SIGQUIT)
+PASSED_ON: Final = (*FROM_TERMINAL, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def run_as_options(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "postroom as [-h] [--room URL] [--here] NAME -- COMMAND..."
+    parser.add_argument(
+        "--here", action="store_true", help="start it here, also when the agent has a worktree of its own"
+    )
+    parser.add_argument("agent", metavar="NAME", help="who the program is")
+    parser.add_argument("program", metavar="COMMAND", nargs="*", help="the program and its arguments")
+
+
+def run_as(call: Call) -> int:
+    args = call.args
+    if not args.program:
+        raise exit_codes.UsageError("name the program to run: postroom as NAME -- COMMAND...")
+    args.name = args.agent
+    room = call.room
+    if trust.judge_url(room.url).why:
+        what = output.visible(str(trust.place_of(room.url) or room.url.without_secrets()))
+        print(
+            f"postroom: hooks and MCP servers leave this room alone until you allow it: postroom allow {what}",
+            file=sys.stderr,
+        )
+    with _token_for(call, args.agent) as token:
+        return _run_with(call, room, {**os.environ, **token})
+
+
+@contextmanager
+def _token_for(call: Call, name: str) -> Iterator[dict[str, str]]:
+    """What proves the program's name, where that is asked for: the caller's own token, or, for a person, one for this run."""
+    token = next((os.environ[variable] for variable in TOKEN_VARIABLES if os.environ.get(variable)), None)
+    if token is None:
+        yield {}  # whether the room asks for one is seen when the agent is
+        return
+    from postroom.mail import tokens
+
+    desk = call.room.desk
+    held = tokens.prove(desk, None, tokens.token_in(os.environ), "command line")
+    if held is None or not held.human or held.agent == name:
+        yield {}
+        return
+    made = tokens.add_token(desk, name)
+    proved = tokens.credential_of(desk, made)
+    call.proved(proved)
+    try:
+        yield {tokens.TOKEN_VARIABLE: made}
+    finally:
+        tokens.revoke_tokens(desk, name, token_id=proved.token_id)
+
+
+def _run_with(call: Call, room: Room, environment: dict[str, str]) -> int:
+    args = call.args
+    environment |= {
+        URL_VARIABLE: room.url.with_secrets(),
+        AGENT_VARIABLE: args.agent,
+        ROLE_VARIABLE: role_of(args.agent, leads(room)),
+        OWNER_VARIABLE: room.desk.process,  # what the program claims at the board ends with this process
+    }
+    agent = call.agent(transient=False)  # heartbeats until the room is closed, which is when the program has ended
+    agent.heartbeat(current_task=output.visible(" ".join(args.program))[:60])
+    return _run(args.program, environment, None if args.here else _checkout(room, args.agent))
+
+
+def _checkout(room: Room, name: str) -> str | None:
+    """The agent's own worktree, where a layout has made one; None to stay here."""
+    cell = room.store.cell_read(LAYOUT_CELL)
+    place = cell.value["worktrees"].get(name) if cell is not None else None
+    if place is None or not os.path.isdir(place) or os.path.commonpath([place, os.getcwd()]) == place:
+        return None
+    print(f"postroom: {output.visible(name)} works in {output.visible(place)}", file=sys.stderr)
+    return str(place)
+
+
+def leads(room: Room) -> list[str]:
+    """Agents that were named as the lead of a task."""
+    cell = room.store.cell_read(LEADS_CELL)
+    return cell.value if cell is not None else []
+
+
+def _run(program: list[str], environment: dict[str, str], folder: str | None) -> int:
+    """Run it to its end and return its exit status as a shell would."""
+    child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def pass_on(number: int, _frame: object) -> None:
+        if child is None:
+            early.append(number)
+        elif child.poll() is None and not (number in FROM_TERMINAL and _in_foreground()):
+            child.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in PASSED_ON}
+    try:
+        child = subprocess.Popen(program, env=environment, cwd=folder)
+        for number in early:
+            pass_on(number, None)
+        status = child.wait()
+    except FileNotFoundError:
+        raise exit_codes.NotStarted(f"{program[0]}: no such program", NOT_FOUND) from None
+    except OSError as error:
+        raise exit_codes.NotStarted(f"{program[0]}: it cannot be run ({error.strerror})", NOT_EXECUTABLE) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return status if status >= 0 else 128 - status
+
+
+def _in_foreground() -> bool:
+    """Whether we, and with us the program, are what the terminal sends its signals to."""
+    try:
+        with open("/dev/tty", "rb") as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False

@@ -1,0 +1,110 @@
+"""`postroom session list | show ID | stop ID | clean`: looking at sessions, and stopping them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Final
+
+from postroom.cli import exit_codes, options, output
+from postroom.core.clock import from_iso
+from postroom.sessions import report
+from postroom.sessions.report import SessionInfo, SessionReport
+
+if TYPE_CHECKING:
+    from postroom.cli.call import Call
+
+ACTIONS: Final = ("list", "show", "stop", "clean")
+WEEK_S: Final = 7 * 86400.0
+
+
+def session_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", metavar="ACTION", choices=ACTIONS, help="list, show, stop or clean")
+    parser.add_argument("id", metavar="ID", nargs="?", help="the session, for show and stop")
+    parser.add_argument(
+        "--older-than",
+        metavar="SPAN",
+        type=options.seconds,
+        default=WEEK_S,
+        help="for clean: 10s, 5m, 2h, 7d (default: 7d)",
+    )
+    parser.add_argument(
+        "--grace", metavar="S", type=options.seconds, default=2.0, help="for stop: seconds before workers are killed"
+    )
+
+
+def session(call: Call) -> int:
+    args = call.args
+    if (args.action in ("show", "stop")) != (args.id is not None):
+        needs = "needs the ID of a session" if args.id is None else "takes no ID"
+        raise exit_codes.UsageError(f"`postroom session {args.action}` {needs}; `postroom session list` shows them")
+    step = {"list": _list, "show": _show, "stop": _stop, "clean": _clean}[args.action]
+    return step(call)
+
+
+def _list(call: Call) -> int:
+    room = call.room
+    found = report.list_sessions(room.desk)
+    if call.json:
+        output.document([report.info_dict(info) for info in found])
+        return exit_codes.DONE
+    now_ms = room.clock.wall_ms()
+    rows = [
+        (info.id, info.state, output.ago(from_iso(info.opened), now_ms), info.members, _why(info))
+        for info in reversed(found)
+    ]
+    output.table(("session", "state", "opened", "members", "failure"), rows, empty="no sessions")
+    return exit_codes.DONE
+
+
+def _why(info: SessionInfo) -> str:
+    return "" if info.failure is None else info.failure.message.partition("\n")[0][:100]
+
+
+def _show(call: Call) -> int:
+    about = report.report(call.room.desk, call.args.id)
+    if call.json:
+        output.document(report.to_dict(about))
+    else:
+        _write_report(about)
+    return exit_codes.DONE
+
+
+def _write_report(about: SessionReport) -> None:
+    info = about.info
+    for name, value in (("session", info.id), ("state", info.state), ("opened", info.opened), ("folder", info.folder)):
+        output.write(f"{name:<8} {output.visible(str(value))}")
+    rows = [(w.number, w.name, w.role, w.state, "; ".join(w.waits), w.pid) for w in about.workers]
+    output.table(("#", "worker", "role", "state", "waits", "pid"), rows, title="members", empty="none")
+    boxes = [(box.name, box.sent, box.received, box.waiting) for box in about.mailboxes]
+    output.table(("mailbox", "sent", "received", "waiting"), boxes, title="mailboxes", empty="no messages")
+    if info.failure is not None:
+        failure = info.failure
+        output.write(f"failed at {failure.timestamp}" + (f" through {failure.worker}" if failure.worker else ""))
+        output.write("    " + output.visible(failure.message, keep="\n").replace("\n", "\n    "))
+        for line in failure.stack.splitlines():
+            output.write("    " + output.visible(line))
+
+
+def _stop(call: Call) -> int:
+    room, id = call.room, call.args.id
+    call.must_be_person("stop sessions")
+    before = report.report(room.desk, id).info
+    gone = report.stop(room.desk, id, call.args.grace)
+    after = report.report(room.desk, id).info
+    if call.json:
+        output.document(report.info_dict(after) | {"workers_gone": gone})
+    elif before.state in (report.FAILED, report.ENDED):
+        output.write(f"session {id} was over already: it had {before.state}")
+    else:
+        output.write(f"session {id} is stopped" + ("" if gone else "; some of its workers still run"))
+    return exit_codes.DONE if gone else exit_codes.FAILED
+
+
+def _clean(call: Call) -> int:
+    call.must_be_person("clear sessions away")
+    ids = report.clean(call.room.desk, call.args.older_than)
+    if call.json:
+        output.document({"ids": ids})
+    else:
+        output.write(f"{len(ids)} session{'s' * (len(ids) != 1)} cleared away")
+    return exit_codes.DONE

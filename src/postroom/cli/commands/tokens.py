@@ -1,0 +1,156 @@
+"""`postroom agent add | revoke | list | recover`: the tokens that prove an agent's name."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+from postroom.cli import exit_codes, options, output
+from postroom.cli.call import DOOR
+from postroom.errors import IdentityRefused
+from postroom.mail import tokens
+
+if TYPE_CHECKING:
+    from postroom.cli.call import Call
+
+ACTIONS: Final = ("add", "revoke", "list", "recover")
+
+
+def agent_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", metavar="ACTION", choices=ACTIONS, help="add, revoke, list or recover")
+    parser.add_argument("agent", metavar="NAME", nargs="?", help="the agent, for all but list")
+    parser.add_argument("--human", action="store_true", help="for add: a person holds it; only such may write as one")
+    parser.add_argument(
+        "--file", metavar="PATH", help="for add and recover: write the token to a new file that only you can read"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="for revoke: every token, and names are believed again; instead of NAME"
+    )
+
+
+def agent(call: Call) -> int:
+    args = call.args
+    if (args.action == "list" or args.all) != (args.agent is None):
+        needs = "needs the NAME of an agent" if args.agent is None else "takes no NAME"
+        raise exit_codes.UsageError(f"`postroom agent {args.action}{' --all' * args.all}` {needs}")
+    if args.all and args.action != "revoke":
+        raise exit_codes.UsageError("--all goes with `postroom agent revoke`")
+    if (args.human and args.action != "add") or (args.file and args.action not in ("add", "recover")):
+        raise exit_codes.UsageError("--human goes with `postroom agent add`, and --file with add and recover")
+    return {"add": _add, "revoke": _revoke, "list": _list, "recover": _recover}[args.action](call)
+
+
+def _must_be_allowed(call: Call) -> None:
+    """Once a room has tokens, only a person's makes and revokes others: whoever shows none is not more than an agent."""
+    desk = call.room.desk
+    if tokens.token_in(os.environ) is None and tokens.has_tokens(desk):
+        tokens.record_refusal(desk, DOOR, f"to {call.args.action} tokens", None)
+        if not tokens.has_person(desk):
+            raise IdentityRefused(
+                "this room has tokens, and no person has one that still counts: `postroom agent recover NAME` makes one, "
+                "while no other process has the room open"
+            )
+    call.must_be_person("make or revoke tokens")
+
+
+def _add(call: Call) -> int:
+    _must_be_allowed(call)
+    return _make(call, human=call.args.human)
+
+
+def _recover(call: Call) -> int:
+    """No token is asked for, there being none that counts: what is asked for is that nobody else is here."""
+    return _make(call, human=True)
+
+
+def _make(call: Call, *, human: bool) -> int:
+    args = call.args
+    descriptor = _new_file(args.file) if args.file else None
+    try:
+        if args.action == "recover":
+            token = tokens.recover(call.room.desk, args.agent, os.getuid())
+        else:
+            token = tokens.add_token(call.room.desk, args.agent, human=human)
+    except BaseException:
+        if descriptor is not None:
+            os.close(descriptor)
+            os.unlink(options.path_of(args.file))  # made a moment ago, and still empty
+        raise
+    if descriptor is not None:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(token + "\n")
+    shown = {"agent": args.agent, "human": human} | ({"file": args.file} if args.file else {"token": token})
+    if call.json:
+        output.document(shown)
+    elif args.file:
+        output.write(f"the token of {output.visible(args.agent)} is in {output.visible(args.file)}")
+        print(f"postroom: set {tokens.TOKEN_FILE_VARIABLE} to that path", file=sys.stderr)
+    else:
+        output.write(token)
+        print(
+            f"postroom: shown this once; give it to {output.visible(args.agent)} as {tokens.TOKEN_VARIABLE}. "
+            "From now on every command that speaks in this room needs a token",
+            file=sys.stderr,
+        )
+    return exit_codes.DONE
+
+
+def _new_file(path: str) -> int:
+    """A file that is ours alone from its first moment, in a folder that is so too if it has to be made.
+
+    One that is there already is left alone.
+    """
+    place = options.path_of(path)
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        return os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise exit_codes.UsageError(f"{place} is there already; name a new file, no token was made") from None
+
+
+def _revoke(call: Call) -> int:
+    name, desk = call.args.agent, call.room.desk
+    _must_be_allowed(call)
+    if call.args.all:
+        by = call.credential.agent if call.credential is not None else ""
+        count = tokens.switch_off(desk, by, os.getuid())
+    else:
+        count = tokens.revoke_tokens(desk, name)
+    if call.json:
+        output.document({"agent": name, "revoked": count})
+    elif call.args.all:
+        output.write(
+            f"{count} token{'s' * (count != 1)} revoked: this room has none any more, and every name is believed"
+        )
+    elif count:
+        output.write(f"{count} token{'s' * (count > 1)} of {output.visible(name)} revoked")
+    else:
+        print(f"postroom: {output.visible(name)} has no token", file=sys.stderr)
+    return exit_codes.DONE if count or call.args.all else exit_codes.NOTHING
+
+
+def _list(call: Call) -> int:
+    desk = call.room.desk
+    found = tokens.tokens(desk)
+    count, refused = tokens.refusals(desk)
+    if call.json:
+        output.document(
+            {
+                "tokens": [each._asdict() for each in found],
+                "refusals": count,
+                "newest": [each._asdict() for each in refused],
+                "log": [each._asdict() for each in tokens.deeds(desk)],
+            }
+        )
+        return exit_codes.DONE
+    rows = [(e.id, e.agent, "human" if e.human else "", e.made_at, e.revoked_at or "") for e in found]
+    output.table(
+        ("token", "agent", "", "made", "revoked"), rows, empty="this room has no tokens: every name is believed"
+    )
+    if refused:
+        output.write("")
+        claims = [(e.time, e.door, e.claimed, e.real or "nobody known") for e in refused[-10:]]
+        output.table(("refused", "door", "claimed", "was"), claims, title=f"{count} refused")
+    return exit_codes.DONE

@@ -1,0 +1,131 @@
+"""`postroom web`: the room as a page in the browser, on this machine alone unless told otherwise."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+from postroom.cli import exit_codes, options, output
+from postroom.core.message import check_name
+from postroom.errors import Fault, InvalidMessage, PostroomError
+from postroom.mail import tokens
+
+if TYPE_CHECKING:
+    from postroom.cli.call import Call
+    from postroom.room import Room
+
+#: Whose name a person has on the page, unless --as says another.
+HUMAN: Final = "human"
+LOOPBACK: Final = "127.0.0.1"
+
+
+def web_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=port, metavar="P", help="the port; else 7678, or any that is free")
+    parser.add_argument("--no-open", action="store_true", help="only print the address; open no browser")
+    parser.add_argument(
+        "--host", default=LOOPBACK, metavar="ADDRESS", help=f"listen there (default: {LOOPBACK}, this machine alone)"
+    )
+    parser.add_argument(
+        "--name",
+        action="append",
+        default=[],
+        dest="names",
+        metavar="HOST",
+        help="another name by which browsers may call this server",
+    )
+
+
+def port(text: str) -> int:
+    """A port's number; 0 is any that is free."""
+    number = options.whole(text)
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: they go from 0 to 65535")
+    return number
+
+
+def web(call: Call) -> int:
+    try:
+        from postroom.doors.web import guard, server
+    except ModuleNotFoundError as error:
+        raise PostroomError(f"the page needs {error.name}: pip install 'postroom[web]'") from None
+    who = tokens.token_in(os.environ)
+    # who neither says nor proves a name may look: in a room with tokens, the page asks for one before anything is done
+    name = (call.maybe_name if who is not None or call.said_name is not None else None) or HUMAN
+    faults: list[Fault] = []
+    check_name("--as", name, faults)
+    if faults:
+        raise InvalidMessage(faults)
+    room = call.room
+    sock = server.listening(call.args.host, call.args.port)
+    token = guard.new_token()
+    address = server.address_of(sock, token)
+    with _opened(address, wanted=not call.args.no_open and not call.json) as open_it:
+        if call.json:
+            output.document({"address": address, "port": sock.getsockname()[1], "room": str(room.url)})
+        else:
+            output.write(f"The room {output.visible(str(room.url))} is at\n\n    {address}\n\nCtrl-C ends it.")
+
+        def began(_: Callable[[], None]) -> None:
+            open_it()
+
+        ended_by = server.serve(room, sock, token, name=name, who=who, names=call.args.names, began=began)
+    return exit_codes.DONE if ended_by == 0 else 128 + ended_by
+
+
+@contextmanager
+def while_served(room: Room) -> Iterator[str]:
+    """Serve a room in a thread of its own as long as the block lasts; gives its address."""
+    import threading
+
+    from postroom.doors.web import guard, server
+
+    sock = server.listening(LOOPBACK, None)
+    token = guard.new_token()
+    ends: list[Callable[[], None]] = []
+    serving = threading.Event()
+
+    def began(end: Callable[[], None]) -> None:
+        ends.append(end)
+        serving.set()
+
+    thread = threading.Thread(target=server.serve, args=(room, sock, token), kwargs={"began": began})
+    thread.start()
+    try:
+        serving.wait()
+        yield server.address_of(sock, token)
+    finally:
+        for end in ends:
+            end()
+        thread.join()
+
+
+@contextmanager
+def _opened(address: str, *, wanted: bool) -> Iterator[Callable[[], None]]:
+    """Lets a browser open the address, by way of a file that only its owner can read.
+
+    Programs' arguments can be read by every user of a machine, and the address has the token in it.
+    """
+    if not wanted:
+        yield lambda: None
+        return
+    import threading
+    import webbrowser
+
+    descriptor, path = tempfile.mkstemp(prefix="postroom-", suffix=".html")
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url={address}">')
+            file.write(f'<title>Postroom</title><a href="{address}">Postroom</a>\n')
+
+        def open_it() -> None:
+            # a browser may take seconds to say that it opened, and some only when they are closed
+            threading.Thread(target=webbrowser.open, args=(f"file://{path}",), daemon=True).start()
+
+        yield open_it
+    finally:
+        with suppress(OSError):
+            os.unlink(path)

@@ -1,0 +1,1 @@
+"""`postroom demo`: a program runs, agents talk, and one of them is killed half-way."""

@@ -1,0 +1,1 @@
+"""`postroom init --layout`: files that several sessions of one project work by."""

@@ -1,0 +1,1 @@
+"""`postroom top`: the room, live in a terminal."""

@@ -1,0 +1,103 @@
+"""What somebody at a terminal does while a live screen is up: presses keys, sends signals, changes the window's size.
+
+Signals raise nothing here. They are noted and wake whoever waits, so that no drawing ends half-way with the terminal in
+disorder (tests/cli/test_top.py).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Self
+
+if TYPE_CHECKING:
+    from postroom.core.clock import Clock
+
+#: Keys that end it; Ctrl-C and Ctrl-D too, where they come as keys.
+QUIT: Final = b"qQ\x03\x04"
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
+
+
+class Keys:
+    """Nobody: where there is no terminal, there are no keys."""
+
+    def __init__(self) -> None:
+        #: What to wait on.
+        self.fds: list[int] = []
+        #: Whether it is to end.
+        self.over = False
+        #: Whether something was done since this was last set to False.
+        self.stirred = False
+
+    def take(self, ready: Sequence[int]) -> None:
+        """Take note of what can be read from those of our descriptors that are ready."""
+
+    def pause(self, clock: Clock, seconds: float) -> None:
+        """Return after that time; sooner only if it is over."""
+        until_ns = clock.steady_ns() + round(seconds * 1e9)
+        while not self.over and (left_ns := until_ns - clock.steady_ns()) > 0:
+            self.take(clock.wait_readable(self.fds, left_ns / 1e9))
+
+
+class TerminalKeys(Keys):
+    """The keys of our terminal, one by one and unseen, and the signals of this process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: The signal that asked for the end; None when a key did, or Ctrl-C, which is a key to the one who presses it.
+        self.ended_by: int | None = None
+        self._keyboard: int | None = None
+        self._terminal: Any = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._noted, self._note = os.pipe()
+        os.set_blocking(self._note, False)
+        os.set_blocking(self._noted, False)
+        self.fds = [self._noted]
+        self._before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        if sys.stdin.isatty():
+            import termios
+            import tty
+
+            self._keyboard = sys.stdin.fileno()
+            self._terminal = termios.tcgetattr(self._keyboard)
+            tty.setcbreak(self._keyboard)
+            self.fds.append(self._keyboard)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._keyboard is not None:
+            import termios
+
+            with suppress(termios.error):  # the terminal is gone
+                termios.tcsetattr(self._keyboard, termios.TCSAFLUSH, self._terminal)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        os.close(self._note)
+        os.close(self._noted)
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        if number != signal.SIGWINCH:
+            self.over = True
+            self.ended_by = None if number == signal.SIGINT else number
+        with suppress(BlockingIOError):
+            os.write(self._note, b"!")
+
+    def take(self, ready: Sequence[int]) -> None:
+        if self._noted in ready:
+            self.stirred = True
+            with suppress(BlockingIOError):
+                os.read(self._noted, 4096)
+        if self._keyboard is not None and self._keyboard in ready:
+            pressed = self._read_keys()
+            self.over = self.over or not pressed or any(key in QUIT for key in pressed)
+
+    def _read_keys(self) -> bytes:
+        try:
+            return os.read(self._keyboard or 0, 64)
+        except OSError:  # the terminal is gone
+            return b""

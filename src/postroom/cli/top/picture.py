@@ -1,0 +1,265 @@
+"""What a room looks like at one moment, worked out of what it tells. Pure: no terminal here, and nothing is changed.
+
+A `Lookout` looks at one room again and again. How fast mail comes and goes it takes from the feed, from where it read
+last: it never counts a room through to know its rates.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from postroom.core.clock import from_iso, iso
+
+if TYPE_CHECKING:
+    from postroom.mail.presence import AgentInfo
+    from postroom.mail.receipts import Wait
+    from postroom.room import Room
+    from postroom.stores.contract import Change, Mailbox, Stats
+
+#: Rates are those of the last so many seconds.
+WINDOW_S: Final = 5.0
+#: Of a feed that is faster than this, in changes for each look, only so many are read: its rates are then a sample's.
+MAX_CHANGES: Final = 4000
+PAGE: Final = 1000
+#: The newest dead letters that are shown.
+MAX_DEAD: Final = 20
+#: Events that end a message.
+ENDED: Final = frozenset({"acked", "answered", "refused", "expired", "dead"})
+#: Agents that need somebody's eye come first.
+_AGENT_ORDER: Final = {"gone": 0, "active": 1, "stopped": 8, "seen": 9}
+
+Box = tuple[str | None, str]  # to_agent, channel
+
+
+class Flow(NamedTuple):
+    """Messages per second: stored, and ended in whatever way."""
+
+    in_per_s: float = 0.0
+    out_per_s: float = 0.0
+
+
+class AgentLine(msgspec.Struct, frozen=True):
+    """One agent. `alive` is None when nobody can see from here whether it runs."""
+
+    name: str
+    status: str
+    alive: bool | None
+    current_task: str | None
+    heartbeat_age_s: float
+    pending: int
+
+
+class BoxLine(msgspec.Struct, frozen=True):
+    """What waits for one agent (or for nobody in particular) in one channel. No age: nothing waits."""
+
+    to_agent: str | None
+    channel: str
+    depth: int
+    oldest_age_s: float | None
+    in_per_s: float
+    out_per_s: float
+
+
+class WaitLine(msgspec.Struct, frozen=True):
+    """Somebody who waits for an answer. `cycle`: the one asked waits, perhaps through others, for the asker."""
+
+    asker: str
+    peer: str | None
+    question_id: str
+    age_s: float
+    cycle: bool
+
+
+class DeadLine(msgspec.Struct, frozen=True):
+    """A message that was set aside."""
+
+    id: str
+    from_agent: str
+    to_agent: str | None
+    channel: str
+    delivery_count: int
+    error: str | None
+    age_s: float
+
+
+class Picture(msgspec.Struct, frozen=True, kw_only=True):
+    """A room at one moment."""
+
+    room: str
+    time: str
+    states: dict[str, int]
+    in_per_s: float
+    out_per_s: float
+    oldest_age_s: float | None
+    store: dict[str, Any]
+    agents: list[AgentLine]
+    mailboxes: list[BoxLine]
+    waiting: list[WaitLine]
+    dead: list[DeadLine]
+
+
+class Rates:
+    """How fast mail comes and goes, from what the feed told in the last seconds."""
+
+    def __init__(self, window_s: float = WINDOW_S) -> None:
+        self._window_ns = round(window_s * 1e9)
+        self._samples: deque[_Sample] = deque()
+
+    def add(self, changes: Iterable[Change], span_s: float, now_ns: int, read_s: float | None = None) -> None:
+        """These changes, read at `now_ns`, happened in the last `span_s` seconds.
+
+        With `read_s` they are only those of its first so many seconds, and stand for the rest.
+        """
+        span_s = max(span_s, 0.001)
+        weight = 1.0 if read_s is None else span_s / min(max(read_s, 0.001), span_s)
+        sample = _Sample(now_ns, span_s, {}, {})
+        for change in changes:
+            counts = sample.stored if change.event == "stored" else sample.ended if change.event in ENDED else None
+            if counts is not None:
+                box = change.message.to_agent, change.message.channel
+                counts[box] = counts.get(box, 0.0) + weight
+        self._samples.append(sample)
+        while now_ns - self._samples[0].read_ns >= self._window_ns:
+            self._samples.popleft()
+
+    def flows(self) -> dict[Box, Flow]:
+        """The rates of every mailbox in which something moved."""
+        span_s = sum(sample.span_s for sample in self._samples)
+        boxes = {box for sample in self._samples for box in (*sample.stored, *sample.ended)}
+        return {
+            box: Flow(
+                sum(sample.stored.get(box, 0.0) for sample in self._samples) / span_s,
+                sum(sample.ended.get(box, 0.0) for sample in self._samples) / span_s,
+            )
+            for box in boxes
+        }
+
+
+class _Sample(NamedTuple):
+    read_ns: int
+    span_s: float
+    stored: dict[Box, float]
+    ended: dict[Box, float]
+
+
+def in_cycles(waits: Sequence[tuple[str, str | None]]) -> list[bool]:
+    """For each pair of asker and asked, whether the one asked waits for the asker, itself or through others."""
+    asked: dict[str, set[str]] = {}
+    for asker, peer in waits:
+        if peer is not None:
+            asked.setdefault(asker, set()).add(peer)
+    return [peer is not None and asker in _reached_from(peer, asked) for asker, peer in waits]
+
+
+def _reached_from(start: str, asked: Mapping[str, set[str]]) -> set[str]:
+    reached, waiting = {start}, [start]
+    while waiting:
+        for name in asked.get(waiting.pop(), ()):
+            if name not in reached:
+                reached.add(name)
+                waiting.append(name)
+    return reached
+
+
+def box_lines(boxes: Iterable[Mailbox], flows: Mapping[Box, Flow], now_ms: int) -> list[BoxLine]:
+    """Those first in which most waits or moves; also those that are empty because they are read."""
+    depths = {(box.to_agent, box.channel): box for box in boxes}
+    lines = []
+    for key in depths.keys() | flows.keys():
+        box, flow = depths.get(key), flows.get(key, Flow())
+        oldest_age_s = None if box is None else _age_s(box.oldest_ms, now_ms)
+        depth = 0 if box is None else box.depth
+        lines.append(BoxLine(*key, depth, oldest_age_s, round(flow.in_per_s, 1), round(flow.out_per_s, 1)))
+    return sorted(lines, key=lambda b: (-max(b.depth, b.in_per_s + b.out_per_s), b.to_agent or "", b.channel))
+
+
+def agent_lines(agents: Iterable[AgentInfo], now_ms: int) -> list[AgentLine]:
+    """The agents: those that are gone, those that run, then the others."""
+    lines = [
+        AgentLine(a.name, a.status, a.alive, a.current_task, _age_s(from_iso(a.last_heartbeat), now_ms), a.pending)
+        for a in agents
+    ]
+    return sorted(lines, key=lambda a: (_AGENT_ORDER.get(a.status, 1), a.name))
+
+
+def wait_lines(waits: Sequence[Wait], now_ms: int) -> list[WaitLine]:
+    """Who waits for whom, the longest wait first."""
+    marks = in_cycles([(wait.asker, wait.peer) for wait in waits])
+    return [
+        WaitLine(wait.asker, wait.peer, wait.question_id, _age_s(from_iso(wait.since), now_ms), mark)
+        for wait, mark in zip(waits, marks, strict=True)
+    ]
+
+
+def _age_s(since_ms: int, now_ms: int) -> float:
+    return max(0, now_ms - since_ms) / 1000
+
+
+class Lookout:
+    """Looks at a room again and again, and remembers where in the feed it was."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._rates = Rates()
+        # the first picture has rates too: those of the seconds before it
+        self._looked_ns = room.clock.steady_ns() - round(WINDOW_S * 1e9)
+        self._cursor = room.store.number_at(room.clock.wall_ms() - round(WINDOW_S * 1000))
+
+    def look(self) -> Picture:
+        """The room as it is now. Changes nothing."""
+        room = self._room
+        self._read_feed()
+        stats, now_ms = room.stats(), room.clock.wall_ms()
+        flows = self._rates.flows()
+        return Picture(
+            room=str(room.url),
+            time=iso(now_ms),
+            states=stats.states,
+            in_per_s=round(sum((flow.in_per_s for flow in flows.values()), 0.0), 1),
+            out_per_s=round(sum((flow.out_per_s for flow in flows.values()), 0.0), 1),
+            oldest_age_s=_oldest_age_s(stats, now_ms),
+            store=stats.store,
+            agents=agent_lines(room.agents(), now_ms),
+            mailboxes=box_lines(stats.mailboxes, flows, now_ms),
+            waiting=wait_lines(room.waits(), now_ms),
+            dead=self._dead(now_ms) if stats.states.get("dead") else [],
+        )
+
+    def _read_feed(self) -> None:
+        room, clock = self._room, self._room.clock
+        span_s = (clock.steady_ns() - self._looked_ns) / 1e9
+        changes: list[Change] = []
+        read_s = None
+        while page := room.events(self._cursor, PAGE):
+            changes += page
+            self._cursor = page[-1].number
+            if len(changes) >= MAX_CHANGES:  # more happens than is worth reading
+                read_s = span_s - (clock.wall_ms() - page[-1].time_ms) / 1000
+                self._cursor = max(self._cursor, room.cursor())
+                break
+        self._looked_ns = clock.steady_ns()
+        self._rates.add(changes, span_s, self._looked_ns, read_s)
+
+    def _dead(self, now_ms: int) -> list[DeadLine]:
+        found = self._room.peek(state="dead", order="newest", limit=MAX_DEAD)
+        return [
+            DeadLine(
+                m.id,
+                m.from_agent,
+                m.to_agent,
+                m.channel,
+                m.delivery_count,
+                m.error,
+                _age_s(m.last_delivered_ms or m.timestamp_ms, now_ms),
+            )
+            for m in found
+        ]
+
+
+def _oldest_age_s(stats: Stats, now_ms: int) -> float | None:
+    oldest = min((box.oldest_ms for box in stats.mailboxes), default=None)
+    return None if oldest is None else _age_s(oldest, now_ms)

@@ -1,0 +1,294 @@
+"""What can be set for a room, and where a room is looked for."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from postroom.errors import RoomError, RoomNotAllowed
+
+from .message import MAX_PAYLOAD_BYTES
+
+#: Options of an address that name a file of this user, or say who the user is.
+CREDENTIAL_OPTIONS: Final = ("creds", "user", "password_file", "tls_ca", "tls_cert", "tls_key")
+
+FOLDER: Final = ".postroom"
+#: In a room of files that folder is Postroom's own part of it, and has this in it.
+FILES_MARK: Final = "room.json"
+URL_VARIABLE: Final = "POSTROOM_URL"
+#: A file in that folder that says where the room is, when it is elsewhere: an address, as in `postroom.open`.
+POINTER: Final = "room"
+_MAX_SMALL_BYTES: Final = 4096
+
+#: How long a receiver that is a process may keep a message before others may take it, in seconds.
+LEASE_S: Final = 30.0
+#: The same for one-shot commands, hooks and HTTP calls, whose claims belong to the agent.
+AGENT_LEASE_S: Final = 600.0
+#: A waiting receiver looks by itself this often, in case a wake-up was lost.
+SAFETY_LOOK_S: Final = 1.0
+#: How often an open agent says that it is alive, and one of the open processes does the housekeeping.
+HEARTBEAT_S: Final = 5.0
+
+
+class Config(msgspec.Struct, kw_only=True, frozen=True):
+    """The settings of a room, as given to `postroom.open`."""
+
+    #: "normal" survives the death of any process; "full" survives a power cut too, and costs an fsync per change.
+    sync: str = "normal"
+    max_payload_bytes: int = MAX_PAYLOAD_BYTES
+    max_deliveries: int = 3
+    #: A message caused by a message caused by …: at most this many steps.
+    max_hops: int = 8
+    #: Sends per second and sender, over all processes; None is no limit. `rate_burst` may come at once.
+    rate_per_s: float | None = None
+    rate_burst: int | None = None
+    #: The same for one sender to one recipient: what ends two agents that keep each other busy.
+    pair_rate_per_s: float | None = None
+    pair_rate_burst: int | None = None
+    #: Finished messages are kept for replay until one of these is crossed.
+    keep_s: float = 7 * 86400.0
+    keep_count: int = 1_000_000
+    keep_bytes: int = 1024**3
+    busy_timeout_s: float = 5.0
+    #: Only of rooms in files: whether the folder's group takes part too, or its owner alone.
+    group: bool = False
+    #: Rooms on servers: how long one operation waits through reconnects and elections before it gives up.
+    server_timeout_s: float = 20.0
+    #: Copies of a room that the servers keep; 0 is three where there are several servers.
+    replicas: int = 0
+    #: What the servers want to see: a credentials file, or a user and the file with its password; certificates.
+    creds: str | None = None
+    user: str | None = None
+    password_file: str | None = None
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
+
+class RoomUrl(msgspec.Struct, frozen=True):
+    """A room's address, taken apart: `scheme:rest?option=value`."""
+
+    scheme: str
+    rest: str
+    options: dict[str, str]
+
+    def __str__(self) -> str:
+        """The address as it may be shown: a password or a token in it is left out."""
+        return self.without_secrets()
+
+    def __repr__(self) -> str:
+        return f"RoomUrl({self.without_secrets()!r})"
+
+    def with_secrets(self) -> str:
+        """The whole address, for those who open the room and show it nobody."""
+        tail = "&".join(f"{name}={value}" for name, value in self.options.items())
+        rest = _QUOTING.sub(_quoted, self.rest) if self.scheme in FOLDER_SCHEMES else self.rest
+        return f"{self.scheme}:{rest}" + (f"?{tail}" if tail else "")
+
+    def without_secrets(self) -> str:
+        """The address as it may be shown: a password or a token in it is left out."""
+        if self.scheme in FOLDER_SCHEMES or "@" not in self.rest:
+            return self.with_secrets()
+        hosts = ",".join(map(_masked, self.rest.removeprefix("//").split(",")))
+        return RoomUrl(self.scheme, f"//{hosts}", self.options).with_secrets()
+
+    def without_credentials(self) -> RoomUrl:
+        """The address without a user, a password and files of this user: what a file that others see may say."""
+        hosts, slash, name = self.rest.removeprefix("//").partition("/")
+        bare = ",".join(server.rpartition("@")[2] for server in hosts.split(","))
+        options = {option: value for option, value in self.options.items() if option not in CREDENTIAL_OPTIONS}
+        return RoomUrl(self.scheme, f"//{bare}{slash}{name}" if "@" in hosts else self.rest, options)
+
+
+_PLAIN_HOST: Final = re.compile(r"(\[[^\]]*\]|[^:@]*)(:\d*)?(/.*)?")
+
+
+def _masked(server: str) -> str:
+    """One of the servers of an address as it may be shown. A password may have any sign in it."""
+    before, at, host = server.rpartition("@")
+    if not at:
+        return server if _PLAIN_HOST.fullmatch(server) else "…"
+    user, colon, _ = before.partition(":")
+    return f"{user}:…@{host}" if colon else f"…@{host}"
+
+
+#: Schemes whose address is a folder of this machine.
+FOLDER_SCHEMES: Final = ("sqlite", "files")
+#: A path may have a question mark in it, at which the options would begin. It is written %3F; and a path that reads as if
+#: that had been done gets its % written %25. Every other path stays as it is (tests/test_open.py).
+_QUOTING: Final = re.compile(r"\?|%(?=25|3[Ff])")
+_QUOTED: Final = re.compile(r"%(?:25|3[Ff])")
+
+
+def _quoted(found: re.Match[str]) -> str:
+    return "%3F" if found[0] == "?" else "%25"
+
+
+def address_of(folder: Path, scheme: str = "sqlite") -> str:
+    """The address of a room in that folder, whatever its name."""
+    return str(RoomUrl(scheme, str(folder), {}))
+
+
+def shown_address(text: str) -> str:
+    """An address as somebody wrote it, without a password."""
+    return str(parse_url(text)) if "@" in text else text
+
+
+def parse_url(text: str) -> RoomUrl:
+    """Take a room's address apart. A plain path is a SQLite room's folder."""
+    scheme, colon, rest = text.partition(":")
+    if not colon or "/" in scheme or "." in scheme or not scheme:
+        scheme, rest = "sqlite", text
+    rest, _, query = rest.partition("?")
+    if scheme in FOLDER_SCHEMES:
+        rest = _QUOTED.sub(lambda found: "%" if found[0] == "%25" else "?", rest)
+    if not rest and scheme != "memory":
+        raise RoomError(f"{text!r} names no place; write {scheme}:PATH, for instance {scheme}:{FOLDER}")
+    return RoomUrl(scheme, rest, _options(query) if query else {})
+
+
+def _options(query: str) -> dict[str, str]:
+    from urllib.parse import parse_qsl  # few addresses have options
+
+    return dict(parse_qsl(query, keep_blank_values=True))
+
+
+def search_places(start: Path) -> list[Path]:
+    """Where a room is looked for, in order: each folder above, then the repository's main worktree."""
+    start = start.absolute()
+    places = [folder / FOLDER for folder in (start, *start.parents)]
+    main = main_worktree(start)
+    if main is not None and main / FOLDER not in places:
+        places.append(main / FOLDER)
+    return places
+
+
+def address_in(place: Path) -> str:
+    """The address of the room that a `.postroom` folder means: itself, or what its pointer says, seen from beside it."""
+    if (place / FILES_MARK).is_file():
+        return address_of(place.parent, "files")
+    text = read_small(place / POINTER)
+    if not text:
+        return address_of(place)
+    url = parse_url(text)
+    if url.scheme in FOLDER_SCHEMES:
+        return str(RoomUrl(url.scheme, str(place.parent / _at_home(url.rest)), url.options))
+    naming = [name for name in CREDENTIAL_OPTIONS if name in url.options]
+    if naming or "@" in url.rest.removeprefix("//").partition("/")[0]:
+        raise RoomNotAllowed(
+            f"{place / POINTER} carries {', '.join(naming) or 'a user name'}: a pointer may name no file and no credential. "
+            "Credentials belong into your own configuration: postroom allow nats://HOST:PORT --help"
+        )
+    return str(url)
+
+
+def read_small(path: Path) -> str:
+    """The text of a small regular file, stripped; "" when it is not there, is a link or a pipe, or is no text."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+            return os.read(descriptor, _MAX_SMALL_BYTES).decode("utf-8").strip() if regular else ""
+        finally:
+            os.close(descriptor)
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def main_worktree(start: Path) -> Path | None:
+    """The main checkout of the git repository around a folder, when that folder is in one of its further worktrees."""
+    for folder in (start, *start.parents):
+        marker = folder / ".git"
+        if not marker.is_file():
+            continue
+        word, _, target = read_small(marker).partition(": ")
+        git_dir = (folder / target).resolve()
+        common, back = read_small(git_dir / "commondir"), read_small(git_dir / "gitdir")
+        # The repository must know the worktree too: a `.git` file that came in an archive can name any of the user's.
+        if word != "gitdir" or not common or not back or (git_dir / back).resolve() != marker.resolve():
+            return None
+        return (git_dir / common).resolve().parent
+    return None
+
+
+def room_folder(url: RoomUrl) -> Path | None:
+    """The folder that an address names, as an absolute path; None when the room does not live in one.
+
+    Raises RoomError when it is that of a user who has none, or when its path is not UTF-8: an address is text.
+    """
+    if url.scheme not in FOLDER_SCHEMES:
+        return None
+    folder = _at_home(url.rest).absolute()
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise RoomError(f"the path {str(folder)!r} is not UTF-8 text; a room's folder needs one that is") from None
+    return folder
+
+
+def _at_home(path: str) -> Path:
+    """The path, with the home folder that it may begin with."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise RoomError(f"{path!r} begins with a home folder that nobody knows; write the whole path") from None
+
+
+def settings_of(config: Config) -> dict[str, Any]:
+    """The settings as plain data: `open_room(url, **settings)` elsewhere opens the room with the same."""
+    return msgspec.structs.asdict(config)
+
+
+def make_config(settings: Mapping[str, object], options: Mapping[str, str] | None = None) -> Config:
+    """The settings of a room: what the program says, else what its address says, else the defaults.
+
+    Raises RoomError that names the one that is wrong, and what it may be.
+    """
+    for name in (*settings, *(options or ())):
+        if name not in Config.__struct_fields__:
+            raise RoomError(f"a room has no setting {name!r}{_nearest(name)}")
+    try:
+        from_url = msgspec.convert(dict(options or {}), Config, strict=False)
+        both = {name: getattr(from_url, name) for name in options or ()} | dict(settings)
+        config = msgspec.convert(both, Config)
+    except msgspec.ValidationError as error:
+        raise RoomError(f"a setting of the room is not valid: {error}") from None
+    for name, (holds, expected) in _RANGES.items():
+        value = getattr(config, name)
+        if value is not None and not holds(value):
+            raise RoomError(f"the setting {name} must be {expected}, not {value!r}")
+    return config
+
+
+_AT_LEAST_0: Final = (lambda value: 0 <= value < math.inf, "0 or more")
+_AT_LEAST_1: Final = (lambda value: value >= 1, "1 or more")
+_RANGES: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
+    "sync": (lambda value: value in ("normal", "full"), "normal or full"),
+    "max_payload_bytes": _AT_LEAST_1,
+    "max_deliveries": _AT_LEAST_1,
+    "max_hops": _AT_LEAST_0,
+    "rate_per_s": (lambda value: 0 < value < math.inf, "more than 0"),
+    "rate_burst": _AT_LEAST_1,
+    "pair_rate_per_s": (lambda value: 0 < value < math.inf, "more than 0"),
+    "pair_rate_burst": _AT_LEAST_1,
+    "keep_s": _AT_LEAST_0,
+    "keep_count": _AT_LEAST_0,
+    "keep_bytes": _AT_LEAST_0,
+    "busy_timeout_s": _AT_LEAST_0,
+    "server_timeout_s": (lambda value: 0 < value < math.inf, "more than 0"),
+    "replicas": (lambda value: value in (0, 1, 3, 5), "0, 1, 3 or 5"),
+}
+
+
+def _nearest(name: str) -> str:
+    import difflib  # a millisecond of start-up that only a mistake needs
+
+    near = difflib.get_close_matches(name, Config.__struct_fields__, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(Config.__struct_fields__)}"

@@ -1,0 +1,1 @@
+"""The operating system: processes, files, watched folders, forked children."""

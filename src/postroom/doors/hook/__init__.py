@@ -1,0 +1,1 @@
+"""`postroom hook`: what agent programs call at each step."""

@@ -1,0 +1,120 @@
+"""Which terminal a session of Codex belongs to, so that two of them in one folder are two agents.
+
+Codex runs the sessions of all its terminals in one server of the user's, which stays when a terminal is closed and keeps its
+session for half an hour. Hooks are children of that server, with its environment, and are told nothing of the terminal. So the
+terminals are looked up among the running processes: a session gets one that no other session has, the one that was typed into
+last. Where that cannot be seen (not Linux, an editor), the newest session has the name, as with any program without a process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from postroom.core.system.platform import process_alive, process_name
+from postroom.doors import session_binding
+from postroom.doors.hosts import PROMPT, START
+from postroom.mail.gateway import Desk
+
+PROGRAM: Final = "codex"
+#: A server, and a run without a screen, have one of these words.
+_WITHOUT_SCREEN: Final = (b"app-server", b"exec", b"e", b"review", b"queue", b"mcp-server")
+#: The variables by which a terminal's agent has a name of its own.
+WHO: Final = ("POSTROOM_AGENT", "POSTROOM_TOKEN", "POSTROOM_TOKEN_FILE")
+#: Between a program and its hook stands a shell at most, and perhaps what started that.
+_MAX_UP: Final = 3
+
+
+class Place(NamedTuple):
+    """Where a session is: the process that it ends with, if that is known, and the environment it was started in."""
+
+    process: str | None
+    environment: Mapping[str, str]
+
+
+def find(desk: Desk, session: str | None, event: str, cwd: object) -> Place:
+    """Where the session that called this hook is."""
+    server = _caller()
+    if server is None:
+        return Place(None, os.environ)
+    if not _is_server(server):
+        return Place(process_name(server), os.environ)  # a program with its server inside
+    bound = session_binding.bound_to(desk, "codex").values()
+    mine = next((value["process"] for value in bound if session is not None and value["session"] == session), None)
+    if (mine is None or process_alive(mine) is False) and event in (START, PROMPT):
+        others = {value["process"] for value in bound if value["session"] != session}
+        mine = _choose(cwd, others, or_taken=event == START)
+    return Place(mine, os.environ if mine is None else _environment(server, int(mine.split(":")[1])))
+
+
+def _choose(cwd: object, others: set[str | None], *, or_taken: bool) -> str | None:
+    """The terminal that was typed into last, of those that nobody has; a new session may also begin where one was before."""
+    there = [name for pid in _terminals(cwd) if (name := process_name(pid)) is not None]
+    free = [name for name in there if name not in others]
+    return next(iter(free or (there if or_taken else ())), None)
+
+
+def _environment(server: int, terminal: int) -> dict[str, str]:
+    """What a hook was started with, but who it speaks for is the terminal's word, not that of whoever started the server."""
+    servers, terminals = _environ(server), _environ(terminal)
+    kept = {name: value for name, value in os.environ.items() if name not in WHO or servers.get(name) != value}
+    return {name: value for name, value in terminals.items() if name in WHO} | kept
+
+
+# Looking at processes, as Linux shows them
+
+
+def _caller() -> int | None:
+    """The Codex that started this process."""
+    pid = os.getppid()
+    for _ in range(_MAX_UP):
+        if _is_codex(pid):
+            return pid
+        with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
+            pid = int(file.read().rpartition(b")")[2].split()[1])
+    return None
+
+
+def _terminals(cwd: object) -> list[int]:
+    """The running Codex programs with a screen in that folder; the one that was typed into last is the first."""
+    folder = os.path.realpath(cwd) if isinstance(cwd, str) else None
+    found: list[tuple[int, int]] = []
+    for pid in _pids():
+        with suppress(OSError):
+            if not _is_codex(pid) or _words(pid) & set(_WITHOUT_SCREEN) or os.readlink(f"/proc/{pid}/cwd") != folder:
+                continue
+            if os.readlink(f"/proc/{pid}/fd/0").startswith(("/dev/pts/", "/dev/tty")):
+                found.append((os.stat(f"/proc/{pid}/fd/0").st_atime_ns, pid))
+    return [pid for _, pid in sorted(found, reverse=True)]
+
+
+def _pids() -> Iterable[int]:
+    with suppress(OSError):
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return []
+
+
+def _is_codex(pid: int) -> bool:
+    with suppress(OSError):
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).removesuffix(" (deleted)") == PROGRAM
+    return False
+
+
+def _is_server(pid: int) -> bool:
+    return b"app-server" in _words(pid)
+
+
+def _words(pid: int) -> set[bytes]:
+    """The words of its command line that are not options."""
+    with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        return {word for word in file.read().split(b"\0")[1:] if word and not word.startswith(b"-")}
+    return set()
+
+
+def _environ(pid: int) -> dict[str, str]:
+    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        lines = file.read().decode("utf-8", "surrogateescape").split("\0")
+        return dict(line.partition("=")[::2] for line in lines if "=" in line)
+    return {}

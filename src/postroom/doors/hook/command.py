@@ -1,0 +1,232 @@
+"""`postroom hook HOST`: the one entry for the hooks of agent programs. Fast, and silent about everything it does not know.
+
+A hook must never stand in its host's way: whatever goes wrong, it says nothing and ends with 0. What it is called with is
+one JSON object on standard input; what it may say is one JSON object, or, to wake a session, exit status 2.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from postroom.core import trust
+from postroom.core.clock import SYSTEM
+from postroom.core.config import AGENT_LEASE_S, RoomUrl, make_config, parse_url, room_folder
+from postroom.core.system.platform import process_name
+from postroom.doors import hosts, session_binding
+from postroom.doors.hosts import END, PROMPT, START, STOP, TOOL, WAKE, Host
+from postroom.errors import PostroomError, RoomNotAllowed
+from postroom.mail import presence
+from postroom.mail.gateway import Desk
+from postroom.stores import open_store
+from postroom.stores.contract import Ticket
+
+#: Exit status by which a hook of Claude Code wakes an idle session; what it wrote to standard error is told the model.
+WAKE_UP: Final = 2
+READ_WITH: Final = "Read it with the postroom inbox tool (or `postroom receive --as {name}`), then ack."
+
+
+def main(words: list[str], stdin: bytes) -> int:
+    """Read what the host says, do what is to be done, and answer as the host wants it. Never fails."""
+    try:
+        given = msgspec.json.decode(stdin)
+        if not isinstance(given, dict):
+            return 0
+        host = hosts.of_hook(words[0] if words else "auto", given, os.environ)
+        event = None if host is None else host.events.get(str(given.get("hook_event_name")))
+        if host is None or event is None:
+            return 0
+        return _answer(host, event, given)
+    except BaseException:  # noqa: BLE001  the host's work matters more than ours
+        return 0
+
+
+def _answer(host: Host, event: str, given: Mapping[str, Any]) -> int:
+    try:
+        found = trust.find_room(_place(given), strict=True)
+    except RoomNotAllowed as error:
+        return _tell_user(str(error))
+    if found is None:
+        return 0
+    url = parse_url(found.address)
+    folder = room_folder(url)
+    if url.scheme == "memory" or (folder is not None and not folder.is_dir()):
+        return 0
+    desk = Desk(open_store(url, make_config({}, url.options), SYSTEM), make_config({}, url.options), SYSTEM)
+    try:
+        return Visit(desk, url, host, event, given).answer()
+    finally:
+        desk.store.close()
+
+
+def _tell_user(sentence: str) -> int:
+    """Tell the person, once for each room, that there is one which is not used. The model is told nothing."""
+    if trust.tell_once(sentence):
+        _write({"systemMessage": f"postroom: {_printable(sentence)}"})
+    return 0
+
+
+def _printable(text: str) -> str:
+    """Folder names are a stranger's words: nothing in them may move the cursor."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
+def _place(given: Mapping[str, Any]) -> Any:
+    from pathlib import Path
+
+    said = os.environ.get("CLAUDE_PROJECT_DIR") or os.environ.get("GEMINI_PROJECT_DIR") or given.get("cwd")
+    return Path(said) if isinstance(said, str) and os.path.isdir(said) else None
+
+
+class Visit:
+    """One call of a hook, in a room."""
+
+    def __init__(self, desk: Desk, url: RoomUrl, host: Host, event: str, given: Mapping[str, Any]) -> None:
+        self._desk = desk
+        self._url = url
+        self._host = host
+        self._event = event
+        self._given = given
+        self._said = str(given.get("hook_event_name"))
+
+    def answer(self) -> int:
+        """Do what the event is for. Returns the exit status."""
+        visitor = visitor_of(self._host, self._given, os.environ)
+        environment: Mapping[str, str] = os.environ
+        if self._host.name == "codex":
+            visitor, environment = self._in_codex(visitor)
+        name = session_binding.bind(self._desk, visitor, proved_name(self._desk, environment))
+        presence.enter(self._desk, name, transient=True)
+        if self._event == END:
+            if self._given.get("reason") not in ("clear", "resume"):
+                session_binding.leave(self._desk, visitor, name)
+            return 0
+        if self._host.name == "codex":
+            session_binding.busy(self._desk, name, working=self._event in (PROMPT, TOOL))
+        if self._event == TOOL:
+            self._see_to_held(name)
+        return self._tell(name) if self._may_be_told() else 0
+
+    def _in_codex(self, visitor: session_binding.Visitor) -> tuple[session_binding.Visitor, Mapping[str, str]]:
+        from . import codex_terminals
+
+        place = codex_terminals.find(self._desk, visitor.session, self._event, self._given.get("cwd"))
+        return visitor._replace(process=place.process), place.environment
+
+    def _may_be_told(self) -> bool:
+        """Not a subagent, which does not speak for its session; nor a wake where nobody would be woken."""
+        unheard = self._event == WAKE and self._host.name == "claude-code" and not _is_attended(os.environ)
+        return not self._given.get("agent_id") and not unheard
+
+    def _tell(self, name: str) -> int:
+        if self._event == STOP:
+            return self._stop(name)
+        # a session that is woken by its signal is told there, where it starts a turn at once
+        text = "" if self._event == START and self._is_woken() else self._new_mail(name)
+        if self._event == START:
+            return self._start(name, text)
+        if not text:
+            return 0
+        if self._event == WAKE and self._host.name == "claude-code":
+            sys.stderr.write(text + "\n")
+            return WAKE_UP
+        return self._say(text)
+
+    def _new_mail(self, name: str) -> str:
+        """A pointer to what the session was not told of, if it is still unread."""
+        fresh = session_binding.tell(
+            self._desk, name, session_binding.news(self._desk, name), f"{self._host.name} {self._said}"
+        )
+        return session_binding.pointer(name, fresh, READ_WITH.format(name=name)) if fresh else ""
+
+    def _start(self, name: str, text: str) -> int:
+        lines = [f"postroom: you are the agent {name} in this project's room.", *([text] if text else [])]
+        more: dict[str, Any] = {}
+        if self._is_woken() and self._host.name == "claude-code":
+            signal = session_binding.signal_path(self._url, name)
+            session_binding.touch_signal(signal)  # a file in a folder that is not there yet is not watched
+            more["watchPaths"] = [str(signal)]
+        return self._say("\n".join(lines), more)
+
+    def _is_woken(self) -> bool:
+        return self._host.name == "opencode" or (self._host.name == "claude-code" and _is_attended(os.environ))
+
+    def _stop(self, name: str) -> int:
+        """Hold the agent back once while unread mail waits."""
+        if self._given.get("stop_hook_active"):
+            return 0
+        waiting = session_binding.hold_back(self._desk, name)
+        if not waiting:
+            return 0
+        session_binding.tell(self._desk, name, waiting, f"{self._host.name} {self._said}")
+        if self._host.name == "codex":
+            session_binding.busy(self._desk, name, working=True)  # it goes on
+        reason = session_binding.pointer(name, waiting, READ_WITH.format(name=name))
+        _write({"decision": self._host.go_on, "reason": reason})
+        return 0
+
+    def _see_to_held(self, name: str) -> None:
+        """A step is a sign of life: what the agent holds stays its own. And the result of our own inbox is on its way.
+
+        The host reports that result, so what stands in it will be in the model's next request.
+        """
+        tool = str(self._given.get("tool_name", ""))
+        read = msgspec.json.encode(self._given.get("tool_response")).decode() if _is_inbox(tool) else ""
+        for message in session_binding.held(self._desk, name):
+            left_ms = (message.lease_until_ms or 0) - self._desk.clock.wall_ms()
+            if message.owner is None and left_ms < AGENT_LEASE_S * 500:
+                self._desk.store.extend(Ticket(message.id, message.token, name), AGENT_LEASE_S)
+            kept = self._desk.store.get(message.id) if message.id in read else None
+            if kept is not None and not any(entry.event == "shown" for entry in kept.ledger):
+                self._desk.store.note(message.id, "shown", name, f"{self._host.name} {self._said}")
+
+    def _say(self, text: str, more: Mapping[str, Any] | None = None) -> int:
+        if self._host.name == "opencode":
+            _write({"text": text})
+        else:
+            _write({"hookSpecificOutput": {"hookEventName": self._said, "additionalContext": text, **(more or {})}})
+        return 0
+
+
+def _write(answer: Mapping[str, Any]) -> None:
+    sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+    sys.stdout.flush()
+
+
+def _is_inbox(tool: str) -> bool:
+    return "postroom" in tool and tool.endswith("inbox")
+
+
+def _is_attended(environment: Mapping[str, str]) -> bool:
+    return environment.get("CLAUDE_CODE_SESSION_ATTENDED", "1") == "1"
+
+
+def visitor_of(host: Host, given: Mapping[str, Any], environment: Mapping[str, str]) -> session_binding.Visitor:
+    """Who called the hook."""
+    session = given.get("session_id")
+    process = None
+    if host.name == "claude-code" and environment.get("CLAUDE_PID", "").isdigit():
+        process = process_name(int(environment["CLAUDE_PID"]))
+    elif host.is_parent:
+        process = process_name(os.getppid())  # a shell that stays in between ends with this hook, and frees the name
+    attended = host.name != "claude-code" or _is_attended(environment)
+    return session_binding.Visitor(
+        host.name, host.agent, session if isinstance(session, str) else None, process, attended
+    )
+
+
+def proved_name(desk: Desk, environment: Mapping[str, str]) -> str | None:
+    """The name that the environment gives the session, proved where the room asks for it; None when it gives none."""
+    name = environment.get("POSTROOM_AGENT") or None
+    if environment.get("POSTROOM_TOKEN") or environment.get("POSTROOM_TOKEN_FILE") or desk.store.cell_scan("token/"):
+        from postroom.mail import tokens
+
+        credential = tokens.prove(desk, name, tokens.token_in(dict(environment)), "hook")
+        if credential is None:
+            raise PostroomError("nobody")
+        return credential.agent
+    return name

@@ -1,0 +1,227 @@
+"""Changing one member of a JSON file and nothing else: comments, order, spacing and unknown keys stay as they are.
+
+Reads JSON with comments and trailing commas, as settings files have them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final, NamedTuple
+
+from postroom.errors import PostroomError
+
+_SPACE: Final = re.compile(r"(?:\s+|//[^\n]*|/\*.*?\*/)*", re.S)
+_BLANK: Final = re.compile(r"\s*")
+_STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
+_OTHER: Final = re.compile(r"[-+\w.]+")
+
+
+class NotJson(PostroomError):
+    """The file is not JSON with comments. Nothing was changed."""
+
+
+class Member(NamedTuple):
+    """One member of an object: its name, where that begins, and its value."""
+
+    name: str
+    start: int
+    value: Node
+
+
+class Node(NamedTuple):
+    """A value in the text, from `start` up to `end`; `members` of an object, None of anything else."""
+
+    start: int
+    end: int
+    members: list[Member] | None
+
+
+def parse(text: str) -> Node:
+    """The value that a text is. NotJson says where it is not one."""
+    start = _skip(text, 1 if text.startswith("\ufeff") else 0)
+    try:
+        node = _value(text, start)
+    except RecursionError:
+        raise NotJson("it is nested deeper than any settings are; mend the file first, nothing was changed") from None
+    if _skip(text, node.end) != len(text):
+        raise _wrong(text, node.end)
+    return node
+
+
+def has_member(text: str, path: tuple[str, ...]) -> bool:
+    """Whether there is something at that path."""
+    return bool(text.strip()) and _find(parse(text), path) is not None
+
+
+def with_member(text: str, path: tuple[str, ...], value: Any) -> str:
+    """The text with that value at that path, which must not be there yet. Objects on the way are made."""
+    if not text.strip():
+        return json.dumps(_nested(path, value), indent=2) + "\n"
+    node = parse(text)
+    for depth, name in enumerate(path):
+        if node.members is None:
+            raise NotJson(f"{'.'.join(path[:depth]) or 'the file'} is not an object; nothing was changed")
+        inner = next((member.value for member in node.members if member.name == name), None)
+        if inner is None:
+            return _inserted(text, node, name, _nested(path[depth + 1 :], value))
+        node = inner
+    raise NotJson(f"{'.'.join(path)} is there already; nothing was changed")
+
+
+def without_member(text: str, path: tuple[str, ...]) -> str:
+    """The text without what is at that path. Objects that become empty stay: somebody may have put them there."""
+    root = parse(text)
+    found = _find(root, path)
+    if found is None:
+        return text
+    parent = _find(root, path[:-1])
+    assert parent is not None
+    assert parent.members is not None
+    index = next(place for place, member in enumerate(parent.members) if member.name == path[-1])
+    member = parent.members[index]
+    comma = _skip(text, member.value.end)
+    if text[comma] == ",":
+        return text[: member.start] + text[_BLANK.match(text, comma + 1).end() :]  # type: ignore[union-attr]
+    start = end = parent.start + 1
+    if index:
+        start = parent.members[index - 1].value.end
+        end = _skip(text, start) + 1  # behind the comma
+    between = text[end : member.start]  # a comment there stays
+    return text[:start] + (between if between.strip() else "") + text[member.value.end :]
+
+
+def with_checked_member(text: str, path: tuple[str, ...], value: Any) -> str:
+    """The text with that value at that path, in the place of one that is there. Parsed, and all else found unchanged."""
+    found = has_member(text, path)
+    if found and value_at(text, path) == value:
+        return text
+    after = with_member(without_member(text, path) if found else text, path, value)
+    expected = inner = value_at(text, ()) if text.strip() else {}
+    for name in path[:-1]:
+        inner = inner.setdefault(name, {})
+    inner[path[-1]] = value
+    return _checked(after, expected)
+
+
+def without_checked_member(text: str, path: tuple[str, ...]) -> str:
+    """The text without what is at that path. Parsed, and all else found unchanged."""
+    if not has_member(text, path):
+        return text
+    expected = inner = value_at(text, ())
+    for name in path[:-1]:
+        inner = inner[name]
+    del inner[path[-1]]
+    return _checked(without_member(text, path), expected)
+
+
+def _checked(after: str, expected: Any) -> str:
+    if value_at(after, ()) != expected:  # as where a name stands twice in an object
+        raise NotJson("it is written in a form that cannot be changed safely; nothing was changed")
+    return after
+
+
+def _nested(path: tuple[str, ...], value: Any) -> Any:
+    for name in reversed(path):
+        value = {name: value}
+    return value
+
+
+def _find(node: Node, path: tuple[str, ...]) -> Node | None:
+    for name in path:
+        inner = next((member.value for member in node.members or () if member.name == name), None)
+        if inner is None:
+            return None
+        node = inner
+    return node
+
+
+def _inserted(text: str, node: Node, name: str, value: Any) -> str:
+    """The text with one more member at the end of an object."""
+    assert node.members is not None
+    indent = _indent_at(text, node.members[-1].start if node.members else node.start)
+    inner = indent if node.members else indent + "  "
+    written = json.dumps(value, indent=2, ensure_ascii=False).replace("\n", "\n" + inner)
+    member = f'"{name}": {written}'
+    if not node.members:
+        rest = text[node.start + 1 :]
+        gap = "" if _skip(text, node.start + 1) != node.end - 1 or rest.lstrip(" ").startswith("\n") else "\n" + indent
+        return text[: node.start + 1] + f"\n{inner}{member}" + (gap or "") + rest
+    last = node.members[-1].value.end
+    comma = _skip(text, last)
+    if text[comma] == ",":  # a trailing comma: ours comes behind it
+        return text[: comma + 1] + f"\n{inner}{member}" + text[comma + 1 :]
+    return text[:last] + f",\n{inner}{member}" + text[last:]
+
+
+def _indent_at(text: str, place: int) -> str:
+    """What stands before the first word of the line."""
+    line = text[text.rfind("\n", 0, place) + 1 : place]
+    return line[: len(line) - len(line.lstrip())]
+
+
+def _skip(text: str, place: int) -> int:
+    match = _SPACE.match(text, place)
+    return place if match is None else match.end()
+
+
+def _value(text: str, start: int) -> Node:
+    if text[start : start + 1] == "{":
+        return _object(text, start)
+    if text[start : start + 1] == "[":
+        return _array(text, start)
+    match = _STRING.match(text, start) or _OTHER.match(text, start)
+    if match is None:
+        raise _wrong(text, start)
+    return Node(start, match.end(), None)
+
+
+def _object(text: str, start: int) -> Node:
+    members: list[Member] = []
+    place = _skip(text, start + 1)
+    while text[place : place + 1] != "}":
+        match = _STRING.match(text, place)
+        colon = _skip(text, match.end()) if match else place
+        if match is None or text[colon : colon + 1] != ":":
+            raise _wrong(text, place)
+        value = _value(text, _skip(text, colon + 1))
+        members.append(Member(json.loads(match[0]), place, value))
+        place = _after(text, value.end, "}")
+    return Node(start, place + 1, members)
+
+
+def _array(text: str, start: int) -> Node:
+    place = _skip(text, start + 1)
+    while text[place : place + 1] != "]":
+        place = _after(text, _value(text, place).end, "]")
+    return Node(start, place + 1, None)
+
+
+def _after(text: str, end: int, close: str) -> int:
+    """Where the next item or the end of the list begins."""
+    place = _skip(text, end)
+    if text[place : place + 1] == ",":
+        return _skip(text, place + 1)
+    if text[place : place + 1] != close:
+        raise _wrong(text, place)
+    return place
+
+
+def _wrong(text: str, place: int) -> NotJson:
+    line = text.count("\n", 0, place) + 1
+    return NotJson(f"line {line} is not JSON; mend the file first, nothing was changed")
+
+
+def value_at(text: str, path: tuple[str, ...]) -> Any:
+    """What stands at a path, as plain data; None when nothing does."""
+    node = _find(parse(text), path)
+    if node is None:
+        return None
+    bare = re.sub(
+        r'("(?:[^"\\]|\\.)*")|//[^\n]*|/\*.*?\*/', lambda m: m[1] or " ", text[node.start : node.end], flags=re.S
+    )
+    bare = re.sub(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', lambda m: m[1] or "", bare)
+    try:
+        return json.loads(bare)
+    except ValueError as error:
+        raise NotJson(f"it is not JSON ({error}); mend the file first, nothing was changed") from None

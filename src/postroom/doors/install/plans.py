@@ -1,0 +1,254 @@
+"""Which files each agent program gets, and what is changed in those that are there.
+
+A step is data: a whole file of our own, one member of a JSON file, one marked block of a text file, or our part of Codex's
+settings.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from postroom import __version__
+from postroom.doors.hosts import HOSTS
+from postroom.errors import PostroomError
+
+from . import codex_settings, texts
+
+USER: Final = "user"
+PROJECT: Final = "project"
+SCOPES: Final = (USER, PROJECT)
+#: Where each program is set up unless told otherwise.
+DEFAULT_SCOPE: Final = {"vscode": PROJECT}
+#: Programs without hooks: their server alone says that they are there.
+EDITORS: Final = ("cursor", "vscode", "windsurf")
+#: Those of them that put the project's folder where its name stands.
+EXPANDING: Final = ("cursor", "vscode")
+
+
+class Own(NamedTuple):
+    """A whole file that is ours."""
+
+    path: Path
+    text: str
+
+
+class Entry(NamedTuple):
+    """One member of a JSON file that may have others."""
+
+    path: Path
+    member: tuple[str, ...]
+    value: Any
+    #: What stands in the file before that, if it has to be made.
+    head: dict[str, str] | None = None
+
+
+class Block(NamedTuple):
+    """One block of a text file that may have other text: from the line `start` to the line `end`."""
+
+    path: Path
+    text: str
+    start: str
+    end: str
+
+
+class Codex(NamedTuple):
+    """Our part of Codex's settings, which is known by what it says (codex_settings.py)."""
+
+    path: Path
+    wanted: codex_settings.Wanted
+
+
+Step = Own | Entry | Block | Codex
+
+
+class Wish(NamedTuple):
+    """What somebody asked to be installed."""
+
+    host: str
+    scope: str
+    #: The name of the agent; None lets each session find one.
+    agent: str | None
+    project: Path
+    home: Path
+
+    @property
+    def program(self) -> list[str]:
+        """How this installation of Postroom is started, from anywhere."""
+        script = Path(sys.executable).with_name("postroom")
+        return [str(script)] if script.is_file() else [sys.executable, "-P", "-m", "postroom"]
+
+    @property
+    def hook(self) -> str:
+        """The hooks' command line, for a shell. It stays the same between releases: some programs ask to trust it."""
+        named = f"POSTROOM_AGENT={shlex.quote(self.agent)} " if self.agent else ""
+        return f"{named}{shlex.join(self.program)} hook auto"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What our server is told by its entry. An editor starts it somewhere, and does not say in it which editor it is."""
+        told = {"POSTROOM_AGENT": self.agent} if self.agent else {}
+        if self.host in EDITORS:
+            told["POSTROOM_HOST"] = self.host
+        if self.host in EXPANDING:
+            told["POSTROOM_PROJECT"] = "${workspaceFolder}"
+        return told
+
+    def server(self, **more: Any) -> dict[str, Any]:
+        """The usual entry of an MCP server."""
+        command, *words = [*self.program, "mcp"]
+        environment = {"env": self.environment} if self.environment else {}
+        return {**more, "command": command, "args": words, **environment}
+
+
+def steps_for(wish: Wish) -> list[Step]:
+    """Everything that is to be there for one program. PostroomError when it has no such scope."""
+    if wish.scope not in SCOPES:
+        raise PostroomError(f"the scope is {' or '.join(SCOPES)}, not {wish.scope!r}")
+    makers = {
+        "claude-code": _claude,
+        "codex": _codex,
+        "gemini": _gemini,
+        "opencode": _opencode,
+        "cursor": _cursor,
+        "vscode": _vscode,
+        "windsurf": _windsurf,
+    }
+    return makers[HOSTS[wish.host].name](wish)
+
+
+def _base(wish: Wish) -> Path:
+    return wish.home if wish.scope == USER else wish.project
+
+
+def _folder(wish: Wish, variable: str, name: str) -> Path:
+    """A program's folder of settings: the user's is where the variable says that the program heeds, if it is set."""
+    said = os.environ.get(variable) if wish.scope == USER else None
+    return Path(os.path.abspath(said)) if said else _base(wish) / name
+
+
+def _config(wish: Wish) -> Path:
+    return Path(os.environ.get("XDG_CONFIG_HOME") or wish.home / ".config")
+
+
+def plugin_files(wish: Wish, folder: Path) -> list[Step]:
+    """The plugin that Claude Code and Codex both take."""
+    manifest: dict[str, Any] = {"name": "postroom", "version": __version__, "description": texts.DESCRIPTION}
+    manifest |= {"author": {"name": "The Postroom authors"}, "license": "MIT"}
+    return [
+        Own(folder / ".claude-plugin" / "plugin.json", texts.pretty(manifest)),
+        Own(folder / "hooks" / "hooks.json", texts.pretty(texts.claude_hooks(wish.hook))),
+        Own(folder / ".mcp.json", texts.pretty({"mcpServers": {"mail": wish.server()}})),
+        Own(folder / "skills" / "postroom" / "SKILL.md", texts.SKILL),
+        Own(folder / "README.md", texts.README),
+    ]
+
+
+def marketplace_files(wish: Wish, folder: Path) -> list[Step]:
+    """The same plugin as a marketplace of its own, for those who install it by their program's own command."""
+    market = {
+        "name": "postroom",
+        "description": "Postroom on this machine",
+        "owner": {"name": "postroom"},
+        "plugins": [{"name": "postroom", "source": "./plugins/postroom", "description": texts.DESCRIPTION}],
+    }
+    head = Own(folder / ".claude-plugin" / "marketplace.json", texts.pretty(market))
+    return [head, *plugin_files(wish, folder / "plugins" / "postroom")]
+
+
+def claude_folder(wish: Wish) -> Path:
+    """Where Claude Code finds the plugin without being told."""
+    return _folder(wish, "CLAUDE_CONFIG_DIR", ".claude") / "skills" / "postroom"
+
+
+def gemini_folder(wish: Wish) -> Path:
+    """Where Gemini CLI finds the extension."""
+    return _folder(wish, "GEMINI_CLI_HOME", "") / ".gemini" / "extensions" / "postroom"
+
+
+def _claude(wish: Wish) -> list[Step]:
+    return plugin_files(wish, claude_folder(wish))
+
+
+def _skill(wish: Wish) -> Own:
+    return Own(_base(wish) / ".agents" / "skills" / "postroom" / "SKILL.md", texts.SKILL)
+
+
+def _codex(wish: Wish) -> list[Step]:
+    wanted = codex_settings.Wanted([*wish.program, "mcp"], wish.agent, wish.hook, texts.CODEX_EVENTS)
+    return [Codex(_folder(wish, "CODEX_HOME", ".codex") / "config.toml", wanted), _skill(wish)]
+
+
+def _gemini(wish: Wish) -> list[Step]:
+    folder = gemini_folder(wish)
+    manifest = {
+        "name": "postroom",
+        "version": __version__,
+        "description": texts.DESCRIPTION,
+        "mcpServers": {"postroom": wish.server() | {"timeout": 3_700_000}},
+        "contextFileName": "POSTROOM.md",
+    }
+    return [
+        Own(folder / "gemini-extension.json", texts.pretty(manifest)),
+        Own(folder / "hooks" / "hooks.json", texts.pretty(texts.gemini_hooks(wish.hook))),
+        Own(folder / "skills" / "postroom" / "SKILL.md", texts.SKILL),
+        Own(folder / "POSTROOM.md", texts.RULES),
+    ]
+
+
+def _opencode(wish: Wish) -> list[Step]:
+    """The user's own settings count whatever OPENCODE_CONFIG and OPENCODE_CONFIG_DIR name: those are read in addition.
+
+    OpenCode puts its `$schema` into a file that has none; so a file of ours has one, and stays as we left it.
+    """
+    user = _config(wish) / "opencode"
+    settings = user / "opencode.json" if wish.scope == USER else wish.project / "opencode.json"
+    plugins = user / "plugins" if wish.scope == USER else wish.project / ".opencode" / "plugins"
+    environment = {"environment": wish.environment} if wish.environment else {}
+    server = {"type": "local", "command": [*wish.program, "mcp"], **environment, "enabled": True, "timeout": 20000}
+    command = json.dumps(wish.program)
+    return [
+        Entry(settings, ("mcp", "postroom"), server, head={"$schema": "https://opencode.ai/config.json"}),
+        Own(plugins / "postroom.js", texts.OPENCODE_PLUGIN.replace("%COMMAND%", command)),
+        _skill(wish),
+    ]
+
+
+def _cursor(wish: Wish) -> list[Step]:
+    rules = f"---\ndescription: {texts.DESCRIPTION}\nalwaysApply: true\n---\n\n{texts.RULES}"
+    steps: list[Step] = [Entry(_base(wish) / ".cursor" / "mcp.json", ("mcpServers", "postroom"), wish.server())]
+    if wish.scope == PROJECT:
+        steps.append(Own(wish.project / ".cursor" / "rules" / "postroom.mdc", rules))
+    return [*steps, _skill(wish)]
+
+
+def _agents_page(wish: Wish) -> Block:
+    return Block(wish.project / "AGENTS.md", texts.rules_block(), texts.BLOCK_START, texts.BLOCK_END)
+
+
+def _vscode(wish: Wish) -> list[Step]:
+    data = wish.home / "Library" / "Application Support" if sys.platform == "darwin" else _config(wish)
+    user = data / "Code" / "User" / "mcp.json"
+    settings = user if wish.scope == USER else wish.project / ".vscode" / "mcp.json"
+    steps: list[Step] = [Entry(settings, ("servers", "postroom"), wish.server(type="stdio"))]
+    return [*steps, *([_agents_page(wish)] if wish.scope == PROJECT else []), _skill(wish)]
+
+
+def _windsurf(wish: Wish) -> list[Step]:
+    entry = wish.server()
+    if wish.scope == PROJECT:
+        rules = f"---\ntrigger: always_on\n---\n\n{texts.RULES}"
+        steps: list[Step] = [
+            Entry(wish.project / ".devin" / "config.json", ("mcpServers", "postroom"), entry),
+            Own(wish.project / ".devin" / "rules" / "postroom.md", rules),
+        ]
+        return [*steps, _skill(wish)]
+    legacy = wish.home / ".codeium" / "windsurf"
+    steps = [Entry(_config(wish) / "devin" / "config.json", ("mcpServers", "postroom"), entry)]
+    if legacy.is_dir():  # the older agent of the same program
+        steps.append(Entry(legacy / "mcp_config.json", ("mcpServers", "postroom"), entry))
+    return [*steps, _skill(wish)]

@@ -1,0 +1,416 @@
+"""What the MCP tools do, in an asyncio room, for callers whose names are proved already.
+
+Claims made here belong to the agent: they end by time (ten minutes), and what was not acked comes again, marked as seen
+before, also to a host that was restarted. A call that is cancelled leaves nothing claimed.
+
+The ledger says what is known and no more. That a result was handed to the host is "notified". That the model has seen it
+is known when the model names the id (to ack or answer it): then it is "shown".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, TypeVar
+
+from msgspec import UNSET
+
+from postroom import aio
+from postroom.core.config import AGENT_LEASE_S
+from postroom.core.message import Message
+from postroom.core.untrusted import is_plain, quoted, visible
+from postroom.errors import AskFailed, InvalidMessage, PostroomError, ReceiveTimeout, UnknownMessage
+from postroom.mail import presence, tokens
+from postroom.mail.causes import held_by, held_cause
+from postroom.mail.rate_limit import SenderLimit
+from postroom.mail.received import UNSEEN
+from postroom.room import Room
+from postroom.stores.contract import Ticket, Want, topic_channel, topic_to
+
+from . import shown as mcp_words
+from . import tools
+from .shown import Words
+
+T = TypeVar("T")
+Progress = Callable[[float, float, str], Awaitable[None]]
+
+DOOR: Final = "mcp"
+#: Who waits is told that it still does so often, in seconds.
+PROGRESS_S: Final = 5.0
+#: What one agent may send another over MCP where the room has no rate of its own: so many at once, then one per second.
+PAIR_RATE_PER_S: Final = 1.0
+PAIR_BURST: Final = 60
+ANYBODY: Final = "*"
+MAX_TASKS: Final = 30
+MAX_AGENTS: Final = 50
+_MAX_HELD: Final = 20
+_MAX_TITLE: Final = 60
+_MAX_GIVEN: Final = 1000
+#: What can be done about somebody who was never seen here.
+NEW_TO_SEND: Final = "new=true if it is new"
+NEW_TO_ASK: Final = "only who was here can be asked; send with new=true leaves a message for one who is yet to come"
+
+
+class Caller(NamedTuple):
+    """Who calls, as its credential says."""
+
+    agent: str
+    lane: str = "agent"
+
+
+class ToolFailed(PostroomError):
+    """A tool could not do what was asked; the text is for the model."""
+
+
+class MailDesk:
+    """The eight tools. One for each server."""
+
+    def __init__(self, room: aio.Room) -> None:
+        self.room = room
+        self._given: dict[str, dict[str, None]] = {}  # agent -> ids whose bodies this server has shown it
+        self._left: set[asyncio.Task[Any]] = set()  # what is still done for callers that were cancelled
+
+    async def call(
+        self, caller: Caller, name: str, arguments: dict[str, Any] | None, progress: Progress
+    ) -> dict[str, Any]:
+        """Do what a tool does. ToolFailed, with a sentence for the model, when it cannot; LookupError for no such tool."""
+        tool = tools.BY_NAME[name]
+        try:
+            given = tools.read_arguments(tool, arguments)
+            step: Callable[..., Coroutine[Any, Any, dict[str, Any]]] = getattr(self, f"_{name}")
+            return await step(caller, given, progress)
+        except tools.IdentityArgument as error:
+            self.refused(caller, f"argument {error.faults[0].field}")
+            raise ToolFailed(visible(str(error))) from None
+        except PostroomError as error:
+            raise ToolFailed(mcp_words.error(error)) from None
+
+    def refused(self, caller: Caller, claimed: str) -> None:
+        """Record a claim to be, or to read as, somebody else."""
+        self.room.post(lambda room: tokens.record_refusal(room.desk, DOOR, claimed, caller.agent))
+
+    # Sending
+
+    async def _send(self, caller: Caller, given: tools.Send, _: Progress) -> dict[str, Any]:
+        to = None if given.to == ANYBODY else given.to
+        known, cause = await self.room.call(lambda room: _before_sending(room, caller, to, new=given.new))
+        id = await self.room.agent(caller.agent, transient=True).send(
+            to,
+            _payload(given),
+            type=given.type,
+            channel=given.channel,
+            priority=given.priority,
+            idempotency_key=None if given.key is UNSET else given.key,
+            cause=cause,
+            _lane=caller.lane,
+        )
+        return {"id": id, "state": "stored", "recipient_known": known}
+
+    async def _ask(self, caller: Caller, given: tools.Ask, progress: Progress) -> dict[str, Any]:
+        _, cause = await self.room.call(lambda room: _before_sending(room, caller, given.to, new=None))
+        asking = self.room.agent(caller.agent, transient=True).ask(
+            given.to, _payload(given), timeout_s=given.wait_s, type=given.type, cause=cause, _lane=caller.lane
+        )
+        try:
+            answer = await self._with_progress(asking, progress, given.wait_s, f"waiting for {quoted(given.to)}")
+        except AskFailed as error:
+            gap = "\n" if error.quotes_others else " "  # nothing stands on the last line of a fence but its mark
+            raise ToolFailed(f"{mcp_words.error(error)}{gap}(question {error.id})") from None
+        self.room.post(_noting([answer.id], caller.agent, "notified", "mcp ask"))
+        return mcp_words.mail(answer.message, Words(), seen_before=False, most=mcp_words.MAX_PART)
+
+    # Reading
+
+    async def _inbox(self, caller: Caller, given: tools.Inbox, progress: Progress) -> dict[str, Any]:
+        if given.id is not UNSET:
+            return await self._read_one(caller, str(given.id), given.offset)
+        if given.mode == "peek":
+            return await self._peek(caller, given, progress)
+        channels = None if given.channels is UNSET else tuple(given.channels)
+        taken: list[Message] = []
+        try:
+            held = await self._claim(caller, given.limit, channels, taken)
+            known = self._given.setdefault(caller.agent, {})
+            if not taken and given.wait_s and all(message.id in known for message in held):
+                await self._wait_and_claim(caller, given, channels, taken, progress)
+            waiting = await self.room.call(lambda room: _waiting(room, caller.agent))
+        except BaseException:
+            self._return(caller.agent, taken)
+            raise
+        words = Words()
+        shown = [self._again(message, words, recalled=message.id in known) for message in held]
+        shown += [mcp_words.mail(m, words, seen_before=m.delivery_count > 1) for m in taken]
+        self._remember(caller.agent, [message.id for message in (*held, *taken)])
+        self.room.post(_noting([message.id for message in taken], caller.agent, "notified", "mcp inbox"))
+        return {"messages": shown, "waiting": waiting}
+
+    async def _claim(
+        self, caller: Caller, limit: int, channels: tuple[str, ...] | None, taken: list[Message]
+    ) -> list[Message]:
+        """Claim what is there, into `taken`; returns what the agent held before."""
+        claiming = self.room.call(lambda room: _claim_now(room, caller.agent, limit, channels))
+        job = asyncio.ensure_future(claiming)
+        try:
+            held, fresh = await asyncio.shield(job)
+        except asyncio.CancelledError:
+            self._afterwards(job, lambda result: self._return(caller.agent, result[1]))
+            raise
+        taken += fresh
+        return held
+
+    async def _wait_and_claim(
+        self,
+        caller: Caller,
+        given: tools.Inbox,
+        channels: tuple[str, ...] | None,
+        taken: list[Message],
+        progress: Progress,
+    ) -> None:
+        receiving = self.room.agent(caller.agent, transient=True).receive(timeout_s=given.wait_s, channels=channels)
+        with suppress(ReceiveTimeout):
+            message = await self._with_progress(receiving, progress, given.wait_s, "waiting for mail")
+            taken.append(message.message)
+            if given.limit > 1:  # what came together is given together
+                await self._claim(caller, given.limit - 1, channels, taken)
+
+    async def _peek(self, caller: Caller, given: tools.Inbox, progress: Progress) -> dict[str, Any]:
+        channels = None if given.channels is UNSET else given.channels
+        found = await self.room.peek(agent=caller.agent, channels=channels, limit=given.limit)
+        if not found and given.wait_s:
+            await self._with_progress(
+                self._mail_comes(caller.agent, channels, given.wait_s), progress, given.wait_s, "waiting for mail"
+            )
+            found = await self.room.peek(agent=caller.agent, channels=channels, limit=given.limit)
+        waiting = await self.room.call(lambda room: _waiting(room, caller.agent))
+        words = Words()
+        self.room.post(_noting([message.id for message in found], caller.agent, "notified", "mcp peek"))
+        shown = [mcp_words.mail(message, words, seen_before=message.delivery_count > 0) for message in found]
+        return {"messages": shown, "waiting": waiting}
+
+    async def _mail_comes(self, agent: str, channels: list[str] | None, wait_s: float) -> None:
+        """Return when something is there to look at, or when the time is over. Nothing is taken."""
+
+        async def come() -> None:
+            async with self.room.hints([topic_to(agent), *map(topic_channel, channels or ())]) as hints:
+                async for _ in hints:
+                    if await self.room.peek(agent=agent, channels=channels, limit=1):
+                        return
+
+        with suppress(TimeoutError):
+            await asyncio.wait_for(come(), wait_s)
+
+    async def _read_one(self, caller: Caller, id: str, offset: int) -> dict[str, Any]:
+        message = await self.room.get(id)
+        self._must_concern(caller, message)
+        text = mcp_words.mail(message, Words(), seen_before=True, offset=offset, most=mcp_words.MAX_PART)
+        return {"messages": [text], "waiting": await self.room.call(lambda room: _waiting(room, caller.agent))}
+
+    def _must_concern(self, caller: Caller, message: Message) -> None:
+        """Others' mail is, as far as the caller can tell, not there."""
+        if caller.agent not in (message.to_agent, message.from_agent, message.claimed_by):
+            self.refused(caller, f"reader of {message.id}")
+            raise UnknownMessage(f"no message {message.id} is kept in this room")
+
+    @staticmethod
+    def _again(message: Message, words: Words, *, recalled: bool) -> dict[str, Any]:
+        most = mcp_words.MAX_RECALLED if recalled else mcp_words.MAX_BODY
+        return mcp_words.mail(message, words, seen_before=True, most=most)
+
+    def _remember(self, agent: str, ids: list[str]) -> None:
+        known = self._given.setdefault(agent, {})
+        known.update(dict.fromkeys(ids))
+        while len(known) > _MAX_GIVEN:
+            known.pop(next(iter(known)))
+
+    # Settling
+
+    async def _ack(self, caller: Caller, given: tools.Ack, _: Progress) -> dict[str, Any]:
+        if given.outcome != "done" and not given.why:
+            raise InvalidMessage("why", f"say why, with outcome {given.outcome}")
+        return {"results": [await self._settle(caller, id, given) for id in dict.fromkeys(given.ids)]}
+
+    async def _settle(self, caller: Caller, id: str, given: tools.Ack) -> dict[str, Any]:
+        try:
+            message = await self.room.agent(caller.agent, transient=True).claimed(id)
+        except (UnknownMessage, InvalidMessage) as error:
+            problem = visible(str(error).removeprefix("Invalid message: id: "))
+            return {"id": visible(id), "counted": False, "state": await self._state(id), "problem": problem}
+        self.room.post(_noting([id], caller.agent, "shown", "mcp: it named the id"))
+        if given.outcome == "done":
+            counted = await message.ack()
+        elif given.outcome == "retry":
+            counted = await message.retry(given.why)
+        else:
+            counted = await message.refuse(given.why)
+        lost = {} if counted else {"problem": "it is no longer yours: somebody else has taken it meanwhile"}
+        return {"id": id, "counted": counted, "state": await self._state(id), **lost}
+
+    async def _reply(self, caller: Caller, given: tools.Reply, _: Progress) -> dict[str, Any]:
+        message = await self.room.agent(caller.agent, transient=True).claimed(given.id)
+        self.room.post(_noting([given.id], caller.agent, "shown", "mcp: it named the id"))
+        counted = await message.reply(_payload(given), _lane=caller.lane)
+        answer = {"answer_id": message.answer_id} if message.answer_id else {}
+        return {"id": given.id, "counted": counted, "state": await self._state(given.id), **answer}
+
+    async def _state(self, id: str) -> str:
+        try:
+            return (await self.room.receipt(id)).state
+        except UnknownMessage:
+            return "unknown"
+
+    # The board, and who is here
+
+    async def _board(self, caller: Caller, given: tools.Board, _: Progress) -> dict[str, Any]:
+        board, me = self.room.board, caller.agent
+        id = None if given.id is UNSET else given.id
+        await self.room.agent(me, transient=True)
+        if given.action == "list":
+            return mcp_words.tasks(await board.tasks(), MAX_TASKS)
+        if given.action == "claim":
+            held = await board.claim(me, id, transient=True)
+            return {"tasks": []} if held is None else mcp_words.tasks([await board.get(held.id)], 1)
+        if id is None:
+            raise InvalidMessage("id", f"name the task to {given.action}")
+        if given.action == "add":
+            after = () if given.after is UNSET else given.after
+            title, payload = _title_of(given.text)
+            return mcp_words.tasks([await board.add(id, title=title, after=after, payload=payload, lead=me)], 1)
+        if given.action == "abort":
+            await self._must_lead(caller, id)
+            counted = await board.abort(id, given.text or None, by=me, _person=caller.lane == "human")
+        else:
+            counted = await self._report(await board.held(id, me), given)
+        return mcp_words.tasks([await board.get(id)], 1) | {"counted": counted}
+
+    async def _must_lead(self, caller: Caller, id: str) -> None:
+        """In a room with tokens, a task is called off by its lead or by a person."""
+        lead, human = (await self.room.board.get(id)).lead, caller.lane == "human"
+        deed = f"abort a task that {lead or 'nobody'} leads"
+        await self.room.call(
+            lambda room: tokens.must_be_person(room.desk, caller.agent, "mcp", deed, human=human, unless=(lead,))
+        )
+
+    @staticmethod
+    async def _report(held: Any, given: tools.Board) -> bool:
+        if given.action == "done":
+            counted = await held.done({"text": given.text} if given.text else None)
+        elif given.action == "blocked":
+            counted = await held.blocked(given.text or "no reason given")
+        else:
+            counted = await held.release(given.text or None)
+        return bool(counted)
+
+    async def _who(self, caller: Caller, _: tools.Who, __: Progress) -> dict[str, Any]:
+        agents = await self.room.agents()
+        agents.sort(key=lambda agent: agent.last_heartbeat, reverse=True)
+        return mcp_words.people(caller.agent, agents[:MAX_AGENTS])
+
+    async def _receipt(self, caller: Caller, given: tools.Receipt, _: Progress) -> dict[str, Any]:
+        found = await self.room.receipt(given.id)
+        self._must_concern(caller, found.message)
+        return mcp_words.receipt(found)
+
+    # Waiting, and leaving
+
+    async def _with_progress(self, waiting: Coroutine[Any, Any, T], progress: Progress, total_s: float, text: str) -> T:
+        """Wait, telling the caller now and then that we do. Cancelled, what came for it at that moment goes back."""
+        job = asyncio.ensure_future(waiting)
+        passed_s = 0.0
+        try:
+            while True:
+                done, _ = await asyncio.wait({job}, timeout=PROGRESS_S)
+                if done:
+                    return job.result()
+                passed_s += PROGRESS_S
+                await progress(min(passed_s, total_s), total_s, text)
+        except BaseException:
+            job.cancel()
+            self._afterwards(job, self._return_received)
+            raise
+
+    def _return_received(self, result: Any) -> None:
+        if isinstance(result, aio.Received) and result.settled is None:
+            self._return(result.ticket.agent, [result.message])
+
+    def _afterwards(self, job: asyncio.Future[T], undo: Callable[[T], None]) -> None:
+        """Nobody waits for the job any more: when it is done, undo what it did."""
+
+        async def see() -> None:
+            with suppress(asyncio.CancelledError, PostroomError):
+                undo(await job)
+
+        task = asyncio.ensure_future(see())
+        self._left.add(task)
+        task.add_done_callback(self._left.discard)
+
+    def _return(self, agent: str, messages: list[Message]) -> None:
+        """Nobody saw these: they are ready again, and the delivery does not count."""
+        tickets = [Ticket(message.id, message.token, agent) for message in messages]
+        if tickets:
+            self.room.post(lambda room: [room.desk.settle(ticket, "returned", detail=UNSEEN) for ticket in tickets])
+
+
+def _payload(given: Any) -> dict[str, Any]:
+    data: dict[str, Any] = {} if given.data is UNSET else dict(given.data)
+    return {"text": given.body, **data} if given.body or not data else data
+
+
+def _title_of(text: str) -> tuple[str, dict[str, Any] | None]:
+    """A task's title is one short line; what is longer goes with it."""
+    line = visible(text.partition("\n")[0])[:_MAX_TITLE]
+    return line, None if line == text else {"text": text}
+
+
+def _before_sending(room: Room, caller: Caller, to: str | None, *, new: bool | None) -> tuple[bool, Message | None]:
+    """Whether the recipient was ever here, and what the message is sent because of. Raises when it may not be sent.
+
+    `new` says that it may be one never seen here; None that this cannot be said, as of one who is asked.
+    """
+    known = to is None or to == caller.agent or presence.is_known(room.desk, to)
+    if not known and not new:
+        raise UnknownMessage(_who_else(room, str(to), NEW_TO_SEND if new is not None else NEW_TO_ASK))
+    if to is not None and room.config.pair_rate_per_s is None:
+        SenderLimit(room.store, PAIR_RATE_PER_S, PAIR_BURST, room.clock).take_pair(caller.agent, to)
+    return known, held_cause(room.desk, caller.agent, to)
+
+
+def _who_else(room: Room, to: str, if_new: str) -> str:
+    from difflib import get_close_matches
+
+    names = presence.names(room.desk)
+    near = get_close_matches(to, names, n=3, cutoff=0.5)
+    plain = [name for name in near or names if is_plain(name)][:10]  # the tool `who` lists the others, behind its fence
+    hint = f"{'near names' if near else 'here are'}: {', '.join(plain)}; " if plain else ""
+    return f"nobody called {to!r} was ever seen in this room; nothing was sent ({hint}{if_new})"
+
+
+def _claim_now(
+    room: Room, agent: str, limit: int, channels: tuple[str, ...] | None
+) -> tuple[list[Message], list[Message]]:
+    """What the agent holds already, kept for longer, and what it gets now; both the oldest first."""
+    held = held_by(room.desk, agent)[::-1][:_MAX_HELD]
+    for message in held:
+        room.store.extend(Ticket(message.id, message.token, agent), AGENT_LEASE_S)
+    want = Want(agent=agent, lease_s=AGENT_LEASE_S, channels=channels, limit=limit)
+    return held, [delivery.message for delivery in room.desk.claim(want).deliveries]
+
+
+def _waiting(room: Room, agent: str) -> int:
+    return sum(box.depth for box in room.mailboxes() if box.to_agent == agent)
+
+
+def _noting(ids: list[str], agent: str, event: str, detail: str) -> Callable[[Room], None]:
+    """Write an event into the ledgers of messages: once for each door, and that it was shown once for all."""
+
+    def note(room: Room) -> None:
+        for id in ids:
+            message = room.store.get(id)
+            if message is None:
+                continue
+            if not any(
+                entry.event == event and (event == "shown" or entry.detail == detail) for entry in message.ledger
+            ):
+                room.store.note(id, event, agent, detail)
+
+    return note

@@ -1,0 +1,160 @@
+"""How messages, tasks and receipts are shown to a model: ids and short bodies, and others' words behind a fence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from postroom.board.task import Task
+from postroom.core import untrusted
+from postroom.core.message import Message
+from postroom.core.states import NOTES
+from postroom.errors import PostroomError, Refused
+from postroom.mail.presence import AgentInfo
+from postroom.mail.receipts import Receipt
+
+#: A body is cut after so many characters; `inbox(id, offset)` gives the next, larger part.
+MAX_BODY: Final = 1500
+MAX_PART: Final = 8000
+#: What a model was shown already is only recalled.
+MAX_RECALLED: Final = 80
+#: What stands for a name, a type, a channel or a task that is no plain name: the fence of the same result has it.
+QUOTED: Final = "(quoted in the words)"
+#: Names inside of a fence are whole: longer than any name of a room.
+MAX_QUOTED: Final = 300
+#: How a door says that it told somebody: "claude-code PostToolUse", "mcp: it named the id".
+_DOORS_WORDS: Final = re.compile(r"[A-Za-z0-9:_ -]{1,40}")
+
+
+class Words:
+    """What one result shows of others' words: every fence has the same mark, the first one the note."""
+
+    def __init__(self) -> None:
+        self._mark = untrusted.new_mark()
+        self._noted = False
+
+    def fenced(self, text: str, sender: str | None, facts: Mapping[str, str] | None = None) -> str:
+        """The text behind the fence, after the facts that are no plain names; `sender` None is others."""
+        note, self._noted = not self._noted, True
+        return untrusted.wrap(text, sender, mark=self._mark, note=note, facts=facts)
+
+
+def name_of(text: str) -> str:
+    """A name as it is shown outside of a fence."""
+    return text if untrusted.is_plain(text) else QUOTED
+
+
+def _odd(**names: str) -> dict[str, str]:
+    """Those that must stand inside of the fence."""
+    return {what: name for what, name in names.items() if not untrusted.is_plain(name)}
+
+
+def text_of(payload: Mapping[str, Any]) -> str:
+    """A payload as text: its text alone where that is all, otherwise as JSON."""
+    import msgspec
+
+    if set(payload) == {"text"} and isinstance(payload["text"], str):
+        return payload["text"]
+    return msgspec.json.encode(payload).decode()
+
+
+def mail(message: Message, words: Words, *, seen_before: bool, offset: int = 0, most: int = MAX_BODY) -> dict[str, Any]:
+    """One message. `more` is there when the body was cut: where to go on from."""
+    text = text_of(message.payload)
+    part = text[offset : offset + most]
+    end = offset + len(part)
+    shown = {
+        "id": message.id,
+        "from": name_of(message.from_agent),
+        "lane": message.lane,
+        "type": name_of(message.type),
+        "channel": name_of(message.channel),
+        "time": message.timestamp,
+        "body": words.fenced(part, message.from_agent, _odd(type=message.type, channel=message.channel)),
+        "seen_before": seen_before,
+    }
+    return shown | ({"more": end} if end < len(text) else {})
+
+
+def error(error: PostroomError) -> str:
+    """What went wrong, as a sentence; one that repeats somebody's words stands behind a fence."""
+    if isinstance(error, Refused):
+        return f"refused; the reason, in its words:\n{Words().fenced(error.reason, None)}"
+    text = str(error)
+    if error.quotes_others:
+        return f"it did not work; why, in others' words:\n{Words().fenced(text, None)}"
+    return untrusted.visible(text, keep="\n")
+
+
+def tasks(found: Iterable[Task], limit: int) -> dict[str, Any]:
+    """Tasks, with what people wrote about them behind one fence."""
+    listed = list(found)
+    shown, lines = [], []
+    for task in listed[:limit]:
+        entry: dict[str, Any] = {"id": name_of(task.id), "state": task.state}
+        if task.owner:
+            entry["owner"] = name_of(task.owner)
+        if task.unmet:
+            entry["unmet"] = [name_of(id) for id in task.unmet[:10]]
+        shown.append(entry)
+        odd = _odd(owner=task.owner or "-") | {
+            f"waits for {n}": id for n, id in enumerate(task.unmet[:10]) if _odd(id=id)
+        }
+        facts = "; ".join(f"{what} {untrusted.quoted(name, MAX_QUOTED)}" for what, name in odd.items())
+        said = " · ".join(part for part in (task.title, _short(task.payload), task.why) if part)[:300]
+        if said or facts or not untrusted.is_plain(task.id):
+            lines.append(f"{untrusted.quoted(task.id, MAX_QUOTED)}{f' ({facts})' if facts else ''}: {said}")
+    if len(listed) > limit:
+        lines.append(f"({len(listed) - limit} more tasks)")
+    return {"tasks": shown} | _in_words(lines)
+
+
+def _in_words(lines: list[str]) -> dict[str, str]:
+    return {"words": Words().fenced("\n".join(lines), None)} if lines else {}
+
+
+def _short(payload: Mapping[str, Any]) -> str:
+    return text_of(payload)[:200] if payload else ""
+
+
+def people(you: str, agents: Iterable[AgentInfo]) -> dict[str, Any]:
+    """Who is here; what they say of themselves stands behind a fence."""
+    shown, lines = [], []
+    for agent in agents:
+        status = "running" if agent.alive else agent.status if agent.alive is None else "gone"
+        shown.append(
+            {
+                "name": name_of(agent.name),
+                "status": name_of(status),
+                "waiting": agent.pending,
+                "last_seen": agent.last_heartbeat,
+            }
+        )
+        odd = _odd(status=status)
+        facts = f" (status {untrusted.quoted(status, MAX_QUOTED)})" if odd else ""
+        if agent.current_task or odd or not untrusted.is_plain(agent.name):
+            lines.append(f"{untrusted.quoted(agent.name, MAX_QUOTED)}{facts}: {(agent.current_task or '')[:200]}")
+    return {"you": you, "agents": shown} | _in_words(lines)
+
+
+def receipt(found: Receipt, limit: int = 50) -> dict[str, Any]:
+    """What became of a message, the newest steps; reasons and errors are somebody's words."""
+    events, lines = [], []
+    for event in found.events[-limit:]:
+        entry = {"event": event.event, "time": event.time}
+        if event.agent is not None:
+            entry["by"] = name_of(event.agent)
+            lines += [f"{event.event} by {untrusted.quoted(event.agent, MAX_QUOTED)}"] if _odd(by=event.agent) else []
+        events.append(entry)
+        if event.detail and event.event in NOTES and _DOORS_WORDS.fullmatch(event.detail):
+            entry["how"] = event.detail
+        elif event.detail:
+            lines.append(f"{event.event}: {event.detail[:300]}")
+    result: dict[str, Any] = {
+        "id": found.id,
+        "state": found.state,
+        "recipient_known": found.recipient_known,
+        "events": events,
+    }
+    return result | _in_words(lines)

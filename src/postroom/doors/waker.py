@@ -1,0 +1,158 @@
+"""Waking idle agent programs when mail comes, without typing into anybody's terminal.
+
+It runs beside the MCP server of a session. Each kind of program has a door of its own: Claude Code and our plugin in OpenCode
+watch a file, which is touched; Codex takes a message into its queue. A notice is a pointer, it is sent once for a burst, and only about what is
+still unread and was not told by another door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+from postroom import aio
+from postroom.core.message import Message
+from postroom.core.system.platform import process_alive
+from postroom.errors import PostroomError
+from postroom.room import Room
+from postroom.stores.contract import topic_cells, topic_to
+
+from . import session_binding
+
+#: What comes within this time is one notice, in seconds.
+SETTLE_S: Final = 0.1
+#: A ring after which the session was not told is repeated after this, then twice as long, so many times; in seconds.
+AGAIN_S: Final = 1.5
+MAX_TRIES: Final = 5
+#: A session that was busy when mail came, and was interrupted, is looked after this often, in seconds.
+IDLE_LOOK_S: Final = 30.0
+CODEX_S: Final = 20.0
+READ_WITH: Final = "Read it with the postroom inbox tool, then ack."
+
+Ring = Callable[[aio.Room, str, list[Message]], Awaitable[None]]
+
+
+async def ring_for(room: aio.Room, host: str, ring: Ring) -> None:
+    """Wake the sessions of one kind whenever mail comes for them. Ends when cancelled."""
+    ringing: dict[str, asyncio.Task[None]] = {}
+    try:
+        async with room.hints([topic_cells(session_binding.CELLS)]) as hints:
+            async for _ in hints:
+                bound = await room.call(lambda room: list(session_binding.bound_to(room.desk, host)))
+                for name in bound:
+                    if name not in ringing or ringing[name].done():
+                        ringing[name] = asyncio.create_task(_ring_one(room, name, ring))
+    finally:
+        for task in ringing.values():
+            task.cancel()
+        await asyncio.gather(*ringing.values(), return_exceptions=True)
+
+
+async def _ring_one(room: aio.Room, name: str, ring: Ring) -> None:
+    """Ring when there is news. A ring that nobody heard (the session was not ready yet) is repeated, ever later."""
+    rung: set[str] = set()
+    tries = 0
+    async with room.hints([topic_to(name), topic_cells(session_binding.CELLS)]) as hints:
+        next_hint = asyncio.ensure_future(anext(hints))
+        try:
+            while True:
+                again_s = AGAIN_S * 2**tries if rung and tries < MAX_TRIES else IDLE_LOOK_S
+                done, _ = await asyncio.wait({next_hint}, timeout=again_s)
+                if done:
+                    next_hint.result()
+                    next_hint = asyncio.ensure_future(anext(hints))
+                    await asyncio.sleep(SETTLE_S)
+                fresh = await _look(room, name)
+                if not fresh <= rung or (fresh and not done and tries < MAX_TRIES):
+                    tries = tries + 1 if fresh <= rung else 0
+                    await _try(ring, room, name, fresh)
+                rung = fresh
+        finally:
+            next_hint.cancel()
+            await asyncio.gather(next_hint, return_exceptions=True)
+
+
+async def _look(room: aio.Room, name: str) -> set[str]:
+    """The unread messages that the session was not told of."""
+    with suppress(PostroomError):
+        return {message.id for message in await room.call(lambda room: _news(room, name))}
+    return set()
+
+
+async def _try(ring: Ring, room: aio.Room, name: str, fresh: set[str]) -> None:
+    with suppress(PostroomError, OSError):
+        news = await room.call(lambda room: _news(room, name))
+        if fresh and news:  # still unread, at the moment of ringing
+            await ring(room, name, news)
+
+
+def _news(room: Room, name: str) -> list[Message]:
+    """What to wake the session for. One whose terminal is gone may go on unseen: its mail waits for the next terminal."""
+    bound = session_binding.look(room.desk, name)
+    if bound is None or not bound["attended"] or bound["session"] is None or session_binding.is_busy(room.desk, bound):
+        return []
+    if bound["process"] is not None and process_alive(bound["process"]) is False:
+        return []
+    return session_binding.news(room.desk, name)
+
+
+async def touch_signal(room: aio.Room, name: str, _: list[Message]) -> None:
+    """For Claude Code and OpenCode: change the file that the session watches. Its hook looks again, and tells the model."""
+
+    def touch(inside: Room) -> None:
+        session_binding.touch_signal(session_binding.signal_path(inside.url, name), f"{inside.clock.wall_ms()}\n")
+
+    await room.call(touch)
+
+
+async def queue_in_codex(room: aio.Room, name: str, messages: list[Message]) -> None:
+    """For Codex: put a pointer into the queue of the session's thread, as a message of the user's would stand there."""
+    program = os.environ.get("POSTROOM_CODEX") or shutil.which("codex")
+    if program is None:
+        return
+    told: list[Message] = []
+    queued = False
+
+    def tell(inside: Room) -> None:
+        told.extend(session_binding.tell(inside.desk, name, messages, None))
+
+    def untell(inside: Room) -> None:  # in the room's thread, like `tell`: what that told is known there first
+        if told:
+            session_binding.untell(inside.desk, name, told)
+
+    try:
+        await room.call(tell)
+        session = (await room.call(lambda room: session_binding.look(room.desk, name)) or {}).get("session")
+        if told and session is not None:
+            queued = await _queue(program, session, session_binding.pointer(name, told, READ_WITH))
+    finally:
+        if not queued:  # it was not told after all, also when this is cancelled: the next hook will
+            with suppress(PostroomError):
+                await room.call(untell)
+    if queued:
+        await room.call(lambda room: session_binding.note(room.desk, name, told, "codex queue"))
+
+
+async def _queue(program: str, session: str, text: str) -> bool:
+    """Whether Codex has taken it. However this ends, the process has ended."""
+    process = await asyncio.create_subprocess_exec(
+        *(program, "queue", "--thread", session, "--message", text),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), CODEX_S)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return process.returncode == 0
+
+
+RINGS: Final[dict[str, Ring]] = {"claude-code": touch_signal, "codex": queue_in_codex, "opencode": touch_signal}

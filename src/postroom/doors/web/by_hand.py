@@ -1,0 +1,229 @@
+"""What a person does from the page: send, put back, drop, release, stop.
+
+Everything leaves a trace: a line `by_hand` in the ledger of the message, and an entry in the room's list of such deeds,
+which stays when the message is gone.
+
+Who acts is said by a token once the room has any, never by the request: a person's token may do all of this, an agent's
+token may write as that agent and let go of what that agent holds (docs/web.md, tests/web/test_by_hand.py).
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from postroom.board.ready_index import update
+from postroom.core.message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, DEFAULT_TYPE, Draft, Message
+from postroom.core.states import FINISHED, State
+from postroom.errors import IdentityRefused, InvalidMessage
+from postroom.mail import presence, tokens
+from postroom.room import Room
+from postroom.sessions import report
+from postroom.stores.contract import Query, Ticket
+
+from .guard import UNKNOWN_COOKIE
+from .views import DEEDS_CELL
+
+HUMAN_LANE: Final = "human"
+DOOR: Final = "web"
+#: The last so many deeds are remembered.
+MAX_DEEDS: Final = 200
+#: At most so many messages in one deed.
+MAX_IDS: Final = 1000
+STOP_GRACE_S: Final = 2.0
+
+
+class Send(msgspec.Struct, forbid_unknown_fields=True):
+    """A message from a person; `to` None is whoever claims it first. `new`: the recipient need not have been seen."""
+
+    payload: dict[str, Any]
+    to: str | None = None
+    channel: str = DEFAULT_CHANNEL
+    type: str = DEFAULT_TYPE
+    priority: int = DEFAULT_PRIORITY
+    new: bool = False
+
+
+class Chosen(msgspec.Struct, forbid_unknown_fields=True):
+    """Messages that somebody chose."""
+
+    ids: list[str]
+
+
+class One(msgspec.Struct, forbid_unknown_fields=True):
+    """A message, a task or a session."""
+
+    id: str
+
+
+class SignIn(msgspec.Struct, forbid_unknown_fields=True):
+    """A token of this room; empty to be nobody in particular again."""
+
+    token: str
+
+
+class Person(NamedTuple):
+    """Who acts: its name, and whether it is a person. An agent that looks at the page has a token too."""
+
+    name: str
+    human: bool
+
+    @property
+    def lane(self) -> str:
+        """The lane in which its messages travel."""
+        return HUMAN_LANE if self.human else "agent"
+
+
+class Hand:
+    """What people do in one room. Every method raises before it has changed anything, or has done all of it.
+
+    `name` is whoever acts while the room has no tokens; `token` proves whoever shows none of its own.
+    """
+
+    def __init__(self, room: Room, name: str, token: str | None = None) -> None:
+        self._room = room
+        self._name = name
+        self._token = token
+
+    def who(self, shown: str | None = None) -> Person:
+        """Who somebody is that shows that token of the room, or none. Looked up each time: a token may be taken back.
+
+        Raises IdentityRefused when the room has tokens and none was shown, or one that proves nothing.
+        """
+        needs = tokens.has_tokens(self._room.desk)
+        token = self._counted(shown, needs)
+        if token is None and needs:
+            raise IdentityRefused("this room has tokens: show yours (the key at the top of the page) before you act")
+        credential = tokens.prove(self._room.desk, None, token, DOOR)
+        return Person(self._name, human=True) if credential is None else Person(credential.agent, credential.human)
+
+    def about(self, shown: str | None = None) -> dict[str, Any]:
+        """Who somebody is, for the page to say: no name when nobody knows. Changes nothing."""
+        needs = tokens.has_tokens(self._room.desk)
+        token = self._counted(shown, needs)
+        if not needs and token is None:
+            return {"name": self._name, "human": True, "tokens": False}
+        try:
+            credential = tokens.credential_of(self._room.desk, token or "")
+        except IdentityRefused:
+            return {"name": None, "human": False, "tokens": needs}
+        return {"name": credential.agent, "human": credential.human, "tokens": needs}
+
+    def _counted(self, shown: str | None, needs: bool) -> str | None:
+        """The token that says who acts. Where names are not proved, a cookie that was left behind is nobody's claim.
+
+        Where they are, it is one that proves nothing: who was somebody does not become the server's own (test_by_hand.py).
+        """
+        left_behind = shown == UNKNOWN_COOKIE and not needs
+        return self._token if left_behind else shown or self._token
+
+    def send(self, wish: Send, who: Person) -> dict[str, Any]:
+        """Send a message: a person's in the lane of people, an agent's in that of agents."""
+        room = self._room
+        if wish.to is not None and not wish.new and not presence.is_known(room.desk, wish.to):
+            near = get_close_matches(wish.to, presence.names(room.desk), n=3)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise InvalidMessage("to", f"nobody called {wish.to!r} was ever in this room{hint}")
+        room.agent(who.name, transient=True)
+        draft = Draft(
+            from_agent=who.name,
+            payload=wish.payload,
+            to_agent=wish.to,
+            channel=wish.channel,
+            type=wish.type,
+            priority=wish.priority,
+            lane=who.lane,
+            max_deliveries=room.config.max_deliveries,
+        )
+        id = room.desk.send(draft)
+        self._remember(who, "sent", [id], "")
+        return {"id": id}
+
+    def requeue(self, wish: Chosen, who: Person) -> dict[str, Any]:
+        """Put dead, refused or expired messages back, with all their deliveries anew."""
+        self._must_be_human(who, "put messages back")
+        done = self._room.requeue(_checked(wish.ids))
+        self._note(who, done, "put back")
+        return {"ids": done}
+
+    def drop(self, wish: Chosen, who: Person) -> dict[str, Any]:
+        """Delete messages that have ended for good. Those that are still on their way are left alone."""
+        self._must_be_human(who, "drop messages")
+        room, ids = self._room, _checked(wish.ids)
+        query = Query(ids=tuple(ids), states=FINISHED, limit=MAX_IDS)
+        found = room.store.find(query).messages
+        if any(message.id not in ids for message in found):  # a store that does not know `ids` would delete everything
+            raise InvalidMessage("ids", "this room's store cannot find messages by their ids; nothing was dropped")
+        names = [message.id for message in found]
+        self._note(who, names, "dropped", "; ".join(_told(message) for message in found[:20]))
+        room.store.purge(query)
+        return {"ids": names}
+
+    def release(self, wish: One, who: Person) -> dict[str, Any]:
+        """Take a claimed message from its receiver, to be delivered again: its token no longer counts."""
+        room = self._room
+        message = room.get(wish.id)
+        if message.state is not State.CLAIMED or message.claimed_by is None:
+            raise InvalidMessage("id", f"nobody holds {wish.id}: it is {message.state_name}")
+        self._must_be_human(who, f"release what {message.claimed_by} holds", unless=message.claimed_by)
+        ticket = Ticket(message.id, message.token, message.claimed_by)
+        held = room.desk.settle(ticket, "retry", detail=f"released by {who.name}").held
+        if held:
+            self._note(who, [wish.id], "released", f"was held by {message.claimed_by}")
+        return {"released": held}
+
+    def release_task(self, wish: One, who: Person) -> dict[str, Any]:
+        """Take a claimed task from its owner; it is ready again."""
+        board = self._room.board
+        task = board.get(wish.id)
+        if task.owner is None:
+            raise InvalidMessage("id", f"nobody holds task {wish.id}: it is {task.state}")
+        self._must_be_human(who, f"release the task of {task.owner}", unless=task.owner)
+        released = board.held(wish.id, task.owner).release(f"released by {who.name}")
+        if released:
+            self._remember(who, "released the task", [wish.id], f"was held by {task.owner}")
+        return {"released": released}
+
+    def stop_session(self, wish: One, who: Person) -> dict[str, Any]:
+        """Let a session fail, and see that its workers end. Takes seconds."""
+        self._must_be_human(who, "stop sessions")
+        gone = report.stop(self._room.desk, wish.id, STOP_GRACE_S)
+        self._remember(who, "stopped the session", [wish.id], "" if gone else "some of its workers still run")
+        return {"workers_gone": gone}
+
+    def _must_be_human(self, who: Person, deed: str, unless: str | None = None) -> None:
+        """An agent's token does not act on others, whatever page it was given to. What is its own it may let go of."""
+        tokens.must_be_person(self._room.desk, who.name, DOOR, deed, human=who.human, unless=(unless,))
+
+    def _note(self, who: Person, ids: list[str], what: str, detail: str = "") -> None:
+        for id in ids:
+            self._room.store.note(id, "by_hand", who.name, what)
+        if ids:
+            self._remember(who, what, ids, detail)
+
+    def _remember(self, who: Person, what: str, ids: list[str], detail: str) -> None:
+        deed = {
+            "time_ms": self._room.clock.wall_ms(),
+            "by": who.name,
+            "what": what,
+            "ids": ids[:20],
+            "count": len(ids),
+            "detail": detail[:2000],
+        }
+
+        def change(before: dict[str, Any] | None) -> dict[str, Any]:
+            return {"deeds": [*(before or {"deeds": []})["deeds"], deed][-MAX_DEEDS:]}
+
+        update(self._room.store, DEEDS_CELL, change)
+
+
+def _checked(ids: list[str]) -> list[str]:
+    if not 1 <= len(ids) <= MAX_IDS:
+        raise InvalidMessage("ids", f"must name 1 to {MAX_IDS} messages, not {len(ids)}")
+    return list(dict.fromkeys(ids))
+
+
+def _told(message: Message) -> str:
+    return f"{message.id} from {message.from_agent} to {message.to_agent or message.channel}"

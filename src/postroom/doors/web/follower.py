@@ -1,0 +1,172 @@
+"""Following the feed for every open page at once: one thread, woken by changes, that makes one frame of what came.
+
+However fast messages pass, there is at most one frame in FRAME_S, so that neither the senders (who would ring at every
+message) nor the pages (which would draw at every one) pay for speed that no eye can follow. While nobody looks, no
+thread runs and nobody rings.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+import msgspec
+
+from postroom.errors import ROOM_IS_OVER, RoomError
+from postroom.mail.gateway import Latch
+from postroom.room import Room
+from postroom.stores.contract import FEED, Change, Waiter, topic_cells
+
+from .hour import FILL_S
+from .lines import folded
+
+#: At most one frame in this time, in seconds. A lone message does not wait for it.
+FRAME_S: Final = 0.04
+#: Changes that one frame may tell of. When more happened, the page is told to look anew.
+MAX_CHANGES: Final = 2000
+PAGE: Final = 500
+#: A room that cannot be read is asked again after this time, in seconds.
+AGAIN_S: Final = 0.5
+#: What wakes it: every change of a message, and of what the views show besides.
+TOPICS: Final = (
+    FEED,
+    *map(topic_cells, ("agent/", "board/", "reservations", "pool/", "web-deeds")),
+)
+
+
+class Frame(NamedTuple):
+    """What happened since the last frame: its lines as JSON, and the feed's number after it.
+
+    `jumped`: too much happened to tell of it line by line, and `lines` is empty.
+    """
+
+    number: int
+    lines: bytes
+    changes: int
+    jumped: bool
+
+
+class Follower:
+    """One room's feed, for all who watch.
+
+    `began` is called with the feed's number when it begins to follow, `seen` with all changes after it and `told` with
+    the frames that are made of them, both in the follower's thread. When more happens than it can read, it begins anew.
+    """
+
+    def __init__(
+        self,
+        room: Room,
+        *,
+        began: Callable[[int], None],
+        seen: Callable[[list[Change]], None],
+        told: Callable[[Frame], None],
+    ) -> None:
+        self._room = room
+        self._began = began
+        self._seen = seen
+        self._told = told
+        self._lock = threading.Lock()
+        self._watchers = 0
+        self._stop: Latch | None = None
+        self._threads: list[threading.Thread] = []
+        self._encode = msgspec.json.Encoder().encode
+
+    def watch(self) -> Callable[[], None]:
+        """Somebody looks from now on; every later change comes in a frame. Returns a function that ends it."""
+        with self._lock:
+            self._watchers += 1
+            if self._watchers == 1:
+                self._start()
+        ended = threading.Event()
+
+        def end() -> None:
+            with self._lock:
+                if not ended.is_set():
+                    ended.set()
+                    self._watchers -= 1
+                    if self._watchers == 0 and self._stop is not None:
+                        self._stop.set()
+
+        return end
+
+    def _start(self) -> None:
+        stop = self._stop = Latch(self._room.clock)
+        waiter = self._room.desk.listen(TOPICS)
+        number = self._room.cursor()  # after the bell is armed, and before anybody is told that it watches
+        self._began(number)
+        thread = threading.Thread(target=self._run, args=(waiter, number, stop), name="postroom web feed", daemon=True)
+        self._threads = [*(each for each in self._threads if each.is_alive()), thread]
+        thread.start()
+
+    def _run(self, waiter: Waiter, number: int, stop: Latch) -> None:
+        with waiter, suppress(*ROOM_IS_OVER):
+            while not stop.is_set():
+                hinted = self._room.desk.wait(waiter, None, stop)
+                try:
+                    found = self._read(number)
+                except ROOM_IS_OVER:
+                    raise
+                except RoomError:  # busy, or its servers are away: the pages are told when it is back
+                    stop.wait(AGAIN_S)
+                    continue
+                if found is None and hinted:  # no message changed, but something else did
+                    found = Frame(number, b"[]", 0, jumped=False), number
+                if found is not None:
+                    frame, read = found
+                    self._told(frame)
+                    self._catch_up(read, frame.number, stop)
+                    number = frame.number
+                    stop.wait(FRAME_S)
+
+    def _read(self, number: int) -> tuple[Frame, int] | None:
+        """What happened after a number, and how far it was read; None when nothing did."""
+        changes: list[Change] = []
+        after = number
+        while page := self._room.events(after, PAGE):
+            changes += page
+            after = page[-1].number
+            if len(page) < PAGE:
+                break
+            if len(changes) >= MAX_CHANGES:
+                newest = max(after, self._room.cursor())  # before they are seen: who fails here reads them again
+                self._seen(changes)
+                return Frame(newest, b"[]", len(changes), jumped=True), after
+        if not changes:
+            return None
+        self._seen(changes)
+        return Frame(after, self._encode(folded(changes)), len(changes), jumped=False), after
+
+    def _catch_up(self, read: int, number: int, stop: Latch) -> None:
+        """Let the changes be seen that a frame jumped over: they make no lines, but they count (test_streams.py)."""
+        give_up_ns = self._room.clock.steady_ns() + round(FILL_S * 1e9)
+        while read < number and not stop.is_set():
+            if self._room.clock.steady_ns() > give_up_ns:
+                self._begin_anew(number, stop)
+                return
+            try:
+                page = self._room.events(read, PAGE)
+            except ROOM_IS_OVER:
+                raise
+            except RoomError:
+                stop.wait(AGAIN_S)
+                continue
+            if not page:
+                return
+            self._seen([change for change in page if change.number <= number])
+            read = page[-1].number
+
+    def _begin_anew(self, number: int, stop: Latch) -> None:
+        with self._lock:  # nobody begins meanwhile: what another thread began is not taken from it
+            if not stop.is_set():
+                self._began(number)
+
+    def close(self) -> None:
+        """End, whoever watches. The thread is over when it returns."""
+        with self._lock:
+            if self._stop is not None:
+                self._stop.set()
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join()

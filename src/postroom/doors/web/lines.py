@@ -1,0 +1,173 @@
+"""Messages as the page draws them: one short line for each, without its payload.
+
+How a message looks is decided here and nowhere else; the page gets the table with the rest (`about`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from postroom.core.message import Message
+from postroom.core.states import PUBLIC_NAME, State
+from postroom.stores.contract import Change
+
+#: How a message may look, in the order of its life. The style sheet has a colour for each (tests/web/test_lines.py).
+LOOKS: Final = (
+    *("stored", "delayed", "notified", "claimed", "retried"),
+    *("acked", "answered", "refused", "expired", "dead"),
+)
+
+#: How a message looks after each event of its ledger; others change nothing to the eye.
+LOOK_AFTER: Final = {
+    "stored": "stored",
+    "notified": "notified",
+    "shown": "notified",
+    "claimed": "claimed",
+    "retried": "retried",
+    "released": "retried",
+    "returned": "stored",
+    "acked": "acked",
+    "answered": "answered",
+    "refused": "refused",
+    "expired": "expired",
+    "dead": "dead",
+    "requeued": "stored",
+    "unheld": "stored",
+    "due": "stored",
+}
+
+#: Of a message's text, a line shows so many characters.
+PREVIEW: Final = 160
+
+
+class Line(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What the page knows of a message without asking for it. Ids sort in the order of the room."""
+
+    id: str
+    look: str
+    type: str
+    from_agent: str
+    to_agent: str | None = None
+    channel: str
+    sent_ms: int
+    text: str = ""
+    priority: int = 5
+    lane: str = "agent"
+    deliveries: int = 0
+    claimed_by: str | None = None
+    answer_to: str | None = None
+    correlation_id: str | None = None
+    error: str | None = None
+    #: The event that made it look so, when that is known, and its moment.
+    event: str = ""
+    time_ms: int = 0
+    #: Its whole ledger, where the past is shown: [event, time_ms, agent].
+    ledger: list[tuple[str, int, str | None]] | None = None
+
+
+def look_of(message: Message, event: str = "") -> str:
+    """How a message looks, given the last event that is known of it."""
+    state = message.state
+    if state is State.DELAYED:
+        return "retried" if message.delivery_count else "delayed"
+    if state is State.READY:
+        if event in ("notified", "shown"):
+            return "notified"
+        return "retried" if message.delivery_count else "stored"
+    return PUBLIC_NAME[state]
+
+
+def line_of(message: Message, event: str = "", time_ms: int = 0) -> Line:
+    """The line of a message."""
+    return Line(
+        id=message.id,
+        look=look_of(message, event),
+        type=message.type,
+        from_agent=message.from_agent,
+        to_agent=message.to_agent,
+        channel=message.channel,
+        sent_ms=message.timestamp_ms,
+        text=preview(message.payload),
+        priority=message.priority,
+        lane=message.lane,
+        deliveries=message.delivery_count,
+        claimed_by=message.claimed_by,
+        answer_to=message.answer_to,
+        correlation_id=message.correlation_id,
+        error=None if message.error is None else message.error[:PREVIEW],
+        event=event,
+        time_ms=time_ms,
+    )
+
+
+def line_with_ledger(message: Message) -> Line:
+    """The line of a message that was read with its ledger."""
+    last = message.ledger[-1] if message.ledger else None
+    line = line_of(message, "" if last is None else last.event, 0 if last is None else last.time_ms)
+    line.ledger = [(entry.event, entry.time_ms, entry.agent) for entry in message.ledger]
+    return line
+
+
+def folded(changes: Iterable[Change]) -> list[Line]:
+    """One line for each message that changed, however often it did: as it stands now, the earliest change first."""
+    last: dict[str, Change] = {}
+    for change in changes:
+        last[change.message.id] = change
+    return [line_of(change.message, change.event, change.time_ms) for change in last.values()]
+
+
+_ALONE: Final = ("text", "value", "content", "message")
+
+
+def preview(payload: Mapping[str, Any], size: int = PREVIEW) -> str:
+    """The beginning of what a payload says. Does not go through a large one to show little of it."""
+    if len(payload) == 1:
+        (name, value) = next(iter(payload.items()))
+        if name in _ALONE:
+            return value[:size] if isinstance(value, str) else _short(value, size)
+    return _short(payload, size)
+
+
+def _short(value: object, size: int) -> str:
+    parts: list[str] = []
+    left = size
+    for part in _pieces(value, size):
+        parts.append(part[:left])
+        left -= len(part)
+        if left <= 0:
+            break
+    return "".join(parts)
+
+
+def _pieces(value: object, size: int, *, inner: bool = False) -> Iterator[str]:
+    """JSON without its outermost braces and without quotes, piece by piece; nobody need ask for all of them."""
+    if isinstance(value, str):
+        yield value[:size]
+    elif isinstance(value, Mapping):
+        yield "{" if inner else ""
+        for number, (name, item) in enumerate(value.items()):
+            yield f"{', ' if number else ''}{name[:size]}: "
+            yield from _pieces(item, size, inner=True)
+        yield "}" if inner else ""
+    elif isinstance(value, list | tuple):
+        yield "["
+        for number, item in enumerate(value):
+            yield ", " if number else ""
+            yield from _pieces(item, size, inner=True)
+        yield "]"
+    else:
+        yield {True: "true", False: "false", None: "null"}[value] if isinstance(value, bool | None) else str(value)
+
+
+def passes(line: Line, wanted: Mapping[str, str]) -> bool:
+    """Whether a line is among those that somebody asked for: by agent, channel, type and text."""
+    agent = wanted.get("agent")
+    if agent and agent not in (line.from_agent, line.to_agent, line.claimed_by):
+        return False
+    if wanted.get("channel", line.channel) != line.channel or wanted.get("type", line.type) != line.type:
+        return False
+    text = wanted.get("text", "").casefold()
+    return not text or text in f"{line.text}\n{line.type}\n{line.id}\n{line.error or ''}".casefold()

@@ -1,0 +1,200 @@
+"""What the page and other programs ask of the room: messages now and at a time in the past, one message whole, the feed.
+
+Numbers of the feed and cursors have 63 bits, more than a browser's numbers: outside they are text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from postroom.core.message import Message
+from postroom.core.states import WAITING
+from postroom.errors import InvalidMessage, PostroomError
+from postroom.mail.receipts import attempts_of
+from postroom.room import Room
+from postroom.stores.contract import Change, Query
+
+from .lines import Line, line_of, line_with_ledger, passes
+
+Data = dict[str, Any]
+
+MAX_LINES: Final = 2000
+MAX_EVENTS: Final = 1000
+#: A search goes through so many messages at a time; whoever wants more asks again from where it ended.
+MAX_SEARCHED: Final = 5000
+#: Of a payload, so many characters are shown at a time.
+PAYLOAD_PIECE: Final = 64 * 1024
+_PAGE: Final = 500
+#: Of messages that wait, so many are asked whether somebody was notified.
+_MAX_ASKED: Final = 200
+
+
+class CursorError(PostroomError):
+    """A cursor that the feed cannot go on from. `code` is CURSOR_EXPIRED or CURSOR_AHEAD."""
+
+    def __init__(self, code: str, message: str, oldest: int, newest: int) -> None:
+        self.code = code
+        self.oldest = oldest
+        self.newest = newest
+        super().__init__(message)
+
+
+class Reading:
+    """Questions to one room. Nothing is changed by any of them."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+
+    # The conversation now
+
+    def recent(self, limit: int, wanted: Mapping[str, str]) -> Data:
+        """The latest messages, the oldest of them first, and the feed's number from which to follow."""
+        number = self._room.cursor()  # before the messages: what comes between is told twice, not never
+        return {"cursor": str(number), **self.older(None, limit, wanted)}
+
+    def older(self, before: int | None, limit: int, wanted: Mapping[str, str]) -> Data:
+        """Messages stored before a place, the oldest of them first. `older` is the place to go on from; None at the end."""
+        found: list[Message] = []
+        searched = 0
+        cursor = before
+        while True:
+            size = min(_PAGE, limit) if not wanted else _PAGE
+            page = self._room.store.find(Query(order="newest", limit=size), cursor)
+            searched += len(page.messages)
+            found += [message for message in page.messages if not wanted or passes(line_of(message), wanted)]
+            cursor = page.cursor
+            if cursor is None or len(found) >= limit or searched >= MAX_SEARCHED:
+                break
+        return {"lines": self._lines(found)[::-1], "older": _text(cursor)}
+
+    def _lines(self, messages: list[Message]) -> list[Line]:
+        lines = []
+        asked = 0
+        for message in messages:
+            whole = None
+            if message.state in WAITING and asked < _MAX_ASKED:
+                asked += 1
+                whole = self._room.store.get(message.id)
+            last = whole.ledger[-1] if whole is not None and whole.ledger else None
+            lines.append(line_of(message) if last is None else line_of(message, last.event, last.time_ms))
+        return lines
+
+    # The past
+
+    def span(self) -> Data:
+        """From when to when messages are kept."""
+        first = self._room.store.find(Query(order="oldest", limit=1)).messages
+        return {"oldest_ms": first[0].timestamp_ms if first else None, "now_ms": self._room.clock.wall_ms()}
+
+    def past(self, at_ms: int, limit: int) -> Data:
+        """The messages around a moment, each with its whole ledger: half of them sent before it, half after.
+
+        `ahead` is the place to go on from; None at the end.
+        """
+        store = self._room.store
+        half = max(1, limit // 2)
+        before = store.find(Query(sent_before_ms=at_ms + 1, order="newest", limit=half)).messages[::-1]
+        after = store.find(Query(sent_after_ms=at_ms + 1, order="oldest", limit=half))
+        lines = self._with_ledgers([*before, *after.messages])
+        return {"lines": lines, "ahead": _text(after.cursor), "at_ms": at_ms, **self.span()}
+
+    def further(self, cursor: int, limit: int) -> Data:
+        """The messages that were stored after a place, each with its whole ledger. `ahead` is the next place."""
+        page = self._room.store.find(Query(order="oldest", limit=limit), cursor)
+        return {"lines": self._with_ledgers(page.messages), "ahead": _text(page.cursor)}
+
+    def _with_ledgers(self, messages: list[Message]) -> list[Line]:
+        whole = (self._room.store.get(message.id) for message in messages)
+        return [line_with_ledger(message) for message in whole if message is not None]
+
+    # One message
+
+    def message(self, id: str) -> Data:
+        """A message with its ledger, its attempts, its question and its answer."""
+        room = self._room
+        receipt = room.receipt(id)
+        message = receipt.message
+        text = payload_text(message)
+        answers = room.store.find(Query(answer_to=id, limit=10)).messages
+        question = None if message.answer_to is None else room.store.get(message.answer_to)
+        envelope = message.to_dict()
+        del envelope["payload"]
+        return {
+            "envelope": envelope,
+            "line": line_with_ledger(message),
+            "payload": text[:PAYLOAD_PIECE],
+            "payload_size": len(text),
+            "recipient_known": receipt.recipient_known,
+            "ledger": [entry._asdict() for entry in receipt.events],
+            "attempts": [attempt._asdict() for attempt in attempts_of(message)],
+            "question": None if question is None else line_of(question),
+            "answers": [line_of(answer) for answer in answers],
+            "lease_until_ms": message.lease_until_ms,
+            "due_ms": message.due_ms,
+            "max_deliveries": message.max_deliveries,
+            "waits": message.waiter is not None,
+        }
+
+    def payload(self, id: str, start: int) -> Data:
+        """A piece of a message's payload, as text."""
+        text = payload_text(self._room.get(id))
+        return {"payload": text[start : start + PAYLOAD_PIECE], "start": start, "payload_size": len(text)}
+
+    # The feed, for other programs
+
+    def check_cursor(self, after: int) -> None:
+        """Raise CursorError when the feed cannot go on from there without a gap. 0 is the beginning of what is kept."""
+        newest = self._room.cursor()
+        forgotten = self._room.store.forgotten()
+        if after > newest:
+            raise CursorError(
+                "CURSOR_AHEAD", f"the feed has only come to {newest}; this cursor is of another room", forgotten, newest
+            )
+        if 0 < after < forgotten:
+            raise CursorError(
+                "CURSOR_EXPIRED",
+                f"not all changes after {after} are kept any more; begin anew, or go on from {forgotten}",
+                forgotten,
+                newest,
+            )
+
+    def events(self, after: int, limit: int) -> list[Data]:
+        """What happened after a number, oldest first, with whole envelopes. Raises CursorError."""
+        self.check_cursor(after)
+        return [event_data(change) for change in self._room.events(after, limit)]
+
+
+def _text(cursor: int | None) -> str | None:
+    return None if cursor is None else str(cursor)
+
+
+def event_data(change: Change) -> Data:
+    """A change of the feed as other programs get it."""
+    return {
+        "cursor": str(change.number),
+        "event": change.event,
+        "time_ms": change.time_ms,
+        "agent": change.agent,
+        "detail": change.detail,
+        "message": change.message.to_dict(),
+    }
+
+
+def payload_text(message: Message) -> str:
+    """A payload as people read it: as JSON with line breaks; a lone text as it is."""
+    if message.payload.keys() == {"text"} and isinstance(message.payload["text"], str):
+        return message.payload["text"]
+    return msgspec.json.format(msgspec.json.encode(message.payload), indent=2).decode()
+
+
+def whole_number(field: str, text: str | None, default: int, least: int, most: int) -> int:
+    """A number that was asked for, or InvalidMessage that names the field."""
+    if text is None or text == "":
+        return default
+    # `isdecimal` alone lets other scripts' digits through; thirty of them are more than any number here has
+    if not (text.isascii() and text.isdecimal() and len(text) <= 30 and least <= int(text) <= most):
+        raise InvalidMessage(field, f"must be a whole number from {least} to {most}, not {text[:40]!r}")
+    return int(text)

@@ -1,0 +1,335 @@
+"""What each view of the page shows at one moment, as plain data. Looking changes nothing: nobody is blamed, released or
+told, as commands that look at sessions and at the board would (tests/web/test_views.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from postroom.board.records import Book
+from postroom.board.task import DONE, STATES
+from postroom.core.clock import from_iso
+from postroom.core.states import State
+from postroom.core.system.platform import no_follow
+from postroom.errors import UnknownSession
+from postroom.mail.receipts import attempts_of
+from postroom.pools import report as pool_report
+from postroom.room import Room
+from postroom.sessions import report as session_report
+from postroom.sessions.deadlock import wait_words
+from postroom.sessions.members import Standing, members_of
+from postroom.sessions.output import ERR, OUT, output_path
+from postroom.sessions.record import SessionRecord
+from postroom.sessions.report import WorkerInfo
+from postroom.stores.contract import Query
+
+from .hour import Hour
+from .lines import line_of
+
+Data = dict[str, Any]
+
+#: What is shown of long lists; the rest is counted.
+MAX_CLAIMED: Final = 200
+MAX_BOXES: Final = 60
+MAX_TASKS: Final = 200
+MAX_SESSIONS: Final = 50
+MAX_WORKERS: Final = 64
+MAX_DEAD: Final = 200
+MAX_DECISIONS: Final = 30
+MAX_OUTPUT_BYTES: Final = 16 * 1024
+
+#: Cells in which coordinators keep what they decided begin so.
+DECISIONS: Final = "decision/"
+#: The cell in which what people did from the page is remembered (`by_hand.py`); a view shows the latest.
+DEEDS_CELL: Final = "web-deeds"
+MAX_DEEDS_SHOWN: Final = 50
+#: A session whose opener died before it could say so.
+GONE: Final = "gone"
+#: Every view but the first, which is made of frames.
+VIEWS: Final = ("agents", "mailboxes", "board", "sessions", "dead")
+
+
+class Views:
+    """The views of one room, looked at again and again."""
+
+    def __init__(self, room: Room, hour: Callable[[], Hour]) -> None:
+        self._room = room
+        self._hour = hour
+        self._book = Book(room.desk)
+
+    def pulse(self) -> Data:
+        """What stands at the top of every view."""
+        stats = self._room.stats()
+        return {"time_ms": self._room.clock.wall_ms(), "states": stats.states}
+
+    def look(self, view: str, pick: str = "") -> Data:
+        """One view; `pick` names what of it was chosen."""
+        now_ms = self._room.clock.wall_ms()
+        match view:
+            case "agents":
+                return self._agents(now_ms)
+            case "mailboxes":
+                return self._mailboxes(now_ms)
+            case "board":
+                return self._board()
+            case "sessions":
+                return self._sessions(pick)
+            case "dead":
+                return self._dead()
+        return {}
+
+    # Agents
+
+    def _agents(self, now_ms: int) -> Data:
+        room, hour = self._room, self._hour()
+        held = room.peek(state="claimed", order="newest", limit=MAX_CLAIMED)
+        agents = []
+        for agent in room.agents():
+            flow = hour.agent_figures(agent.name, now_ms)
+            agents.append(
+                {
+                    "name": agent.name,
+                    "status": agent.status,
+                    "alive": agent.alive,
+                    "current_task": agent.current_task,
+                    "heartbeat_ms": from_iso(agent.last_heartbeat),
+                    "pending": agent.pending,
+                    "processes": len(agent.processes),
+                    "transient": agent.transient,
+                    "sent_per_s": flow.in_per_s,
+                    "ended_per_s": flow.out_per_s,
+                    "holds": [line_of(m) for m in held if m.claimed_by == agent.name][:5],
+                }
+            )
+        return {"agents": agents, "waits": [*self._questions(), *self._session_waits()]}
+
+    def _questions(self) -> list[Data]:
+        waits = self._room.waits()
+        cycles = in_cycles([(wait.asker, wait.peer) for wait in waits])
+        return [
+            {
+                "asker": wait.asker,
+                "peer": wait.peer,
+                "id": wait.question_id,
+                "since_ms": from_iso(wait.since),
+                "cycle": cycle,
+                "kind": "question",
+            }
+            for wait, cycle in zip(waits, cycles, strict=True)
+        ]
+
+    def _session_waits(self) -> list[Data]:
+        """Who waits in a session, for which mailbox or workers. When nobody there can act, all of it is a cycle."""
+        found = []
+        infos = session_report.list_sessions(self._room.desk, blame=False)[-MAX_SESSIONS:]
+        for info in infos:
+            if info.state not in (session_report.OPEN_STATE, session_report.STUCK):
+                continue
+            stuck = info.state == session_report.STUCK
+            for member in members_of(self._room.desk, info.id):
+                found += [
+                    {
+                        "asker": member.name,
+                        "peer": ", ".join(wait["names"]),
+                        "id": info.id,
+                        "since_ms": wait["since_ms"],
+                        "cycle": stuck and not wait["timed"],
+                        "kind": wait["on"],
+                    }
+                    for wait in member.waits
+                    if self._room.store.process_alive(member.process) is not False
+                ]
+        return found
+
+    # Mailboxes
+
+    def _mailboxes(self, now_ms: int) -> Data:
+        stats, hour = self._room.stats(), self._hour()  # the depth at this moment is known in any case
+        depths = {(box.to_agent, box.channel): box for box in stats.mailboxes}
+        hour.note_depths({key: box.depth for key, box in depths.items()}, now_ms)
+        found = []
+        for key in depths.keys() | hour.boxes(now_ms):
+            box, figures = depths.get(key), hour.box_figures(key, now_ms)
+            found.append(
+                {
+                    "to_agent": key[0],
+                    "channel": key[1],
+                    "depth": 0 if box is None else box.depth,
+                    "oldest_ms": None if box is None else box.oldest_ms,
+                    **figures._asdict(),
+                }
+            )
+        found.sort(key=lambda box: (-box["depth"], -box["in_per_s"], box["to_agent"] or "", box["channel"]))
+        for each in found[:MAX_BOXES]:
+            each["plot"] = hour.plot((each["to_agent"], each["channel"]), now_ms)._asdict()
+        return {"mailboxes": found[:MAX_BOXES], "more": max(0, len(found) - MAX_BOXES), "states": stats.states}
+
+    # Board
+
+    def _board(self) -> Data:
+        room = self._room
+        found = self._book.all()
+        states = {id: str(each.value["state"]) for id, each in found.items()}
+        columns: dict[str, list[Data]] = {state: [] for state in STATES}
+        for each in found.values():
+            task = self._book.show(each.value, states.get)
+            lease_ms = None if task.lease_until is None else from_iso(task.lease_until)
+            shown = {**task.to_dict(), "lease_until_ms": lease_ms, "payload": None, "result": None}
+            columns[task.state].append(shown)
+        columns[DONE].reverse()  # the latest are of interest
+        return {
+            "columns": [
+                {"state": state, "count": len(tasks), "tasks": tasks[:MAX_TASKS]} for state, tasks in columns.items()
+            ],
+            "reservations": [
+                {**each.to_dict(), "until_ms": from_iso(each.until), "since_ms": from_iso(each.since)}
+                for each in room.reservations()
+            ],
+        }
+
+    # Sessions
+
+    def _sessions(self, pick: str) -> Data:
+        infos = session_report.list_sessions(self._room.desk, blame=False)
+        shown = infos[::-1][:MAX_SESSIONS]
+        chosen = next((info for info in infos if info.id == pick), shown[0] if shown else None)
+        return {
+            "sessions": [self._session_line(info) for info in shown],
+            "more": len(infos) - len(shown),
+            "chosen": None if chosen is None else self._session(chosen.id),
+            "pools": pools(self._room),
+            "decisions": decisions(self._room),
+        }
+
+    def _session_line(self, info: session_report.SessionInfo) -> Data:
+        return {
+            "id": info.id,
+            "state": GONE if self._is_left_alone(info) else info.state,
+            "opened_ms": from_iso(info.opened),
+            "members": info.members,
+            "failure": None if info.failure is None else info.failure.message[:200],
+        }
+
+    def _is_left_alone(self, info: session_report.SessionInfo) -> bool:
+        """Whether the process that opened it is gone, which nobody has recorded yet. Recording it is for those who act."""
+        if info.state not in (session_report.OPEN_STATE, session_report.STUCK):
+            return False
+        with suppress(UnknownSession):
+            opener = SessionRecord(self._room.desk, info.id).read().value["opener"]
+            return self._room.store.process_alive(opener) is False
+        return False
+
+    def _session(self, id: str) -> Data | None:
+        try:
+            about = session_report.report(self._room.desk, id, blame=False)
+        except UnknownSession:  # cleared away since it was listed
+            return None
+        members = members_of(self._room.desk, id)
+        folder = Path(about.info.folder)
+        return {
+            **self._session_line(about.info),
+            "failure": None if about.info.failure is None else about.info.failure._asdict(),
+            "folder": about.info.folder,
+            "workers": [self._worker(worker, members, folder) for worker in about.workers[:MAX_WORKERS]],
+            "more_workers": max(0, len(about.workers) - MAX_WORKERS),
+            "mailboxes": [box._asdict() for box in about.mailboxes],
+        }
+
+    @staticmethod
+    def _worker(worker: WorkerInfo, members: Sequence[Standing], folder: Path) -> Data:
+        standing = next((each for each in members if each.number == worker.number), None)
+        parents = {each.id: each.number for each in members}
+        outputs = {stream: tail_of(output_path(folder, worker.number, worker.name, stream)) for stream in (OUT, ERR)}
+        return {
+            **worker._asdict(),
+            "parent": None if standing is None else parents.get(standing.parent or ""),
+            "waits": worker.waits if standing is None else [wait_words(wait) for wait in standing.waits],
+            "out": outputs[OUT],
+            "err": outputs[ERR],
+        }
+
+    # Dead letters
+
+    def _dead(self) -> Data:
+        room = self._room
+        found = room.peek(state="dead", order="newest", limit=MAX_DEAD)
+        letters = []
+        for message in room.store.find(Query(ids=tuple(each.id for each in found), limit=MAX_DEAD)).messages:
+            whole = room.store.get(message.id)
+            if whole is not None and whole.state is State.DEAD:
+                letters.append(
+                    {"line": line_of(whole), "attempts": [attempt._asdict() for attempt in attempts_of(whole)]}
+                )
+        letters.reverse()
+        return {
+            "letters": letters,
+            "count": room.stats().states.get("dead", 0),
+            "deeds": deeds(room)[:MAX_DEEDS_SHOWN],
+        }
+
+
+def deeds(room: Room) -> list[Data]:
+    """What people did from the page, the latest first."""
+    cell = room.store.cell_read(DEEDS_CELL)
+    return [] if cell is None else list(reversed(cell.value["deeds"]))
+
+
+def pools(room: Room) -> list[Data]:
+    """The pools that work in the room, as far as they tell of themselves (`pools/report.py`)."""
+    return [
+        {**pool._asdict(), "since_ms": from_iso(pool.since), "workers": [worker._asdict() for worker in pool.workers]}
+        for pool in pool_report.pools(room.desk)
+    ]
+
+
+def decisions(room: Room) -> list[Data]:
+    """Who was chosen to answer which message, the latest first: from the cells in which coordinators keep their decisions.
+
+    A cell that is not understood is left out; one without a decision is being considered.
+    """
+    found: list[Data] = []
+    for cell in room.store.cell_scan(DECISIONS):
+        match cell.value:
+            case {"until_ms": int(until_ms), "decision": {"outcomes": dict(outcomes), **decision}}:
+                shown = [
+                    {"name": name, **{field: outcome.get(field) for field in ("granted", "reason", "confidence")}}
+                    for name, outcome in outcomes.items()
+                    if isinstance(outcome, dict)
+                ]
+                kept = {field: decision.get(field) for field in ("trigger", "granted", "after_s")}
+                found.append(
+                    {"message_id": cell.name.removeprefix(DECISIONS), "time_ms": until_ms, **kept, "outcomes": shown}
+                )
+    return sorted(found, key=lambda each: -each["time_ms"])[:MAX_DECISIONS]
+
+
+def in_cycles(waits: Sequence[tuple[str, str | None]]) -> list[bool]:
+    """For each pair of asker and asked, whether the one asked waits for the asker, itself or through others."""
+    asked: dict[str, set[str]] = {}
+    for asker, peer in waits:
+        if peer is not None:
+            asked.setdefault(asker, set()).add(peer)
+    return [peer is not None and asker in _reached_from(peer, asked) for asker, peer in waits]
+
+
+def _reached_from(start: str, asked: Mapping[str, set[str]]) -> set[str]:
+    reached, left = {start}, [start]
+    while left:
+        for name in asked.get(left.pop(), set()) - reached:
+            reached.add(name)
+            left.append(name)
+    return reached
+
+
+def tail_of(path: Path, size_bytes: int = MAX_OUTPUT_BYTES) -> str:
+    """The end of a file, from the beginning of a line; nothing when there is none."""
+    with suppress(OSError), open(path, "rb", opener=no_follow) as file:
+        file.seek(0, 2)
+        start = max(0, file.tell() - size_bytes)
+        file.seek(start)
+        text = file.read(size_bytes).decode("utf-8", "replace")
+        return text.partition("\n")[2] if start else text
+    return ""

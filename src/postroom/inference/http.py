@@ -1,0 +1,312 @@
+"""Asking an HTTP server, with deadlines that hold whatever it does: a slow drip of bytes does not outlast them.
+
+The standard library's clients (and httpx) count a time-out anew for each read, so a server that sends one byte now and
+then holds a caller for ever. Here every read gets only what is left of the deadline (tests/inference/test_faults.py).
+The same goes for connecting: they count it anew for each address of a name, and not at all while the name is looked up.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from ipaddress import ip_address
+from typing import Any, Final, NamedTuple, Self
+from urllib.parse import urlsplit
+
+from postroom.core.clock import SYSTEM
+from postroom.errors import ModelError, ModelMissing, ModelTimeout
+
+CONNECT_S: Final = 2.0
+#: No answer is longer than this: a verdict is a few hundred bytes, and a stream says each of its words with an envelope.
+MAX_BODY_BYTES: Final = 16 * 1024 * 1024
+_CHUNK_BYTES: Final = 64 * 1024
+
+
+class ServerBusy(ModelError):
+    """The server says that it has no room for us now; `retry_after_s` is its wish, if it has one."""
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
+class ServerBroken(ModelError):
+    """The server failed, or its answer broke off: another try may succeed."""
+
+
+class Deadlines(NamedTuple):
+    """How long to wait: for the connection, for the first byte of the answer (None: for all of it), for all of it."""
+
+    total_s: float
+    first_byte_s: float | None = None
+    connect_s: float = CONNECT_S
+
+
+class Answer:
+    """A server's answer: status and headers are here, the body comes as it is read. Close it."""
+
+    def __init__(self, wire: _Wire, response: http.client.HTTPResponse, server: str) -> None:
+        self._wire = wire
+        self._response = response
+        self._server = server
+        self.status = response.status
+        self.headers: dict[str, str] = {name.lower(): value for name, value in response.getheaders()}
+
+    @property
+    def first_byte_ms(self) -> float:
+        return self._wire.first_byte_ms
+
+    def chunks(self) -> Iterator[bytes]:
+        """The body, as it comes."""
+        size = 0
+        with _told(self._server):
+            while chunk := self._response.read1(_CHUNK_BYTES):
+                size += len(chunk)
+                if size > MAX_BODY_BYTES:
+                    raise ModelError(f"the answer of {self._server} is longer than {MAX_BODY_BYTES} bytes")
+                yield chunk
+            if self._response.length:  # it told how long the body is, and it was less
+                raise ServerBroken(f"the answer of {self._server} broke off")
+
+    def lines(self) -> Iterator[bytes]:
+        """The body line by line, wherever it was cut on the way."""
+        rest = b""
+        for chunk in self.chunks():
+            *lines, rest = (rest + chunk).split(b"\n")
+            yield from lines
+        if rest:
+            yield rest
+
+    def read(self) -> bytes:
+        return b"".join(self.chunks())
+
+    def close(self) -> None:
+        self._response.close()
+        self._wire.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def check_address(url: str, key_variable: str) -> None:
+    """Raises ModelMissing, without naming it, when an address holds a name or a password: specs and errors show addresses."""
+    if "@" in url:
+        raise ModelMissing(
+            "the address of a model server must not hold an @, nor a name and a password before it; "
+            f"set {key_variable} to the key that the server takes"
+        )
+
+
+def send(method: str, url: str, body: bytes, headers: Mapping[str, str], deadlines: Deadlines) -> Answer:
+    """Send a request; returns when status and headers of the answer are here.
+
+    Raises ModelMissing when nobody listens there, ModelTimeout, ServerBusy for 429 and 503, ServerBroken when the
+    connection breaks off or what comes is not HTTP.
+    """
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]  # a password, if there is one, is nobody's business
+    server = f"{parts.scheme}://{host}"
+    wire = _Wire(deadlines)
+    try:
+        with _told(server):
+            wire.connect(parts.scheme, parts.hostname or "", parts.port)
+            path = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
+            head = {"Host": host, "Connection": "close", "Content-Length": str(len(body)), **headers}
+            lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in head.items()), "", ""]
+            wire.sendall("\r\n".join(lines).encode("latin-1") + body)
+            response = http.client.HTTPResponse(wire, method=method)  # type: ignore[arg-type]  # makefile is all it asks for
+            response.begin()
+        answer = Answer(wire, response, server)
+        if answer.status in (429, 503):
+            raise ServerBusy(f"{server} is busy (HTTP {answer.status})", _seconds(answer.headers.get("retry-after")))
+        return answer
+    except BaseException:
+        wire.close()
+        raise
+
+
+def _seconds(text: str | None) -> float | None:
+    """What a Retry-After asks for, when it asks in seconds."""
+    try:
+        return None if text is None else max(0.0, float(text))
+    except ValueError:
+        return None
+
+
+class _told:  # noqa: N801  reads as a word: with _told(server)
+    """Turns what goes wrong on the wire into our own errors, with the server's name."""
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, ModelTimeout):
+            raise ModelTimeout(f"{self._server} {error}") from None
+        if isinstance(error, ModelError):
+            return
+        if isinstance(error, ConnectionRefusedError | socket.gaierror | _NotReached):
+            raise ModelMissing(
+                f"no model server answers at {self._server} ({error}); start it, or name another in POSTROOM_MODEL"
+            ) from error
+        if isinstance(error, OSError | http.client.HTTPException | ValueError):
+            raise ServerBroken(f"the answer of {self._server} broke off ({type(error).__name__}: {error})") from error
+
+
+class _NotReached(Exception):
+    """No connection."""
+
+
+_Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
+
+
+def _addresses(host: str, port: int, until_ns: int) -> Sequence[_Address]:
+    """The addresses of a name. The system's lookup knows no deadline and no end: one that is late is left to itself."""
+    find = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    if _is_number(host):
+        return find()  # at once
+    found: list[_Address] = []
+    failed: list[Exception] = []
+
+    def look_up() -> None:
+        try:
+            found.extend(find())
+        except (OSError, ValueError) as error:  # a name may also be none that can be written in ASCII
+            failed.append(error)
+
+    thread = threading.Thread(target=look_up, name="postroom model name", daemon=True)
+    thread.start()
+    thread.join(_seconds_until(until_ns))
+    if thread.is_alive():
+        raise TimeoutError
+    if failed:
+        raise failed[0]
+    return found
+
+
+def _is_number(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _seconds_until(until_ns: int) -> float:
+    """How long it is until then. TimeoutError when it is over."""
+    left_s = (until_ns - SYSTEM.steady_ns()) / 1e9
+    if left_s <= 0:
+        raise TimeoutError
+    return left_s
+
+
+class _Wire:
+    """One connection. Reading waits only for what is left of the deadlines."""
+
+    def __init__(self, deadlines: Deadlines) -> None:
+        self._deadlines = deadlines
+        self._started_ns = SYSTEM.steady_ns()
+        self._socket: socket.socket | None = None
+        self.first_byte_ms = 0.0
+
+    def connect(self, scheme: str, host: str, port: int | None) -> None:
+        """Reach the server. One deadline for all that it takes: its name, its addresses, and the secrets to agree upon."""
+        secure = scheme == "https"
+        wait_s = min(self._deadlines.connect_s, self._left_s())
+        until_ns = SYSTEM.steady_ns() + round(wait_s * 1e9)
+        try:
+            self._join(_addresses(host, port or (443 if secure else 80), until_ns), until_ns)
+            if secure:
+                self._secure(host, until_ns)
+        except TimeoutError:
+            raise _NotReached(f"no {'secure ' if secure else ''}connection within {wait_s:g} s") from None
+
+    def _join(self, addresses: Sequence[_Address], until_ns: int) -> None:
+        """Connect to the first of the addresses that answers. A dead one has its share of the time, and no more."""
+        trouble: OSError = socket.gaierror("the name has no address")
+        for number, (family, kind, protocol, _, address) in enumerate(addresses):
+            try:
+                self._socket = socket.socket(family, kind, protocol)
+                self._socket.settimeout(_seconds_until(until_ns) / (len(addresses) - number))
+                self._socket.connect(address)
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return
+            except OSError as error:
+                self.close()
+                trouble = error
+        raise trouble
+
+    def _secure(self, host: str, until_ns: int) -> None:
+        import ssl
+
+        assert self._socket is not None
+        context = ssl.create_default_context()
+        self._socket.settimeout(_seconds_until(until_ns))  # counts for the whole handshake, not for each read of it
+        self._socket = context.wrap_socket(self._socket, server_hostname=host)
+
+    def _left_s(self) -> float:
+        """What is left of the deadline that counts now."""
+        passed_s = (SYSTEM.steady_ns() - self._started_ns) / 1e9
+        first_s = self._deadlines.first_byte_s
+        waiting = first_s is not None and not self.first_byte_ms
+        limit_s = min(self._deadlines.total_s, first_s) if waiting and first_s is not None else self._deadlines.total_s
+        if passed_s >= limit_s:
+            raise ModelTimeout(
+                f"sent nothing within {limit_s:g} s" if waiting else f"did not finish within {limit_s:g} s"
+            )
+        return limit_s - passed_s
+
+    def sendall(self, data: bytes) -> None:
+        """Send all of it, within the deadline as a whole."""
+        assert self._socket is not None
+        self._socket.settimeout(self._left_s())
+        try:
+            self._socket.sendall(data)
+        except TimeoutError:
+            self._left_s()  # says which deadline it was
+
+    def readinto(self, buffer: Any) -> int:
+        """Some bytes, as soon as there are any; 0 at the end."""
+        assert self._socket is not None
+        while True:
+            self._socket.settimeout(self._left_s())
+            try:
+                size = self._socket.recv_into(buffer)
+            except TimeoutError:
+                continue  # the next look at what is left says which deadline it was
+            if size and not self.first_byte_ms:
+                self.first_byte_ms = (SYSTEM.steady_ns() - self._started_ns) / 1e6
+            return size
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        """What http.client reads from. Closing it leaves the connection open."""
+        assert mode == "rb"
+        return io.BufferedReader(_Borrowed(self))
+
+    def close(self) -> None:
+        """Hang up: a server that still writes for us sees it, and stops. Safe to call twice."""
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.close()
+
+
+class _Borrowed(io.RawIOBase):
+    """A wire to read from; closing it does not close the wire."""
+
+    def __init__(self, wire: _Wire) -> None:
+        self._wire = wire
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._wire.readinto(buffer)

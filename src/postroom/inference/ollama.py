@@ -1,0 +1,162 @@
+"""Models of an Ollama server, through its official client. The bytes go over our own wire, for its deadlines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Final
+
+from postroom.core.clock import SYSTEM
+from postroom.errors import ModelError, ModelMissing
+
+from . import http
+from .model import MAX_TOKENS, TIMEOUT_S, Completion, Model, ModelRefused, ModelUnknown
+from .throttle import gate_to
+
+try:
+    import httpx
+    import ollama
+except ImportError as missing:  # pragma: no cover  (in the project's own environment it is installed)
+    raise ModelMissing(
+        f"the client of Ollama is not installed ({missing}): pip install 'postroom[ollama]'"
+    ) from missing
+
+DEFAULT_URL: Final = "http://127.0.0.1:11434"
+DEFAULT_PORT: Final = 11434
+#: Its own client reads a key from there, and sends it.
+KEY_VARIABLE: Final = "OLLAMA_API_KEY"
+#: How long the server keeps the model in memory after an answer: personas speak again soon.
+KEEP_ALIVE: Final = "10m"
+
+
+class OllamaModel(Model):
+    """A model by its name at an Ollama server; the server is the one of OLLAMA_HOST unless a URL is given.
+
+    Temperature 0 and a fixed seed: the same question to the same model gets the same answer.
+    """
+
+    kind: ClassVar[str] = "ollama"
+
+    def __init__(self, name: str, url: str | None = None, *, first_byte_s: float | None = None) -> None:
+        self.name = name
+        self.url = server_url(url or os.environ.get("OLLAMA_HOST") or DEFAULT_URL)
+        self.first_byte_s = first_byte_s
+
+    @property
+    def spec(self) -> str:
+        return f"{self.kind}:{self.name}@{self.url}"
+
+    def complete(
+        self,
+        prompt: str,
+        *,
+        system: str | None = None,
+        schema: Mapping[str, Any] | None = None,
+        max_tokens: int = MAX_TOKENS,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Completion:
+        started_ns = SYSTEM.steady_ns()
+
+        def ask(left_s: float) -> Completion:
+            return self._ask(left_s, prompt=prompt, system=system, schema=schema, max_tokens=max_tokens)
+
+        said = gate_to(self.url).ask(ask, timeout_s)
+        return said._replace(total_ms=(SYSTEM.steady_ns() - started_ns) / 1e6)
+
+    def _ask(
+        self, left_s: float, *, prompt: str, system: str | None, schema: Mapping[str, Any] | None, max_tokens: int
+    ) -> Completion:
+        transport = _Transport(http.Deadlines(left_s, self.first_byte_s))
+        client = ollama.Client(host=self.url, transport=transport)
+        try:
+            # num_predict and temperature count only inside options; at the top level a server passes over them
+            parts = client.generate(
+                model=self.name,
+                prompt=prompt,
+                system=system or "",
+                format=None if schema is None else dict(schema),
+                options={"num_predict": max_tokens, "temperature": 0.0, "seed": 0},
+                keep_alive=KEEP_ALIVE,
+                think=False,
+                stream=True,
+            )
+            return self._gather(parts, transport)
+        except ollama.ResponseError as refused:
+            raise self._refused(refused) from None
+        except (httpx.HTTPError, ValueError, TypeError, KeyError, AttributeError) as trouble:
+            raise http.ServerBroken(
+                f"Ollama at {self.url} sent what is no answer ({type(trouble).__name__}: {trouble})"
+            ) from trouble
+        finally:
+            transport.close()
+
+    def _gather(self, parts: Iterator[ollama.GenerateResponse], transport: _Transport) -> Completion:
+        said: list[str] = []
+        for part in parts:
+            said.append(part.response or "")
+            if part.done:
+                return Completion(
+                    "".join(said), self.spec, part.prompt_eval_count, part.eval_count, transport.first_byte_ms
+                )
+        raise http.ServerBroken(f"the answer of Ollama at {self.url} broke off after {len(said)} parts")
+
+    def _refused(self, refused: ollama.ResponseError) -> ModelError:
+        if refused.status_code == 404:
+            return ModelUnknown(
+                f"Ollama at {self.url} has no model {self.name!r} ({refused.error}); get it with: ollama pull {self.name}"
+            )
+        if refused.status_code >= 500:
+            return http.ServerBroken(f"Ollama at {self.url} failed (HTTP {refused.status_code}: {refused.error})")
+        return ModelRefused(f"Ollama at {self.url} refused (HTTP {refused.status_code}: {refused.error})")
+
+
+class _Transport(httpx.BaseTransport):
+    """What the client sends its one request through."""
+
+    def __init__(self, deadlines: http.Deadlines) -> None:
+        self._deadlines = deadlines
+        self._answer: http.Answer | None = None
+
+    @property
+    def first_byte_ms(self) -> float:
+        return self._answer.first_byte_ms if self._answer is not None else 0.0
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        ours = ("host", "connection", "content-length", "accept-encoding", "transfer-encoding")
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in ours}
+        answer = http.send(request.method, str(request.url), request.read(), headers, self._deadlines)
+        self._answer = answer
+        kept = {name: value for name, value in answer.headers.items() if name == "content-type"}
+        return httpx.Response(answer.status, headers=kept, stream=_Body(answer))
+
+    def close(self) -> None:
+        if self._answer is not None:
+            self._answer.close()
+
+
+class _Body(httpx.SyncByteStream):
+    def __init__(self, answer: http.Answer) -> None:
+        self._answer = answer
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._answer.chunks()
+
+
+def server_url(said: str) -> str:
+    """The address of a server as Ollama's own variable may say it: a port is 11434 and a scheme is http unless given."""
+    from urllib.parse import urlsplit
+
+    http.check_address(said, KEY_VARIABLE)
+    parts = urlsplit(said if "://" in said else f"http://{said}")
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or parts.scheme not in ("http", "https"):
+        raise ModelMissing(
+            f"{said!r} is no address of an Ollama server; expected something like http://127.0.0.1:11434"
+        )
+    host = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host  # noqa: S104
+    return (
+        f"{parts.scheme}://{host}:{port or (443 if parts.scheme == 'https' else DEFAULT_PORT)}{parts.path.rstrip('/')}"
+    )

@@ -1,0 +1,149 @@
+"""Models of any server that speaks OpenAI's chat completions: llama.cpp, vLLM, and others.
+
+By the standard library: one request and a stream of lines is all it takes, and the deadlines of our wire are what no
+client of others has. A key is sent only when POSTROOM_MODEL_KEY names one for it (or to OpenAI itself).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Final
+from urllib.parse import urlsplit
+
+from postroom.core.clock import SYSTEM
+from postroom.errors import ModelError, ModelMissing
+
+from . import http
+from .model import MAX_TOKENS, TIMEOUT_S, Completion, Model, ModelRefused, ModelUnknown
+from .throttle import gate_to
+
+KEY_VARIABLE: Final = "POSTROOM_MODEL_KEY"
+_OPENAI_HOST: Final = "api.openai.com"
+_MAX_WORDS: Final = 300
+
+
+class OpenAIModel(Model):
+    """A model by its name at a server whose address ends before `/chat/completions`."""
+
+    kind: ClassVar[str] = "openai"
+
+    def __init__(self, name: str, url: str, *, first_byte_s: float | None = None) -> None:
+        http.check_address(url, KEY_VARIABLE)
+        parts = urlsplit(url)
+        if not name or not parts.hostname or parts.scheme not in ("http", "https"):
+            raise ModelMissing(
+                "a model of such a server needs a name and an address, openai:NAME@URL, for instance "
+                f"openai:qwen@http://127.0.0.1:8080/v1; the address here is {url!r}"
+            )
+        self.name = name
+        self.url = url.rstrip("/") if parts.path.rstrip("/") else f"{parts.scheme}://{parts.netloc}/v1"
+        self.first_byte_s = first_byte_s
+
+    @property
+    def spec(self) -> str:
+        return f"{self.kind}:{self.name}@{self.url}"
+
+    def complete(
+        self,
+        prompt: str,
+        *,
+        system: str | None = None,
+        schema: Mapping[str, Any] | None = None,
+        max_tokens: int = MAX_TOKENS,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Completion:
+        started_ns = SYSTEM.steady_ns()
+        body = self._body(prompt, system, schema, max_tokens)
+        said = gate_to(_server_of(self.url)).ask(lambda left_s: self._ask(body, left_s), timeout_s)
+        return said._replace(total_ms=(SYSTEM.steady_ns() - started_ns) / 1e6)
+
+    def _body(self, prompt: str, system: str | None, schema: Mapping[str, Any] | None, max_tokens: int) -> bytes:
+        messages = [{"role": "system", "content": system}] if system else []
+        asked: dict[str, Any] = {
+            "model": self.name,
+            "messages": [*messages, {"role": "user", "content": prompt}],
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "seed": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if schema is not None:
+            asked["response_format"] = {
+                "type": "json_schema",
+                "json_schema": {"name": "answer", "schema": dict(schema), "strict": True},
+            }
+        return json.dumps(asked).encode()
+
+    def _ask(self, body: bytes, left_s: float) -> Completion:
+        headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json", **self._key()}
+        deadlines = http.Deadlines(left_s, self.first_byte_s)
+        with http.send("POST", f"{self.url}/chat/completions", body, headers, deadlines) as answer:
+            if answer.status != 200:
+                raise self._refused(answer)
+            try:
+                return self._gather(answer)
+            except (ValueError, TypeError, KeyError, IndexError, AttributeError) as trouble:
+                raise http.ServerBroken(
+                    f"{self.url} sent what is no answer ({type(trouble).__name__}: {trouble})"
+                ) from trouble
+
+    def _key(self) -> dict[str, str]:
+        key = os.environ.get(KEY_VARIABLE)
+        if not key and urlsplit(self.url).hostname == _OPENAI_HOST:
+            key = os.environ.get("OPENAI_API_KEY")
+        return {"Authorization": f"Bearer {key}"} if key else {}
+
+    def _gather(self, answer: http.Answer) -> Completion:
+        said: list[str] = []
+        usage: Mapping[str, Any] = {}
+        finished = False
+        for part in _parts(answer):
+            if part.get("error"):
+                raise http.ServerBroken(f"{self.url} failed in the middle of its answer: {_words(part['error'])}")
+            usage = part.get("usage") or usage
+            for choice in part.get("choices") or ():
+                message = choice.get("delta") or choice.get("message") or {}
+                said.append(message.get("content") or "")
+                finished = finished or bool(choice.get("finish_reason"))
+        if not finished:
+            raise http.ServerBroken(f"the answer of {self.url} broke off after {len(said)} parts")
+        counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        return Completion("".join(said), self.spec, *counts, first_byte_ms=answer.first_byte_ms)
+
+    def _refused(self, answer: http.Answer) -> ModelError:
+        try:
+            said = _words(json.loads(answer.read()).get("error"))
+        except (ValueError, AttributeError):
+            said = "no reason given"
+        sentence = f"{self.url} refused model {self.name!r} (HTTP {answer.status}: {said})"
+        if answer.status == 404:
+            return ModelUnknown(f"{sentence}; name another in POSTROOM_MODEL")
+        if answer.status in (401, 403):
+            return ModelUnknown(f"{sentence}; set {KEY_VARIABLE} to a key that it takes")
+        return http.ServerBroken(sentence) if answer.status >= 500 else ModelRefused(sentence)
+
+
+def _parts(answer: http.Answer) -> Iterator[Mapping[str, Any]]:
+    """The parts of an answer: events of a stream, or the one document of a server that does not stream."""
+    if "text/event-stream" not in answer.headers.get("content-type", ""):
+        yield json.loads(answer.read())
+        return
+    for line in answer.lines():
+        if line.startswith(b"data:"):
+            said = line[5:].strip()
+            if said == b"[DONE]":
+                return
+            yield json.loads(said)
+
+
+def _words(error: Any) -> str:
+    said = error.get("message", error) if isinstance(error, Mapping) else error
+    return str(said)[:_MAX_WORDS]
+
+
+def _server_of(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"

@@ -1,0 +1,192 @@
+"""The way to a server: not too many at once, not again and again when it fails, and later when it is busy.
+
+How many ask one server at the same time is counted over all processes of this user on this machine: each worker is a
+process, so a count per process would bound nothing. A slot is a locked file; the system frees it when its holder dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+from postroom.core.backoff import backoff_s
+from postroom.core.clock import SYSTEM, Clock
+from postroom.core.limits import CircuitBreaker
+from postroom.core.system.platform import NoWatch, watch_folders
+from postroom.errors import CircuitOpen, ModelError, ModelMissing, ModelTimeout
+
+from .http import ServerBroken, ServerBusy
+from .model import ModelUnknown
+
+T = TypeVar("T")
+
+CONCURRENCY_VARIABLE: Final = "POSTROOM_MODEL_CONCURRENCY"
+CONCURRENCY: Final = 4
+#: So often a request is made that a busy or broken server did not answer.
+MAX_TRIES: Final = 4
+BACKOFF_BASE_S: Final = 0.25
+BACKOFF_CAP_S: Final = 10.0
+#: After so many failures in a row a server is left alone for so long.
+FAILURES: Final = 5
+REST_S: Final = 30.0
+#: A freed slot wakes those who wait; should that hint be lost, they look by themselves after so long.
+_SAFETY_S: Final = 1.0
+
+
+class Gate:
+    """The way to one server, for all threads of this process."""
+
+    def __init__(self, server: str, concurrency: int | None = None, *, clock: Clock = SYSTEM) -> None:
+        self.server = server
+        self.slots = Slots(server, concurrency_of(os.environ) if concurrency is None else concurrency)
+        self.breaker = CircuitBreaker(FAILURES, REST_S, clock=clock)
+        self._clock = clock
+
+    def ask(self, call: Callable[[float], T], timeout_s: float) -> T:
+        """Make a call, which gets the seconds that are left to it, and return its result.
+
+        A busy or broken server is asked again, later each time, while there is time. Raises what the last call raised;
+        ModelTimeout when no slot came free; ModelError when the server failed so often that it is left alone.
+        """
+        until_ns = self._clock.steady_ns() + round(timeout_s * 1e9)
+        with self.slots.taken(timeout_s):
+            try:
+                fault, result = self.breaker.call(self._tries, call, until_ns)
+            except CircuitOpen:
+                raise ModelError(
+                    f"{self.server} failed {FAILURES} times in a row; it is left alone for {REST_S:g} s"
+                ) from None
+        if fault is not None:
+            raise fault
+        assert result is not None
+        return result[0]
+
+    def _tries(self, call: Callable[[float], T], until_ns: int) -> tuple[ModelError | None, tuple[T] | None]:
+        """The result, or an error that is no fault of the server; raises what speaks against the server."""
+        for number in range(1, MAX_TRIES + 1):
+            left_s = (until_ns - self._clock.steady_ns()) / 1e9
+            try:
+                return None, (call(max(left_s, 0.001)),)
+            except (ServerBusy, ServerBroken) as trouble:
+                wait_s = self._pause_s(number, trouble)
+                if number == MAX_TRIES or self._clock.steady_ns() + wait_s * 1e9 >= until_ns:
+                    raise
+                self._clock.sleep(wait_s)
+            except ModelUnknown as fault:  # a wrong name or key must not close the server to others (test_faults.py)
+                return fault, None
+            except (ModelMissing, ModelTimeout):
+                raise
+            except ModelError as fault:
+                return fault, None
+        raise AssertionError("the last try returns or raises")
+
+    def _pause_s(self, number: int, trouble: ServerBusy | ServerBroken) -> float:
+        wish_s = trouble.retry_after_s if isinstance(trouble, ServerBusy) else None
+        ours_s = backoff_s(number, self._clock.random(), BACKOFF_BASE_S, BACKOFF_CAP_S)
+        return ours_s if wish_s is None else max(wish_s, ours_s)
+
+
+def concurrency_of(environ: Mapping[str, str]) -> int:
+    """How many may ask one server, or run one program, at once. Raises ModelError when the variable holds no such number."""
+    said = environ.get(CONCURRENCY_VARIABLE) or str(CONCURRENCY)
+    if not said.isdecimal() or not 1 <= int(said) <= 1000:
+        raise ModelError(f"{CONCURRENCY_VARIABLE} must be a number from 1 to 1000, not {said!r}")
+    return int(said)
+
+
+class Slots:
+    """So many may ask one server at the same time, whichever process of this user they are in."""
+
+    def __init__(self, server: str, count: int, folder: Path | None = None) -> None:
+        name = hashlib.sha256(server.encode()).hexdigest()[:16]
+        self.count = count
+        self._folder = (private_folder() if folder is None else folder) / f"model-{name}"
+
+    @contextmanager
+    def taken(self, timeout_s: float) -> Iterator[int]:
+        """Hold a slot for the block; its number. ModelTimeout, and nothing held, when none came free in time."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with ExitStack() as held:
+            files = [self._open(held, number, os.O_RDONLY | os.O_CREAT) for number in range(self.count)]
+            number = _first_locked(files)
+            if number is None:
+                number = self._wait(files, timeout_s)
+            self._open(held, number, os.O_WRONLY)  # closed after use, and with that those who wait are told
+            try:
+                yield number
+            finally:
+                fcntl.flock(files[number], fcntl.LOCK_UN)
+
+    def _open(self, held: ExitStack, number: int, flags: int) -> int:
+        descriptor = os.open(self._folder / str(number), flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        held.callback(os.close, descriptor)
+        return descriptor
+
+    def _wait(self, files: list[int], timeout_s: float) -> int:
+        until_ns = SYSTEM.steady_ns() + round(timeout_s * 1e9)
+        with ExitStack() as watching:
+            ends: list[int] = []
+            try:
+                watch = watch_folders()
+                watching.callback(watch.close)
+                watch.add(self._folder, "slots")
+                ends.append(watch.fileno())
+            except NoWatch:
+                watch = None  # the safety look alone
+            while (number := _first_locked(files)) is None:
+                left_s = (until_ns - SYSTEM.steady_ns()) / 1e9
+                if left_s <= 0:
+                    raise ModelTimeout(f"all {self.count} ways to the model server were taken for {timeout_s:g} s")
+                if SYSTEM.wait_readable(ends, min(left_s, _SAFETY_S)) and watch is not None:
+                    watch.read()
+            return number
+
+
+def _first_locked(files: list[int]) -> int | None:
+    """Lock one of the files, if one is free; which."""
+    for number, descriptor in enumerate(files):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        return number
+    return None
+
+
+def private_folder() -> Path:
+    """A folder of this user on this machine that others cannot write to. Raises ModelError when it is somebody else's."""
+    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    folder = Path(base) / f"postroom-{os.getuid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o022 or not folder.is_dir() or folder.is_symlink():
+        raise ModelError(f"{folder} is not a private folder of this user; remove it, or set XDG_RUNTIME_DIR")
+    return folder
+
+
+_lock = threading.Lock()
+_gates: dict[str, Gate] = {}
+
+
+def gate_to(server: str) -> Gate:
+    """The gate to a server: one for each in this process."""
+    with _lock:
+        if server not in _gates:
+            _gates[server] = Gate(server)
+        return _gates[server]
+
+
+def _forget_after_fork() -> None:
+    global _lock  # noqa: PLW0603  (one process, one set of gates)
+    _lock = threading.Lock()
+    _gates.clear()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,0 +1,1 @@
+"""Mistakes found before anything runs: names, kinds, flow, and a rehearsal of who tells whom."""

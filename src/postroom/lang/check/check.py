@@ -1,0 +1,398 @@
+"""Finds mistakes before anything runs: `check_program` gives every problem of a program, errors and warnings, in order.
+
+An error is something that cannot go well; a warning is something that is hardly meant. A program with errors is not run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+from postroom.lang.builtins import BUILTINS, ONLY_IMPORTED
+from postroom.lang.syntax import nodes as n
+from postroom.lang.syntax.parser import deep_recursion
+from postroom.lang.syntax.problems import ERROR, Problem, ProgramProblems, near
+from postroom.lang.syntax.program import LoadedModule, Program, read_program
+from postroom.lang.syntax.source import Span
+
+from .expressions import ExpressionChecker
+from .flow import bare, ends, unreachable
+from .kinds import ANY, NULL, TYPE_NAMES, Kind, kind_of_type
+from .scopes import Scope, Symbol
+
+_ENTRY_ANNOTATIONS: Final = ("skill", "command")
+_TRAITS: Final = ("Agent",)
+#: Loops and `try` blocks inside each other; the block after `catch` counts twice.
+MAX_NESTED: Final = 20
+
+
+def check_file(path: str | Path) -> list[Problem]:
+    """Every problem of a program, by its entry file. OSError when that cannot be read."""
+    program, problems = read_program(path)
+    if program is not None:
+        problems = [*problems, *check_program(program)]
+    return in_order(problems)
+
+
+def checked_program(path: str | Path) -> tuple[Program, list[Problem]]:
+    """A program that can be run, and the warnings about it. Raises `ProgramProblems`, with every fault, when it cannot."""
+    program, problems = read_program(path)
+    if program is not None:
+        problems = [*problems, *check_program(program)]
+    errors = [problem for problem in problems if problem.severity == ERROR]
+    if errors or program is None:
+        raise ProgramProblems(errors)
+    return program, problems
+
+
+def check_program(program: Program) -> list[Problem]:
+    """Every problem of a program that could be read. The choreography is looked at only when nothing else is wrong."""
+    from .choreography import check_choreography
+
+    problems: list[Problem] = []
+    with deep_recursion():
+        for loaded in program.modules:
+            problems += ModuleChecker(loaded).check()
+        if not any(problem.severity == ERROR for problem in problems):
+            problems += check_choreography(program)
+    return in_order(problems)
+
+
+def in_order(problems: list[Problem]) -> list[Problem]:
+    """By file and place, without repetitions."""
+    seen: dict[tuple[str, int, str], Problem] = {}
+    for problem in problems:
+        seen.setdefault((problem.span.file, problem.span.start, problem.message), problem)
+    return [seen[key] for key in sorted(seen)]
+
+
+class ModuleChecker(ExpressionChecker):
+    """Checks one file of a program."""
+
+    def __init__(self, loaded: LoadedModule) -> None:
+        super().__init__()
+        self.loaded = loaded
+        builtins = {name: Kind("builtin", title=name) for name in BUILTINS}
+        known = [name for name in BUILTINS if name not in ONLY_IMPORTED or name in loaded.std_names]
+        for name in known:
+            self.scope.names[name] = Symbol(name, "builtin", None, builtins[name])
+        self.scope = Scope(self.scope)
+
+    def check(self) -> list[Problem]:
+        module = self.loaded.module
+        for item in module.items:
+            self._declare_item(item)
+        self._check_defaults()
+        for item in module.items:
+            if isinstance(item, n.Function):
+                self._function(item)
+            elif isinstance(item, n.Trait):
+                self._trait(item)
+            elif isinstance(item, n.TypeDecl):
+                self._type_declaration(item)
+        if module.body is not None:
+            self._enter_function(module.body, None)
+            self.block(module.body)
+        return self.problems
+
+    # ---------------------------------------------------------------- declarations
+
+    def _declare_item(self, item: n.Item) -> None:
+        if isinstance(item, n.Import):
+            for name in item.names:
+                if name.path[0] == "std" and not name.relative:
+                    continue
+                self.declare(Symbol(name.name, "module", name.span, ANY, module=self.loaded.imports.get(name.name)))
+        elif isinstance(item, n.TypeDecl):
+            self._declare_type(item)
+        elif isinstance(item, n.Function):
+            kind = Kind("function", declared=item)
+            self.declare(Symbol(item.name, "function", item.name_span, kind, function=item))
+        else:
+            self.declare(Symbol(item.name, "trait", item.name_span))
+
+    def declare(self, symbol: Symbol) -> None:
+        """A new name in the innermost scope; a second one of the same name is an error, at the second."""
+        before = self.scope.names.get(symbol.name)
+        if before is not None and symbol.span is not None:
+            where = f", in line {before.span.line}" if before.span is not None else ""
+            self.error(symbol.span, "duplicate", f"{symbol.name} is declared already{where}")
+            return
+        self.scope.names[symbol.name] = symbol
+
+    def _declare_type(self, item: n.TypeDecl) -> None:
+        if item.name in TYPE_NAMES or item.name in self.scope.types:
+            self.error(item.name_span, "duplicate", f"the type {item.name} is declared already")
+        self.scope.types.setdefault(item.name, item)
+
+    def _check_defaults(self) -> None:
+        defaults = [i for i in self.loaded.module.items if isinstance(i, n.Function | n.Trait) and i.default]
+        for item in defaults[1:]:
+            self.error(item.name_span, "duplicate", f"only one default: {defaults[0].name} is it already")
+
+    def _trait(self, trait: n.Trait) -> None:
+        base = trait.base
+        if isinstance(base, n.TypeName) and base.name not in _TRAITS:
+            self.error(
+                base.span,
+                "trait",
+                f"there is no trait {base.name} to build on",
+                near(base.name, _TRAITS) or "Agent is known",
+            )
+        names: set[str] = set()
+        entries: Counter[tuple[str, str]] = Counter()
+        for method in trait.methods:
+            if method.name in names:
+                self.error(method.name_span, "duplicate", f"the method {method.name} is declared already")
+            names.add(method.name)
+            self._annotations(method, entries)
+            self._function(method)
+
+    def _annotations(self, method: n.Function, entries: Counter[tuple[str, str]]) -> None:
+        for annotation in method.annotations:
+            if annotation.name not in _ENTRY_ANNOTATIONS:
+                if hint := near(annotation.name, _ENTRY_ANNOTATIONS):
+                    self.warn(annotation.span, "annotation", f"@{annotation.name} means nothing here", hint)
+                continue
+            key = (annotation.name, annotation.argument or method.name)
+            entries[key] += 1
+            if entries[key] > 1:
+                self.error(annotation.span, "duplicate", f"there is a {key[0]} {key[1]} already")
+
+    # ---------------------------------------------------------------- functions
+
+    def _enter_function(self, body: n.Block, function: n.Function | None) -> None:
+        self.function = function
+        self.loops = self.nested = 0
+        self.assigned, self.later = set(), {}
+        for node in n.walk(body):
+            if isinstance(node, n.Assign | n.Increment) and isinstance(node.target, n.Name):
+                self.assigned.add(node.target.name)
+            elif isinstance(node, n.NamePattern | n.PatternField):
+                self.later.setdefault(node.name, node.span)
+
+    def _function(self, function: n.Function) -> None:
+        self._enter_function(function.body, function)
+        self.scope = Scope(self.scope)
+        for param in function.params:
+            if param.type is not None:
+                self._type(param.type)
+            kind = self.kind_of(param.type, function) if param.type is not None else ANY
+            self.declare(Symbol(param.name, "parameter", param.span, kind))
+        if function.returns is not None:
+            self._type(function.returns)
+            self._must_return(function, self.kind_of(function.returns, function))
+        self._statements(function.body)
+        self.scope = self.scope.outer or self.scope
+
+    def _must_return(self, function: n.Function, kind: Kind) -> None:
+        if not fits_null(kind) and not ends(function.body):
+            message = f"{function.name} can end without a value, and must give {kind}"
+            self.warn(function.name_span, "return", message)
+
+    def kind_of(self, type_: n.TypeNode, where: n.Function | None = None) -> Kind:
+        """The kind of a type; the names in it are those of the file in which it is written."""
+        own = where is None or type_.span.source is self.loaded.module.span.source
+        return kind_of_type(type_, self.scope.find_type if own else lambda _: None)
+
+    # ---------------------------------------------------------------- types
+
+    def _type_declaration(self, item: n.TypeDecl) -> None:
+        self._type(item.type)
+        seen, node = {item.name}, item.type
+        while isinstance(node, n.TypeName) and (found := self.scope.find_type(node.name)) is not None:
+            if node.name in seen:
+                self.error(item.name_span, "type", f"the type {item.name} stands for itself")
+                return
+            seen.add(node.name)
+            node = found.type
+
+    def _type(self, node: n.TypeNode) -> None:
+        for child in n.walk(node):
+            if isinstance(child, n.TypeName):
+                if child.name not in TYPE_NAMES and self.scope.find_type(child.name) is None:
+                    hint = near(child.name, [*TYPE_NAMES, *self.scope.known_types()])
+                    self.error(child.span, "type", f"there is no type {child.name}", hint)
+            elif isinstance(child, n.TypeObject):
+                self._once([(field.name, field.span) for field in child.fields], "the field")
+
+    def _once(self, names: list[tuple[str, Span]], what: str) -> None:
+        seen: set[str] = set()
+        for name, span in names:
+            if name in seen:
+                self.error(span, "duplicate", f"{what} {name} is given twice")
+            seen.add(name)
+
+    # ---------------------------------------------------------------- statements
+
+    def block(self, block: n.Block) -> None:
+        self.scope = Scope(self.scope)
+        self._statements(block)
+        self.scope = self.scope.outer or self.scope
+
+    def _statements(self, block: n.Block) -> None:
+        for statement in block.statements:
+            self._statement(statement)
+        if (never := unreachable(block)) is not None:
+            self.warn(never.span, "unreachable", "this is never reached")
+
+    def _statement(self, node: n.Statement) -> None:
+        if isinstance(node, n.If):
+            self._if(node)
+        elif isinstance(node, n.For):
+            self._for(node)
+        elif isinstance(node, n.While):
+            self._condition(node.condition)
+            self._loop(node.body)
+        elif isinstance(node, n.Var):
+            self._var(node)
+        elif isinstance(node, n.Try):
+            self._try(node)
+        elif isinstance(node, n.ExprStatement):
+            self._expression(node)
+        elif isinstance(node, n.RunShell):
+            self.shell(node.command)
+        else:
+            self._simple(node)
+
+    def _simple(self, node: n.Statement) -> None:
+        if isinstance(node, n.Return):
+            self._return(node)
+        elif isinstance(node, n.Break | n.Continue):
+            if not self.loops:
+                word = type(node).__name__.lower()
+                self.error(node.span, "loop", f"{word} stands in no loop")
+        elif isinstance(node, n.TypeDecl):
+            self._declare_type(node)
+            self._type_declaration(node)
+        elif isinstance(node, n.WriteFile):
+            self.kind(node.value)
+            kind = self.kind(node.target)
+            if kind.name not in {"int", "number"}:
+                self.wants(node.target.span, kind, Kind("string"), f"the file after {node.op}")
+
+    def _if(self, node: n.If) -> None:
+        self._condition(node.condition)
+        self.block(node.then)
+        if isinstance(node.otherwise, n.If):
+            self._if(node.otherwise)
+        elif node.otherwise is not None:
+            self.block(node.otherwise)
+
+    def _condition(self, node: n.Expr) -> None:
+        self.kind(node)
+        waiting = [node]
+        while waiting:
+            part = bare(waiting.pop())
+            if isinstance(part, n.Assign):
+                left, right = part.target.span.text, part.value.span.text
+                self.error(part.span, "equals", "= assigns; a condition compares with ==", f"{left} == {right}")
+            elif isinstance(part, n.Unary):
+                waiting.append(part.operand)
+            elif isinstance(part, n.Binary) and part.op in {"&&", "||"}:
+                waiting += [part.left, part.right]
+
+    def _loop(self, body: n.Block) -> None:
+        self.loops += 1
+        self._inner_block(body, 1)
+        self.loops -= 1
+
+    def _inner_block(self, block: n.Block, levels: int) -> None:
+        """A block of a loop or a `try`. Python nests only so many (test_what_python_cannot_nest_is_told_by_the_checks)."""
+        before = self.nested
+        self.nested += levels
+        if before <= MAX_NESTED < self.nested:
+            start = block.span.start
+            message = f"loops and try are nested more than {MAX_NESTED} levels deep here"
+            hint = "put the inner ones into a function of their own"
+            self.error(Span(block.span.source, start, start + 1), "nesting", message, hint)
+        self.block(block)
+        self.nested = before
+
+    def _for(self, node: n.For) -> None:
+        kind = self.kind(node.iterable)
+        if kind.name in {"int", "number", "boolean", "null", "function", "job", "mailbox"}:
+            hint = f"1...{node.iterable.span.text} counts up to it" if kind.name in {"int", "number"} else ""
+            self.error(node.iterable.span, "type", f"for goes through lists, strings and objects, not {kind}", hint)
+        item = kind.element if kind.name == "list" else Kind("string") if kind.name in {"string", "object"} else ANY
+        self.scope = Scope(self.scope)
+        self._bind(node.target, item or ANY)
+        self._loop(node.body)
+        self.scope = self.scope.outer or self.scope
+
+    def _try(self, node: n.Try) -> None:
+        self._inner_block(node.body, 1)
+        self.scope = Scope(self.scope)
+        if node.name is not None:
+            self.declare(Symbol(node.name, "variable", node.name_span))
+        self._inner_block(node.handler, 2)
+        self.scope = self.scope.outer or self.scope
+
+    def _var(self, node: n.Var) -> None:
+        kind = self.kind(node.value) if node.value is not None else None
+        if node.value is not None and isinstance(bare(node.value), n.Prompt):
+            kind = None  # a prompt gives what is asked for
+        self._bind(node.target, kind if kind is not None else ANY, node.value.span if node.value is not None else None)
+
+    def _bind(self, pattern: n.Pattern, kind: Kind, value: Span | None = None) -> None:
+        if isinstance(pattern, n.NamePattern):
+            self._bind_name(pattern, kind, value)
+        elif isinstance(pattern, n.ObjectPattern):
+            if kind.name not in {"object", "any", "union"}:
+                self.error(pattern.span, "type", f"{{ }} takes an object apart, not {kind}")
+            for field in pattern.fields:
+                if kind.closed and kind.fields is not None and field.name not in kind.fields:
+                    self.error(field.span, "field", f"{kind} has no field {field.name}", near(field.name, kind.fields))
+                self._bind_name(field, (kind.fields or {}).get(field.name, ANY), value)
+        elif isinstance(pattern, n.ListPattern):
+            self._bind_list(pattern, kind)
+
+    def _bind_list(self, pattern: n.ListPattern, kind: Kind) -> None:
+        if kind.name not in {"list", "any", "union", "string"}:
+            self.error(pattern.span, "type", f"[ ] takes a list apart, not {kind}")
+        if kind.items is not None and len(kind.items) < len(pattern.items):
+            message = f"there are only {len(kind.items)} items to take, and {len(pattern.items)} are wanted"
+            self.error(pattern.span, "type", message)
+        for place, item in enumerate(pattern.items):
+            known = kind.items[place] if kind.items is not None and place < len(kind.items) else kind.element or ANY
+            self._bind(item, known)
+
+    def _bind_name(self, node: n.NamePattern | n.PatternField, kind: Kind, value: Span | None) -> None:
+        if node.type is not None:
+            self._type(node.type)
+            wanted = self.kind_of(node.type)
+            self.wants(value or node.span, kind, wanted, node.name)
+            kind = wanted
+        elif node.name in self.assigned:
+            kind = ANY  # it may be something else by then
+        elif kind.name == "object" or (kind.name == "list" and kind.items is not None):
+            kind = Kind(kind.name, element=ANY) if kind.name == "list" else _open(kind)
+        elif kind.value is not None:
+            kind = Kind(kind.name)
+        self.declare(Symbol(node.name, "variable", node.span, kind))
+
+    def _return(self, node: n.Return) -> None:
+        kind = self.kind(node.value) if node.value is not None else NULL
+        if self.function is not None and self.function.returns is not None:
+            wanted = self.kind_of(self.function.returns, self.function)
+            self.wants(node.span, kind, wanted, f"what {self.function.name} gives")
+
+    def _expression(self, node: n.ExprStatement) -> None:
+        kind = self.kind(node.value)
+        value = bare(node.value)
+        if kind.name == "job":
+            hint = "self.delegate([...]).await runs workers"
+            self.warn(node.span, "worker", "this worker is named but not run", hint)
+        elif isinstance(value, n.Binary) and value.op == "==" and self.function is not None:
+            self.warn(node.span, "equals", "this is compared, and the answer is dropped", "= assigns")
+
+
+def fits_null(kind: Kind) -> bool:
+    """Whether a function that must give such a value may end without one."""
+    return kind.name in {"null", "any"} or any(fits_null(option) for option in kind.options)
+
+
+def _open(kind: Kind) -> Kind:
+    """The kind of an object that others may give more fields to."""
+    return kind if kind.closed else Kind("object")

@@ -1,0 +1,251 @@
+"""The choreography check: mailboxes with one side only, workers that wait for each other, messages that lack what is read.
+
+First the text: who names which mailbox. Then a rehearsal: the workers of each `delegate` are followed side by side, with
+stand-ins for what only a run can know. All that it finds are warnings, since a stand-in is not the real thing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from postroom.lang.syntax import nodes as n
+from postroom.lang.syntax.problems import WARNING, Problem, near
+from postroom.lang.syntax.program import Program
+from postroom.lang.syntax.source import Span
+
+from .mail_uses import ANYWHERE, MailUse, Part, delegates_of, fields_of_message, parts_of, reads_of, uses_of
+from .stage import ENDED, FAULT, STUCK, THROWN, UNCLEAR, Actor, Run
+
+#: How many items a list that is not known has, how large a number is: two, then three.
+SIZES: Final = (2, 3)
+MAX_RUNS: Final = 160  # of one root
+MAX_TURNS: Final = 12  # decisions of one run that are also taken the other way
+MAX_STEPS: Final = 20_000  # of one root: half a tenth of a second
+ALL_STEPS: Final = 60_000  # of all roots of a program; each is gone through at least once
+
+
+def check_choreography(program: Program) -> list[Problem]:
+    """Warnings about mailboxes and messages of a program that has no errors."""
+    parts = list(parts_of(program))
+    uses = [use for part in parts for use in uses_of(part)]
+    if not uses and not any(delegates_of(part) for part in parts):
+        return []
+    roots = _roots(program, parts)
+    runs = {root[0].name: _rehearse(root, ALL_STEPS // len(roots)) for root in roots}
+    aborted = {
+        name
+        for some in runs.values()
+        if all(run.outcome == THROWN for run in some)
+        for run in some
+        for name in run.took_part
+    }
+    here = _concerned(program, parts, runs)
+    problems = []
+    if not any(use.mailbox == ANYWHERE for use in uses):
+        problems = [*_one_sided(uses, aborted, here), *_never_in_a_message(here, uses)]
+    told = {place(problem.span) for problem in problems}
+    for some in runs.values():
+        problems += _found_in(some, uses, told)
+    return problems
+
+
+def place(span: Span) -> tuple[str, int]:
+    """Where something stands, in all the files of a program."""
+    return span.file, span.start
+
+
+# ---------------------------------------------------------------- one side only
+
+
+def _one_sided(uses: list[MailUse], aborted: set[str], here: list[Part]) -> list[Problem]:
+    sent = {use.mailbox for use in uses if use.op == "send"}
+    received = {use.mailbox for use in uses if use.op == "receive"}
+    problems = []
+    names = {part.name for part in here}
+    for use in uses:
+        if use.who not in names:
+            continue
+        if use.op == "receive" and use.mailbox not in sent and use.who not in aborted:
+            message = f"{use.who} receives from {use.mailbox}, and nobody sends to it"
+            problems.append(_warning(use.call, "never-sent", message, near(use.mailbox, sent)))
+        elif use.op == "send" and use.mailbox not in received:
+            message = f"{use.who} sends to {use.mailbox}, and nobody receives from it"
+            problems.append(_warning(use.call, "never-received", message, near(use.mailbox, received)))
+    return problems
+
+
+def _warning(call: n.Node, code: str, message: str, hint: str = "") -> Problem:
+    return Problem(call.span, code, message, hint=hint, severity=WARNING)
+
+
+def _never_in_a_message(parts: list[Part], uses: list[MailUse]) -> list[Problem]:
+    """Fields that a receiver reads and that no message to its mailbox has, as they are written."""
+    sent: dict[str, set[str] | None] = {}
+    for use in uses:
+        if use.op == "send":
+            known = sent.get(use.mailbox, set())
+            fields = fields_of_message(use.call)
+            sent[use.mailbox] = known | fields if known is not None and fields is not None else None
+    problems = []
+    for part in parts:
+        for mailbox, read, span in reads_of(part):
+            fields = sent.get(mailbox)
+            if fields is not None and mailbox in sent and read not in fields:
+                message = f"no message to {mailbox} has a {read}"
+                problems.append(Problem(span, "message-field", message, hint=near(read, fields), severity=WARNING))
+    return problems
+
+
+# ---------------------------------------------------------------- rehearsing
+
+
+def _roots(program: Program, parts: list[Part]) -> list[list[Part]]:
+    """What is rehearsed: each part that delegates; without one, all workers of the entry file that use mailboxes, together."""
+    leaders = [part for part in parts if delegates_of(part)]
+    if leaders:
+        return [[part] for part in _not_led(leaders)]
+    own = [part for part in parts if part.loaded is program.entry and not _for_others(part)]
+    crew = [part for part in own if part.function is not None and part.function.kind == "worker" and uses_of(part)]
+    return [crew] if crew else []
+
+
+def _not_led(leaders: list[Part]) -> list[Part]:
+    """Those whom no other leader starts: the others are rehearsed where they are started, with what they are given there."""
+    called = {
+        (leader.name, node.callee.name)
+        for leader in leaders
+        for node in n.walk(leader.body)
+        if isinstance(node, n.Call) and isinstance(node.callee, n.Name | n.Member)
+    }
+    first = [part for part in leaders if not any(by != part.name and part.name == name for by, name in called)]
+    return first or leaders
+
+
+def _concerned(program: Program, parts: list[Part], runs: dict[str, list[Run]]) -> list[Part]:
+    """The parts that the program itself uses: of imported files, only those that took part; of a library, what it keeps to itself."""
+    took_part = {name for some in runs.values() for run in some for name in run.took_part}
+    led = any(delegates_of(part) for part in parts)
+    return [
+        part
+        for part in parts
+        if part.name in took_part or (part.loaded is program.entry and (led or not _for_others(part)))
+    ]
+
+
+def _for_others(part: Part) -> bool:
+    return part.function is not None and part.function.exported
+
+
+def _rehearse(root: list[Part], max_steps: int) -> list[Run]:
+    """Every way a root can go, as far as decisions and steps lead: both sizes, both orders, conditions both ways."""
+    runs: list[Run] = []
+    steps = 0
+    waiting: deque[tuple[int, bool, tuple[bool, ...]]] = deque(
+        (size, order, ()) for size in SIZES for order in (False, True)
+    )
+    while waiting and len(runs) < MAX_RUNS and steps < min(MAX_STEPS, max_steps):
+        size, order, given = waiting.popleft()
+        run = Run(size, given, last_first=order).play(root)
+        runs.append(run)
+        steps += run.steps
+        made = tuple(answer for answer, _ in run.decisions)
+        turns = range(len(given), min(len(made), MAX_TURNS))
+        waiting += [(size, order, (*made[:turn], not made[turn])) for turn in turns]
+    return runs
+
+
+def _found_in(runs: list[Run], uses: list[MailUse], known: set[tuple[str, int]]) -> list[Problem]:
+    problems: dict[tuple[str, int], Problem] = {}
+    told = [run for run in runs if run.outcome in {ENDED, STUCK}]
+    for run in sorted(runs, key=lambda run: len(run.decisions)):
+        if run.outcome == FAULT and run.missing is not None:
+            problem = _missing_field(run)
+            if place(problem.span) not in known:
+                problems.setdefault(place(problem.span), problem)
+        elif run.outcome == STUCK:
+            calls = [place(actor.waits.call.span) for actor in run.waiting if actor.waits is not None]
+            if not known.intersection(calls) and not set(calls) & set(problems):
+                always = all(other.outcome == STUCK for other in told)
+                problem = _stuck(run, uses, always)
+                problems.setdefault(place(problem.span), problem)
+    if not problems and not any(run.outcome == UNCLEAR for run in runs):
+        problems |= {place(problem.span): problem for problem in _unread(runs, known)}
+    return list(problems.values())
+
+
+def _missing_field(run: Run) -> Problem:
+    missing = run.missing
+    assert missing is not None
+    message, node = missing.message, missing.node
+    sent = message.sent_by.span
+    text = f"the message from {message.mailbox} has no {node.name}: it is sent in line {sent.line} with {', '.join(message) or 'no fields'}"
+    return Problem(node.name_span, "message-field", text, hint=near(node.name, message), severity=WARNING)
+
+
+def _stuck(run: Run, uses: list[MailUse], always: bool) -> Problem:
+    """All wait. Told at the first who does, with whom it waits for, round to where it began."""
+    actor = run.waiting[0]
+    cycle = _cycle(run.waiting, uses)
+    if cycle:
+        actor = cycle[0]
+    assert actor.waits is not None
+    others = ", ".join(_waits_for(other) for other in (cycle or run.waiting))
+    word = "waits for ever" if always else "may wait for ever"
+    text = f"{actor.name} {word}: {others}"
+    if cycle:
+        text += f" ({' -> '.join([*(other.name for other in cycle), cycle[0].name])})"
+    return Problem(actor.waits.call.span, "deadlock", text, hint=_when(run, always), severity=WARNING)
+
+
+def _waits_for(actor: Actor) -> str:
+    assert actor.waits is not None
+    return f"{actor.name} waits for {actor.waits.box} in line {actor.waits.call.span.line}"
+
+
+def _when(run: Run, always: bool) -> str:
+    if always or not run.decisions:
+        return ""
+    answers = [
+        f"{_short(node)} in line {node.span.line} is {'true' if answer else 'false'}"
+        for answer, node in run.decisions[:3]
+    ]
+    return "when " + " and ".join(answers)
+
+
+def _short(node: n.Node) -> str:
+    text = " ".join(node.span.text.split())
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _cycle(waiting: list[Actor], uses: list[MailUse]) -> list[Actor]:
+    """Those who wait for each other: each for a mailbox that the next one sends to. Empty when there is no such ring."""
+    senders: dict[str, set[str]] = {}
+    for use in uses:
+        if use.op == "send":
+            senders.setdefault(use.mailbox, set()).add(use.who.rpartition(".")[2])
+    for start in waiting:
+        path = [start]
+        while True:
+            last = path[-1]
+            box = last.waits.box if last.waits is not None else ""
+            following = next((a for a in waiting if a.name.rpartition(".")[2] in senders.get(box, set())), None)
+            if following is None:
+                break
+            if following in path:
+                return path[path.index(following) :]
+            path.append(following)
+    return []
+
+
+def _unread(runs: list[Run], known: set[tuple[str, int]]) -> list[Problem]:
+    """What is sent, and by nobody read, however it goes. Of several that send the same, one that is read is enough."""
+    sent = {key: found for run in runs if run.outcome == ENDED for key, found in run.sent.items()}
+    read = {key for run in runs for key in run.read}
+    problems = []
+    for key, (box, call) in sent.items():
+        if key not in read and place(call.span) not in known:
+            problems.append(
+                _warning(call, "unread", f"what is sent to {box} here is never read: the session ends before")
+            )
+    return problems

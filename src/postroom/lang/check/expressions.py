@@ -1,0 +1,472 @@
+"""The checks of expressions: names, how many values a call takes, kinds of values, `self`, and `.await`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from postroom.lang.builtins import ANY_NUMBER, BUILTINS, Signature
+from postroom.lang.syntax import nodes as n
+from postroom.lang.syntax.problems import ERROR, WARNING, Problem, near
+from postroom.lang.syntax.source import Span
+
+from .flow import bare
+from .kinds import (
+    ANY,
+    BOOLEAN,
+    INT,
+    JOB,
+    LIST,
+    NULL,
+    NUMBER,
+    STRING,
+    UNKNOWN,
+    Kind,
+    common,
+    fits,
+    literal_kind,
+    misfits,
+    plain_kind,
+)  # fmt: skip
+from .members import SELF, SESSION, kind_of_member, members_of
+from .scopes import Scope, Symbol
+
+_NUMBERS: Final = frozenset(["int", "number"])
+_NOT_CALLED: Final = frozenset(
+    ["string", "int", "number", "boolean", "null", "list", "job", "mailbox", "mailroom", "session"]
+)
+
+
+class ExpressionChecker:
+    """Checks the expressions of one file; gives the kind of each, as far as it is known."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.scope = Scope()
+        self.function: n.Function | None = None
+        self.loops = 0
+        self.nested = 0  # how many loops and `try` of this function are open
+        self.assigned: set[str] = set()  # names of the function that are set again after they were declared
+        self.later: dict[str, Span] = {}  # names of the function that are declared somewhere in it
+        self._awaited: n.Node | None = None
+        self._in_command = False
+        self._readers: dict[type, Callable[[Any], Kind]] = {
+            n.Name: self._name,
+            n.Number: lambda node: literal_kind(node.value),
+            n.Bool: lambda node: literal_kind(node.value),
+            n.Null: lambda _: NULL,
+            n.Self: self._bare_self,
+            n.ExitStatus: lambda _: INT,
+            n.String: self._string,
+            n.ListExpr: self._list,
+            n.ObjectExpr: self._object,
+            n.Paren: lambda node: self.kind(node.value),
+            n.Unary: self._unary,
+            n.Throw: self._throw,
+            n.Binary: self._binary,
+            n.Range: self._range,
+            n.Pipe: self._pipe,
+            n.Assign: self._assign,
+            n.Increment: self._increment,
+            n.Member: self._member,
+            n.Index: self._index,
+            n.Call: self._call,
+            n.Await: self._await,
+            n.Prompt: self._prompt,
+            n.ShellExpr: self._shell_expr,
+        }
+
+    # ---------------------------------------------------------------- saying what is wrong
+
+    def error(self, span: Span, code: str, message: str, hint: str = "") -> None:
+        self.problems.append(Problem(span, code, message, hint=hint, severity=ERROR))
+
+    def warn(self, span: Span, code: str, message: str, hint: str = "") -> None:
+        self.problems.append(Problem(span, code, message, hint=hint, severity=WARNING))
+
+    def wants(self, span: Span, given: Kind, wanted: Kind, what: str) -> None:
+        """An error when a value is known not to be of the kind that is wanted."""
+        if fits(given, wanted):
+            return
+        detail = misfits(given, wanted) if given.name == wanted.name == "object" else ""
+        self.error(span, "type", f"{what} must be {wanted}, not {given}" if not detail else f"{what}: {detail}")
+
+    def kind(self, node: n.Expr) -> Kind:
+        """Checks an expression; the kind of its value."""
+        return self._readers[type(node)](node)
+
+    def block(self, block: n.Block) -> None:
+        """Checks a block, in a scope of its own."""
+        raise NotImplementedError
+
+    # ---------------------------------------------------------------- names and literals
+
+    def _name(self, node: n.Name) -> Kind:
+        symbol = self._find(node)
+        if symbol is None:
+            return ANY
+        if symbol.what == "module":
+            hint = "use what it exports: " + ", ".join(f"{node.name}.{name}" for name in self._exports(symbol)[:6])
+            self.error(node.span, "module", f"{node.name} is a module, not a value", hint)
+            return ANY
+        if symbol.what == "trait":
+            self.error(node.span, "trait", f"{node.name} is a trait: its methods are entry points, not values")
+        return symbol.kind
+
+    def _find(self, node: n.Name) -> Symbol | None:
+        symbol = self.scope.find(node.name)
+        if symbol is None:
+            self.error(node.span, "undefined", f"{node.name} is not defined", self._hint_for(node))
+        return symbol
+
+    def _hint_for(self, node: n.Name) -> str:
+        text, start = node.span.source.text, node.span.start
+        if node.name in self.later and self.later[node.name].start > start:
+            return f"it is declared further down, in line {self.later[node.name].line}"
+        found = near(node.name, self.scope.known())
+        if found:
+            return found
+        if node.name in BUILTINS:
+            return f"import std.{node.name} makes it known"
+        if node.name in {"None", "nil", "undefined"}:
+            return "did you mean null?"
+        if text[:start].rstrip().endswith("$("):
+            return f"in a string $( ) holds an expression; the output of a command is ${{$({node.name} ...)}}"
+        if self._in_command and text[start - 1 : start] == "$":
+            return f"in a command $name is a variable of the program; one of the environment is $(printenv {node.name})"
+        return ""
+
+    def _exports(self, symbol: Symbol) -> list[str]:
+        return list(symbol.module.exports()) if symbol.module else []
+
+    def _bare_self(self, node: n.Self) -> Kind:
+        self.error(node.span, "self", "self alone means nothing", "self.session and self.delegate([...]) are known")
+        return ANY
+
+    def _string(self, node: n.String) -> Kind:
+        self._parts(node.parts)
+        if all(isinstance(part, n.TextPart) for part in node.parts):
+            return literal_kind("".join(part.text for part in node.parts if isinstance(part, n.TextPart)))
+        return STRING
+
+    def _parts(self, parts: list[Any]) -> None:
+        for part in parts:
+            if isinstance(part, n.Interpolation):
+                kind = self.kind(part.value)
+                if part.joined:
+                    self.wants(part.span, kind, LIST, "what $@{ } joins")
+            elif isinstance(part, n.DoBlock):
+                around, self.loops, self.nested = (self.loops, self.nested), 0, 0
+                self.block(part.body)
+                self.loops, self.nested = around
+
+    def _list(self, node: n.ListExpr) -> Kind:
+        items = tuple(self.kind(item) for item in node.items)
+        return Kind("list", element=common(items) if items else ANY, items=items)
+
+    def _object(self, node: n.ObjectExpr) -> Kind:
+        fields: dict[str, Kind] = {}
+        for field in node.fields:
+            if field.key in fields:
+                self.error(field.span, "duplicate", f"the field {field.key} is given twice")
+            fields[field.key] = self.kind(field.value)
+        return Kind("object", fields=fields)
+
+    def _prompt(self, node: n.Prompt) -> Kind:
+        self._parts(node.parts)
+        return ANY
+
+    # ---------------------------------------------------------------- operators
+
+    def _unary(self, node: n.Unary) -> Kind:
+        kind = self.kind(node.operand)
+        if node.op == "!":
+            return BOOLEAN
+        self.wants(node.operand.span, kind, NUMBER, "what - turns round")
+        return INT if kind.name == "int" else NUMBER
+
+    def _throw(self, node: n.Throw) -> Kind:
+        self.kind(node.value)
+        return ANY
+
+    def _range(self, node: n.Range) -> Kind:
+        for end in (node.first, node.last):
+            self.wants(end.span, self.kind(end), NUMBER, "an end of a range")
+        return Kind("list", element=INT)
+
+    def _binary(self, node: n.Binary) -> Kind:
+        left, right = self.kind(node.left), self.kind(node.right)
+        if node.op in {"||", "&&"}:
+            return common([left, right])
+        known = left.name not in UNKNOWN and right.name not in UNKNOWN
+        if node.op in {"==", "!="}:
+            self._equality(node, left, right)
+            return BOOLEAN
+        if node.op == "+":
+            return self._plus(node, left, right, known)
+        if node.op in {"<", ">", "<=", ">="}:
+            comparable = {left.name, right.name} <= _NUMBERS or left.name == right.name == "string"
+            if known and not comparable:
+                message = f"{node.op} compares two numbers or two strings, not {left} and {right}"
+                self.error(node.span, "type", message)
+            return BOOLEAN
+        for side, kind in ((node.left, left), (node.right, right)):
+            self.wants(side.span, kind, NUMBER, f"what stands beside {node.op}")
+        return INT if node.op != "/" and left.name == right.name == "int" else NUMBER
+
+    def _plus(self, node: n.Binary, left: Kind, right: Kind, known: bool) -> Kind:
+        if "string" in (left.name, right.name):
+            return STRING
+        if not known:
+            return ANY
+        if {left.name, right.name} <= _NUMBERS:
+            return common([left, right])
+        if left.name != "list" or right.name != "list":
+            self.error(node.span, "type", f"+ adds numbers, joins lists or joins text, not {left} and {right}")
+        return LIST
+
+    def _equality(self, node: n.Binary, left: Kind, right: Kind) -> None:
+        names = {"number" if kind.name == "int" else kind.name for kind in (left, right)}
+        if len(names) == 2 and not names & {*UNKNOWN, "null"}:
+            word = "never" if node.op == "==" else "always"
+            self.warn(node.span, "compare", f"this is {word} true: {left} is not {right}")
+
+    def _pipe(self, node: n.Pipe) -> Kind:
+        value = self.kind(node.value)
+        into = bare(node.into)
+        if isinstance(into, n.Call):  # value | f(x) is f(value, x)
+            kind = self.kind(into.callee)
+            return self._arguments(into.span, kind, [value, *map(self.kind, into.args)], into.callee.span.text)
+        kind = self.kind(into)
+        if isinstance(into, n.ShellExpr) or kind.name in {"any", "union", "method", "builtin"}:
+            return kind if isinstance(into, n.ShellExpr) else ANY
+        if kind.name == "function":
+            return self._arguments(into.span, kind, [value], into.span.text)
+        self.error(into.span, "pipe", "| gives a value to a command, $(cmd), or to a function")
+        return ANY
+
+    # ---------------------------------------------------------------- setting
+
+    def _assign(self, node: n.Assign) -> Kind:
+        value = self.kind(node.value)
+        if isinstance(node.target, n.Name):
+            symbol = self._settable(node.target)
+            if symbol is not None:
+                self.wants(node.value.span, value, symbol.kind, node.target.name)
+        else:
+            self._settable_part(node.target, value)
+        return value
+
+    def _settable(self, node: n.Name) -> Symbol | None:
+        symbol = self._find(node)
+        if symbol is not None and symbol.what not in {"variable", "parameter"}:
+            self.error(node.span, "assignment", f"{node.name} is a {symbol.what} and cannot be set")
+            return None
+        return symbol
+
+    def _settable_part(self, node: n.Expr, value: Kind) -> None:
+        target = node.object if isinstance(node, n.Member | n.Index) else node
+        kind = self.kind(target)
+        if isinstance(node, n.Index):
+            self.kind(node.index)
+        if (isinstance(node, n.Member | n.Index) and node.optional) or kind.name in {"mailroom", "session", "string"}:
+            self.error(node.span, "assignment", "this cannot be set")
+        elif isinstance(node, n.Member) and kind.name == "object" and kind.closed and kind.fields is not None:
+            if node.name in kind.fields:
+                self.wants(node.span, value, kind.fields[node.name], f"the field {node.name}")
+            else:
+                self.error(node.name_span, "field", f"{kind} has no field {node.name}", near(node.name, kind.fields))
+
+    def _increment(self, node: n.Increment) -> Kind:
+        if isinstance(node.target, n.Name):
+            self._settable(node.target)
+        kind = self.kind(node.target)
+        self.wants(node.target.span, kind, NUMBER, f"what {node.op} counts")
+        return kind
+
+    # ---------------------------------------------------------------- members
+
+    def _member(self, node: n.Member) -> Kind:
+        if isinstance(node.object, n.Self):
+            return self._self_member(node)
+        module = self._module_of(node.object)
+        if module is not None:
+            return self._exported(node, module)
+        kind = self.kind(node.object)
+        if kind.name == "mailroom":
+            return Kind("mailbox", mailbox=node.name)
+        found = kind_of_member(kind, node.name)
+        if found is None and not (node.optional and kind.name in {"object", "null"}):
+            known = members_of(kind)
+            hint = near(node.name, known) or (f"it has {', '.join(sorted(known)[:8])}" if known else "")
+            self.error(node.name_span, "member", f"{kind} has no {node.name}", hint)
+        return found or ANY
+
+    def _self_member(self, node: n.Member) -> Kind:
+        if self.function is not None and self.function.kind == "fun":
+            hint = "give it what it needs as a parameter, or make it a skill"
+            self.error(
+                node.object.span, "self", "self belongs to workers, skills and methods: a fun has no session", hint
+            )
+        if node.name in SELF:
+            return SELF[node.name]
+        if node.name in SESSION:
+            self.error(node.name_span, "self", f"self has no {node.name}", f"did you mean self.session.{node.name}?")
+        else:
+            hint = near(node.name, SELF) or "self has session and delegate([...])"
+            self.error(node.name_span, "self", f"self has no {node.name}", hint)
+        return ANY
+
+    def _module_of(self, node: n.Expr) -> Symbol | None:
+        symbol = self.scope.find(node.name) if isinstance(node, n.Name) else None
+        return symbol if symbol is not None and symbol.what == "module" else None
+
+    def _exported(self, node: n.Member, symbol: Symbol) -> Kind:
+        if symbol.module is None:
+            return ANY  # the import itself is at fault, and was named
+        exports = symbol.module.exports()
+        item = exports.get(node.name)
+        if item is None:
+            hidden = any(not isinstance(i, n.Import) and i.name == node.name for i in symbol.module.module.items)
+            hint = f"write export before it in {symbol.module.path.name}" if hidden else near(node.name, exports)
+            self.error(node.name_span, "export", f"{symbol.name} exports no {node.name}", hint)
+            return ANY
+        if isinstance(item, n.Function):
+            return Kind("function", declared=item)
+        self.error(
+            node.name_span, "export", f"{symbol.name}.{node.name} is a {type(item).__name__.lower()}, not a value"
+        )
+        return ANY
+
+    def _index(self, node: n.Index) -> Kind:
+        kind, index = self.kind(node.object), self.kind(node.index)
+        if kind.name == "mailroom":
+            return Kind("mailbox")
+        if kind.name in {*_NUMBERS, "boolean", "null", "function", "job"} and not (
+            node.optional and kind.name == "null"
+        ):
+            self.error(node.object.span, "type", f"[ ] is for lists, strings and objects, not {kind}")
+        elif kind.name in {"list", "string"}:
+            self.wants(node.index.span, index, NUMBER, "the place of an item")
+        elif kind.name == "object":
+            self.wants(node.index.span, index, STRING, "the name of a field")
+        return (kind.element or ANY) if kind.name == "list" else STRING if kind.name == "string" else ANY
+
+    # ---------------------------------------------------------------- calls
+
+    def _await(self, node: n.Await) -> Kind:
+        self._awaited = bare(node.value)
+        kind = self.kind(node.value)
+        return ANY if kind.name == "job" else kind  # a worker that is awaited runs, by itself
+
+    def _call(self, node: n.Call) -> Kind:
+        awaited, self._awaited = self._awaited is node, None
+        module = self._module_of(node.callee)
+        if module is not None and isinstance(node.callee, n.Name):
+            hint = f"{node.callee.name}.default(...)" if "default" in self._exports(module) else ""
+            self.error(node.callee.span, "module", f"{node.callee.name} is a module and cannot be called", hint)
+            kind = ANY
+        else:
+            kind = self.kind(node.callee)
+        args = [self.kind(arg) for arg in node.args]
+        if kind.name in {"receive", "delegate"} and not awaited:
+            what = "delegate" if kind.name == "delegate" else "receive"
+            self.error(node.span, "await", f"{what} needs .await", f"{_short(node.span.text)}.await")
+        if kind.name == "builtin":
+            self.count(node.span, BUILTINS[kind.title], len(args), kind.title)
+            return plain_kind(BUILTINS[kind.title].gives)
+        if kind.name in {"send", "receive", "delegate"}:
+            return self._mail_call(node, kind.name, args)
+        if kind.name in _NOT_CALLED:
+            self.error(node.callee.span, "call", f"{kind} cannot be called")
+        return self._arguments(node.span, kind, args, _short(node.callee.span.text), node)
+
+    def count(self, span: Span, signature: Signature, given: int, name: str) -> None:
+        """An error when a call has too few or too many values."""
+        least, most = signature.least, signature.most
+        if least <= given <= most:
+            return
+        wanted = f"{least}" if least == most else f"at least {least}" if most == ANY_NUMBER else f"{least} to {most}"
+        values = "value" if wanted == "1" else "values"
+        self.error(span, "arity", f"{name} takes {wanted if wanted != '0' else 'no'} {values}, here are {given}")
+
+    def _mail_call(self, node: n.Call, name: str, args: list[Kind]) -> Kind:
+        least, most = (0, 1) if name == "receive" else (1, 1)
+        self.count(node.span, Signature(least, most), len(args), name)
+        if name == "receive" and args:
+            self.wants(node.args[0].span, args[0], NUMBER, "the time to wait, in milliseconds,")
+        if name != "delegate" or not args:
+            return NULL if name == "send" else ANY
+        self.wants(node.args[0].span, args[0], LIST, "what delegate takes")
+        for place, kind in enumerate(args[0].items or ()):
+            if kind.name not in {"job", "any", "union"}:
+                items = bare(node.args[0])
+                span = items.items[place].span if isinstance(items, n.ListExpr) else node.args[0].span
+                hint = f"call it: {span.text}()" if kind.name == "function" else ""
+                self.error(span, "delegate", f"delegate takes called workers, not {kind}", hint)
+        crew = args[0].items
+        return Kind("list", element=ANY, items=tuple(ANY for _ in crew)) if crew is not None else LIST
+
+    def _arguments(self, span: Span, kind: Kind, args: list[Kind], name: str, node: n.Call | None = None) -> Kind:
+        declared = kind.declared
+        if kind.name != "function" or declared is None:
+            return ANY if kind.name != "method" else kind.element or ANY
+        self.count(span, Signature(len(declared.params), len(declared.params)), len(args), name)
+        for place, (given, param) in enumerate(zip(args, declared.params, strict=False)):
+            if param.type is not None:
+                at = node.args[place].span if node is not None else span
+                self.wants(at, given, self.kind_of(param.type, declared), f"{param.name} of {declared.name}")
+        if declared.kind == "worker":
+            return Kind(JOB.name, declared=declared)
+        return self.kind_of(declared.returns, declared) if declared.returns is not None else ANY
+
+    def kind_of(self, type_: n.TypeNode, where: n.Function) -> Kind:
+        """The kind of a type that a function of this or another file says."""
+        raise NotImplementedError
+
+    # ---------------------------------------------------------------- commands
+
+    def _shell_expr(self, node: n.ShellExpr) -> Kind:
+        self.shell(node.command)
+        if node.mode == "lines":
+            return Kind("list", element=STRING)
+        return STRING if node.mode == "capture" else BOOLEAN
+
+    def shell(self, node: n.ShellNode) -> None:
+        """Checks the values inside a command's words."""
+        before, self._in_command = self._in_command, True
+        for command in commands_of(node):
+            for assignment in command.assignments:
+                self._word(assignment.value)
+            for word in command.words:
+                self._word(word)
+            for redirect in command.redirects:
+                if redirect.target is not None:
+                    self._word(redirect.target)
+        self._in_command = before
+
+    def _word(self, word: n.ShellWord) -> None:
+        first = word.parts[0] if word.parts else None
+        if isinstance(first, n.ShellText) and not first.quoted and first.text.startswith("#"):
+            self.warn(
+                word.span, "comment", "# is an ordinary character in a command", "put the comment on a line of its own"
+            )
+        for part in word.parts:
+            if isinstance(part, n.ShellValue):
+                kind = self.kind(part.value)
+                if part.spread:
+                    self.wants(part.span, kind, LIST, "what $@{ } spreads")
+
+
+def commands_of(node: n.ShellNode) -> Iterator[n.ShellCommand]:
+    """The single commands of a chain or pipeline; those inside its words are not among them."""
+    if isinstance(node, n.ShellCommand):
+        yield node
+    else:
+        for part in node.commands if isinstance(node, n.ShellPipeline) else node.parts:
+            yield from commands_of(part)
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else line[:57] + "..."

@@ -1,0 +1,50 @@
+"""The choreography as a picture: who starts whom, who sends to and receives from which mailbox, as Mermaid."""
+
+from __future__ import annotations
+
+from postroom.lang.syntax import nodes as n
+from postroom.lang.syntax.program import Program
+
+from .mail_uses import ANYWHERE, Part, delegates_of, parts_of, uses_of
+
+
+def mermaid(program: Program) -> str:
+    """A flowchart: workers are boxes, mailboxes are round, a dotted arrow is `delegate`. Sorted as they are written."""
+    parts = list(parts_of(program))
+    ids = {part.name: f"w{place}" for place, part in enumerate(parts)}
+    boxes: dict[str, str] = {}
+    arrows: list[str] = []
+    seen: set[str] = set()
+    for part in parts:
+        for name in _started_by(part, ids):
+            arrows.append(f"{ids[part.name]} -.->|delegate| {ids[name]}")
+            seen |= {part.name, name}
+        for use in uses_of(part):
+            box = boxes.setdefault(use.mailbox, f"m{len(boxes)}")
+            one, other = (ids[part.name], box) if use.op == "send" else (box, ids[part.name])
+            arrows.append(f"{one} --> {other}")
+            seen.add(part.name)
+    lines = ["flowchart LR"]
+    lines += [f'    {ids[part.name]}["{_quoted(part.name)}"]' for part in parts if part.name in seen]
+    lines += [f'    {id}(["{_quoted("any mailbox" if name == ANYWHERE else name)}"])' for name, id in boxes.items()]
+    lines += [f"    {arrow}" for arrow in dict.fromkeys(arrows)]
+    return "\n".join(lines) + "\n"
+
+
+def _started_by(part: Part, known: dict[str, str]) -> list[str]:
+    """The workers that a part calls: what it delegates to, also by way of a list."""
+    if not delegates_of(part):
+        return []
+    names = [
+        node.callee.name for node in n.walk(part.body) if isinstance(node, n.Call) and isinstance(node.callee, n.Name)
+    ]
+    names += [
+        node.callee.name
+        for node in n.walk(part.body)
+        if isinstance(node, n.Call) and isinstance(node.callee, n.Member) and isinstance(node.callee.object, n.Name)
+    ]
+    return list(dict.fromkeys(name for name in names if name in known))
+
+
+def _quoted(name: str) -> str:
+    return name.replace('"', "#quot;")

@@ -1,0 +1,136 @@
+"""Where a program's text names a mailbox: which function sends to it, which receives from it. Nothing is run for this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from postroom.lang.syntax import nodes as n
+from postroom.lang.syntax.program import LoadedModule, Program
+from postroom.lang.syntax.source import Span
+from postroom.lang.values.attributes import OBJECT
+
+from .flow import bare
+
+ANYWHERE: Final = "*"  # a mailbox whose name is worked out when the program runs
+#: What every object has, so that no message need have it.
+OBJECT_MEMBERS: Final = frozenset([*OBJECT, "length"])
+
+
+@dataclass(frozen=True)
+class MailUse:
+    """One `send` or `receive`; `who` is the worker, method or block in which it stands."""
+
+    op: str
+    mailbox: str
+    who: str
+    call: n.Call
+
+
+@dataclass(frozen=True)
+class Part:
+    """One function of a program that can take part in a session, or its bare block (`function` is None)."""
+
+    name: str
+    loaded: LoadedModule
+    function: n.Function | None
+    body: n.Block
+
+
+def parts_of(program: Program) -> Iterator[Part]:
+    """Every worker, skill and method of a program, and its bare block."""
+    for loaded in program.modules:
+        for item in loaded.module.items:
+            if isinstance(item, n.Function) and item.kind != "fun":
+                yield Part(item.name, loaded, item, item.body)
+            elif isinstance(item, n.Trait):
+                for method in item.methods:
+                    yield Part(f"{item.name}.{method.name}", loaded, method, method.body)
+        if loaded.module.body is not None:
+            yield Part("main", loaded, None, loaded.module.body)
+
+
+def uses_of(part: Part) -> list[MailUse]:
+    """Every `send` and `receive` of a part, in the order in which they are written."""
+    aliases: dict[str, n.Expr] = {}
+    for node in n.walk(part.body):
+        if isinstance(node, n.Var) and isinstance(node.target, n.NamePattern) and node.value is not None:
+            aliases.setdefault(node.target.name, node.value)
+    found = []
+    for node in n.walk(part.body):
+        if isinstance(node, n.Call) and isinstance(node.callee, n.Member) and node.callee.name in {"send", "receive"}:
+            mailbox = _mailbox(node.callee.object, aliases, 0)
+            if mailbox is not None:
+                found.append(MailUse(node.callee.name, mailbox, part.name, node))
+    return found
+
+
+def delegates_of(part: Part) -> list[n.Call]:
+    """The calls of `self.delegate` in a part."""
+    return [
+        node
+        for node in n.walk(part.body)
+        if isinstance(node, n.Call)
+        and isinstance(node.callee, n.Member)
+        and node.callee.name == "delegate"
+        and isinstance(node.callee.object, n.Self)
+    ]
+
+
+def fields_of_message(call: n.Call) -> set[str] | None:
+    """The fields of the object that is sent, when it is written there; None when it comes from elsewhere."""
+    message = bare(call.args[0]) if call.args else None
+    return {field.key for field in message.fields} if isinstance(message, n.ObjectExpr) else None
+
+
+def reads_of(part: Part) -> list[tuple[str, str, Span]]:
+    """Mailbox, field and place of every field that is read from a message, where the message has a name of its own."""
+    received = {id(use.call): use.mailbox for use in uses_of(part) if use.op == "receive"}
+    names: dict[str, str] = {}
+    found: list[tuple[str, str, Span]] = []
+    again: set[str] = set()
+    for node in n.walk(part.body):
+        if isinstance(node, n.Var) and isinstance(value := node.value, n.Await) and id(value.value) in received:
+            mailbox = received[id(value.value)]
+            if isinstance(node.target, n.NamePattern):
+                names.setdefault(node.target.name, mailbox)
+                again |= {node.target.name} if names[node.target.name] != mailbox else set()
+            elif isinstance(node.target, n.ObjectPattern):
+                found += [(mailbox, field.name, field.span) for field in node.target.fields]
+        elif isinstance(node, n.Var) and isinstance(node.target, n.NamePattern):
+            again.add(node.target.name)
+        elif isinstance(node, n.Assign | n.Increment):
+            again.update(inner.name for inner in n.walk(node.target) if isinstance(inner, n.Name))
+    for node in n.walk(part.body):
+        if isinstance(node, n.Member) and isinstance(node.object, n.Name) and not node.optional:
+            name = node.object.name
+            if name in names and name not in again and node.name not in OBJECT_MEMBERS:
+                found.append((names[name], node.name, node.name_span))
+    return found
+
+
+def _mailbox(node: n.Expr, aliases: dict[str, n.Expr], depth: int) -> str | None:
+    """The name of the mailbox that an expression stands for; None when it stands for something else."""
+    node = bare(node)
+    if isinstance(node, n.Name) and node.name in aliases and depth < 8:
+        return _mailbox(aliases[node.name], aliases, depth + 1)
+    if isinstance(node, n.Member) and _is_mailroom(node.object, aliases, depth):
+        return node.name
+    if isinstance(node, n.Index) and _is_mailroom(node.object, aliases, depth):
+        index = bare(node.index)
+        texts = index.parts if isinstance(index, n.String) else []
+        return texts[0].text if len(texts) == 1 and isinstance(texts[0], n.TextPart) else ANYWHERE
+    return None
+
+
+def _is_mailroom(node: n.Expr, aliases: dict[str, n.Expr], depth: int) -> bool:
+    node = bare(node)
+    if isinstance(node, n.Name) and node.name in aliases and depth < 8:
+        return _is_mailroom(aliases[node.name], aliases, depth + 1)
+    if not isinstance(node, n.Member) or node.name != "mailbox":
+        return False
+    session = bare(node.object)
+    if isinstance(session, n.Name) and session.name in aliases:
+        session = bare(aliases[session.name])
+    return isinstance(session, n.Member) and session.name == "session" and isinstance(session.object, n.Self)

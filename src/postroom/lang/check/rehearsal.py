@@ -1,0 +1,599 @@
+"""One worker's part in a rehearsal: its code is followed with stand-ins, and stops where it would wait.
+
+Followed as generators: a part yields when it receives or delegates, and is sent the message or the results. Commands, files
+and prompts are not touched; their results are stand-ins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Final, Protocol
+
+from postroom.lang.builtins import BUILTINS
+from postroom.lang.syntax import nodes as n
+from postroom.lang.syntax.program import LoadedModule
+
+from .flow import bare
+from .kinds import kind_of_type
+from .rehearsal_values import binary, bounded, builtin, call_method, key_of, known, member_of, walk_through
+from .stand_ins import (
+    MAILROOM,
+    SELF,
+    SESSION,
+    Box,
+    Code,
+    Job,
+    Message,
+    Method,
+    Place,
+    StandIn,
+    Unclear,
+    copied,
+    stand_in,
+)
+
+Steps = Generator["Receive | Delegate", Any, Any]
+MAX_CALLS: Final = 40
+MAX_DEPTH: Final = 100
+
+
+#: Which method follows which node.
+_STATEMENTS: Final[dict[type, str]] = {
+    n.If: "_if",
+    n.For: "_for",
+    n.While: "_while",
+    n.Var: "_var",
+    n.Return: "_return",
+    n.Succeed: "_succeed",
+    n.Break: "_break",
+    n.Continue: "_continue",
+    n.Try: "_try",
+    n.RunShell: "_run_shell",
+    n.WriteFile: "_write_file",
+    n.ExprStatement: "_expression",
+    n.TypeDecl: "_nothing",
+}
+_EXPRESSIONS: Final[dict[type, str]] = {
+    n.Name: "_name",
+    n.Number: "_literal",
+    n.Bool: "_literal",
+    n.Null: "_null",
+    n.Self: "_self",
+    n.ExitStatus: "_unknown",
+    n.String: "_string",
+    n.ListExpr: "_list",
+    n.ObjectExpr: "_object",
+    n.Paren: "_inner",
+    n.Unary: "_unary",
+    n.Throw: "_throw",
+    n.Binary: "_binary",
+    n.Range: "_range",
+    n.Pipe: "_pipe",
+    n.Assign: "_assign",
+    n.Increment: "_increment",
+    n.Member: "_member",
+    n.Index: "_index",
+    n.Call: "_call",
+    n.Await: "_await",
+    n.Prompt: "_prompt",
+    n.ShellExpr: "_shell_expr",
+}
+
+
+class Receive:
+    """A part waits for a message."""
+
+    __slots__ = ("box", "call", "can_time_out")
+
+    def __init__(self, box: str, call: n.Call, can_time_out: bool) -> None:
+        self.box = box
+        self.call = call
+        self.can_time_out = can_time_out
+
+
+class Delegate:
+    """A part waits for workers."""
+
+    __slots__ = ("call", "jobs")
+
+    def __init__(self, jobs: list[Job], call: n.Node) -> None:
+        self.jobs = jobs
+        self.call = call
+
+
+class Raised(Exception):
+    """The program threw something itself."""
+
+
+class MissingField(Raised):
+    """A message does not have what its receiver reads."""
+
+    def __init__(self, node: n.Member, message: Message) -> None:
+        self.node = node
+        self.message = message
+        super().__init__(node.name)
+
+
+class _Break(Exception):
+    pass
+
+
+class _Continue(Exception):
+    pass
+
+
+class _Return(Exception):
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        super().__init__()
+
+
+class Stage(Protocol):
+    """What a part needs of the rehearsal it takes part in."""
+
+    size: int
+
+    def step(self) -> None: ...
+    def decide(self, key: object, node: n.Node) -> bool: ...
+    def derived(self, key: object) -> StandIn: ...
+    def truth(self, value: Any, node: n.Node) -> bool: ...
+    def send(self, box: str, value: Any, call: n.Call) -> None: ...
+
+
+class Env:
+    """The names of a block, and those around it."""
+
+    __slots__ = ("names", "outer")
+
+    def __init__(self, outer: Env | None = None) -> None:
+        self.names: dict[str, Any] = {}
+        self.outer = outer
+
+    def holder(self, name: str) -> Env | None:
+        env: Env | None = self
+        while env is not None:
+            if name in env.names:
+                return env
+            env = env.outer
+        return None
+
+
+class Follower:
+    """Follows the code of one part of one file."""
+
+    def __init__(self, stage: Stage, loaded: LoadedModule, tries: list[int]) -> None:
+        self.stage = stage
+        self.loaded = loaded
+        self.tries = tries  # how many `try` blocks are open, in one item that all functions of the part share
+        self.calls = 0
+        self.depth = 0  # where a loop or a `try` goes on after something was thrown past it, it sets this back
+        self.top = {item.name: item for item in loaded.module.items if isinstance(item, n.Function)}
+        self.types = {item.name: item for item in loaded.module.items if isinstance(item, n.TypeDecl)}
+
+    def run(self, function: n.Function, args: list[Any]) -> Steps:
+        """Follows a function to its end; its result."""
+        env = Env()
+        for param, value in zip(function.params, args, strict=False):
+            env.names[param.name] = value
+        try:
+            yield from self.block(function.body, env)
+        except _Return as returned:
+            return returned.value
+        return None
+
+    def run_body(self, body: n.Block) -> Steps:
+        """Follows a bare block."""
+        try:
+            yield from self.block(body, Env())
+        except _Return as returned:
+            return returned.value
+        return None
+
+    def stand_in(self, type_: n.TypeNode | None) -> Any:
+        if type_ is None:
+            return StandIn(given=True)
+        return stand_in(kind_of_type(type_, self.types.get), self.stage.size)
+
+    # ---------------------------------------------------------------- statements
+
+    def block(self, block: n.Block, env: Env) -> Steps:
+        self._go_deeper()
+        for statement in block.statements:
+            self.stage.step()
+            yield from getattr(self, _STATEMENTS[type(statement)])(statement, env)
+        self.depth -= 1
+
+    def _if(self, node: n.If, env: Env) -> Steps:
+        if self.stage.truth((yield from self.value(node.condition, env)), node.condition):
+            yield from self.block(node.then, Env(env))
+        elif isinstance(node.otherwise, n.If):
+            yield from self._if(node.otherwise, env)
+        elif node.otherwise is not None:
+            yield from self.block(node.otherwise, Env(env))
+
+    def _for(self, node: n.For, env: Env) -> Steps:
+        items = walk_through((yield from self.value(node.iterable, env)), self.stage)
+        depth = self.depth
+        for item in items:
+            self.depth = depth
+            inner = Env(env)
+            self._bind(node.target, item, inner)
+            try:
+                yield from self.block(node.body, inner)
+            except _Break:
+                return
+            except _Continue:
+                continue
+
+    def _while(self, node: n.While, env: Env) -> Steps:
+        depth = self.depth
+        while self.stage.truth((yield from self.value(node.condition, env)), node.condition):
+            self.stage.step()
+            self.depth = depth
+            try:
+                yield from self.block(node.body, Env(env))
+            except _Break:
+                return
+            except _Continue:
+                continue
+
+    def _var(self, node: n.Var, env: Env) -> Steps:
+        value = (yield from self.value(node.value, env)) if node.value is not None else None
+        typed = isinstance(node.target, n.NamePattern) and node.target.type
+        if typed and node.value is not None and isinstance(value, StandIn) and not value.known:
+            value = self.stand_in(typed)
+        self._bind(node.target, value, env)
+
+    def _bind(self, pattern: n.Pattern, value: Any, env: Env) -> None:
+        if isinstance(pattern, n.NamePattern):
+            env.names[pattern.name] = value
+        elif isinstance(pattern, n.ObjectPattern):
+            for field in pattern.fields:
+                member = n.Member(field.span, n.Null(field.span), field.name, field.span, False)
+                env.names[field.name] = self._member_of(member, value)
+        elif isinstance(pattern, n.ListPattern):
+            items = walk_through(value, self.stage)
+            if isinstance(value, StandIn):
+                items = [*items, *(StandIn() for _ in pattern.items)]
+            if len(items) < len(pattern.items):
+                raise Unclear
+            for inner, item in zip(pattern.items, items, strict=False):
+                self._bind(inner, item, env)
+
+    def _return(self, node: n.Return, env: Env) -> Steps:
+        raise _Return((yield from self.value(node.value, env)) if node.value is not None else None)
+
+    def _succeed(self, _node: n.Succeed, _env: Env) -> Steps:
+        yield from ()
+        raise _Return(None)
+
+    def _break(self, _node: n.Break, _env: Env) -> Steps:
+        yield from ()
+        raise _Break
+
+    def _continue(self, _node: n.Continue, _env: Env) -> Steps:
+        yield from ()
+        raise _Continue
+
+    def _try(self, node: n.Try, env: Env) -> Steps:
+        depth = self.depth
+        self.tries[0] += 1
+        try:
+            yield from self.block(node.body, Env(env))
+        except Raised:
+            self.depth = depth
+            inner = Env(env)
+            if node.name is not None:
+                inner.names[node.name] = StandIn()
+            self.tries[0] -= 1
+            try:
+                yield from self.block(node.handler, inner)
+            finally:
+                self.tries[0] += 1
+        finally:
+            self.tries[0] -= 1
+
+    def _run_shell(self, node: n.RunShell, env: Env) -> Steps:
+        yield from self._shell(node.command, env)
+
+    def _write_file(self, node: n.WriteFile, env: Env) -> Steps:
+        yield from self.value(node.value, env)
+        yield from self.value(node.target, env)
+
+    def _expression(self, node: n.ExprStatement, env: Env) -> Steps:
+        yield from self.value(node.value, env)
+
+    def _nothing(self, _node: n.TypeDecl, _env: Env) -> Steps:
+        yield from ()
+
+    # ---------------------------------------------------------------- expressions
+
+    def value(self, node: n.Expr, env: Env) -> Steps:
+        self.stage.step()
+        self._go_deeper()
+        value = yield from getattr(self, _EXPRESSIONS[type(node)])(node, env)
+        self.depth -= 1
+        return value
+
+    def _go_deeper(self) -> None:
+        """Generators inside generators take room of the machine's own stack: what is nested too deeply is left alone."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise Unclear
+
+    def _literal(self, node: n.Number | n.Bool, _env: Env) -> Steps:
+        yield from ()
+        return node.value
+
+    def _null(self, _node: n.Null, _env: Env) -> Steps:
+        yield from ()
+
+    def _self(self, _node: n.Self, _env: Env) -> Steps:
+        yield from ()
+        return SELF
+
+    def _unknown(self, _node: n.Node, _env: Env) -> Steps:
+        yield from ()
+        return StandIn()
+
+    def _name(self, node: n.Name, env: Env) -> Steps:
+        yield from ()
+        holder = env.holder(node.name)
+        if holder is not None:
+            return holder.names[node.name]
+        if node.name in self.top:
+            return Code(self.top[node.name], self.loaded)
+        if node.name in self.loaded.imports:
+            return Place("module", self.loaded.imports[node.name])
+        if node.name in BUILTINS:
+            return Place("builtin", extra={"name": node.name})
+        raise Unclear
+
+    def _string(self, node: n.String, env: Env) -> Steps:
+        texts: list[str] = []
+        exact = True
+        for part in node.parts:
+            if isinstance(part, n.TextPart):
+                texts.append(part.text)
+            else:
+                value = yield from self.value(part.value, env)
+                plain = isinstance(value, str | int) and not isinstance(value, bool) and not part.joined
+                exact = exact and plain
+                texts.append(str(value) if plain else key_of(value))
+        return bounded("".join(texts)) if exact else self.stage.derived(tuple(texts))
+
+    def _list(self, node: n.ListExpr, env: Env) -> Steps:
+        found = []
+        for item in node.items:
+            found.append((yield from self.value(item, env)))  # noqa: PERF401  a comprehension cannot wait
+        return found
+
+    def _object(self, node: n.ObjectExpr, env: Env) -> Steps:
+        found = {}
+        for field in node.fields:
+            found[field.key] = yield from self.value(field.value, env)
+        return found
+
+    def _inner(self, node: n.Paren, env: Env) -> Steps:
+        return (yield from self.value(node.value, env))
+
+    def _unary(self, node: n.Unary, env: Env) -> Steps:
+        value = yield from self.value(node.operand, env)
+        if node.op == "!":
+            return not self.stage.truth(value, node.operand)
+        return binary("-", 0, value, node, self.stage)
+
+    def _throw(self, node: n.Throw, env: Env) -> Steps:
+        yield from self.value(node.value, env)
+        raise Raised
+
+    def _binary(self, node: n.Binary, env: Env) -> Steps:
+        left = yield from self.value(node.left, env)
+        if node.op in {"||", "&&"}:
+            if self.stage.truth(left, node.left) == (node.op == "||"):
+                return left
+            return (yield from self.value(node.right, env))
+        right = yield from self.value(node.right, env)
+        return binary(node.op, left, right, node, self.stage)
+
+    def _range(self, node: n.Range, env: Env) -> Steps:
+        first = binary("+", 0, (yield from self.value(node.first, env)), node.first, self.stage)
+        last = binary("+", 0, (yield from self.value(node.last, env)), node.last, self.stage)
+        first = 1 if isinstance(first, StandIn) else first
+        last = first + self.stage.size - 1 if isinstance(last, StandIn) else last
+        if not isinstance(first, int) or not isinstance(last, int) or last - first > 200:
+            raise Unclear
+        return list(range(first, last + 1))
+
+    def _pipe(self, node: n.Pipe, env: Env) -> Steps:
+        value = yield from self.value(node.value, env)
+        into = bare(node.into)
+        if isinstance(into, n.ShellExpr):
+            return (yield from self.value(into, env))
+        more: list[n.Expr] = into.args if isinstance(into, n.Call) else []
+        callee = yield from self.value(into.callee if isinstance(into, n.Call) else into, env)
+        args = [value]
+        for arg in more:
+            args.append((yield from self.value(arg, env)))  # noqa: PERF401
+        return (yield from self._apply(callee, args, node))
+
+    def _assign(self, node: n.Assign, env: Env) -> Steps:
+        value = yield from self.value(node.value, env)
+        yield from self._set(node.target, value, env)
+        return value
+
+    def _set(self, target: n.Expr, value: Any, env: Env) -> Steps:
+        if isinstance(target, n.Name):
+            holder = env.holder(target.name)
+            if holder is None:
+                raise Unclear
+            holder.names[target.name] = value
+            return
+        if not isinstance(target, n.Member | n.Index):
+            raise Unclear
+        of = yield from self.value(target.object, env)
+        key = target.name if isinstance(target, n.Member) else (yield from self.value(target.index, env))
+        if isinstance(of, StandIn):
+            of.fields[key if isinstance(key, str | int) else key_of(key)] = value
+        elif isinstance(of, dict) and isinstance(key, str | StandIn):
+            of[key if isinstance(key, str) else _unknown_key(key)] = value
+        elif isinstance(of, list) and isinstance(key, int) and 0 <= key < len(of):
+            of[key] = value
+        else:
+            raise Unclear
+
+    def _increment(self, node: n.Increment, env: Env) -> Steps:
+        before = yield from self.value(node.target, env)
+        after = binary("+" if node.op == "++" else "-", before, 1, node, self.stage)
+        yield from self._set(node.target, after, env)
+        return before
+
+    # ---------------------------------------------------------------- members and calls
+
+    def _member(self, node: n.Member, env: Env) -> Steps:
+        return self._member_of(node, (yield from self.value(node.object, env)))
+
+    def _member_of(self, node: n.Member, of: Any) -> Any:
+        if of is SELF:
+            return SESSION if node.name == "session" else Method(SELF, node.name)
+        if of is SESSION:
+            return MAILROOM if node.name == "mailbox" else StandIn()
+        if of is MAILROOM:
+            return Box(node.name)
+        if isinstance(of, Place) and of.loaded is not None:
+            item = of.loaded.exports().get(node.name)
+            if isinstance(item, n.Function):
+                return Code(item, of.loaded)
+        if isinstance(of, Message) and node.name not in of and not node.optional:
+            found = member_of(of, node.name, node.optional, self.stage)
+            if found is None:
+                raise MissingField(node, of)
+            return found
+        return member_of(of, node.name, node.optional, self.stage)
+
+    def _index(self, node: n.Index, env: Env) -> Steps:
+        of = yield from self.value(node.object, env)
+        key = yield from self.value(node.index, env)
+        if of is MAILROOM:
+            if not isinstance(key, str):
+                raise Unclear
+            return Box(key)
+        if isinstance(of, StandIn):
+            name = key if isinstance(key, str | int) else key_of(key)
+            return of.fields.setdefault(name, StandIn(given=of.given))
+        if isinstance(of, dict) and isinstance(key, StandIn):
+            return of.get(_unknown_key(key), None if node.optional else StandIn())
+        if isinstance(of, dict) and isinstance(key, str) and (key in of or node.optional):
+            return of.get(key)
+        if isinstance(of, list | str) and isinstance(key, int) and 0 <= key < len(of):
+            return of[key]
+        if isinstance(of, list) and isinstance(key, StandIn) and of:
+            return of[0]
+        if node.optional:
+            return None
+        raise Unclear
+
+    def _call(self, node: n.Call, env: Env) -> Steps:
+        callee = yield from self.value(node.callee, env)
+        args = []
+        for arg in node.args:
+            args.append((yield from self.value(arg, env)))  # noqa: PERF401
+        if isinstance(callee, Method) and isinstance(callee.of, Box):
+            return (yield from self._mail(callee.of.name, callee.name, args, node))
+        return (yield from self._apply(callee, args, node))
+
+    def _mail(self, box: str, op: str, args: list[Any], node: n.Call) -> Steps:
+        if op == "send" and args:
+            self.stage.send(box, copied(args[0]), node)
+            return None
+        if op != "receive":
+            raise Unclear
+        return (yield Receive(box, node, bool(args) and self.tries[0] > 0))
+
+    def _apply(self, callee: Any, args: list[Any], node: n.Node) -> Steps:
+        if isinstance(callee, Method) and callee.of is SELF and callee.name == "delegate":
+            return (yield from self._delegate(args[0] if args else None, node))
+        if isinstance(callee, Code):
+            if callee.function.kind == "worker":
+                return Job(callee, args)
+            return (yield from self._call_function(callee, args))
+        if isinstance(callee, Place) and callee.what == "builtin":
+            return builtin(callee.extra["name"], args, self.stage)
+        if isinstance(callee, Method):
+            return (yield from self._method(callee, args, node))
+        if isinstance(callee, StandIn):
+            return self.stage.derived(("()", key_of(callee), *map(key_of, args)))
+        raise Unclear
+
+    def _delegate(self, jobs: Any, node: n.Node) -> Steps:
+        if not isinstance(jobs, list) or not all(isinstance(job, Job) for job in jobs):
+            raise Unclear
+        return (yield Delegate(list(jobs), node))
+
+    def _call_function(self, callee: Code, args: list[Any]) -> Steps:
+        self.calls += 1
+        if self.calls > MAX_CALLS:
+            raise Unclear
+        inner = Follower(self.stage, callee.loaded, self.tries)
+        inner.calls = self.calls
+        result = yield from inner.run(callee.function, args)
+        self.calls -= 1
+        return result
+
+    def _method(self, method: Method, args: list[Any], node: n.Node) -> Steps:
+        """A member of a value; those that take a function call it here, since it may wait."""
+        if method.name in {"map", "filter"} and isinstance(method.of, list | StandIn) and args:
+            found = []
+            for item in walk_through(method.of, self.stage):
+                made = yield from self._apply(args[0], [item], node)
+                if method.name == "map":
+                    found.append(made)
+                elif self.stage.truth(made, node):
+                    found.append(item)
+            return found
+        return call_method(method, args, self.stage)
+
+    def _await(self, node: n.Await, env: Env) -> Steps:
+        value = yield from self.value(node.value, env)
+        if isinstance(value, Job):
+            return (yield Delegate([value], node))[0]
+        return value
+
+    # ---------------------------------------------------------------- what is not touched
+
+    def _prompt(self, node: n.Prompt, env: Env) -> Steps:
+        for part in node.parts:
+            if isinstance(part, n.Interpolation):
+                yield from self.value(part.value, env)
+            elif isinstance(part, n.DoBlock) and _changes_something(part):
+                raise Unclear  # whether the model takes the step is its own affair
+        return StandIn()
+
+    def _shell_expr(self, node: n.ShellExpr, env: Env) -> Steps:
+        yield from self._shell(node.command, env)
+        return [StandIn() for _ in range(self.stage.size)] if node.mode == "lines" else StandIn()
+
+    def _shell(self, node: n.ShellNode, env: Env) -> Steps:
+        for inner in _values_in(node):
+            yield from self.value(inner, env)
+
+
+def _changes_something(step: n.DoBlock) -> bool:
+    """Whether a step of a prompt does something that its worker, or another one, can see."""
+    return any(isinstance(node, n.Self | n.Assign | n.Increment) for node in n.walk(step))
+
+
+def _unknown_key(key: StandIn) -> str:
+    """The name of a field whose name is not known: one that no program writes."""
+    return known(key) if isinstance(known(key), str) else f"\0{key.number}"
+
+
+def _values_in(node: n.Node) -> list[n.Expr]:
+    """The values in a command's words, without those inside them."""
+    found: list[n.Expr] = []
+    for child in n.children(node):
+        if isinstance(child, n.ShellValue):
+            found.append(child.value)
+        else:
+            found += _values_in(child)
+    return found

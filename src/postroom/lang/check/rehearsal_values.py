@@ -1,0 +1,191 @@
+"""Operators, members and builtins in a rehearsal: exact where values are known, stand-ins where they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from postroom.lang.syntax import nodes as n
+from postroom.lang.values import attributes, values
+from postroom.lang.values.kinds import kind_of
+from postroom.lang.values.raised import WrongValue
+
+from .stand_ins import MAX_SIZE, Box, Message, Method, Place, StandIn, Unclear, has_stand_in, parts_of
+
+#: Members of lists that do not look into the items: they work with stand-ins too.
+_BLIND: Final = frozenset(["push", "pop", "insert", "remove", "at", "slice", "concat", "reverse", "flat"])
+_OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "+": values.add,
+    "-": values.subtract,
+    "*": values.multiply,
+    "/": values.divide,
+    "%": values.remainder,
+    "<": values.less,
+    ">": values.more,
+    "<=": values.less_or_equal,
+    ">=": values.more_or_equal,
+}
+_MAX_ITEMS: Final = 200
+
+
+class Judge(Protocol):
+    """Who decides what is not known."""
+
+    size: int
+
+    def decide(self, key: object, node: n.Node) -> bool: ...
+    def derived(self, key: object) -> StandIn: ...
+
+
+def known(value: Any) -> Any:
+    """What a stand-in turned out to be; any other value as it is."""
+    return value.value if isinstance(value, StandIn) and value.known else value
+
+
+def binary(op: str, left: Any, right: Any, node: n.Node, judge: Judge) -> Any:
+    """`left op right`."""
+    if op in {"==", "!="}:
+        return equal(left, right, node, judge) == (op == "==")
+    left, right = _as_number(left, right, judge), _as_number(right, left, judge)
+    if isinstance(left, StandIn) or isinstance(right, StandIn):
+        if op in {"<", ">", "<=", ">="}:
+            return judge.decide((op, key_of(left), key_of(right)), node)
+        return judge.derived((op, key_of(left), key_of(right)))
+    if op == "+" and isinstance(left, list) and isinstance(right, list):
+        return bounded([*left, *right])
+    if has_stand_in(left) or has_stand_in(right):
+        return judge.derived((op, key_of(left), key_of(right)))
+    try:
+        return bounded(_OPERATORS[op](left, right))
+    except WrongValue:
+        raise Unclear from None
+
+
+def bounded(value: Any) -> Any:
+    """The value, unless it has grown too large to go on with: who doubles it again and again would fill the machine."""
+    if isinstance(value, str | list) and len(value) > MAX_SIZE:
+        raise Unclear
+    return value
+
+
+def _as_number(value: Any, other: Any, judge: Judge) -> Any:
+    """A parameter that is counted with is a small number, from then on."""
+    value, other = known(value), known(other)
+    numbers = isinstance(other, int | float) or (isinstance(other, StandIn) and other.given)
+    if isinstance(value, StandIn) and value.given and numbers:
+        return value.become(judge.size)
+    return value
+
+
+def key_of(value: Any) -> str:
+    """What a value is known by: the same value has the same key for the whole rehearsal."""
+    for _ in parts_of(value):
+        pass
+    return _key_of(value)
+
+
+def _key_of(value: Any) -> str:
+    value = known(value)
+    if isinstance(value, StandIn):
+        return f"#{value.number}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_key_of, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{name!r}:{_key_of(item)}' for name, item in value.items())}}}"
+    return repr(value)
+
+
+def equal(left: Any, right: Any, node: n.Node, judge: Judge) -> bool:
+    """`left == right`; what is assumed about a stand-in stays."""
+    left, right = known(left), known(right)
+    if left is right:
+        return True
+    if isinstance(right, StandIn):
+        left, right = right, left
+    if isinstance(left, StandIn):
+        same = judge.decide(("==", *sorted([key_of(left), key_of(right)])), node)
+        if same and not has_stand_in(right):
+            left.become(right)
+        return same
+    if has_stand_in(left) or has_stand_in(right):
+        return judge.decide(("==", *sorted([key_of(left), key_of(right)])), node)
+    return values.equal(left, right)
+
+
+def walk_through(value: Any, judge: Judge) -> list[Any]:
+    """The items that a loop goes through."""
+    value = known(value)
+    if isinstance(value, StandIn):
+        if value.items is None:
+            value.items = [StandIn(given=value.given) for _ in range(judge.size)]
+        return value.items
+    if isinstance(value, dict):
+        return list(value)
+    if isinstance(value, str):
+        return list(value.splitlines())
+    if isinstance(value, list) and len(value) <= _MAX_ITEMS:
+        return list(value)
+    raise Unclear
+
+
+def member_of(of: Any, name: str, optional: bool, judge: Judge) -> Any:
+    """`of.name`. None for what is certainly missing from a message."""
+    of = known(of)
+    if isinstance(of, Box):
+        return Method(of, name)
+    if isinstance(of, StandIn):
+        if name == "length":
+            return len(walk_through(of, judge))
+        if name in {"map", "filter"}:
+            return Method(of, name)
+        return of.fields.setdefault(name, StandIn(given=of.given))
+    if isinstance(of, dict) and name in of:
+        return of[name]
+    found = _own_member(of, name)
+    if found is not None:
+        return found
+    if isinstance(of, Message) or (optional and (of is None or isinstance(of, dict))):
+        return None
+    raise Unclear
+
+
+def _own_member(of: Any, name: str) -> Any:
+    """A member that values of this kind have; None when they have none of that name."""
+    kind = kind_of(of)
+    if name in attributes.METHODS.get(kind, {}):
+        return Method(of, name)
+    if name == "length" and isinstance(of, str | list | dict):
+        return len(of)
+    return of[0 if name == "first" else -1] if name in {"first", "last"} and isinstance(of, list) and of else None
+
+
+def call_method(method: Method, args: list[Any], judge: Judge) -> Any:
+    """A member of a string, list, object or number."""
+    of = known(method.of)
+    unknown = (method.name, key_of(of), *map(key_of, args))
+    if isinstance(of, StandIn | Place):
+        return judge.derived(unknown)
+    function = attributes.METHODS.get(kind_of(of), {}).get(method.name)
+    if function is None:
+        raise Unclear
+    blind = isinstance(of, list) and method.name in _BLIND
+    if not blind and (has_stand_in(of) or any(map(has_stand_in, args))):
+        return judge.derived(unknown)
+    try:
+        return bounded(function(of, *map(known, args)))
+    except (WrongValue, TypeError, ValueError, IndexError):
+        raise Unclear from None
+
+
+def builtin(name: str, args: list[Any], judge: Judge) -> Any:
+    """A function that every program knows; files are not touched."""
+    value = known(args[0]) if args else None
+    if name in {"print", "log", "write"}:
+        return None
+    if name == "len" and isinstance(value, StandIn):
+        return len(walk_through(value, judge))
+    if name == "len" and isinstance(value, str | list | dict):
+        return len(value)
+    if name in {"keys", "values"} and isinstance(value, dict):
+        return list(value) if name == "keys" else list(value.values())
+    return judge.derived((name, *map(key_of, args)))

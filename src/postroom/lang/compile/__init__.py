@@ -1,0 +1,1 @@
+"""From tree to Python: the compiler, the import hook, and programs built as plugins."""

@@ -1,0 +1,112 @@
+"""What of a program can be started from outside, and how words of a command line become its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from postroom.errors import PostroomError
+from postroom.lang.builtins import MAIN
+from postroom.lang.syntax import nodes as n
+from postroom.lang.syntax.problems import near
+from postroom.lang.values.schemas import from_text, is_text, said, schema_of
+
+#: Annotations that make a method an entry point of a plugin.
+SKILL: Final = "skill"
+COMMAND: Final = "command"
+
+
+class WrongCall(PostroomError):
+    """A program was not called as it can be; the sentence says how."""
+
+
+class Entry(NamedTuple):
+    """Something that can be started: a worker, a function, a skill, a method of a trait, or the file's bare block."""
+
+    name: str
+    #: None for the bare block.
+    function: n.Function | None
+    trait: n.Trait | None = None
+
+    @property
+    def params(self) -> list[n.Param]:
+        return self.function.params if self.function else []
+
+    @property
+    def doc(self) -> str:
+        return self.function.doc if self.function else ""
+
+    def usage(self) -> str:
+        """How it is called."""
+        return " ".join([self.name, *(f"{param.name}={_wanted(param)}" for param in self.params)])
+
+
+def _wanted(param: n.Param) -> str:
+    return param.type.span.text.upper().replace("\n", " ") if isinstance(param.type, n.TypeName) else "VALUE"
+
+
+def entries_of(module: n.Module) -> list[Entry]:
+    """Everything of a file that can be started, in the order of the file; the bare block is `main`."""
+    found: list[Entry] = [Entry(MAIN, None)] if module.body is not None else []
+    for item in module.items:
+        if isinstance(item, n.Function):
+            found.append(Entry(item.name, item))
+        elif isinstance(item, n.Trait):
+            found += [Entry(method.name, method, item) for method in item.methods]
+    return found
+
+
+def find_entry(module: n.Module, name: str | None) -> Entry:
+    """What to start: by its name, by that of its annotation, or as Trait.method; without a name `main`, else what there is.
+
+    Without a name and without a `main`: the only entry point of a trait, else the only worker. WrongCall when that leaves
+    a choice, or nothing.
+    """
+    entries = entries_of(module)
+    wanted = name or MAIN
+    for entry in entries:
+        full = f"{entry.trait.name}.{entry.name}" if entry.trait else entry.name
+        said_names = [note.argument for note in entry.function.annotations] if entry.function else []
+        if wanted in (entry.name, full, *said_names):
+            return entry
+    candidates = [entry for entry in entries if entry.trait] or [
+        entry for entry in entries if entry.function is not None and entry.function.kind == "worker"
+    ]
+    if name is None and len(candidates) == 1:
+        return candidates[0]
+    names = [entry.name for entry in entries]
+    known = f"it has {', '.join(names)}" if names else "it has none"
+    hint = near(wanted, names)
+    raise WrongCall(f"the program has no worker {wanted!r}{'; ' + hint if hint else ''} ({known})")
+
+
+def arguments_of(entry: Entry, words: Sequence[str], module: n.Module) -> list[object]:
+    """The arguments in order, from words NAME=VALUE. WrongCall, which shows how it is called, when one is missing or wrong."""
+    types = {item.name: item.type for item in module.items if isinstance(item, n.TypeDecl)}
+    given: dict[str, str] = {}
+    names = [param.name for param in entry.params]
+    for word in words:
+        name, found, value = word.partition("=")
+        if not found:
+            raise WrongCall(f"arguments are written NAME=VALUE, and {word!r} is not; call it as: {entry.usage()}")
+        if name not in names:
+            hint = near(name, names)
+            raise WrongCall(f"{entry.name} takes no {name!r}{'; ' + hint if hint else ''}; call it as: {entry.usage()}")
+        if name in given:
+            raise WrongCall(f"{name} is given twice; call it as: {entry.usage()}")
+        given[name] = value
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise WrongCall(f"{entry.name} needs {', '.join(missing)}; call it as: {entry.usage()}")
+    return [_value(param, given[param.name], types) for param in entry.params]
+
+
+def _value(param: n.Param, text: str, types: dict[str, n.TypeNode]) -> object:
+    """A string, converted where the parameter has a type."""
+    schema = schema_of(param.type, types) if param.type is not None else {}
+    if is_text(schema):
+        return text
+    try:
+        return from_text(text, schema)
+    except ValueError:
+        raise WrongCall(f"{param.name} must be {said(schema)}, and {text!r} is not") from None

@@ -1,0 +1,376 @@
+"""Expressions to Python: values, strings, calls, prompts."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from postroom.lang.builtins import BUILTINS
+from postroom.lang.syntax import nodes as n
+from postroom.lang.values.schemas import Schema, is_text, schema_of
+
+from .names import Names, at, attribute, call, constant, function, listed, literal, load, mangled, thunk
+
+_OPERATORS: Final = {
+    "+": "add",
+    "-": "subtract",
+    "*": "multiply",
+    "/": "divide",
+    "%": "remainder",
+    "==": "equal",
+    "<": "less",
+    "<=": "less_or_equal",
+    ">": "more",
+    ">=": "more_or_equal",
+}
+_COMPARISONS: Final = frozenset(["==", "!=", "<", "<=", ">", ">="])
+_SESSION: Final = ("self", "session", "mailbox", "box")
+_SESSION_FIELDS: Final = frozenset(["id", "timestamp", "dir", "mailbox"])
+
+
+class ExpressionCompiler:
+    """Compiles expressions inside one function at a time."""
+
+    def __init__(self, globals: dict[str, str], imports: set[str], types: dict[str, n.TypeNode]) -> None:
+        #: What stands at the top of the file: names as in Python, and how they may be used.
+        self.globals = globals
+        self.imports = imports
+        self.types = [types]
+        self.names = Names(set())
+        #: Whether the function at hand has a `self` of its own.
+        self.has_self = False
+        #: Definitions that must stand before the statement at hand: the steps of its prompts.
+        self.before: list[ast.stmt] = []
+        #: The shape that a prompt is to answer with, by the prompt's identity.
+        self.wanted: dict[int, Schema] = {}
+
+    # Overridden by the compiler of statements and of commands
+
+    def block(self, block: n.Block, *, value: bool = False) -> list[ast.stmt]:
+        raise NotImplementedError
+
+    def shell(self, node: n.ShellNode) -> ast.expr:
+        raise NotImplementedError
+
+    # Expressions
+
+    def expr(self, node: n.Expr) -> ast.expr:
+        """The Python of an expression, with its place."""
+        made: ast.expr = at(node, getattr(self, _EXPRESSIONS[type(node)])(node))
+        return made
+
+    def exprs(self, found: Sequence[n.Expr]) -> list[ast.expr]:
+        return [self.expr(node) for node in found]
+
+    def condition(self, node: n.Expr) -> ast.expr:
+        """An expression whose truth is asked for."""
+        made = self.expr(node)
+        return made if is_bool(node) else at(node, call("truth", made))
+
+    def _name(self, node: n.Name) -> ast.expr:
+        local = self.names.find(node.name)
+        if local is not None:
+            return load(local)
+        if node.name in self.globals:
+            return load(self.globals[node.name])
+        if node.name in BUILTINS:
+            return call_name(node.name)
+        return call("unknown", constant(node.name))
+
+    def _constant(self, node: n.Number | n.Bool) -> ast.expr:
+        return constant(node.value)
+
+    def _null(self, _: n.Null) -> ast.expr:
+        return constant(None)
+
+    def _self(self, _: n.Self) -> ast.expr:
+        return load("self") if self.has_self else call("here")
+
+    def _exit_status(self, _: n.ExitStatus) -> ast.expr:
+        return call("last_code")
+
+    def _string(self, node: n.String) -> ast.expr:
+        return self.joined(node.parts)
+
+    def joined(self, parts: Sequence[n.TextPart | n.Interpolation | n.DoBlock]) -> ast.expr:
+        """Parts of a string or prompt as one text."""
+        made: list[ast.expr] = []
+        for part in parts:
+            if isinstance(part, n.TextPart):
+                made.append(constant(part.text))
+            elif isinstance(part, n.Interpolation):
+                value = self.expr(part.value)
+                made.append(at(part, call("joined", value)) if part.joined else value)
+            else:
+                made.append(constant(f"[step {part.number}]"))
+        if not made:
+            return constant("")
+        if len(made) == 1 and isinstance(parts[0], n.TextPart | n.DoBlock):
+            return made[0]
+        return call("join", *made)
+
+    def _list(self, node: n.ListExpr) -> ast.expr:
+        return listed(self.exprs(node.items))
+
+    def _object(self, node: n.ObjectExpr) -> ast.expr:
+        keys: list[ast.expr | None] = [constant(field.key) for field in node.fields]
+        return ast.Dict(keys=keys, values=[self.expr(field.value) for field in node.fields])
+
+    def _paren(self, node: n.Paren) -> ast.expr:
+        return self.expr(node.value)
+
+    def _unary(self, node: n.Unary) -> ast.expr:
+        if node.op == "!":
+            return ast.UnaryOp(op=ast.Not(), operand=self.condition(node.operand))
+        if isinstance(node.operand, n.Number):
+            return constant(-node.operand.value)
+        return call("negate", self.expr(node.operand))
+
+    def _throw(self, node: n.Throw) -> ast.expr:
+        return call("throw", self.expr(node.value))
+
+    def _binary(self, node: n.Binary) -> ast.expr:
+        if node.op in ("&&", "||"):
+            return self._logic(node)
+        left, right = self.expr(node.left), self.expr(node.right)
+        if node.op == "!=":
+            return ast.UnaryOp(op=ast.Not(), operand=call("equal", left, right))
+        return call(_OPERATORS[node.op], left, right)
+
+    def _logic(self, node: n.Binary) -> ast.expr:
+        """One of the two sides; the right one is looked at only if it matters."""
+        if is_bool(node.left) and is_bool(node.right):
+            op: ast.boolop = ast.And() if node.op == "&&" else ast.Or()
+            return ast.BoolOp(op=op, values=[self.expr(node.left), self.expr(node.right)])
+        kept = self.names.own("left")
+        asked = call("truth", ast.NamedExpr(target=ast.Name(id=kept, ctx=ast.Store()), value=self.expr(node.left)))
+        right = self.expr(node.right)
+        body, otherwise = (right, load(kept)) if node.op == "&&" else (load(kept), right)
+        return ast.IfExp(test=asked, body=body, orelse=otherwise)
+
+    def _range(self, node: n.Range) -> ast.expr:
+        return call("span_list", self.expr(node.first), self.expr(node.last))
+
+    # Setting
+
+    def _assign(self, node: n.Assign) -> ast.expr:
+        return self.setting(node.target, self.expr(node.value))
+
+    def setting(self, target: n.Expr, value: ast.expr) -> ast.expr:
+        """An expression that sets a name, a field or an item, and gives the value."""
+        while isinstance(target, n.Paren):
+            target = target.value
+        if isinstance(target, n.Name):
+            return ast.NamedExpr(target=ast.Name(id=self.name_to_set(target), ctx=ast.Store()), value=value)
+        if isinstance(target, n.Member):
+            return call("set_member", self.expr(target.object), constant(target.name), value)
+        assert isinstance(target, n.Index)
+        return call("set_index", self.expr(target.object), self.expr(target.index), value)
+
+    def name_to_set(self, target: n.Name) -> str:
+        return self.names.find_to_set(target.name) or self.names.declare(target.name)
+
+    def _increment(self, node: n.Increment) -> ast.expr:
+        by = constant(1 if node.op == "++" else -1)
+        target = node.target
+        while isinstance(target, n.Paren):
+            target = target.value
+        if isinstance(target, n.Name):
+            name = self.name_to_set(target)
+            new = ast.NamedExpr(target=ast.Name(id=name, ctx=ast.Store()), value=call("step", load(name), by))
+            pair = ast.Tuple(elts=[load(name), new], ctx=ast.Load())
+            return ast.Subscript(value=pair, slice=constant(0), ctx=ast.Load())
+        if isinstance(target, n.Member):
+            return call("step_member", self.expr(target.object), constant(target.name), by)
+        assert isinstance(target, n.Index)
+        return call("step_index", self.expr(target.object), self.expr(target.index), by)
+
+    # Members and calls
+
+    def session_part(self, node: n.Expr) -> str | None:
+        """Which part of the session an expression is: `self`, `session`, `mailbox` or `box`; None when it is none."""
+        if isinstance(node, n.Paren):
+            return self.session_part(node.value)
+        if isinstance(node, n.Self):
+            return "self"
+        if not isinstance(node, n.Member) or node.optional:
+            return None
+        inner = self.session_part(node.object)
+        if inner == "self":
+            return "session" if node.name == "session" else None
+        if inner == "session":
+            return "mailbox" if node.name == "mailbox" else None
+        return "box" if inner == "mailbox" else None
+
+    def _member(self, node: n.Member) -> ast.expr:
+        inner = self.session_part(node.object)
+        value = self.expr(node.object)
+        if not node.optional:
+            if inner == "self" and node.name == "session":
+                return attribute(value, "session")
+            if inner == "session" and node.name in _SESSION_FIELDS:
+                return attribute(value, node.name)
+            if inner == "mailbox":
+                return ast.Subscript(value=value, slice=constant(node.name), ctx=ast.Load())
+            if self._is_import(node.object):
+                return attribute(value, mangled(node.name) if node.name != "default" else "default")
+        return call("maybe_member" if node.optional else "member", value, constant(node.name))
+
+    def _is_import(self, node: n.Expr) -> bool:
+        return isinstance(node, n.Name) and node.name in self.imports and self.names.find(node.name) is None
+
+    def _index(self, node: n.Index) -> ast.expr:
+        name = "maybe_index" if node.optional else "index"
+        return call(name, self.expr(node.object), self.expr(node.index))
+
+    def _call(self, node: n.Call) -> ast.expr:
+        callee = node.callee
+        while isinstance(callee, n.Paren):
+            callee = callee.value
+        args = self.exprs(node.args) if not isinstance(callee, n.Member) else []
+        if isinstance(callee, n.Name):
+            known = self.names.find(callee.name) is None and (callee.name in self.globals or callee.name in BUILTINS)
+            function = self.expr(callee)
+            return call(function, *args) if known else call("call", function, *args)
+        if isinstance(callee, n.Member):
+            return self._method(callee, node.args)
+        return call("call", self.expr(callee), *args)
+
+    def _method(self, callee: n.Member, given: Sequence[n.Expr]) -> ast.expr:
+        part = self.session_part(callee.object)
+        if part in ("self", "box") or (self._is_import(callee.object) and not callee.optional):
+            name = callee.name
+            if part is None:
+                function = self.expr(callee)
+            else:
+                function = at(callee, attribute(self.expr(callee.object), mangled(name)))
+            return call(function, *self.exprs(given))
+        name = "maybe_method" if callee.optional else "method"
+        return call(name, self.expr(callee.object), constant(callee.name), *self.exprs(given))
+
+    def _await(self, node: n.Await) -> ast.expr:
+        """Receiving and delegating wait by themselves; a worker that is awaited by itself is delegated to."""
+        inner = node.value
+        if isinstance(inner, n.Call) and isinstance(inner.callee, n.Member):
+            part = self.session_part(inner.callee.object)
+            if (part, inner.callee.name) in {("self", "delegate"), ("box", "receive")}:
+                return self.expr(inner)
+        return call("waited", self.expr(inner))
+
+    def _pipe(self, node: n.Pipe) -> ast.expr:
+        into: n.Expr = node.into
+        while isinstance(into, n.Paren):
+            into = into.value
+        if isinstance(into, n.ShellExpr):
+            given = self.expr(node.value)
+            return call(_MODES[into.mode], self.shell(into.command), given)
+        if isinstance(into, n.Call):
+            return self._call(n.Call(into.span, into.callee, [node.value, *into.args]))
+        return self._call(n.Call(node.span, into, [node.value]))
+
+    def _shell_expr(self, node: n.ShellExpr) -> ast.expr:
+        return call(_MODES[node.mode], self.shell(node.command))
+
+    # Prompts
+
+    def want(self, node: n.Expr | None, type: n.TypeNode | None) -> None:
+        """What `node` gives is to be of that type: the prompts in it are told so."""
+        if node is None or type is None:
+            return
+        if isinstance(node, n.Paren):
+            self.want(node.value, type)
+        elif isinstance(node, n.Binary) and node.op == "||":
+            self.want(node.left, type)
+            self.want(node.right, type)
+        elif isinstance(node, n.Prompt):
+            types = {name: found for scope in self.types for name, found in scope.items()}
+            self.wanted[id(node)] = schema_of(type, types)
+
+    def _prompt(self, node: n.Prompt) -> ast.expr:
+        named: dict[str, ast.expr] = {}
+        schema = self.wanted.get(id(node), {})
+        if not is_text(schema):
+            named["schema"] = literal(schema)
+        steps = [self._step(part) for part in node.parts if isinstance(part, n.DoBlock)]
+        if steps:
+            named["steps"] = listed([load(name) for name in steps])
+        return call(node.kind, self.joined(node.parts), **named)
+
+    def _step(self, node: n.DoBlock) -> str:
+        """A function for a step of a prompt, which stands before the statement at hand. Returns its name."""
+        name = self.names.own(f"step_{node.number}")
+        self.before.append(at(node, self.inner_function(name, lambda: self.block(node.body, value=True))))
+        return name
+
+    def inner_function(self, name: str, make_body: Callable[[], list[ast.stmt]]) -> ast.FunctionDef:
+        """A function inside the one at hand, which sees and sets its names."""
+        outer, before = self.names, self.before
+        self.names, self.before = Names(set(), outer), []
+        try:
+            body = make_body()
+            body = [*self.before, *body]
+            nonlocals = sorted(self.names.nonlocals)
+        finally:
+            self.names, self.before = outer, before
+        if nonlocals:
+            body.insert(0, ast.Nonlocal(names=nonlocals))
+            for found in nonlocals:  # it may be a name of a function further out
+                outer.mark_set(found)
+        return function(name, [], body, [])
+
+    def later(self, node: n.Node, make: Callable[[], ast.expr]) -> ast.expr:
+        """An expression that is worked out later, if at all. One that sets names needs a function to do so."""
+        if not any(isinstance(part, n.Assign | n.Increment | n.DoBlock) for part in n.walk(node)):
+            return thunk(make())
+        name = self.names.own("later")
+        made = self.inner_function(name, lambda: [ast.Return(value=make())])
+        self.before.append(at(node, made))
+        return load(name)
+
+
+_MODES: Final = {"capture": "capture", "test": "test", "lines": "lines"}
+
+
+def call_name(name: str) -> ast.expr:
+    """A function that every program knows."""
+    return attribute(load("pw"), f"{name}_" if name in ("print", "len", "values", "json") else name)
+
+
+def is_bool(node: n.Expr) -> bool:
+    """Whether an expression gives true or false, whatever is in it."""
+    if isinstance(node, n.Paren):
+        return is_bool(node.value)
+    if isinstance(node, n.Binary):
+        return node.op in _COMPARISONS or (node.op in ("&&", "||") and is_bool(node.left) and is_bool(node.right))
+    if isinstance(node, n.ShellExpr):
+        return node.mode == "test"
+    return isinstance(node, n.Bool) or (isinstance(node, n.Unary) and node.op == "!")
+
+
+#: The method for each kind of expression.
+_EXPRESSIONS: Final[dict[type, str]] = {
+    n.Name: "_name",
+    n.Number: "_constant",
+    n.Bool: "_constant",
+    n.Null: "_null",
+    n.Self: "_self",
+    n.ExitStatus: "_exit_status",
+    n.String: "_string",
+    n.ListExpr: "_list",
+    n.ObjectExpr: "_object",
+    n.Paren: "_paren",
+    n.Unary: "_unary",
+    n.Throw: "_throw",
+    n.Binary: "_binary",
+    n.Range: "_range",
+    n.Pipe: "_pipe",
+    n.Assign: "_assign",
+    n.Increment: "_increment",
+    n.Member: "_member",
+    n.Index: "_index",
+    n.Call: "_call",
+    n.Await: "_await",
+    n.Prompt: "_prompt",
+    n.ShellExpr: "_shell_expr",
+}

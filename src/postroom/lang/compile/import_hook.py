@@ -1,0 +1,82 @@
+"""Programs as modules of Python: `postroom.lang.compile.import_hook.<path of the file>` is a `.pw` file.
+
+A worker is found by its module and its name, in whatever process it is to run; so a program's file is a module that every
+process can import by that name alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+from postroom.lang.syntax import nodes as n
+
+#: Trees of files that were read already, by their absolute paths.
+_known: dict[str, n.Module] = {}
+
+PREFIX: Final = f"{__name__}."
+SUFFIX: Final = ".pw"
+#: It has modules under it, though they lie in no folder of its own.
+__path__: list[str] = []
+
+
+def module_name(path: str | os.PathLike[str]) -> str:
+    """The name under which a program's file can be imported."""
+    return PREFIX + quote(os.path.abspath(path), safe="/").replace(".", "%2E")
+
+
+def load_program_module(path: str | os.PathLike[str]) -> ModuleType:
+    """The program of a file, compiled and ready."""
+    return importlib.import_module(module_name(path))
+
+
+def remember(path: str | os.PathLike[str], tree: n.Module) -> None:
+    """This file was read already: it need not be read again to be loaded."""
+    _known[os.path.abspath(path)] = tree
+
+
+def load_module(importer: str, path: Sequence[str]) -> ModuleType:
+    """What `import` means in the file `importer`."""
+    return load_program_module(Path(importer).parent.joinpath(*path).with_suffix(SUFFIX))
+
+
+class _Finder(MetaPathFinder):
+    """Finds programs by the names that `module_name` makes."""
+
+    def find_spec(
+        self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if not name.startswith(PREFIX):
+            return None
+        path = unquote(name.removeprefix(PREFIX))
+        return importlib.util.spec_from_loader(name, _Loader(path), origin=path)
+
+
+class _Loader(Loader):
+    """Reads, compiles and runs the file of a program."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def exec_module(self, module: ModuleType) -> None:
+        from postroom.lang.syntax.program import parse_file
+
+        from .compiler import compiled
+
+        scope: dict[str, Any] = module.__dict__
+        scope["__file__"] = self._path
+        tree = _known.pop(self._path, None) or parse_file(Path(self._path))
+        exec(compiled(tree, self._path), scope)  # noqa: S102  it is what the compiler made
+
+
+if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+    sys.meta_path.append(_Finder())

@@ -1,0 +1,198 @@
+"""Names of programs as names of Python, and small pieces of Python trees.
+
+Patchwork has scopes of blocks and Python of functions, so a name that is declared twice in one function gets a number.
+"""
+
+from __future__ import annotations
+
+import ast
+import keyword
+from typing import Any, Final
+
+from postroom.lang.syntax import nodes as n
+
+#: The runtime is known by this name in compiled programs; names of the compiler's own begin with it and `_`.
+RUNTIME: Final = "pw"
+_HIDDEN: Final = f"_{RUNTIME}_"
+_RESERVED: Final = frozenset(
+    [*keyword.kwlist, *keyword.softkwlist, RUNTIME, "self", "default", "main_block", "error", "Exception"]
+)
+
+
+def mangled(name: str) -> str:
+    """A name that Python takes too. Two names never become one: those that end in `_` already get one more.
+
+    Python gives names that begin with `__` another meaning in classes, which traits become, and some in modules: none does
+    after this, and those that begin as these then do are moved too (tests/lang/test_compiler.py).
+    """
+    if name.startswith(("__", _HIDDEN)):
+        return f"_{RUNTIME}{name}"
+    bare = name.rstrip("_")
+    clashes = bare in _RESERVED or bare.startswith(f"{RUNTIME}_")
+    return f"{name}_" if clashes else name
+
+
+class Names:
+    """The names of one Python function, scope by scope. `outer` is the function around it, for steps of prompts."""
+
+    def __init__(self, globals: set[str], outer: Names | None = None) -> None:
+        self._scopes: list[dict[str, str]] = [{}]
+        self._own: set[str] = set()
+        self.taken: set[str] = set(globals) | (outer.taken if outer else set())
+        self._outer = outer
+        #: Names of functions around this one that are set in it.
+        self.nonlocals: set[str] = set()
+
+    def open(self) -> None:
+        """A block begins."""
+        self._scopes.append({})
+
+    def close(self) -> None:
+        """The innermost block ends; its names are known no more."""
+        self._scopes.pop()
+
+    def declare(self, name: str) -> str:
+        """A new name in the innermost block; returns what it is called in Python."""
+        wanted = found = mangled(name)
+        number = 2
+        while found in self.taken:
+            found = f"{wanted}_{number}"
+            number += 1
+        self.taken.add(found)
+        self._own.add(found)
+        self._scopes[-1][name] = found
+        return found
+
+    def own(self, purpose: str) -> str:
+        """A name for the compiler's own use."""
+        found = f"{RUNTIME}_{purpose}"
+        number = 2
+        while found in self.taken:
+            found = f"{RUNTIME}_{purpose}_{number}"
+            number += 1
+        self.taken.add(found)
+        return found
+
+    def find(self, name: str) -> str | None:
+        """What a local name is called in Python; None when there is none."""
+        for scope in reversed(self._scopes):
+            if name in scope:
+                return scope[name]
+        return self._outer.find(name) if self._outer else None
+
+    def find_to_set(self, name: str) -> str | None:
+        """The same for a name that is about to be set, which Python wants to be told of in inner functions."""
+        for scope in reversed(self._scopes):
+            if name in scope:
+                return scope[name]
+        found = self._outer.find_to_set(name) if self._outer else None
+        if found is not None:
+            self.nonlocals.add(found)
+        return found
+
+    def mark_set(self, found: str) -> None:
+        """An inner function sets this name of Python: if it is not this function's own, it must be told so too."""
+        if self._outer is not None and found not in self._own:
+            self.nonlocals.add(found)
+
+
+# Pieces of Python
+
+
+def load(name: str) -> ast.expr:
+    """The value of a name."""
+    return ast.Name(id=name, ctx=ast.Load())
+
+
+def store(name: str) -> ast.expr:
+    """A name that is set."""
+    return ast.Name(id=name, ctx=ast.Store())
+
+
+def constant(value: Any) -> ast.expr:
+    """A constant."""
+    return ast.Constant(value=value)
+
+
+def attribute(value: ast.expr, name: str) -> ast.expr:
+    """`value.name`."""
+    return ast.Attribute(value=value, attr=name, ctx=ast.Load())
+
+
+def call(function: str | ast.expr, *args: ast.expr, **named: ast.expr) -> ast.expr:
+    """A call: of a function of the runtime when it is given by name."""
+    callee = attribute(load(RUNTIME), function) if isinstance(function, str) else function
+    keywords = [ast.keyword(arg=name, value=value) for name, value in named.items()]
+    return ast.Call(func=callee, args=list(args), keywords=keywords)
+
+
+def literal(value: Any) -> ast.expr:
+    """A value of JSON as Python writes it."""
+    return ast.parse(repr(value), mode="eval").body
+
+
+def listed(items: list[ast.expr]) -> ast.expr:
+    """A list."""
+    return ast.List(elts=items, ctx=ast.Load())
+
+
+def assign(name: str, value: ast.expr) -> ast.stmt:
+    """`name = value`."""
+    return ast.Assign(targets=[store(name)], value=value)
+
+
+def thunk(value: ast.expr) -> ast.expr:
+    """`lambda: value`."""
+    found = ast.parse("lambda: 0", mode="eval").body
+    assert isinstance(found, ast.Lambda)
+    found.body = value
+    return found
+
+
+def function(name: str, params: list[str], body: list[ast.stmt], decorators: list[ast.expr]) -> ast.FunctionDef:
+    """A function, made from a template: which fields a definition has differs between versions of Python."""
+    found = ast.parse("def f(): pass").body[0]
+    assert isinstance(found, ast.FunctionDef)
+    found.name = name
+    found.args.args = [ast.arg(arg=param) for param in params]
+    found.body = body or [ast.Pass()]
+    found.decorator_list = decorators
+    return found
+
+
+def class_(name: str, base: ast.expr, body: list[ast.stmt]) -> ast.ClassDef:
+    """A class, made from a template too."""
+    found = ast.parse("class C(B): pass").body[0]
+    assert isinstance(found, ast.ClassDef)
+    found.name, found.bases, found.body = name, [base], body or [ast.Pass()]
+    return found
+
+
+def at(node: n.Node, made: Any) -> Any:
+    """Let a piece of Python stand where its source stands. Parts that have no place of their own get it later."""
+    span = node.span
+    source, line, end_line = span.source, span.line, span.end_line
+    made.lineno, made.end_lineno = line, end_line
+    made.col_offset = _bytes(source.line_text(line), span.column - 1)
+    made.end_col_offset = _bytes(source.line_text(end_line), span.end_column - 1)
+    return made
+
+
+def _bytes(line: str, characters: int) -> int:
+    """Python counts columns in bytes of UTF-8."""
+    return characters if line.isascii() else len(line[:characters].encode("utf-8", "replace"))
+
+
+def place_rest(node: ast.AST, line: int = 1, column: int = 0, end_line: int = 1, end_column: int = 0) -> None:
+    """Give every piece without a place that of the piece around it. Not by recursion: trees may be deep."""
+    waiting: list[tuple[ast.AST, int, int, int, int]] = [(node, line, column, end_line, end_column)]
+    while waiting:
+        at_node, line, column, end_line, end_column = waiting.pop()
+        if "lineno" in at_node._attributes:  # noqa: SLF001  it is how Python names them
+            if not hasattr(at_node, "lineno"):
+                at_node.lineno, at_node.col_offset = line, column  # type: ignore[attr-defined]
+                at_node.end_lineno, at_node.end_col_offset = end_line, end_column  # type: ignore[attr-defined]
+            line, column = at_node.lineno, at_node.col_offset  # type: ignore[attr-defined]
+            end_line = at_node.end_lineno or line  # type: ignore[attr-defined]
+            end_column = at_node.end_col_offset or column  # type: ignore[attr-defined]
+        waiting += [(child, line, column, end_line, end_column) for child in ast.iter_child_nodes(at_node)]

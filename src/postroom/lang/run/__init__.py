@@ -1,0 +1,1 @@
+"""Running programs: their entry, prompts, commands and reports."""

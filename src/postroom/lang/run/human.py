@@ -1,0 +1,125 @@
+"""Asking people: at the terminal, or through the room whoever is set as the human.
+
+Workers have no terminal of their own. They ask through the room, and the process that started the program asks its
+terminal for them, one question after the other.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from postroom.core.clock import SYSTEM
+from postroom.errors import ROOM_IS_OVER, AskFailed, PostroomError
+from postroom.lang.values import values
+from postroom.lang.values.raised import NoAnswer
+
+if TYPE_CHECKING:
+    from postroom.mail.received import Received
+    from postroom.room import Room
+
+TYPE: Final = "question"
+_STDIN: Final = 0
+
+
+class Terminal:
+    """The person at the terminal. Questions are asked one at a time, from whichever thread they come."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rest = b""
+
+    def ask(self, question: str, who: str) -> str:
+        """Show a question and return the line that was answered. NoAnswer when the input is at its end."""
+        with self._lock:
+            sys.stdout.flush()
+            sys.stderr.write(f"{_harmless(question)}\n[{_harmless(who)}] > ")
+            sys.stderr.flush()
+            line = self._line()
+        if line is None:
+            raise NoAnswer(
+                "nobody answered: the standard input is at its end; answer there, or name who is to be asked with --human"
+            )
+        return line.decode("utf-8", "replace").rstrip("\r\n")
+
+    def _line(self) -> bytes | None:
+        """The next line; None at the end. Not through `sys.stdin`, whose lock a thread that waits would keep at the exit."""
+        while b"\n" not in self._rest:
+            SYSTEM.wait_readable([_STDIN], None)
+            try:
+                more = os.read(_STDIN, 4096)
+            except OSError:
+                more = b""
+            if not more:
+                line, self._rest = self._rest, b""
+                return line or None
+            self._rest += more
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+
+def _harmless(text: str) -> str:
+    """The text without what a terminal would obey: a question may carry somebody else's words."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t\u200d\u00a0" else repr(c)[1:-1] for c in text)
+
+
+TERMINAL: Final = Terminal()
+
+
+class TerminalDesk:
+    """Answers the questions that workers send to the terminal's agent, in a thread of its own."""
+
+    def __init__(self, room: Room, name: str) -> None:
+        self._agent = room.agent(name)
+        # its name says that it acts for no member of a session: it answers, and never begins anything
+        self._thread = threading.Thread(target=self._run, name="postroom terminal", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with suppress(*ROOM_IS_OVER):
+            for message in self._agent.listen(channels=None):
+                self._answer(message)
+
+    def _answer(self, message: Received) -> None:
+        try:
+            message.reply({"text": TERMINAL.ask(str(message.payload.get("text", "")), str(message.payload["worker"]))})
+        except (NoAnswer, KeyError) as error:
+            message.refuse(str(error))
+
+
+def ask_in_room(url: str | None, whom: str, who: str, question: str, timeout_s: float | None) -> str:
+    """Ask an agent of the room, and wait for its answer. NoAnswer, which says why, when none comes."""
+    from postroom.room import open_room
+
+    payload: dict[str, Any] = {"text": question, "worker": who}
+    with open_room(url, create=False) as room:
+        try:
+            answer = room.agent(f"{who}-{os.getpid()}", transient=True).ask(
+                whom, payload, type=TYPE, timeout_s=timeout_s
+            )
+        except AskFailed as error:
+            raise NoAnswer(f"{whom} did not answer: {getattr(error, 'reason', None) or error}") from None
+        return _text_of(answer.payload)
+
+
+def _text_of(payload: Any) -> str:
+    if set(payload) == {"text"} and isinstance(payload["text"], str):
+        return str(payload["text"])
+    return values.compact(dict(payload))
+
+
+def check_known(room: Room, whom: str) -> None:
+    """Raise PostroomError, with the near names, when nobody of that name was ever in the room."""
+    names = sorted(cell.name.removeprefix("agent/") for cell in room.store.cell_scan("agent/"))
+    if whom in names:
+        return
+    from difflib import get_close_matches
+
+    near = get_close_matches(whom, names, n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; `postroom agents` shows who is"
+    raise PostroomError(f"nobody called {whom} was ever in this room, so nobody would answer{hint}")

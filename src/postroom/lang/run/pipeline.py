@@ -1,0 +1,393 @@
+"""Starting the commands of a pipeline, seeing to what they write, and ending them.
+
+Everything that a command starts carries a mark in its environment, so that it can be found and ended: when the time is
+up, when we are interrupted, and when the program is over. The commands of a worker belong to its process group, which
+dies with it; for a program that runs in the caller's own process a fork server watches, and ends what carries the
+program's mark when the program was killed (tests/lang/test_running.py).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from postroom.core.clock import SYSTEM
+from postroom.core.system.platform import process_descriptor, this_process
+
+from .context import VARIABLE as SETTINGS
+
+if TYPE_CHECKING:
+    from postroom.lang.values.commands import Command, Redirect
+
+MARK: Final = "POSTROOM_COMMAND"
+#: After SIGTERM a command has this long to put its things in order before it is killed.
+TERM_S: Final = 1.0
+NOT_FOUND: Final = 127
+NOT_EXECUTABLE: Final = 126
+FAILED: Final = 1
+#: Of the end of what commands complain, so much is kept.
+KEPT_BYTES: Final = 4096
+_CHUNK: Final = 64 * 1024
+_STANDARD: Final = (0, 1, 2)
+
+_numbers = count(1)
+
+
+class Outcome(NamedTuple):
+    """How a pipeline ended: its code, what it wrote if that was captured, and the end of what it complained."""
+
+    command: str
+    code: int
+    output: bytes = b""
+    errors: bytes = b""
+    #: "exit code 2", or "signal 9 (SIGKILL)".
+    ending: str = ""
+    #: The limit in seconds, when that was the end of it.
+    timed_out: float = 0.0
+    #: Why a program could not be started.
+    not_started: str = ""
+
+
+def run_pipeline(
+    commands: Sequence[Command], *, given: bytes | None, capture: bool, timeout_s: float | None, guarded: bool
+) -> Outcome:
+    """Run commands side by side, the output of each the input of the next, to their end.
+
+    After, also if it raises (Ctrl-C): none of them runs any more. What they leave running in the background does.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # closed, or a pipe whose reader left
+            stream.flush()
+    mark = f"{own_mark(guarded=guarded)}:{next(_numbers)}"
+    with ExitStack() as stack:
+        running = _Running(" | ".join(map(str, commands)), mark, capture=capture)
+        stack.callback(running.close)
+        try:
+            running.start(commands, given)
+            return running.attend(timeout_s)
+        except BaseException:
+            running.end()
+            raise
+
+
+class _Running:
+    """The processes of one pipeline."""
+
+    def __init__(self, command: str, mark: str, *, capture: bool) -> None:
+        self._command = command
+        self._mark = mark
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._descriptors: dict[int, subprocess.Popen[bytes]] = {}
+        self._failed = ""
+        self._failed_code = 0
+        self._last_failed = False
+        self._errors_end, self._errors = os.pipe()
+        self._output_end, self._output = os.pipe() if capture else (-1, 1)
+        self._open = {self._errors_end, self._errors} | ({self._output_end, self._output} if capture else set())
+        self._ours = [self._errors, *([self._output] if capture else [])]
+        self._said = bytearray()
+        self._complained = bytearray()
+
+    # Starting
+
+    def start(self, commands: Sequence[Command], given: bytes | None) -> None:
+        """Start all commands. One that cannot be started does not keep the others from running, as in a shell."""
+        source = 0 if given is None else self._keep(_file_with(given))
+        for place, command in enumerate(commands):
+            last = place == len(commands) - 1
+            if last:
+                next_source, sink = -1, self._output
+            else:
+                next_source, sink = os.pipe()
+                self._open |= {next_source, sink}
+            self._start_one(command, {0: source, 1: sink, 2: self._errors}, last=last)
+            self._close(source, sink if not last else -1)
+            source = next_source
+        self._close(*self._ours)
+
+    def _start_one(self, command: Command, ends: dict[int, int], *, last: bool) -> None:
+        opened: list[int] = []
+        try:
+            for redirect in command.redirects:
+                _apply(redirect, ends, opened)
+            child = subprocess.Popen(
+                [_raw(word) for word in command.words],
+                env=self._environment(command),
+                stdin=ends[0],
+                stdout=ends[1],
+                stderr=ends[2],
+            )
+        except OSError as error:
+            self._note_failure(command, error, last=last)
+            return
+        finally:
+            for fd in opened:
+                os.close(fd)
+        self._children.append(child)
+        descriptor = process_descriptor(child.pid)
+        if descriptor is not None:
+            self._open.add(descriptor)
+            self._descriptors[descriptor] = child
+
+    def _environment(self, command: Command) -> dict[bytes, bytes]:
+        added = {_raw(name): _raw(value) for name, value in command.environment.items()}
+        ours = {**os.environb, MARK.encode(): self._mark.encode(), **added}
+        ours.pop(SETTINGS.encode(), None)  # how this program is run is no business of its commands
+        return ours
+
+    def _note_failure(self, command: Command, error: OSError, *, last: bool) -> None:
+        name = command.words[0]
+        if isinstance(error, _RedirectFailed):
+            code, said = FAILED, f"{error.target}: {error.strerror}"
+        elif isinstance(error, FileNotFoundError):
+            code, said = NOT_FOUND, f"there is no program {name}"
+        else:
+            code, said = NOT_EXECUTABLE, f"{name} cannot be run ({error.strerror})"
+        self._failed = self._failed or said
+        self._failed_code = self._failed_code or code
+        self._last_failed = self._last_failed or last
+
+    # Attending
+
+    def attend(self, timeout_s: float | None) -> Outcome:
+        """Pass on what they write until all have ended, or the time is up."""
+        until_ns = None if timeout_s is None else SYSTEM.steady_ns() + round(timeout_s * 1e9)
+        while self._busy():
+            left_s = None if until_ns is None else (until_ns - SYSTEM.steady_ns()) / 1e9
+            if left_s is not None and left_s <= 0:
+                self.end()
+                self._drain(self._errors_end, self._output_end)
+                return self._outcome(timed_out=timeout_s or 0.0)
+            self._pump(set(SYSTEM.wait_readable(self._waits_for(), left_s)))
+        self._drain(self._errors_end)
+        for child in self._children:
+            child.wait()
+        return self._outcome()
+
+    def _busy(self) -> bool:
+        if self._output_end in self._open:
+            return True
+        if self._descriptors:
+            return True
+        # without process descriptors the end of their complaints must do
+        return any(child.poll() is None for child in self._children) and self._errors_end in self._open
+
+    def _waits_for(self) -> list[int]:
+        ends = (self._errors_end, self._output_end, *self._descriptors)
+        return sorted(fd for fd in ends if fd in self._open)
+
+    def _pump(self, ready: set[int]) -> None:
+        """See to who ended, and take one piece from each pipe that has something.
+
+        One, and not all there is: who writes as fast as we pass it on would keep us here for ever, and nobody would look at
+        the time (tests/lang/test_running.py, a command that never stops writing).
+        """
+        for fd in ready & set(self._descriptors):
+            self._descriptors.pop(fd).wait()
+            self._close(fd)
+        for fd in (self._errors_end, self._output_end):
+            if fd in ready:
+                self._take(fd)
+
+    def _take(self, fd: int) -> int:
+        """Pass on a piece of what was written; how many bytes it had."""
+        raw = os.read(fd, _CHUNK)
+        if not raw:
+            self._close(fd)
+        elif fd == self._errors_end:
+            self._show(raw)
+        else:
+            self._said += raw
+        return len(raw)
+
+    def _drain(self, *fds: int) -> None:
+        """Take what was written before the end: it is in the pipes now.
+
+        What comes later is from somebody in the background, who may never stop (tests/lang/test_running.py).
+        """
+        for fd in fds:
+            left = _bytes_in(fd) if fd in self._open else 0
+            while left > 0:
+                left -= self._take(fd)
+
+    def _show(self, raw: bytes) -> None:
+        self._complained += raw
+        del self._complained[:-KEPT_BYTES]
+        with suppress(OSError):
+            while raw:
+                raw = raw[os.write(2, raw) :]
+
+    def _outcome(self, timed_out: float = 0.0) -> Outcome:
+        code = self._failed_code if self._last_failed or not self._children else self._children[-1].returncode
+        ending = f"exit code {code}"
+        if code < 0:
+            names = {number.value: number.name for number in signal.Signals}
+            ending = f"signal {-code} ({names.get(-code, 'unknown')})"
+            code = 128 - code
+        if (
+            self._failed and code == 0
+        ):  # a program in the middle that was not there: what came out is not what was asked for
+            code, ending = self._failed_code, f"exit code {self._failed_code}"
+        return Outcome(self._command, code, bytes(self._said), bytes(self._complained), ending, timed_out, self._failed)
+
+    # Ending
+
+    def end(self) -> None:
+        """End the commands and all that they started: they are told to, and killed when they do not."""
+        for number, span_s in ((signal.SIGTERM, TERM_S), (signal.SIGKILL, 10.0)):
+            end_marked(self._mark, number)
+            for child in self._children:
+                if child.returncode is None:
+                    child.send_signal(number)
+            until_ns = SYSTEM.steady_ns() + round(span_s * 1e9)
+            while any(child.poll() is None for child in self._children):
+                left_s = (until_ns - SYSTEM.steady_ns()) / 1e9
+                if left_s <= 0:
+                    break
+                self._wait_for_one(left_s)
+            if all(child.returncode is not None for child in self._children) and not marked(self._mark):
+                return
+
+    def _wait_for_one(self, left_s: float) -> None:
+        if self._descriptors:
+            self._pump(set(SYSTEM.wait_readable(sorted(self._descriptors), left_s)))
+        else:  # a system without process descriptors
+            with suppress(subprocess.TimeoutExpired):
+                next(child for child in self._children if child.returncode is None).wait(left_s)
+
+    def close(self) -> None:
+        """Let go of the descriptors."""
+        self._close(*tuple(self._open))
+
+    def _close(self, *fds: int) -> None:
+        for fd in fds:
+            if fd in self._open:
+                self._open.discard(fd)
+                os.close(fd)
+
+    def _keep(self, fd: int) -> int:
+        self._open.add(fd)
+        return fd
+
+
+def _bytes_in(fd: int) -> int:
+    """How much was written to a pipe and not read yet."""
+    import fcntl
+    import termios
+
+    told = bytearray(4)
+    fcntl.ioctl(fd, termios.FIONREAD, told)
+    return int.from_bytes(told, sys.byteorder)
+
+
+def _raw(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _file_with(raw: bytes) -> int:
+    """A file without a name that has this in it, to be read from its beginning."""
+    import tempfile
+
+    with tempfile.TemporaryFile() as file:
+        file.write(raw)
+        file.seek(0)
+        return os.dup(file.fileno())
+
+
+class _RedirectFailed(OSError):
+    """A file could not be opened for a command."""
+
+    def __init__(self, target: str, error: OSError) -> None:
+        self.target = target
+        super().__init__(error.errno, error.strerror)
+
+
+_MODES: Final = {
+    ">": os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
+    ">>": os.O_WRONLY | os.O_CREAT | os.O_APPEND,
+    "<": os.O_RDONLY,
+}
+
+
+def _apply(redirect: Redirect, ends: dict[int, int], opened: list[int]) -> None:
+    """Change where a command reads from and writes to."""
+    op, target = redirect.op, redirect.target or ""
+    if redirect.fd not in _STANDARD or (redirect.to_fd is not None and redirect.to_fd not in _STANDARD):
+        raise _RedirectFailed(f"{redirect.fd}{op}", OSError(22, "only 0, 1 and 2 can be redirected"))
+    if op == ">&":
+        ends[redirect.fd] = ends[redirect.to_fd or 0]
+        return
+    if op == "<<<":
+        fd = _file_with(_raw(target))
+    else:
+        try:
+            fd = os.open(_raw(target), _MODES[op.removeprefix("&")] | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise _RedirectFailed(target, error) from None
+    opened.append(fd)
+    for place in (1, 2) if op.startswith("&") else (redirect.fd,):
+        ends[place] = fd
+
+
+# What a program started, found by its mark
+
+_guard: Any = None
+
+
+def own_mark(*, guarded: bool) -> str:
+    """The mark of everything that this process starts. Guarded: whoever carries it is ended when this process is killed."""
+    global _guard  # noqa: PLW0603  (one process, one guard)
+    mark = this_process()
+    if guarded and (_guard is None or _guard[0] != os.getpid()):
+        from postroom.core.system.children import ForkServer
+
+        server = ForkServer()
+        server.will("commands", "postroom.lang.run.pipeline:kill_marked", mark)
+        _guard = (os.getpid(), server)
+    return mark
+
+
+def end_own() -> None:
+    """End everything that this process started, and what watched over it: the program is over."""
+    global _guard  # noqa: PLW0603  (one process, one guard)
+    if _guard is not None and _guard[0] == os.getpid():
+        kill_marked(this_process())
+        _guard[1].kill()  # a program that is over before its guard is up does not wait for it
+        _guard = None
+
+
+def marked(mark: str) -> list[int]:
+    """The processes that carry this mark, or one that begins with it and a colon."""
+    wanted = [f"{MARK}={mark}".encode(), f"{MARK}={mark}:".encode()]
+    found = []
+    with suppress(OSError):
+        for name in os.listdir("/proc"):
+            if name.isdigit() and int(name) != os.getpid():
+                with suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
+                    entries = file.read().split(b"\0")
+                    if any(entry == wanted[0] or entry.startswith(wanted[1]) for entry in entries):
+                        found.append(int(name))
+    return found
+
+
+def end_marked(mark: str, number: int) -> int:
+    """Send a signal to all who carry the mark; returns how many there were."""
+    pids = marked(mark)
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+    return len(pids)
+
+
+def kill_marked(mark: str) -> None:
+    """Kill all who carry the mark, and those that they started meanwhile."""
+    for _ in range(100):
+        if not end_marked(mark, signal.SIGKILL):
+            return
+        SYSTEM.sleep(0.01)

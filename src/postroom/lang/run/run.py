@@ -1,0 +1,192 @@
+"""Running a program: read, check, find what to start, see that what it needs is there, start it, and leave nothing behind.
+
+The function that is started runs in this process, as the one who opens the session; the workers that it delegates to have
+processes of their own. Its session, and the room that it lies in, are opened when they are first needed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from postroom.errors import RoomNotFound
+from postroom.lang.builtins import MAIN
+from postroom.lang.compile.compiler import MAIN_BLOCK
+from postroom.lang.compile.entries import Entry, arguments_of, find_entry
+from postroom.lang.compile.import_hook import load_program_module, module_name, remember
+from postroom.lang.compile.names import mangled
+from postroom.lang.runtime import run_in
+from postroom.lang.syntax import nodes as n
+from postroom.lang.syntax.program import Program
+
+from .context import VARIABLE, Context, Settings
+
+if TYPE_CHECKING:
+    from postroom.room import Room
+    from postroom.sessions.session import Session
+
+#: What the processes of workers need of the language.
+_PRELOAD: Final = ("postroom.lang.runtime", "postroom.lang.compile.import_hook")
+
+
+class Needs:
+    """What a program needs to run, as far as its text tells."""
+
+    def __init__(self, program: Program) -> None:
+        self.model = self.human = self.workers = False
+        for loaded in program.modules:
+            for node in n.walk(loaded.module):
+                if isinstance(node, n.Prompt):
+                    self.model |= node.kind == "think"
+                    self.human |= node.kind == "ask"
+                elif isinstance(node, n.Member) and node.name == "delegate":
+                    self.workers |= isinstance(node.object, n.Self)
+                elif isinstance(node, n.Await):
+                    self.workers |= isinstance(node.value, n.Call) and isinstance(node.value.callee, n.Name)
+
+
+class Run:
+    """One run of a program. Close it in any case: nothing that it started is left then."""
+
+    def __init__(self, program: Program, settings: Settings, room_url: str | None = None) -> None:
+        self.program = program
+        self.needs = Needs(program)
+        self._path = program.entry.path
+        self._settings = settings
+        self._room_url = room_url
+        self._stack = ExitStack()
+        self._room: Room | None = None
+
+    def start(self, name: str | None, words: Sequence[str]) -> Any:
+        """Start a worker, function or method by its name, with words NAME=VALUE. Returns its result.
+
+        Raises, before anything has run: ProgramProblems, WrongCall, ModelMissing, and RoomError for a room that was asked
+        for. Later: ProgramError, with its place in the program, and SessionFailed when a worker failed.
+        """
+        module = self.program.entry.module
+        entry = find_entry(module, name)
+        given = arguments_of(entry, words, module)
+        try:
+            self._see_to_needs()
+            context = Context(MAIN, self._settings)
+            context.opener = lambda: self._open_session(context)
+            return run_in(context, self._function(entry), *given)
+        except BaseException as error:
+            self._end_commands()
+            stack, self._stack = self._stack, ExitStack()
+            stack.__exit__(type(error), error, error.__traceback__)  # so that the session fails with it
+            raise
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End what still runs, close the session and the room. Safe to call twice."""
+        self._end_commands()
+        self._stack.close()
+
+    def _end_commands(self) -> None:
+        pipeline = sys.modules.get("postroom.lang.run.pipeline")
+        if pipeline is not None:
+            pipeline.end_own()
+
+    # What it needs
+
+    def _see_to_needs(self) -> None:
+        settings = self._settings
+        if settings.record:
+            from .transcript import begin
+
+            settings = settings._replace(record=begin(settings.record))
+        if settings.replay:
+            from .transcript import read
+
+            read(settings.replay)
+        elif self.needs.model:
+            from postroom.inference import default_spec, open_model
+
+            spec = settings.model or default_spec()
+            open_model(spec).close()
+            settings = settings._replace(model=spec)
+        if self._room_url is not None:
+            self._open_room()  # one that is not there is told of now, not in the middle
+        if settings.human and self.needs.human:
+            from .human import check_known
+
+            check_known(self._open_room(), settings.human)
+            settings = settings._replace(room=self._open_room().url.with_secrets())
+        self._settings = settings
+        before = os.environ.get(VARIABLE)
+        settings.to_environment()
+        self._stack.callback(_restore, VARIABLE, before)
+        if self.needs.workers:
+            self._start_server()
+
+    def _start_server(self) -> None:
+        """Let the server that starts workers begin to load what they need, while we go on; it reads the program once for all."""
+        from postroom.core.system.children import shared_server
+        from postroom.sessions.runners import MODULE
+
+        shared_server([MODULE, "postroom.stores.sqlite.store", *_PRELOAD, module_name(self._path)])
+
+    def _function(self, entry: Entry) -> Callable[..., Any]:
+        for loaded in self.program.modules:
+            remember(loaded.path, loaded.module)
+        module = load_program_module(self._path)
+        if entry.function is None:
+            found: Callable[..., Any] = getattr(module, MAIN_BLOCK)
+            return found
+        holder: Any = getattr(module, mangled(entry.trait.name)) if entry.trait else module
+        found = getattr(holder, mangled(entry.name))
+        if entry.function.kind == "worker":
+            return found.body  # type: ignore[attr-defined, no-any-return]
+        if entry.function.kind == "fun":
+            return lambda _self, *given: found(*given)
+        return found
+
+    # Session and room
+
+    def _open_session(self, context: Context) -> Session:
+        room = self._open_room()
+        session: Session = self._stack.enter_context(room.session())
+        settings = self._settings._replace(room=room.url.with_secrets())
+        if self.needs.human and not settings.human and not settings.replay:
+            from .human import TerminalDesk
+
+            settings = settings._replace(terminal=f"terminal-{session.id}")
+            TerminalDesk(room, settings.terminal or "")
+        settings.to_environment()
+        context.settings = self._settings = settings
+        return session
+
+    def _open_room(self) -> Room:
+        """The room that was named or is found; when there is none, one that is gone after the run."""
+        if self._room is None:
+            from postroom.core.config import FOLDER, URL_VARIABLE
+            from postroom.mail import tokens
+            from postroom.room import open_room
+
+            try:
+                self._room = open_room(self._room_url, create=False)
+            except RoomNotFound:
+                if self._room_url is not None or os.environ.get(URL_VARIABLE):
+                    raise  # it was named
+                import tempfile
+
+                folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="postroom-run-"))
+                self._room = open_room(Path(folder) / FOLDER)
+            self._stack.callback(self._room.close)
+            # its workers send: in a room with tokens a program is let in by one, as every command that speaks is
+            if tokens.has_tokens(self._room.desk):
+                tokens.prove(self._room.desk, None, tokens.token_in(os.environ), "postroom run")
+        return self._room
+
+
+def _restore(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value

@@ -1,0 +1,134 @@
+"""Strings and prompts: literal text with values, and steps, between its parts."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from . import nodes as n
+from .commands import ShellParser
+
+_INDENT: Final = re.compile(r"[ \t]*")
+
+
+class TextParser(ShellParser):
+    """Reads strings and prompts."""
+
+    def block_after_brace(self, start: int) -> n.Block:
+        """Statements up to a `}`, after its `{`."""
+        raise NotImplementedError
+
+    def string(self) -> n.String:
+        """From the opening quote to the closing one."""
+        start = self.expect('"', "a string")
+        parts: list[n.TextPart | n.Interpolation] = []
+        while True:
+            kind, at = self.kinds[self.i], self.starts[self.i]
+            if kind == "eof":
+                self.unexpected("the end of the string")
+            self.i += 1
+            if kind == 'end"':
+                return n.String(self.span(start), parts)
+            if kind == "text":
+                parts.append(n.TextPart(self.span(at), self.values[self.i - 1]))
+            else:
+                value = self.value_after(kind, at)
+                parts.append(n.Interpolation(self.span(at), value, kind == "$@{"))
+
+    def prompt(self) -> n.Prompt:
+        """`think { }` or `ask { }`, at its first word."""
+        self.deeper()
+        start, which = self.starts[self.i], self.kinds[self.i]
+        self.i += 1
+        if self.kinds[self.i] != "prompt{":
+            self.unexpected(f"{{ and the text of the {which}")
+        self.i += 1
+        parts: list[n.TextPart | n.Interpolation | n.DoBlock] = []
+        steps = 0
+        while self.kinds[self.i] != "}":
+            kind, at = self.kinds[self.i], self.starts[self.i]
+            if kind == "eof":
+                self.unexpected("} to close the prompt")
+            self.i += 1
+            if kind == "text":
+                parts.append(n.TextPart(self.span(at), self.values[self.i - 1]))
+            elif kind == "do{":
+                steps += 1
+                body = self.block_after_brace(self.ends[self.i - 1] - 1)
+                parts.append(n.DoBlock(self.span(at), steps, body))
+            elif kind == "$(":
+                command = self.shell_in_parens()
+                parts.append(n.Interpolation(self.span(at), n.ShellExpr(self.span(at), "capture", command), False))
+            else:
+                value = self.value_after(kind, at)
+                parts.append(n.Interpolation(self.span(at), value, kind == "$@{"))
+        self.i += 1
+        self.depth -= 1
+        return n.Prompt(self.span(start), which, dedented(parts))
+
+
+_Parts = list[n.TextPart | n.Interpolation | n.DoBlock]
+
+
+def dedented(parts: _Parts) -> _Parts:
+    """The parts of a prompt without the indentation that all its lines share, and without blank lines around it.
+
+    Only what the program says counts: the lines of a value are never touched, and never taken as a measure.
+    Guarded by tests/lang/test_prompts_parse.py.
+    """
+    for part in parts:
+        if isinstance(part, n.TextPart):
+            part.text = part.text.replace("\r\n", "\n")
+    margin = _common_indent(parts)
+    for place, part in enumerate(parts):
+        if isinstance(part, n.TextPart):
+            part.text = _without_margin(part.text, margin, followed=place + 1 < len(parts))
+            if place == 0:
+                part.text = _without_blank_start(part.text)
+            if place == len(parts) - 1:
+                part.text = part.text.rstrip()
+    return [part for part in parts if not (isinstance(part, n.TextPart) and not part.text)]
+
+
+def _without_margin(text: str, margin: str, *, followed: bool) -> str:
+    """Every line but the first without the margin; a line of spaces alone is empty, unless a value stands at its end."""
+    first, *lines = text.split("\n")
+    for number, line in enumerate(lines):
+        blank = not line.strip() and not (followed and number == len(lines) - 1)
+        lines[number] = "" if blank else line.removeprefix(margin)
+    return "\n".join([first, *lines])
+
+
+def _without_blank_start(text: str) -> str:
+    """Without the lines before the first one that says something; text right after the brace loses its spaces."""
+    if not text.strip():
+        return ""
+    first, newline, rest = text.partition("\n")
+    while not first.strip():
+        first, newline, rest = rest.partition("\n")
+        if first.strip():
+            return first + newline + rest
+    return first.lstrip(" \t") + newline + rest
+
+
+def _common_indent(parts: _Parts) -> str:
+    texts = [(part.text, place + 1 < len(parts)) for place, part in enumerate(parts) if isinstance(part, n.TextPart)]
+    return margin_of(texts)
+
+
+def margin_of(texts: list[tuple[str, bool]]) -> str:
+    """The whitespace that every line but the first begins with. Each text comes with whether something follows it in its line;
+    lines with nothing on them do not count.
+    """
+    margins: list[str] = []
+    for text, followed in texts:
+        lines = text.split("\n")
+        for number, line in enumerate(lines[1:], 1):
+            if line.strip() or (followed and number == len(lines) - 1):
+                found = _INDENT.match(line)
+                margins.append(found[0] if found else "")
+    if not margins:
+        return ""
+    low, high = min(margins), max(margins)
+    size = next((k for k, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
+    return low[:size]

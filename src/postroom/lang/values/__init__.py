@@ -1,0 +1,1 @@
+"""The values of a running program, and what operators and attributes do with them."""

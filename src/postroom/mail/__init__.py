@@ -1,0 +1,1 @@
+"""Agents and messages: sending, receiving, settling, asking, serving. Never names a store."""

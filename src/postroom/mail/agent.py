@@ -1,0 +1,405 @@
+"""An agent: a name in a room, and everything that can be done in that name."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from postroom.core.config import AGENT_LEASE_S, LEASE_S
+from postroom.core.message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, DEFAULT_TYPE, Draft, Message, check_name
+from postroom.core.states import NOTES
+from postroom.core.untrusted import quoted
+from postroom.errors import Fault, InvalidMessage, ReceiveTimeout, UnknownMessage
+from postroom.stores.contract import Delivery, Ticket, Want
+
+from . import presence, questions
+from .gateway import Desk, Series, Steps
+from .received import NO_CAUSE, Envelope, Received, check_names, check_seconds, follow
+from .waiting import Inbox
+
+if TYPE_CHECKING:
+    from .receiving import Ahead
+    from .serving import Handler
+
+LOOP_ENDED = "the loop ended before it was settled"
+
+
+class Agent:
+    """One agent of a room. All methods may be called from several threads at once.
+
+    Claims belong to this process and end with it. Those of a transient agent belong to the agent: they end by time
+    alone (ten minutes), so that another process of the same agent can settle them.
+    """
+
+    def __init__(self, desk: Desk, name: str, *, transient: bool = False) -> None:
+        check_names(name=name)
+        self.name = name
+        self.transient = transient
+        self._desk = desk
+        self._waited = False  # whether the last `receive` found nothing at first
+        self._usual_want = Want(
+            agent=name, lease_s=AGENT_LEASE_S if transient else LEASE_S, owner=None if transient else desk.process
+        )
+
+    def __repr__(self) -> str:
+        return f"<Agent {self.name!r}>"
+
+    # Sending
+
+    def send(
+        self,
+        to: str | None,
+        payload: dict[str, Any],
+        *,
+        type: str = DEFAULT_TYPE,
+        channel: str = DEFAULT_CHANNEL,
+        priority: int = DEFAULT_PRIORITY,
+        ttl_s: float | None = None,
+        delay_s: float = 0,
+        correlation_id: str | None = None,
+        idempotency_key: str | None = None,
+        wait: str | None = None,
+        timeout_s: float | None = None,
+        cause: Envelope | Message | None = None,
+        trace: str | None = None,
+        _lane: str = "agent",
+    ) -> str:
+        """Send a message to one agent; to None, to whoever claims it first in the channel. Returns its id.
+
+        After: it is stored, also if this process dies now; nobody need have seen it. With `wait="acked"` the receiver
+        has acked (or answered) it, with `wait="answered"` answered it; NotAcked, with the id, when that did not happen
+        within `timeout_s` (None: for ever) or can no longer happen. It stays stored then.
+        `cause` is the message that this one was sent because of: hops are counted along such chains, and TooManyHops
+        ends a loop of agents that keep each other busy. Raises InvalidMessage, RateLimited: nothing was stored.
+        """
+        if wait is not None:
+            questions.check_wait(wait)
+        if timeout_s is not None:
+            check_seconds("timeout_s", timeout_s)
+        config = self._desk.config
+        chain_id, hop_count, inherited = NO_CAUSE if cause is None else follow(cause, config.max_hops)
+        draft = Draft(
+            from_agent=self.name,
+            payload=payload,
+            to_agent=to,
+            channel=channel,
+            type=type,
+            priority=priority,
+            ttl_s=ttl_s,
+            delay_s=delay_s,
+            correlation_id=correlation_id,
+            idempotency_key=idempotency_key,
+            chain_id=chain_id,
+            hop_count=hop_count,
+            lane=_lane,
+            trace=inherited if trace is None else trace,
+            max_deliveries=config.max_deliveries,
+        )
+        if wait is not None:
+            return self._desk.finish(questions.sending(self._desk, draft, wait, timeout_s))
+        return self._desk.send(draft)
+
+    def send_many(self, messages: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Send several messages, all or none, in one step. Each is a dict of `send`'s arguments: to, payload, type, …"""
+        drafts: list[Draft] = []
+        faults: list[Fault] = []
+        given: Iterable[Any] = messages
+        for index, message in enumerate(given):
+            if not isinstance(message, Mapping):
+                faults.append(Fault(f"messages[{index}]", f"must be a dict, not {message.__class__.__name__}"))
+                continue
+            if _BATCH_FIELDS.issuperset(message):
+                drafts.append(self._draft_of(message))
+                continue
+            unknown = [name for name in message if name not in _BATCH_FIELDS]
+            faults += [Fault(f"messages[{index}].{name}", "is not an argument of send_many") for name in unknown]
+        if faults:
+            raise InvalidMessage(faults)
+        return self._desk.put(drafts) if drafts else []
+
+    def publish(
+        self,
+        channel: str,
+        payload: dict[str, Any],
+        *,
+        type: str = DEFAULT_TYPE,
+        priority: int = DEFAULT_PRIORITY,
+        ttl_s: float | None = None,
+        delay_s: float = 0,
+        correlation_id: str | None = None,
+        cause: Envelope | Message | None = None,
+        trace: str | None = None,
+        _lane: str = "agent",
+    ) -> list[str]:
+        """Send a copy to every subscriber of the channel. Returns the ids, one for each; [] when there is nobody."""
+        draft = self._draft(
+            cause,
+            publish=True,
+            payload=payload,
+            type=type,
+            channel=channel,
+            priority=priority,
+            ttl_s=ttl_s,
+            delay_s=delay_s,
+            correlation_id=correlation_id,
+            trace=trace,
+            lane=_lane,
+        )
+        return self._desk.put([draft])
+
+    def subscribe(self, channel: str) -> None:
+        """Get a copy of everything that is published in the channel from now on. Twice is once."""
+        check_names(channel=channel)
+        self._desk.check_open()
+        self._desk.store.subscribe(channel, self.name)
+
+    def unsubscribe(self, channel: str) -> bool:
+        """Get no more copies; those that are here stay. False when it was not subscribed."""
+        check_names(channel=channel)
+        self._desk.check_open()
+        return self._desk.store.unsubscribe(channel, self.name)
+
+    # Receiving
+
+    def receive(
+        self, timeout_s: float | None = None, *, channels: Iterable[str] | None = None, lease_s: float | None = None
+    ) -> Received:
+        """Claim the next message, waiting for one; ReceiveTimeout when none came in `timeout_s` (None: wait for ever).
+
+        Without channels: everything addressed to this agent, and the copies of its subscriptions. With channels: what
+        lies in those, addressed to it or to nobody. It belongs to this receiver for `lease_s` (30 s unless told);
+        then others may take it.
+        """
+        want = self._want(channels, lease_s)
+        if timeout_s is not None:
+            check_seconds("timeout_s", timeout_s)
+        return self._desk.finish(self._receiving(want, timeout_s))
+
+    def _receiving(self, want: Want, timeout_s: float | None) -> Steps[Received]:
+        with Inbox(self._desk, want, arm_first=self._waited) as inbox:
+            delivery = yield from inbox.steps(timeout_s)
+            self._waited = inbox.waited
+        if delivery is None:
+            where = f" in {', '.join(want.channels)}" if want.channels else ""
+            raise ReceiveTimeout(f"no message for {self.name}{where} within {timeout_s:g} s")
+        return Received(self._desk, delivery, want.lease_s)
+
+    def poll(self, *, channels: Iterable[str] | None = None, lease_s: float | None = None) -> Received | None:
+        """The same without waiting: a message, or None when there is none."""
+        want = self._want(channels, lease_s)
+        for delivery in self._desk.claim(want).deliveries:
+            return Received(self._desk, delivery, want.lease_s)
+        return None
+
+    def listen(
+        self,
+        *,
+        channels: Iterable[str] | None = None,
+        lease_s: float | None = None,
+        timeout_s: float | None = None,
+        prefetch: int = 1,
+    ) -> Iterator[Received]:
+        """One message after the other, for ever; with `timeout_s`, until none came for so long.
+
+        When the loop's body comes round without having settled its message, that is acked and the next one claimed in
+        one step. A loop that ends in the middle (`break`, or an error in its body) has not said that it was done: the
+        message is delivered again. Call `m.ack()` before a `break` that follows good work.
+        `prefetch` claims up to so many in one step, for short work in bulk. They are this loop's from then on: nobody
+        else gets them while it is busy, and their leases run. One whose lease ended before its turn came is extended,
+        or passed over when somebody else has it; those the loop never came to go back as if nobody had claimed them.
+        """
+        want = self._want(channels, lease_s)
+        if timeout_s is not None:
+            check_seconds("timeout_s", timeout_s)
+        from .receiving import MAX_PREFETCH, Ahead  # a one-shot command never needs it
+
+        if type(prefetch) is not int or not 1 <= prefetch <= MAX_PREFETCH:
+            raise InvalidMessage("prefetch", f"must be a whole number from 1 to {MAX_PREFETCH}, not {prefetch!r}")
+        return self._desk.each(self._listening(want, timeout_s, Ahead(self._desk, want, prefetch)))
+
+    def _listening(self, want: Want, timeout_s: float | None, ahead: Ahead) -> Series[Received]:
+        with ahead, Inbox(self._desk, want) as inbox:
+            delivery = yield from inbox.steps(timeout_s)
+            while delivery is not None:
+                message = Received(self._desk, delivery, want.lease_s)
+                try:
+                    yield message
+                except GeneratorExit:
+                    message.give_back(LOOP_ENDED)
+                    raise
+                delivery = ahead.after(message)
+                if delivery is None:
+                    delivery = yield from inbox.steps(timeout_s, arm_first=ahead.looked)
+
+    def serve(
+        self,
+        handlers: Mapping[str, Handler],
+        concurrency: int = 4,
+        *,
+        channels: Iterable[str] | None = None,
+        lease_s: float | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """Answer messages with functions, by their type; "*" is for every other type.
+
+        A function gets the message and returns the payload of the answer, or None, which acks it. If it raises, the
+        message is delivered again later, and set aside with the error after the last delivery. A type without a
+        function is refused. Leases are extended while a function runs, however long it takes.
+        Runs `concurrency` messages at a time, in threads. Returns when `stop` is set, the room is closed or Ctrl-C is
+        pressed, after the running functions have finished.
+        """
+        from .serving import Serving  # those who only send start faster without it
+
+        Serving(self._desk, self._want(channels, lease_s), handlers, concurrency, stop).run()
+
+    def claimed(self, id: str) -> Received:
+        """A message that this agent holds already, perhaps claimed by an earlier process of its.
+
+        Raises UnknownMessage when it is not kept here, InvalidMessage saying who holds it when it is another's.
+        """
+        self._desk.check_open()
+        message = self._desk.store.get(id)
+        if message is None:
+            raise UnknownMessage(f"no message {id} is kept in this room")
+        if not _is_held(message):
+            raise InvalidMessage("id", f"nobody holds message {id}: it is {message.state_name}")
+        if message.claimed_by != self.name:
+            raise InvalidMessage(
+                "id", f"message {id} is held by {quoted(message.claimed_by or '')}, not by {self.name}"
+            )
+        ticket = Ticket(message.id, message.token, self.name)
+        return Received(self._desk, Delivery(message, ticket), self._lease_s(None))
+
+    # Asking
+
+    def ask(
+        self,
+        to: str | None,
+        payload: dict[str, Any],
+        timeout_s: float | None = 30,
+        *,
+        type: str = DEFAULT_TYPE,
+        channel: str = DEFAULT_CHANNEL,
+        priority: int = DEFAULT_PRIORITY,
+        ttl_s: float | None = None,
+        delay_s: float = 0,
+        correlation_id: str | None = None,
+        idempotency_key: str | None = None,
+        cause: Envelope | Message | None = None,
+        trace: str | None = None,
+        _lane: str = "agent",
+    ) -> Received:
+        """Send a question and return its answer, which is acked already. `receive` does not see that answer.
+
+        Raises Refused (with the reason), NotAnswered (ended without an answer: acked, expired, dead), PeerGone (the
+        peer ran while we waited, and died or stopped), AskTimeout. In all these cases the question stays as it is, and
+        an answer that comes later is ordinary mail. `timeout_s` None waits as long as the peer runs.
+        """
+        if timeout_s is not None:
+            check_seconds("timeout_s", timeout_s)
+        draft = self._draft(
+            cause,
+            to=to,
+            payload=payload,
+            type=type,
+            channel=channel,
+            priority=priority,
+            ttl_s=ttl_s,
+            delay_s=delay_s,
+            correlation_id=correlation_id,
+            idempotency_key=idempotency_key,
+            trace=trace,
+            lane=_lane,
+            waiter=self._desk.process,
+        )
+        return self._desk.finish(questions.Question(self._desk, draft, timeout_s))
+
+    # Being here
+
+    def heartbeat(self, status: str = "active", current_task: str | None = None) -> None:
+        """Say how this agent is and what it does. That it lives is also said by itself while it is open."""
+        faults: list[Fault] = []
+        check_name("status", status, faults)
+        if current_task is not None:
+            check_name("current_task", current_task, faults)
+        if faults:
+            raise InvalidMessage(faults)
+        self._desk.check_open()
+        presence.beat(self._desk, self.name, status, current_task)
+
+    # Parts of the above
+
+    def _draft(
+        self, cause: Envelope | Message | None, *, to: str | None = None, trace: str | None = None, **fields: Any
+    ) -> Draft:
+        config = self._desk.config
+        chain_id, hop_count, inherited = NO_CAUSE if cause is None else follow(cause, config.max_hops)
+        return Draft(
+            from_agent=self.name,
+            to_agent=to,
+            chain_id=chain_id,
+            hop_count=hop_count,
+            trace=inherited if trace is None else trace,
+            max_deliveries=config.max_deliveries,
+            **fields,
+        )
+
+    def _draft_of(self, message: Mapping[str, Any]) -> Draft:
+        """The draft of a message of `send_many`."""
+        config, told, cause = self._desk.config, message.get, message.get("cause")
+        chain_id, hop_count, inherited = NO_CAUSE if cause is None else follow(cause, config.max_hops)
+        trace = told("trace")
+        return Draft(
+            from_agent=self.name,
+            to_agent=told("to"),
+            payload=told("payload"),
+            channel=told("channel", DEFAULT_CHANNEL),
+            type=told("type", DEFAULT_TYPE),
+            priority=told("priority", DEFAULT_PRIORITY),
+            ttl_s=told("ttl_s"),
+            delay_s=told("delay_s", 0),
+            correlation_id=told("correlation_id"),
+            idempotency_key=told("idempotency_key"),
+            chain_id=chain_id,
+            hop_count=hop_count,
+            trace=inherited if trace is None else trace,
+            max_deliveries=config.max_deliveries,
+        )
+
+    def _want(self, channels: Iterable[str] | None, lease_s: float | None) -> Want:
+        self._desk.check_open()
+        usual = self._usual_want
+        if channels is None and lease_s is None:
+            return usual
+        return Want(
+            agent=self.name,
+            lease_s=self._lease_s(lease_s),
+            channels=None if channels is None else _checked_channels(channels),
+            owner=usual.owner,
+        )
+
+    def _lease_s(self, lease_s: float | None) -> float:
+        return self._usual_want.lease_s if lease_s is None else check_seconds("lease_s", lease_s, zero=False)
+
+
+#: What a message of `send_many` may say: everything that `send` takes but the waiting.
+_BATCH_FIELDS = frozenset(Agent.send.__annotations__) - {"return", "wait", "timeout_s", "_lane"}
+
+
+def _is_held(message: Message) -> bool:
+    """Whether the last claim still counts. Not the state: an ended lease counts until somebody takes the message."""
+    changes = [entry.event for entry in message.ledger if entry.event not in NOTES]
+    return message.claimed_by is not None and changes[-1:] in (["claimed"], ["released"])
+
+
+def _checked_channels(channels: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(channels, str):
+        raise InvalidMessage("channels", f"must be a list of names, such as [{channels!r}]")
+    named = tuple(channels)
+    faults: list[Fault] = [] if named else [Fault("channels", "must name at least one channel")]
+    for channel in named:
+        check_name("channels", channel, faults)
+    if faults:
+        raise InvalidMessage(faults)
+    return named

@@ -1,0 +1,31 @@
+"""Which message a message is sent because of, at doors where nobody says so.
+
+What an agent sends while it holds a message (claimed, not settled) is taken to be caused by it. So a loop of agents that
+keep each other busy is one chain, its hops are counted, and the room's limit ends it. Who settles a message first and
+then sends begins something new; the rate of a pair is what limits that.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from postroom.core.message import Message
+from postroom.core.states import State
+from postroom.stores.contract import Query
+
+from .gateway import Desk
+
+#: So many claimed messages of the room are looked at, the newest first.
+_MAX_LOOKED_AT: Final = 500
+
+
+def held_by(desk: Desk, agent: str) -> list[Message]:
+    """What the agent holds at this moment, the newest first."""
+    query = Query(states=frozenset({State.CLAIMED}), order="newest", limit=_MAX_LOOKED_AT)
+    return [message for message in desk.store.find(query).messages if message.claimed_by == agent]
+
+
+def held_cause(desk: Desk, agent: str, to: str | None) -> Message | None:
+    """What the agent would send a message to `to` because of: what it holds from there, else the newest that it holds."""
+    held = held_by(desk, agent)
+    return next((message for message in held if message.from_agent == to), next(iter(held), None))

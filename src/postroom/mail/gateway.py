@@ -1,0 +1,536 @@
+"""The one door from rooms and agents to their store.
+
+Every step of a message passes here: a closed room and a forked process are refused, drafts are checked and counted, the
+hooks are told. The desk also remembers what this process has under way, so that closing a room leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+from postroom.core.clock import SYSTEM, Clock
+from postroom.core.config import SAFETY_LOOK_S, Config
+from postroom.core.events import Hooks
+from postroom.core.message import Draft, check
+from postroom.core.system.platform import current_pid
+from postroom.errors import Fault, InvalidMessage, OutcomeUnknown, PostroomError, RoomClosed, RoomError
+from postroom.stores.contract import SOON_NS, Claimed, Delivery, Settled, Store, Swept, Ticket, Waiter, Want
+
+from .rate_limit import SenderLimit
+
+#: Claims that are given back when the room closes: the newest so many. Older ones end with their lease.
+MAX_REMEMBERED: Final = 10_000
+#: Messages of several senders that are stored in one step: so many at most, of so many bytes.
+MAX_TOGETHER: Final = 500
+MAX_BYTES_TOGETHER: Final = 1_000_000
+T = TypeVar("T")
+
+#: Who closes a room waits so long for questions that are just being stored.
+_ASKERS_NS: Final = 1_000_000_000
+#: Whether the room is still there is looked at this often.
+_LOOK_NS: Final = round(SAFETY_LOOK_S * 1e9)
+CLOSED_EARLY: Final = "the room was closed before it was settled"
+
+
+class Latch:
+    """A flag that is set once, and that threads can wait for in the clock's time, together with other descriptors.
+
+    It has no lock: a signal's handler may set it in the middle of setting it.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._set = self._told = False
+        self._reader, self._writer = os.pipe()
+
+    def set(self) -> None:
+        """Set the flag and wake everybody. Safe to call twice; the second call also ends what an interrupt kept the first from."""
+        self._set = True
+        if not self._told:
+            os.write(self._writer, b"!")  # never read: the descriptor stays readable
+            self._told = True
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def fileno(self) -> int:
+        """A descriptor that can be read once the flag is set."""
+        return self._reader
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Return True as soon as the flag is set, False when time ran out."""
+        if not self._set:
+            self._clock.wait_readable([self._reader], timeout_s)
+        return self._set
+
+    def __del__(self) -> None:
+        # Not earlier: a thread that still waits must not find somebody else's file under the same number.
+        with suppress(OSError, AttributeError):
+            os.close(self._reader)
+            os.close(self._writer)
+
+
+class Deadline:
+    """The moment until which somebody waits; None is for ever."""
+
+    def __init__(self, clock: Clock, timeout_s: float | None) -> None:
+        self._clock = clock
+        self._until_ns = None if timeout_s is None else clock.steady_ns() + round(timeout_s * 1_000_000_000)
+
+    def left_s(self) -> float | None:
+        """Seconds left, never below 0; None when there is no end."""
+        if self._until_ns is None:
+            return None
+        return max(0, self._until_ns - self._clock.steady_ns()) / 1_000_000_000
+
+
+class Pause(NamedTuple):
+    """Nothing can be done before a hint comes to the waiter, the time is over, or `stop` is set."""
+
+    waiter: Waiter
+    timeout_s: float | None
+    stop: Latch | None = None
+
+    @property
+    def span_s(self) -> float:
+        """How long to wait at most: a hint may be lost, so everybody looks once a second."""
+        return _span_s(self.timeout_s)
+
+
+#: Work that waits in between, without saying how: it yields a pause, and is told whether a hint came. `Desk.finish`
+#: takes it to its end in the caller's thread; postroom.aio does so without keeping a thread.
+Steps = Generator[Pause, bool, T]
+#: The same, for work that gives one thing after the other.
+Series = Generator[Pause | T, bool, None]
+
+
+class Desk:
+    """A store with the room's settings, hooks and limits around it. Shared by all threads of the process that made it."""
+
+    def __init__(self, store: Store, config: Config, clock: Clock) -> None:
+        self.store = store
+        self.config = config
+        self.clock = clock
+        self.hooks = Hooks()
+        self.process = store.process
+        self._pid = current_pid()
+        self._lock = threading.RLock()  # a signal's handler may ask in the middle of asking
+        self._closed = False
+        self._is_being_closed = False
+        #: Whether the room is closed or about to be: nothing new may be taken.
+        self.closing = False
+        self._closing = Latch(clock)
+        self._closing_fd = self._closing.fileno()
+        self._limit: SenderLimit | None = None
+        if config.rate_per_s is not None:
+            self._limit = SenderLimit(store, config.rate_per_s, config.rate_burst, clock)
+        self._pair_limit: SenderLimit | None = None
+        if config.pair_rate_per_s is not None:
+            self._pair_limit = SenderLimit(store, config.pair_rate_per_s, config.pair_rate_burst, clock)
+        self._next_look_ns = clock.steady_ns() + _LOOK_NS
+        self._spoke = False  # something was sent since somebody waited here
+        self._held: dict[Ticket, None] = {}
+        #: Of these, what a loop has claimed and not yet come to: nobody saw it.
+        self.unseen: set[Ticket] = set()
+        self._asking = 0  # questions that are being stored
+        self._questions: dict[str, None] = {}
+        self._late: dict[
+            str, None
+        ] = {}  # of these, what nobody waits for any more, though the room does not know it yet
+        self._finishers: list[Callable[[], None]] = []
+        self._tried: Callable[[], None] | None = None  # the finisher that is being called
+
+    def check_open(self) -> None:
+        """Raise RoomClosed when the room was closed, or belongs to the process before a fork; RoomGone when it is gone."""
+        if self._closed:
+            raise RoomClosed("this room is closed")
+        if current_pid() != self._pid:
+            raise RoomClosed(
+                "this room was opened before the process forked; fork first, or start processes with spawn"
+            )
+        if self.clock.steady_ns() >= self._next_look_ns:
+            self._look()
+
+    def check_there(self) -> None:
+        """Raise RoomGone when the room was deleted or replaced. Looks once a second, whoever asks, and for all who do.
+
+        Everybody who sends, claims or settles is told by this, and everybody who waits (tests/faults/test_gone.py).
+        """
+        if self.clock.steady_ns() >= self._next_look_ns:
+            self._look()
+
+    def _look(self) -> None:
+        self.store.check_there()  # when it raises, the next look is made by the next call: nobody gets past it any more
+        self._next_look_ns = self.clock.steady_ns() + _LOOK_NS
+
+    # The way of a message
+
+    def put(self, drafts: Sequence[Draft], *, limited: bool = True) -> list[str]:
+        """Check, count and store messages: all or none. Returns their ids.
+
+        `limited` False passes by the sender's rate: answers and replays.
+        """
+        self._admit(drafts, limited=limited)
+        ids = self._store(drafts)
+        if self.hooks.listeners:
+            self.hooks.tell("after_send", drafts=drafts, ids=ids)
+        return ids
+
+    def _store(self, drafts: Sequence[Draft]) -> list[str]:
+        self._spoke = True
+        try:
+            return self.store.put(drafts)
+        except OutcomeUnknown as error:  # an asker that is told so waits no more, though its question may be there
+            if any(draft.waiter is not None for draft in drafts):
+                self.abandon_later(error.ids)
+            raise
+
+    def send(self, draft: Draft) -> str:
+        """Store one message that goes to one mailbox. Returns its id. The last step of whoever sends."""
+        (id,) = self.put([draft])
+        return id
+
+    def put_each(self, drafts: Sequence[Draft]) -> list[str | BaseException]:
+        """Store messages of several senders, as many as possible in one step; none of them keeps back another.
+
+        Each goes to one mailbox. Returns, in their order, the id of each or what its sender is to be told: then it is
+        not stored.
+        """
+        ends: list[str | BaseException] = [RoomClosed("this room is closed")] * len(drafts)
+        places: list[int] = []
+        for place, draft in enumerate(drafts):
+            try:
+                self._admit([draft])
+                places.append(place)
+            except BaseException as error:  # noqa: BLE001  also what a listener raised: its sender is told
+                ends[place] = error
+        for together in _in_portions(places, drafts):
+            for place, end in zip(together, self._put_together([drafts[place] for place in together]), strict=True):
+                ends[place] = end
+        return ends
+
+    def _put_together(self, drafts: list[Draft]) -> list[str | BaseException]:
+        ends: list[str | BaseException]
+        try:
+            ends = [*self._store(drafts)]
+        except OutcomeUnknown as error:
+            if len(error.ids) != len(drafts):
+                return [error] * len(drafts)
+            return [OutcomeUnknown(str(error), [id]) for id in error.ids]  # each learns of its own
+        except RoomError as error:  # nothing is stored, and each for itself would only wait as long again
+            return [error] * len(drafts)
+        except Exception as error:  # noqa: BLE001  one of them is at fault: let the others pass
+            if len(drafts) == 1:
+                return [error]
+            return [end for draft in drafts for end in self._put_together([draft])]
+        for place, draft in enumerate(drafts):  # not found again by its value: others may have sent the same
+            try:
+                self.hooks.tell("after_send", drafts=[draft], ids=[ends[place]])
+            except BaseException as error:  # noqa: BLE001  what a listener raised reaches that sender, as with `put`
+                ends[place] = error
+        return ends
+
+    def _admit(self, drafts: Sequence[Draft], *, limited: bool = True) -> None:
+        """Everything that comes before messages are stored."""
+        self.check_open()
+        self._check(drafts)
+        if limited and self._limit is not None and drafts:
+            self._limit.take(drafts[0].from_agent, len(drafts))
+        if limited and self._pair_limit is not None:
+            pairs: dict[tuple[str, str], int] = {}
+            for draft in drafts:
+                if draft.to_agent is not None:
+                    pairs[draft.from_agent, draft.to_agent] = pairs.get((draft.from_agent, draft.to_agent), 0) + 1
+            for pair, count in pairs.items():
+                self._pair_limit.take_pair(*pair, count)
+        if self.hooks.listeners:
+            self.hooks.tell("before_send", drafts=drafts)
+
+    def _check(self, drafts: Sequence[Draft]) -> None:
+        if len(drafts) == 1:
+            check(drafts[0], self.config.max_payload_bytes)
+            return
+        faults: list[Fault] = []
+        for index, draft in enumerate(drafts):
+            try:
+                check(draft, self.config.max_payload_bytes)
+            except InvalidMessage as error:
+                faults += [Fault(f"messages[{index}].{field}", problem) for field, problem in error.faults]
+        if faults:
+            raise InvalidMessage(faults)
+
+    def claim(self, want: Want) -> Claimed:
+        """Take messages; see `Store.claim`."""
+        self.check_open()
+        if self.hooks.listeners:
+            self.hooks.tell("before_claim", want=want)
+        claimed = self.store.claim(want)
+        self._remember(want, claimed)
+        if self.hooks.listeners:
+            self.hooks.tell("after_claim", want=want, deliveries=claimed.deliveries)
+        return claimed
+
+    def claim_answer(self, question: str, want: Want) -> Delivery | None:
+        """Take the answer to a question, if it can be had without reading the question; see `Store.claim_answer`."""
+        self.check_open()
+        if self.hooks.listeners:
+            self.hooks.tell("before_claim", want=want)
+        delivery = self.store.claim_answer(question, want)
+        deliveries = [] if delivery is None else [delivery]
+        self._remember(want, Claimed(deliveries, None))
+        if self.hooks.listeners:
+            self.hooks.tell("after_claim", want=want, deliveries=deliveries)
+        return delivery
+
+    def settle(
+        self,
+        ticket: Ticket,
+        outcome: str,
+        *,
+        detail: str | None = None,
+        delay_s: float = 0,
+        puts: Sequence[Draft] = (),
+        claim_next: Want | None = None,
+    ) -> Settled:
+        """Say what became of a message; see `Store.settle`. The puts must have been checked."""
+        self.check_open()
+        if self.hooks.listeners:
+            self.hooks.tell("before_settle", ticket=ticket, outcome=outcome, detail=detail)
+        if puts:
+            self._spoke = True
+        settled = self.store.settle(ticket, outcome, detail=detail, delay_s=delay_s, puts=puts, claim_next=claim_next)
+        self._held.pop(ticket, None)
+        if claim_next is not None and settled.claimed is not None:
+            self._remember(claim_next, settled.claimed)
+        if self.hooks.listeners:
+            self.hooks.tell("after_settle", ticket=ticket, outcome=outcome, detail=detail, settled=settled)
+        return settled
+
+    def _remember(self, want: Want, claimed: Claimed) -> None:
+        if want.owner is None or want.settle:
+            return  # such a claim outlives this room on purpose, or is over already
+        for delivery in claimed.deliveries:
+            self._held[delivery.ticket] = None
+        while len(self._held) > MAX_REMEMBERED:
+            with suppress(KeyError, StopIteration, RuntimeError):  # another thread settled it first
+                self._held.pop(next(iter(self._held)))
+
+    def sweep(self) -> Swept:
+        """Do the housekeeping; see `Store.sweep`."""
+        self.check_open()
+        self.hooks.tell("before_sweep")
+        swept = self.store.sweep()
+        self.hooks.tell("after_sweep", swept=swept)
+        return swept
+
+    # Waiting
+
+    def listen(self, topics: Iterable[str]) -> Waiter:
+        """Somebody waits for these topics; see `Store.listen`."""
+        self.check_open()
+        return self.store.listen(topics)
+
+    def wait(self, waiter: Waiter, timeout_s: float | None, stop: Latch | None = None) -> bool:
+        """Wait for a hint, for `stop`, or until it is time to look without one (a second at most).
+
+        Returns whether a hint came. Raises RoomClosed at once when the room is closed meanwhile, RoomGone within seconds
+        when it is deleted or replaced.
+        """
+        span_s = _span_s(timeout_s)
+        try:
+            ends: tuple[int, ...] = (waiter.fileno(), self._closing_fd)
+            if stop is not None:
+                ends += (stop.fileno(),)
+        except OSError:  # no descriptor on this system: the room's end is seen at the next look
+            hinted = waiter.wait(span_s)
+        else:
+            # only for who has just said something: who merely takes what comes would be in the way of who sends it
+            spoke, self._spoke = self._spoke, False
+            seen = spoke and waiter.may_come_soon() and self._watch(ends, span_s)
+            hinted = (seen or self.clock.wait_readable(ends, span_s) != []) and waiter.wait(0)
+        if self.closing:
+            raise RoomClosed("the room was closed while waiting")
+        self.check_there()
+        return hinted
+
+    def _watch(self, ends: tuple[int, ...], span_s: float) -> bool:
+        """Look for a hint for a moment, without sleeping: one who sleeps is woken in twice the time in which answers come."""
+        until_ns = SYSTEM.steady_ns() + min(SOON_NS, int(span_s * 1e9))
+        while not self.clock.wait_readable(ends, 0):
+            if SYSTEM.steady_ns() > until_ns:
+                return False
+            os.sched_yield()
+        return True
+
+    def finish(self, steps: Steps[T]) -> T:
+        """Take steps to their end, waiting where they pause. However it ends, they are closed."""
+        try:
+            pause = next(steps)
+            while True:
+                pause = steps.send(self.wait(*pause))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            steps.close()
+
+    def each(self, steps: Series[T]) -> Iterator[T]:
+        """What a series of steps gives, one after the other. It is closed when the caller stops asking."""
+        with closing(steps):
+            hinted: bool | None = None
+            while True:
+                try:
+                    item = next(steps) if hinted is None else steps.send(hinted)
+                except StopIteration:
+                    return
+                hinted = None
+                if isinstance(item, Pause):
+                    hinted = self.wait(*item)
+                else:
+                    yield item
+
+    # Questions under way
+
+    def ask(self, draft: Draft) -> str:
+        """Store a question whose answer this process waits for from now on. Returns its id.
+
+        A room that is closed meanwhile knows of it, and lets the answer become ordinary mail.
+        """
+        with self._lock:
+            self._asking += 1
+        try:
+            (id,) = self.put([draft])
+            self.question_begins(id)
+        finally:
+            with self._lock:
+                self._asking -= 1
+        return id
+
+    def question_begins(self, id: str) -> None:
+        """This process waits for the answer to a question."""
+        self._questions[id] = None
+
+    def question_ends(self, id: str, *, abandon: bool) -> None:
+        """It waits no more. `abandon` lets the answer become ordinary mail; a room that is closed did so already.
+
+        Where the room does not answer now, whoever waited is told how its own waiting ended, and this is done later.
+        """
+        if abandon:
+            try:
+                self.store.abandon(id)
+            except RoomClosed:
+                pass
+            except RoomError:
+                self.abandon_later([id])
+                return
+        self._questions.pop(id, None)
+
+    def abandon_later(self, ids: Iterable[str]) -> None:
+        """Nobody waits for these (they may not even be stored): tell the room when it answers, or is closed."""
+        for id in ids:
+            self._questions[id] = None
+            self._late[id] = None
+
+    def abandon_late(self) -> None:
+        """Tell the room of the questions that nobody waits for any more and that it could not be told of before."""
+        for id in tuple(self._late):
+            self._late.pop(id, None)
+            self.question_ends(id, abandon=True)
+
+    # The end
+
+    def at_close(self, finish: Callable[[], None]) -> Callable[[], None]:
+        """Call `finish` when the room closes, before the store does; the last to come is the first called.
+
+        Returns a function that takes it back.
+        """
+        self._finishers.append(finish)
+
+        return partial(self._forget, finish)
+
+    def _forget(self, finish: Callable[[], None]) -> None:
+        with suppress(ValueError):
+            self._finishers.remove(finish)
+
+    def close(self) -> None:
+        """Give back what this process holds, wake whoever waits, close the store. Safe to call twice.
+
+        A call that was interrupted leaves the room half closed: nothing new is taken, and the next call does the rest.
+        """
+        if current_pid() != self._pid:
+            self._closed = self.closing = True  # the forked copy: everything in it belongs to the process before
+            return
+        self.closing = True
+        self._closing.set()
+        if (
+            self._closed or self._is_being_closed
+        ):  # by another thread, or by the call that a signal's handler interrupts here
+            return
+        self._is_being_closed = True
+        try:
+            self._finish()
+            self._let_go()
+            self.store.close()
+            self._closed = True
+        finally:
+            self._is_being_closed = False
+
+    def _finish(self) -> None:
+        """Call what is to be called at the end, the last to come first. What was interrupted is called again by the next who closes, once."""
+        while self._finishers:
+            finish = self._finishers[-1]
+            if finish is self._tried:
+                self._finishers.pop()
+            self._tried = finish
+            with suppress(PostroomError):
+                finish()
+            self._forget(finish)
+
+    def __del__(self) -> None:
+        """A room that nobody knows any more ends: its thread and its descriptors go. What it held ends with its lease."""
+        with suppress(AttributeError):  # it was interrupted while it was made
+            if not self._closed and self._pid == current_pid() and not sys.is_finalizing():
+                import warnings  # only for those who forget
+
+                warnings.warn("a room was forgotten without close()", ResourceWarning, stacklevel=2, source=self)
+
+    def _wait_for_askers(self) -> None:
+        """Let questions that are just being stored become known (tests/test_ask.py). That takes no longer than a write."""
+        until_ns = SYSTEM.steady_ns() + _ASKERS_NS
+        while self._asking and SYSTEM.steady_ns() < until_ns:
+            SYSTEM.sleep(0.001)
+
+    def _let_go(self) -> None:
+        """Abandon the questions and give back the claims. What fails here (a busy room) ends with its lease."""
+        self._wait_for_askers()
+        for id in tuple(self._questions):
+            with suppress(PostroomError):
+                self.store.abandon(id)
+        for ticket in tuple(self._held):
+            with suppress(PostroomError):
+                self.store.settle(ticket, "returned" if ticket in self.unseen else "retry", detail=CLOSED_EARLY)
+        self._held.clear()
+
+
+def _span_s(timeout_s: float | None) -> float:
+    return SAFETY_LOOK_S if timeout_s is None or timeout_s > SAFETY_LOOK_S else timeout_s
+
+
+def _in_portions(places: list[int], drafts: Sequence[Draft]) -> Iterator[list[int]]:
+    """So many places at a time that nobody else waits long for the write lock."""
+    portion: list[int] = []
+    size = 0
+    for place in places:
+        portion.append(place)
+        size += len(drafts[place].payload_json)
+        if len(portion) >= MAX_TOGETHER or size >= MAX_BYTES_TOGETHER:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion

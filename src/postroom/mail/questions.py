@@ -1,0 +1,244 @@
+"""Waiting for what becomes of one message: until it is acked, or until its answer is here."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from contextlib import suppress
+from typing import Any, Final
+
+from postroom.core.config import LEASE_S
+from postroom.core.message import Draft, Message
+from postroom.core.states import FINISHED, State
+from postroom.core.untrusted import quoted
+from postroom.errors import AskTimeout, InvalidMessage, NotAcked, NotAnswered, PeerGone, PostroomError, Refused
+from postroom.stores.contract import Delivery, Query, Ticket, Waiter, Want, topic_message
+
+from . import presence
+from .gateway import Deadline, Desk, Pause, Steps
+from .received import Received
+
+#: What `send(wait=...)` may wait for, and the states in which it has come.
+WAITS: Final = {
+    "acked": frozenset({State.ACKED, State.ANSWERED}),
+    "answered": frozenset({State.ANSWERED}),
+}
+
+
+def check_wait(wait: str | None) -> None:
+    """Raise InvalidMessage when there is no such thing to wait for."""
+    if wait is not None and wait not in WAITS:
+        raise InvalidMessage("wait", f"must be {' or '.join(WAITS)}, not {wait!r}")
+
+
+def sending(desk: Desk, draft: Draft, wait: str, timeout_s: float | None) -> Steps[str]:
+    """Store a message; its id when it is acked (or answered). NotAcked when it ended otherwise, or not in time."""
+    (id,) = desk.put([draft])
+    deadline = Deadline(desk.clock, timeout_s)
+    with desk.listen([topic_message(id)]) as waiter:
+        while True:
+            message = desk.store.get(id)
+            if message is None:
+                raise NotAcked(f"message {id} is no longer kept; what became of it is not known", id)
+            if message.state in WAITS[wait]:
+                return id
+            if message.state in FINISHED:
+                raise NotAcked(f"message {id} {_ending(message)}, not {wait}", id)
+            left_s = deadline.left_s()
+            if left_s == 0:
+                raise NotAcked(
+                    f"{_peer_of(message)} has not {wait} message {id} within {timeout_s:g} s; it is still stored", id
+                )
+            yield Pause(waiter, left_s)
+
+
+class Question(Generator[Pause, bool, Received]):
+    """A question that this process sends and waits to see answered; the steps to the answer, acked.
+
+    They raise Refused, NotAnswered, PeerGone or AskTimeout, each of which says what happened. However the waiting ends,
+    nobody waits afterwards: an answer that comes later is ordinary mail.
+
+    Whoever takes many questions through their steps at once may store several in one commit (`draft`, `stored`), and take
+    several answers in one (`find_answer`, `give`; see `take_answers`).
+    """
+
+    def __init__(self, desk: Desk, draft: Draft, timeout_s: float | None) -> None:
+        self.draft = draft
+        self._desk = desk
+        self._asker = draft.from_agent
+        self._peer = draft.to_agent
+        self._timeout_s = timeout_s
+        self._peer_ran = False
+        self._id = ""
+        self._seen: Message | None = None  # the question, as somebody has just read it
+        self._answer: Delivery | None = None  # what somebody has just taken
+        self._deadline: Deadline
+        self._steps = self._ask()
+
+    def send(self, hinted: bool | None) -> Pause:
+        return next(self._steps) if hinted is None else self._steps.send(hinted)
+
+    def throw(self, *error: Any) -> Pause:
+        return self._steps.throw(*error)
+
+    def close(self) -> None:
+        self._steps.close()
+
+    def stored(self, id: str) -> None:
+        """The draft is stored already, under this id. Before the first step."""
+        self._id = id
+
+    def _ask(self) -> Steps[Received]:
+        if self._id:
+            self._desk.question_begins(self._id)
+        else:
+            self._id = self._desk.ask(self.draft)
+        self._deadline = Deadline(self._desk.clock, self._timeout_s)
+        answered = False
+        try:
+            with self._desk.listen([topic_message(self._id)]) as waiter:
+                delivery = yield from self._wait(waiter)
+            answered = True
+            return Received(self._desk, delivery, LEASE_S, settled=True)
+        finally:
+            self._desk.question_ends(self._id, abandon=not answered)
+
+    def _wait(self, waiter: Waiter) -> Steps[Delivery]:
+        hinted, first_look = False, True
+        while True:
+            delivery = (self._take_held() if hinted else None) or self._look()
+            if delivery is not None:
+                return delivery
+            if not hinted and self._peer_is_gone(first_look):
+                delivery = self._look()  # its last act may have been to answer
+                if delivery is not None:
+                    return delivery
+                raise PeerGone(self._how_peer_went(), self._id)
+            left_s = self._deadline.left_s()
+            if left_s == 0:
+                raise AskTimeout(self._why_late(), self._id)
+            hinted = yield Pause(waiter, left_s)
+            first_look = False
+
+    def _take_held(self) -> Delivery | None:
+        """The answer, at once, where a hint says that it may be here: mostly it is, and the question need not be read."""
+        if self._seen is not None or self._answer is not None:
+            return None  # somebody has looked already
+        return self._desk.claim_answer(self._id, _want(self._desk, self._asker))
+
+    def _look(self) -> Delivery | None:
+        """The answer if it is here; None while the question is open; raises when it ended otherwise."""
+        question, self._seen = self._seen or self._desk.store.get(self._id), None
+        if question is None:
+            raise NotAnswered(f"question {self._id} is no longer kept", self._id)
+        if question.state is State.ANSWERED:
+            return self._answer or self._take_answer(question)
+        if question.state is State.REFUSED:
+            reason = question.error or "no reason given"
+            raise Refused(f"{_peer_of(question)} refused: {reason}", self._id, reason)
+        if question.state in FINISHED:
+            raise NotAnswered(f"question {self._id} {_ending(question)} without an answer", self._id)
+        self._peer_ran |= question.claimed_by is not None
+        return None
+
+    def _take_answer(self, question: Message) -> Delivery:
+        """Claim and ack the answer. One that was taken before (a question asked twice under one key) is read instead."""
+        id = self._answer_id(question)
+        for delivery in _claim(self._desk, self._asker, (id,)):
+            return delivery
+        kept = self._desk.store.get(id)
+        if kept is None:
+            raise NotAnswered(f"the answer to question {self._id} is no longer kept", self._id)
+        return Delivery(kept, Ticket(kept.id, kept.token, self._asker))
+
+    def find_answer(self) -> str | None:
+        """Read the question, and give the id of its answer when it is there. Then the next step does not read it again."""
+        question = self._desk.store.get(self._id)
+        if question is None or question.state is not State.ANSWERED:
+            return None  # what may still change is read anew by the step, after it has taken the hint
+        self._seen = question
+        return self._answer_id(question)
+
+    def give(self, answer: Delivery) -> None:
+        """The answer was taken already. The next step returns it."""
+        self._answer = answer
+
+    def _answer_id(self, question: Message) -> str:
+        for entry in reversed(question.ledger):
+            if entry.event == "answered" and entry.detail:
+                return entry.detail
+        for message in self._desk.store.find(Query(answer_to=question.id, limit=1)).messages:
+            return message.id
+        raise NotAnswered(f"the answer to question {self._id} is no longer kept", self._id)
+
+    # The one who was asked
+
+    def _peer_is_gone(self, first_look: bool) -> bool:
+        """Whether the peer ran while we waited and runs no more; or, where nobody says how long to wait, does not run."""
+        if self._peer is None:
+            return False
+        value = presence.look(self._desk, self._peer)
+        if first_look and value is not None and presence.ran_lately(self._desk, value):
+            self._peer_ran = True
+            return False
+        running = None if value is None else presence.is_running(self._desk, value)
+        if running:
+            self._peer_ran = True
+        return running is False and (self._peer_ran or self._timeout_s is None)
+
+    def _how_peer_went(self) -> str:
+        value = presence.look(self._desk, str(self._peer))
+        stopped = value is not None and not value["processes"] and value["status"] != presence.GONE
+        return f"{self._peer} {'stopped' if stopped else 'died'} without answering"
+
+    def _why_late(self) -> str:
+        late = f"no answer to question {self._id} within {self._timeout_s:g} s"
+        if self._peer is not None and not presence.is_known(self._desk, self._peer):
+            import difflib  # a millisecond of start-up that only a mistake needs
+
+            near = difflib.get_close_matches(self._peer, presence.names(self._desk), n=1)
+            hint = f"; did you mean {quoted(near[0])}?" if near else ""
+            return f"{late}: nobody called {self._peer} has been seen in this room{hint}"
+        question = self._desk.store.get(self._id)
+        if question is not None and question.state is State.CLAIMED:
+            return f"{late}: {quoted(question.claimed_by or '')} has taken it but not answered yet"
+        return f"{late}: {self._peer or 'nobody'} has not taken it{'' if self._peer else ' yet'}"
+
+
+def take_answers(desk: Desk, questions: Iterable[Question]) -> None:
+    """Look at questions to whose askers a hint came, and take the answers that are here: in one step for each asker.
+
+    What was found, each finds at its next step. Whatever goes wrong here goes wrong there too, and is told there.
+    """
+    found: dict[str, dict[str, Question]] = {}
+    with suppress(PostroomError):
+        for question in questions:
+            id = question.find_answer()
+            if id is not None:
+                found.setdefault(question.draft.from_agent, {})[id] = question
+        for asker, answers in found.items():
+            for delivery in _claim(desk, asker, tuple(answers)):
+                answers[delivery.message.id].give(delivery)
+
+
+def _claim(desk: Desk, asker: str, ids: tuple[str, ...]) -> list[Delivery]:
+    return desk.claim(_want(desk, asker, ids)).deliveries
+
+
+def _want(desk: Desk, asker: str, ids: tuple[str, ...] = ()) -> Want:
+    return Want(agent=asker, lease_s=LEASE_S, ids=ids, owner=desk.process, settle=True)
+
+
+def _peer_of(message: Message) -> str:
+    return message.claimed_by or message.to_agent or f"the first to claim in {message.channel}"
+
+
+def _ending(message: Message) -> str:
+    """What became of a message, as the middle of a sentence."""
+    said = f" ({message.error})" if message.error else ""
+    return {
+        State.ACKED: f"was acked by {message.claimed_by}",
+        State.ANSWERED: f"was answered by {message.claimed_by}",
+        State.REFUSED: f"was refused by {message.claimed_by}{said}",
+        State.EXPIRED: "expired",
+        State.DEAD: f"was set aside as a dead letter{said}",
+    }[message.state]

@@ -1,0 +1,327 @@
+"""A message in the hands of its receiver, and what the receiver may say of it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+from postroom.core.backoff import backoff_s
+from postroom.core.message import MAX_SPAN_S, Draft, Message, check, check_name, check_span
+from postroom.errors import Fault, InvalidMessage, PostroomError, TooManyHops
+from postroom.stores.contract import Delivery, Settled, Ticket, Want
+
+from .gateway import Desk
+
+#: Reasons and errors are kept in the ledger up to this many characters.
+MAX_WORDS: Final = 4000
+UNSEEN: Final = "the receiver left before it saw it"
+
+
+class Verdict(NamedTuple):
+    """What becomes of a message: the store's outcome, the reason, the delay before the next delivery, the answer."""
+
+    outcome: str
+    detail: str | None = None
+    delay_s: float = 0
+    answer: Draft | None = None
+
+
+ACKED: Final = Verdict("acked")
+#: Chain id, hop count and trace of a message that no other one caused.
+NO_CAUSE: Final[tuple[str | None, int, str | None]] = (None, 0, None)
+
+
+class Envelope:
+    """A claimed message as its receiver reads it."""
+
+    __slots__ = ("_ticket", "message")
+
+    def __init__(self, message: Message, ticket: Ticket) -> None:
+        self._ticket = ticket
+        #: The whole record, as it was when it was claimed.
+        self.message: Message = message
+
+    @property
+    def id(self) -> str:
+        return self.message.id
+
+    @property
+    def type(self) -> str:
+        return self.message.type
+
+    @property
+    def version(self) -> str:
+        return self.message.version
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        return self.message.payload
+
+    @property
+    def from_agent(self) -> str:
+        return self.message.from_agent
+
+    @property
+    def to_agent(self) -> str | None:
+        """Whom it was sent to; None when it was for whoever claims it first."""
+        return self.message.to_agent
+
+    @property
+    def channel(self) -> str:
+        return self.message.channel
+
+    @property
+    def priority(self) -> int:
+        return self.message.priority
+
+    @property
+    def timestamp(self) -> str:
+        """When it was sent, as ISO 8601 text."""
+        return self.message.timestamp
+
+    @property
+    def correlation_id(self) -> str | None:
+        return self.message.correlation_id
+
+    @property
+    def expires_at(self) -> str | None:
+        """When it expires, as ISO 8601 text; None when it never does."""
+        return self.message.expires_at
+
+    @property
+    def delivery_count(self) -> int:
+        """How many times it was delivered, this time included."""
+        return self.message.delivery_count
+
+    @property
+    def chain_id(self) -> str | None:
+        """The id of the message that began the chain of causes; None when this one began it."""
+        return self.message.chain_id
+
+    @property
+    def hop_count(self) -> int:
+        """How many messages caused each other before this one."""
+        return self.message.hop_count
+
+    @property
+    def lane(self) -> str:
+        """The word agent, or human when a person sent it."""
+        return self.message.lane
+
+    @property
+    def trace(self) -> str | None:
+        """The sender's trace context."""
+        return self.message.trace
+
+    @property
+    def token(self) -> int:
+        """The claim's fencing token: grows with every claim of this message. For receivers that write elsewhere."""
+        return self._ticket.token
+
+    @property
+    def ticket(self) -> Ticket:
+        """What the store asks for to settle it."""
+        return self._ticket
+
+    def to_dict(self) -> dict[str, Any]:
+        """The envelope as plain data."""
+        return self.message.to_dict()
+
+    def __repr__(self) -> str:
+        return f"<Received {self.id} {self.type!r} from {self.from_agent!r}, delivery {self.delivery_count}>"
+
+
+class Received(Envelope):
+    """A message that was claimed. It belongs to its receiver until that settles it, or until the lease ends.
+
+    `ack`, `retry`, `dead`, `reply`, `refuse` settle it. Each returns whether it counted, after that is committed: False
+    means that the message was settled before or belongs to another by now, and that nothing was changed. One that raises
+    has changed nothing; it may be tried again.
+
+    As a context manager it acks at the end of the block and retries if the block raises, unless the block settled it.
+    """
+
+    __slots__ = ("_desk", "_lease_s", "answer_id", "settled")
+
+    def __init__(self, desk: Desk, delivery: Delivery, lease_s: float, *, settled: bool | None = None) -> None:
+        self.message, self._ticket = delivery.message, delivery.ticket
+        self._desk = desk
+        self._lease_s = lease_s
+        #: None while it is the receiver's to settle; then whether settling counted.
+        self.settled: bool | None = settled
+        #: The id of the answer, after a `reply` that counted.
+        self.answer_id: str | None = None
+
+    # What the receiver may say
+
+    def ack(self) -> bool:
+        """It is done."""
+        return self.conclude(ACKED).held
+
+    def retry(self, reason: str | None = None, delay_s: float | None = None) -> bool:
+        """It failed; deliver it again after `delay_s` (None: later with each delivery).
+
+        On the last allowed delivery it is set aside as a dead letter instead, and this still returns True.
+        """
+        return self.conclude(self.retry_verdict(reason, delay_s)).held
+
+    def dead(self, reason: str) -> bool:
+        """It can never work: set it aside as a dead letter."""
+        return self.conclude(Verdict("dead", words("reason", reason))).held
+
+    def refuse(self, reason: str) -> bool:
+        """Say no. The message ends, and one who asked gets `Refused` with the reason."""
+        return self.conclude(Verdict("refused", words("reason", reason))).held
+
+    def reply(
+        self, payload: dict[str, Any], *, type: str | None = None, ttl_s: float | None = None, _lane: str = "agent"
+    ) -> bool:
+        """Answer it and end it, together or not at all.
+
+        The answer goes to the sender in the same channel with the same priority; its type is the message's own with
+        ".response" behind it, its correlation id the message's own, or else the message's id.
+        Raises InvalidMessage, and the message stays claimed, when the answer is not valid.
+        """
+        return self.conclude(self.answer_verdict(payload, type=type, ttl_s=ttl_s, lane=_lane)).held
+
+    def extend(self, lease_s: float | None = None) -> bool:
+        """Keep it for that many seconds from now (None: for as long as it was claimed for). False when it is lost."""
+        span_s = self._lease_s if lease_s is None else check_seconds("lease_s", lease_s, zero=False)
+        self._desk.check_open()
+        return self._desk.store.extend(self._ticket, span_s)
+
+    # The same, for loops that settle one message and claim the next in one step
+
+    def conclude(self, verdict: Verdict, claim_next: Want | None = None) -> Settled:
+        """Settle it, and claim the next one in the same step. One that was settled here before is left alone."""
+        if self.settled is not None:
+            claimed = None if claim_next is None else self._desk.claim(claim_next)
+            return Settled(held=False, state=None, ids=[], claimed=claimed)
+        settled = self._desk.settle(
+            self._ticket,
+            verdict.outcome,
+            detail=verdict.detail,
+            delay_s=verdict.delay_s,
+            puts=() if verdict.answer is None else (verdict.answer,),
+            claim_next=claim_next,
+        )
+        self.settled = settled.held
+        if settled.ids:
+            self.answer_id = settled.ids[0]
+        return settled
+
+    def retry_verdict(self, reason: str | BaseException | None, delay_s: float | None = None) -> Verdict:
+        """Deliver it again, after the usual delay unless one is given."""
+        if delay_s is None:
+            delay_s = backoff_s(self.delivery_count, self._desk.clock.random())
+        else:
+            check_seconds("delay_s", delay_s)
+        return Verdict("retry", None if reason is None else words("reason", reason), delay_s)
+
+    def answer_verdict(
+        self, payload: dict[str, Any], *, type: str | None = None, ttl_s: float | None = None, lane: str = "agent"
+    ) -> Verdict:
+        """End it with this answer; InvalidMessage when the answer is not valid."""
+        chain_id, hop_count, trace = follow(self, self._desk.config.max_hops)
+        answer = Draft(
+            from_agent=self._ticket.agent,
+            payload=payload,
+            to_agent=self.from_agent,
+            channel=self.channel,
+            type=f"{self.type}.response" if type is None else type,
+            priority=self.priority,
+            ttl_s=ttl_s,
+            correlation_id=self.correlation_id or self.id,
+            chain_id=chain_id,
+            hop_count=hop_count,
+            lane=lane,
+            trace=trace,
+            max_deliveries=self._desk.config.max_deliveries,
+            answer_to=self.id,
+        )
+        return Verdict("answered", answer=check(answer, self._desk.config.max_payload_bytes))
+
+    def give_back(self, error: BaseException | str) -> None:
+        """Let others have it, because this receiver failed or left. Never raises: the end of the lease does the same.
+
+        What a program is stopped by (Ctrl-C, the end of a loop) is no fault of the message: it is back at once.
+        """
+        if self.settled is not None:
+            return
+        failed = isinstance(error, Exception)
+        try:
+            self.conclude(self.retry_verdict(error, None if failed else 0))
+        except PostroomError as trouble:
+            if isinstance(error, BaseException):
+                error.add_note(f"Postroom could not give the message back at once: {trouble}")
+
+    def return_unseen(self) -> None:
+        """Let others have it, as if it had not been claimed: nobody saw it. Never raises, like `give_back`."""
+        with suppress(PostroomError):
+            self.conclude(Verdict("returned", UNSEEN))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if error is not None:
+            self.give_back(error)
+        elif self.settled is None:
+            self.ack()
+
+
+def follow(cause: Envelope | Message | None, max_hops: int) -> tuple[str | None, int, str | None]:
+    """Chain id, hop count and trace of a message that another one caused. Raises TooManyHops."""
+    if cause is None:
+        return NO_CAUSE
+    if not isinstance(cause, Envelope | Message):
+        raise InvalidMessage("cause", f"must be a received message, not {type(cause).__name__}")
+    chain_id, hop_count = cause.chain_id or cause.id, cause.hop_count + 1
+    if hop_count > max_hops:
+        raise TooManyHops(
+            "hop_count",
+            f"the chain of messages that began with {chain_id} would be {hop_count} hops long; "
+            f"this room allows {max_hops} (max_hops)",
+        )
+    return chain_id, hop_count, cause.trace
+
+
+def words(field: str, value: str | BaseException) -> str:
+    """A reason as text that every store can keep. An exception becomes "TypeError: its message"."""
+    if isinstance(value, BaseException):
+        text = _exception_text(value)
+    elif isinstance(value, str):
+        text = value
+    else:
+        raise InvalidMessage(field, f"must be text, not {type(value).__name__}")
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= MAX_WORDS else text[:MAX_WORDS] + "… (cut)"
+
+
+def _exception_text(error: BaseException) -> str:
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001  a broken __str__ must not keep a failure from being recorded
+        said = "(it cannot say what)"
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def check_seconds(field: str, value: float, *, zero: bool = True) -> float:
+    """The span of time, or InvalidMessage that names the argument."""
+    if type(value) in (int, float) and 0 < value <= MAX_SPAN_S:  # the usual
+        return value
+    faults: list[Fault] = []
+    check_span(field, value, faults, zero=zero)
+    if faults:
+        raise InvalidMessage(faults)
+    return value
+
+
+def check_names(**values: object) -> None:
+    """Raise InvalidMessage for names of agents or channels that are not valid, by argument."""
+    faults: list[Fault] = []
+    for field, value in values.items():
+        check_name(field, value, faults)
+    if faults:
+        raise InvalidMessage(faults)

@@ -1,0 +1,280 @@
+"""Answering messages with functions: several threads, each of which runs one message after the other."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from postroom.core.config import SAFETY_LOOK_S
+from postroom.errors import ROOM_IS_OVER, Fault, InvalidMessage, PostroomError, RoomClosed, RoomError, TooManyHops
+from postroom.stores.contract import Delivery, Settled, Ticket, Want
+
+from .gateway import Desk, Latch
+from .received import ACKED, Received, Verdict, words
+from .waiting import Inbox
+
+log = logging.getLogger("postroom")
+
+Handler = Callable[[Received], dict[str, Any] | None]
+
+#: The handler of every type that has none of its own.
+ANY_TYPE: Final = "*"
+#: A handler that is done is asked to be recorded this often before its message is left to the end of its lease.
+SETTLE_TRIES: Final = 3
+
+
+@dataclass(slots=True)
+class Run:
+    """One message on its way through `serve`: each step fills in its part."""
+
+    message: Received
+    handler: Handler | None = None
+    answer: dict[str, Any] | None = None
+    error: BaseException | None = None
+
+
+def find_handler(run: Run, handlers: Mapping[str, Handler]) -> Run:
+    """The function for the message's type, else that for every type, else none."""
+    run.handler = handlers.get(run.message.type, handlers.get(ANY_TYPE))
+    return run
+
+
+def call_handler(run: Run) -> Run:
+    """Run the function; what it returns or raises is kept."""
+    if run.handler is not None:
+        try:
+            run.answer = run.handler(run.message)
+        except BaseException as error:  # noqa: BLE001  whatever it is, the message must not stay claimed
+            run.error = as_failure(error)
+    return run
+
+
+def as_failure(error: BaseException) -> BaseException:
+    """What a function raised. That something it waited for was cancelled is a failure like any other.
+
+    It would end the serving otherwise: see test_a_handler_for_which_something_was_cancelled_is_tried_again.
+    """
+    if isinstance(error, Exception):
+        return error
+    from asyncio import CancelledError  # slow to load, and whoever never raises such things does without
+
+    if not isinstance(error, CancelledError):
+        return error
+    failure = RuntimeError("something that the handler waited for was cancelled")
+    failure.__cause__ = error
+    return failure
+
+
+def judge(run: Run, handlers: Mapping[str, Handler]) -> Verdict:
+    """What becomes of the message."""
+    if run.handler is None:
+        known = ", ".join(sorted(handlers)) or "nothing"
+        return Verdict("refused", words("reason", f"no handler for type {run.message.type!r}; there are: {known}"))
+    answer: Any = run.answer  # a function may return anything; what is no dict is a fault of the answer
+    if run.error is None and answer is None:
+        return ACKED
+    if run.error is None:
+        try:
+            return run.message.answer_verdict(answer)
+        except InvalidMessage as error:
+            run.error = error
+    if isinstance(run.error, TooManyHops):  # the same at every delivery
+        return Verdict("dead", words("reason", run.error))
+    return run.message.retry_verdict(run.error, None if isinstance(run.error, Exception) else 0)
+
+
+class LeaseKeeper:
+    """Extends the leases of messages that are being worked on, every third of a lease: in a thread, once it is started."""
+
+    def __init__(self, desk: Desk, lease_s: float) -> None:
+        self._desk = desk
+        self._lease_s = lease_s
+        self._held: dict[Ticket, None] = {}
+        self._stop = Latch(desk.clock)
+        self._thread = threading.Thread(target=self._run, name="postroom leases", daemon=True)
+        self.every_s = lease_s / 3
+
+    def start(self) -> Self:
+        """Extend from now on, from a thread of its own."""
+        self._thread.start()
+        return self
+
+    def hold(self, ticket: Ticket) -> None:
+        self._held[ticket] = None
+
+    def let_go(self, ticket: Ticket) -> None:
+        self._held.pop(ticket, None)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self.every_s):
+            self.extend_all()
+
+    def extend_all(self) -> None:
+        """Extend every lease that is held, now."""
+        for ticket in tuple(self._held):
+            try:
+                held = self._desk.store.extend(ticket, self._lease_s)
+            except PostroomError:  # a busy room: there are two more thirds to try in
+                continue
+            if not held:
+                self.let_go(ticket)
+
+    def close(self) -> None:
+        """Extend nothing any more. The thread is over when it returns."""
+        self._stop.set()
+        self._thread.join()
+
+
+class Serving:
+    """One call of `Agent.serve`.
+
+    Idle threads take turns: one waits for mail, the others wait for their turn. Whoever takes a message leaves the
+    place to the next and runs it, then settles it and claims the following one in one step, as long as there is one.
+    """
+
+    def __init__(
+        self,
+        desk: Desk,
+        want: Want,
+        handlers: Mapping[str, Handler],
+        concurrency: int,
+        stop: threading.Event | None,
+    ) -> None:
+        check_handlers(handlers, concurrency)
+        self._desk = desk
+        self._handlers = dict(handlers)
+        self._inbox = Inbox(desk, want)
+        self._turn = threading.Lock()
+        self._leaving = Latch(desk.clock)
+        self._ended = threading.Event()  # a thread has ended, so all of them will
+        self._stop = self._ended if stop is None else stop
+        self._crash: BaseException | None = None
+        self._threads = [
+            threading.Thread(target=self._work, name=f"postroom {want.agent} {number}", daemon=True)
+            for number in range(concurrency)
+        ]
+        self._keeper: LeaseKeeper
+
+    def run(self) -> None:
+        """Serve until told to stop; then let running handlers finish.
+
+        Raises what a handler ended the program with; RoomGone when the room was deleted or replaced.
+        """
+        self._keeper = LeaseKeeper(self._desk, self._inbox.want.lease_s).start()
+        forget = self._desk.at_close(self.finish)
+        try:
+            for thread in self._threads:
+                thread.start()
+            while not (self._stop.is_set() or self._ended.is_set()):
+                self._stop.wait(SAFETY_LOOK_S)
+        except KeyboardInterrupt:
+            log.info("interrupted: running handlers finish", extra={"action": "serve_interrupted"})
+        finally:
+            self._leaving.set()
+            self._join(None)
+            forget()
+            self._keeper.close()
+            self._inbox.close()
+        if self._crash is not None:
+            raise self._crash
+
+    def finish(self) -> None:
+        """The room closes: take nothing more, and give running handlers the length of a lease to finish."""
+        self._leaving.set()
+        if threading.current_thread() not in self._threads:
+            self._join(self._inbox.want.lease_s)
+
+    def _join(self, timeout_s: float | None) -> None:
+        for thread in self._threads:
+            if thread.ident is not None:  # an interrupt may come before all of them were started
+                thread.join(timeout_s)
+
+    # A thread
+
+    def _work(self) -> None:
+        try:
+            while not self._told_to_stop():
+                self._serve_some()
+        except RoomClosed:
+            pass
+        except BaseException as crash:  # noqa: BLE001  raised again by `run`
+            self._crash = crash
+        self._leaving.set()  # they only ever end together
+        self._ended.set()
+
+    def _told_to_stop(self) -> bool:
+        return self._leaving.is_set() or self._stop.is_set()
+
+    def _serve_some(self) -> None:
+        """Wait for a message, run it, and run those that follow without a pause."""
+        try:
+            with self._turn:
+                delivery = self._inbox.next(None, self._leaving)
+            while delivery is not None:
+                delivery = self._serve_one(delivery)
+        except ROOM_IS_OVER:
+            raise
+        except RoomError as trouble:  # busy, or its disk is full: nothing was lost, so go on
+            log.warning("serving goes on after: %s", trouble, extra={"action": "serve_trouble"})
+            self._leaving.wait(SAFETY_LOOK_S)
+
+    def _serve_one(self, delivery: Delivery) -> Delivery | None:
+        """Run one message; returns the next one if it could be claimed in the same step."""
+        run = Run(Received(self._desk, delivery, self._inbox.want.lease_s))
+        self._keeper.hold(delivery.ticket)
+        try:
+            run = call_handler(find_handler(run, self._handlers))
+            if run.error is not None and not isinstance(run.error, Exception):
+                self._leaving.set()  # before the message is back, so that no thread here takes it again
+            settled = self._settle(run, judge(run, self._handlers))
+        finally:
+            self._keeper.let_go(delivery.ticket)
+        report(run)
+        following = settled.claimed.deliveries if settled.claimed is not None else []
+        return following[0] if following else None
+
+    def _settle(self, run: Run, verdict: Verdict) -> Settled:
+        """Record what became of the message, in spite of a room that is busy for a while."""
+        for tries_left in reversed(range(SETTLE_TRIES)):
+            claim_next = None if self._told_to_stop() else self._inbox.want
+            try:
+                return run.message.conclude(verdict, claim_next)
+            except ROOM_IS_OVER:
+                raise
+            except RoomError:
+                if tries_left == 0:
+                    raise
+                self._leaving.wait(SAFETY_LOOK_S)
+        raise AssertionError("unreachable")
+
+
+def report(run: Run) -> None:
+    """Say that a function failed. Raises what ends the serving: SystemExit and the like; the message is back already."""
+    if run.error is None:
+        return
+    if not isinstance(run.error, Exception):
+        raise run.error
+    log.warning(
+        "handling %s from %s failed (delivery %d)",
+        run.message.id,
+        run.message.from_agent,
+        run.message.delivery_count,
+        exc_info=run.error,
+        extra={"action": "handler_failed"},
+    )
+
+
+def check_handlers(handlers: Any, concurrency: Any) -> None:
+    """Raise InvalidMessage for handlers that could never run."""
+    faults: list[Fault] = []
+    if not isinstance(handlers, Mapping) or not handlers:
+        faults.append(Fault("handlers", "must be a dict of at least one type and its function"))
+    else:
+        faults += [Fault(f"handlers[{t!r}]", "must be a function") for t, fn in handlers.items() if not callable(fn)]
+    if type(concurrency) is not int or concurrency < 1:
+        faults.append(Fault("concurrency", f"must be a whole number of 1 or more, not {concurrency!r}"))
+    if faults:
+        raise InvalidMessage(faults)

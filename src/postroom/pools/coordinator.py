@@ -1,0 +1,367 @@
+"""Lets a pool judge a message and decides who answers: `coordinate.decide`, fed as results come.
+
+    coordinator = postroom.Coordinator(pool, room=room, max_responders=2)
+    decision = coordinator.consider({"id": "m1", "content": "Who knows SQL?", "sender_id": "ada"})
+    print(decision.granted)
+
+With a room, any number of coordinators make exactly one decision per message: the cell "decision/<id>" is taken by one of
+them, and written once. One that dies while it considers is replaced by another that waits for it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Container, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from postroom.core.clock import SYSTEM, Clock, from_iso
+from postroom.core.message import Message
+from postroom.errors import InvalidMessage, PostroomError
+from postroom.mail.received import Envelope
+
+from .decide import Config, Decision, Known, Late, Trigger, decide, half_life_for, next_moment, seed_of
+from .decision_store import Decisions, LocalDecisions, RoomDecisions
+
+if TYPE_CHECKING:
+    from postroom.room import Room
+
+Listener = Callable[[Decision], None]
+
+#: The times of so many evaluations are looked at for the half-life, and so many are needed before they count.
+KEPT_TIMES: Final = 50
+ENOUGH_TIMES: Final = 5
+#: Results may come so long after the decision and are still recorded.
+LATE_S: Final = 60.0
+
+
+class Asked(Protocol):
+    """A request to one worker, as the pool makes them."""
+
+    @property
+    def evaluations(self) -> list[Any]: ...
+    @property
+    def outcome(self) -> Any: ...
+    @property
+    def done(self) -> bool: ...
+
+
+class Pool(Protocol):
+    """What a coordinator needs of a pool (`pool.WorkerPool`)."""
+
+    @property
+    def workers(self) -> Mapping[str, Any]: ...
+    def begin(
+        self,
+        message: Mapping[str, Any],
+        timeout_s: float | None,
+        listener: Callable[[str, Any], None] | None,
+        *,
+        skip: Container[object] = (),
+    ) -> Mapping[str, Any]: ...
+
+
+class Coordinator:
+    """Decides who of a pool answers each message.
+
+    half_life_s: after this time half of a confidence is left; None ties it to how long evaluations take. deadline_s: it is
+    decided then at the latest, with what has come. quorum: so many last words are enough. max_responders: so many may answer.
+    Other rules are those of `coordinate.Config`. late_s: how long results are still recorded after the deadline.
+
+    Guarantees: `consider` returns a closed decision for every message, at the deadline at the latest (and a moment more when
+    another coordinator, which died, had taken it); the same message gets the same decision, from every coordinator of the room.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        room: Room | None = None,
+        half_life_s: float | None = None,
+        deadline_s: float = 5.0,
+        quorum: int | None = None,
+        max_responders: int = 1,
+        seed: int = 0,
+        late_s: float = LATE_S,
+        clock: Clock | None = None,
+        **rules: Any,
+    ) -> None:
+        self.pool = pool
+        self.clock = clock or (room.desk.clock if room is not None else SYSTEM)
+        max_hops = rules.pop("max_hops", room.desk.config.max_hops if room is not None else Config().max_hops)
+        self._half_life_s = half_life_s
+        self._rules = Config(
+            half_life_s=half_life_for(None) if half_life_s is None else half_life_s,
+            deadline_s=deadline_s,
+            quorum=quorum,
+            max_responders=max_responders,
+            max_hops=max_hops,
+            **rules,
+        )
+        self._seed = seed
+        self._late_s = late_s
+        self._decisions: Decisions = LocalDecisions() if room is None else RoomDecisions(room, self.clock)
+        self._late = _LateWriter(self._decisions)
+        self._lock = threading.Lock()
+        if room is not None and (report_to := getattr(pool, "report_to", None)) is not None:
+            report_to(room)  # whoever looks at the room sees who is to decide; a pool need not have it
+        self._spoken: dict[str, float] = {}
+        self._times: dict[str, deque[float]] = {}
+
+    def consider(self, message: Mapping[str, Any] | Message | Envelope, on_change: Listener | None = None) -> Decision:
+        """Let the pool judge the message, and return the decision when it is closed.
+
+        `on_change` is called with each decision on the way, in this thread: the open one of the fast path, its revisions, and
+        the closed one. Raises InvalidMessage when it is no message, and what the pool raises when it cannot be asked.
+        """
+        plain = as_plain(message)
+        taken = self._decisions.take(plain["id"], self._rules.deadline_s)
+        if taken is not None:  # decided already, perhaps by another while we waited
+            self._note_spoken(taken)
+            if on_change is not None:
+                on_change(taken)
+            return taken
+        try:
+            decision, hearing = self._hear(plain, on_change)
+            kept = self._decisions.keep(decision)
+        except BaseException:
+            with suppress(PostroomError):  # the room is in trouble, which is what the caller is told
+                self._decisions.release(plain["id"])
+            raise
+        self._note_spoken(kept)
+        if hearing is not None:
+            hearing.close()
+        if on_change is not None:
+            on_change(kept)
+        return kept
+
+    def decision_of(self, message_id: str) -> Decision | None:
+        """The closed decision on a message, with what came too late for it; None when there is none (any more)."""
+        return self._decisions.find(message_id)
+
+    @property
+    def half_life_s(self) -> float:
+        """The half-life that the next decision uses."""
+        if self._half_life_s is not None:
+            return self._half_life_s
+        with self._lock:
+            slowest = [_p95(times) for times in self._times.values() if len(times) >= ENOUGH_TIMES]
+        return half_life_for(max(slowest) if slowest else None)
+
+    # Parts of the above
+
+    def _hear(self, message: dict[str, Any], on_change: Listener | None) -> tuple[Decision, Hearing | None]:
+        """Ask everybody, and decide as soon as it can be."""
+        config = self._config_for(message)
+        participants = tuple(self.pool.workers)
+        seed = seed_of(config.message_id, self._seed)
+        first = decide(dict.fromkeys(participants), self.now(), config, seed)
+        if first.closed:  # the hop cap, or nobody to ask: no model is bothered
+            return first, None
+        hearing = Hearing(self, config, participants, seed)
+        try:
+            self.pool.begin(message, config.deadline_s + self._late_s, hearing.hear, skip=(config.sender,))
+        except BaseException:
+            hearing.stop()
+            raise
+        return hearing.until_closed(on_change), hearing
+
+    def _config_for(self, message: Mapping[str, Any]) -> Config:
+        now = self.now()
+        sent_ms = _sent_ms(message)
+        age_s = 0.0 if sent_ms is None else max(0.0, (self.clock.wall_ms() - sent_ms) / 1000)
+        with self._lock:
+            spoken = dict(self._spoken)
+        return msgspec.structs.replace(
+            self._rules,
+            half_life_s=self.half_life_s,
+            message_id=message["id"],
+            sender=message.get("sender_id"),
+            hop_count=message.get("hop_count", 0),
+            message_at=now - age_s,
+            began_at=now,
+            spoken=spoken,
+        )
+
+    def record_late(self, message_id: str, late: Late) -> None:
+        """Write down what came too late. Returns at once: whoever brings it is not held up by a room."""
+        self._late.add(message_id, late)
+
+    def now(self) -> float:
+        """This moment, in seconds of the steady clock."""
+        return self.clock.steady_ns() / 1e9
+
+    def _note_spoken(self, decision: Decision) -> None:
+        with self._lock:
+            for name in decision.granted:
+                self._spoken[name] = self.now()
+
+    def note_time(self, name: str, round_trip_ms: float) -> None:
+        """How long a participant took."""
+        with self._lock:
+            self._times.setdefault(name, deque(maxlen=KEPT_TIMES)).append(round_trip_ms / 1000)
+
+
+class _LateWriter:
+    """Writes down what came late, in a thread that runs only while there is something to write."""
+
+    def __init__(self, decisions: Decisions) -> None:
+        self._decisions = decisions
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[str, Late]] = deque()
+        self._runs = False
+
+    def add(self, message_id: str, late: Late) -> None:
+        with self._lock:
+            self._waiting.append((message_id, late))
+            if not self._runs:
+                self._runs = True
+                threading.Thread(target=self._run, name="postroom late results", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._runs = False
+                    return
+                message_id, late = self._waiting.popleft()
+            with suppress(PostroomError):  # the room is closed, or busy: what came late is the least of it
+                self._decisions.add_late(message_id, late)
+
+
+class Hearing:
+    """One message as it is considered: what has come so far, and the decision by that. Fed by the pool's threads."""
+
+    def __init__(self, coordinator: Coordinator, config: Config, participants: tuple[str, ...], seed: int) -> None:
+        self._coordinator = coordinator
+        self._config = config
+        self._seed = seed
+        self._known: dict[str, Known] = dict.fromkeys(participants)
+        self._lock = threading.Lock()
+        self._told, self._tell = os.pipe()
+        self._closed = False
+        self._stored = False
+        self._late: list[Late] = []
+        self._decision = decide(self._known, coordinator.now(), config, seed)
+        self.revision = 0
+
+    def hear(self, name: str, request: Asked) -> None:
+        """There is news of a participant. Never waits for anybody."""
+        known = _known_of(request)
+        if known is None:
+            return
+        with self._lock:
+            if self._known.get(name) == known:
+                return
+            self._known[name] = known
+            if self._closed:
+                self._record(name, known)
+            else:
+                os.write(self._tell, b"!")
+        if request.done and not isinstance(known, Exception):
+            self._coordinator.note_time(name, known.round_trip_ms)
+
+    def until_closed(self, on_change: Listener | None) -> Decision:
+        """Decide anew at all news and at all moments that count, until the decision is closed."""
+        try:
+            while not (decision := self._next()).closed:
+                if on_change is not None:
+                    on_change(decision)
+            return decision
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """Nothing that comes from now on counts."""
+        with self._lock:
+            self._closed = True
+            os.close(self._told)
+            os.close(self._tell)
+
+    def _next(self) -> Decision:
+        """The decision that comes next: wait for news, or for the moment that changes it."""
+        while True:
+            decision = self._by_now()
+            if decision is not None:
+                return decision
+            moment = next_moment(self._decision, self._config)
+            left_s = None if moment is None else max(0.0, moment - self._coordinator.now())
+            if self._coordinator.clock.wait_readable([self._told], left_s):
+                os.read(self._told, 4096)
+
+    def _by_now(self) -> Decision | None:
+        """The decision by what is known now; None when it is the same as before."""
+        with self._lock:
+            decision = decide(self._known, self._coordinator.now(), self._config, self._seed)
+            if decision.same_as(self._decision):
+                return None
+            self.revision += self._decision.trigger is Trigger.FAST_PATH
+            self._decision = msgspec.structs.replace(decision, revision=self.revision)
+            self._closed = decision.closed
+            return self._decision
+
+    def close(self) -> None:
+        """The decision is kept: what came meanwhile, and what comes from now on, is written down as late."""
+        with self._lock:
+            self._stored = True
+            waiting, self._late = self._late, []
+        for late in waiting:
+            self._coordinator.record_late(self._config.message_id, late)
+
+    def _record(self, name: str, known: Known) -> None:
+        """Too late to count; the lock is held."""
+        late = Late(name, None, str(known)) if isinstance(known, Exception) else Late(name, known)
+        if self._stored:
+            self._coordinator.record_late(self._config.message_id, late)
+        else:
+            self._late.append(late)
+
+
+def _known_of(request: Asked) -> Known:
+    """What a request has told so far. A first look that nothing follows is the last word."""
+    if not request.done:
+        return request.evaluations[-1] if request.evaluations else None
+    outcome: Known = request.outcome
+    if isinstance(outcome, Exception) or outcome is None or outcome.stage == "deep":
+        return outcome
+    return outcome.with_times(stage="deep")
+
+
+def _p95(times: deque[float]) -> float:
+    ordered = sorted(times)
+    return ordered[min(len(ordered) - 1, len(ordered) * 95 // 100)]
+
+
+def as_plain(message: Mapping[str, Any] | Message | Envelope) -> dict[str, Any]:
+    """A message as evaluators get it: its id, its content and its sender, and whatever else it has."""
+    if isinstance(message, Message | Envelope):
+        plain = message.to_dict()
+    elif isinstance(message, Mapping):
+        plain = dict(message)
+    else:
+        raise InvalidMessage("message", f"must be a message or a dict, not {type(message).__name__}")
+    if not isinstance(plain.get("id"), str) or not plain["id"]:
+        raise InvalidMessage("message.id", f"must be text, not {plain.get('id')!r}")
+    if type(plain.get("hop_count", 0)) is not int:
+        raise InvalidMessage("message.hop_count", f"must be a whole number, not {plain['hop_count']!r}")
+    payload = plain.get("payload")
+    if "content" not in plain and isinstance(payload, Mapping):
+        plain["content"] = payload.get("text", payload)
+    if plain.get("sender_id") is None and plain.get("from_agent") is not None:
+        plain["sender_id"] = plain["from_agent"]
+    return plain
+
+
+def _sent_ms(message: Mapping[str, Any]) -> int | None:
+    """When it was sent, by the wall clock; None when it does not say, or not in a way that can be read."""
+    said = message.get("timestamp")
+    if isinstance(said, int | float) and not isinstance(said, bool):
+        return round(said)
+    try:
+        return from_iso(said) if isinstance(said, str) else None
+    except ValueError:
+        return None

@@ -1,0 +1,212 @@
+"""One process of a worker, as the pool sees it: its two lines, what it writes, and how it ends.
+
+Everything here runs in the loop's thread, but for the lines, which are made for all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, Literal, Protocol
+
+from postroom.core.clock import SYSTEM
+from postroom.core.system.children import Child, Ended, caller_setting, shared_server
+from postroom.core.system.fork_server import send_frame
+
+from .line import Line
+from .loop import PoolLoop, Timer
+from .protocol import Abort, Shutdown
+from .request import Request
+from .worker_main import DUMP_SIGNAL
+
+MODULE: Final = "postroom.pools.worker_main"
+TARGET: Final = f"{MODULE}:run"
+#: Of what a worker writes, so much is kept: the end of it.
+KEPT_BYTES: Final = 16 * 1024
+_CHUNK: Final = 64 * 1024
+#: A process that hung up and still runs after this time is killed.
+HANG_UP_S: Final = 0.2
+
+#: Why a process was told to end; None: it was not.
+Asked = Literal["shutdown", "recycle"] | None
+
+
+class Owner(Protocol):
+    """The worker that a process belongs to."""
+
+    name: str
+
+    def take_work(self, life: Life, frames: Sequence[Any]) -> None:
+        """What came over the work line, in the thread that reads it."""
+
+    def take_side(self, life: Life, frames: Sequence[Any]) -> None:
+        """What came over the side line, in the thread that reads it."""
+
+    def life_over(self, life: Life) -> None:
+        """The process has ended, and all that it said was taken. In the loop's thread."""
+
+
+class Life:
+    """One process of a worker, from its start to its end."""
+
+    def __init__(self, owner: Owner, evaluator: str, context: Mapping[str, Any], loop: PoolLoop, *, show: bool) -> None:
+        self.owner = owner
+        self.ready = False
+        self.pid = 0
+        self.tasks = 0
+        self.memory_bytes = 0
+        self.retiring = False
+        self.asked: Asked = None
+        #: Why it was killed from here, in words.
+        self.killed_because = ""
+        #: Why it could not load its evaluator, in its own words.
+        self.boot_error = ""
+        #: What it was sent and has not answered, in the order in which it was sent: it works on the first.
+        self.running: dict[int, Request] = {}
+        self.chance = SYSTEM.random()
+        self.born_ns = SYSTEM.steady_ns()
+        self._loop = loop
+        self._show = show
+        self._written = bytearray()
+        self._timers: list[Timer] = []
+        self._left = 3  # both lines, and the process
+        child, ours = _start(evaluator, context)
+        self._child: Child = child
+        control = socket.socket(fileno=child.control.detach())
+        self.work = Line(control, loop, lambda frames: owner.take_work(self, frames), self._line_gone)
+        self.side = Line(ours, loop, lambda frames: owner.take_side(self, frames), self._line_gone)
+        loop.watch(child.status, self._on_status)
+        loop.watch(child.output, lambda: self._on_output(child.output))
+        loop.watch(child.errors, lambda: self._on_output(child.errors))
+
+    @property
+    def takes_work(self) -> bool:
+        """Whether it may be sent something: it is ready, nobody told it to end, and it can be talked to."""
+        talks = not (self.work.hung_up or self.side.hung_up)
+        return self.ready and talks and not self.retiring and self.asked is None
+
+    @property
+    def ended(self) -> Ended | None:
+        return self._child.ended
+
+    @property
+    def written(self) -> str:
+        """The end of what it wrote to its standard output and standard error."""
+        return bytes(self._written).decode("utf-8", "backslashreplace").strip()
+
+    def say_how(self) -> str:
+        """How it ended, in words that follow a name."""
+        if self.boot_error:
+            return f"could not load its evaluator: {self.boot_error}"
+        return self.work.broken or self.side.broken or self.killed_because or str(self.ended)
+
+    # Ending
+
+    def after(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call in the loop after that time, unless the process is over by then."""
+        now_ns = SYSTEM.steady_ns()
+        self._timers = [timer for timer in self._timers if timer.due_ns > now_ns]  # the others have gone off
+        self._timers.append(self._loop.call_at(now_ns + int(seconds * 1e9), call))
+
+    def kill(self, because: str) -> None:
+        """End it with all that it started. `because` follows its name: "was killed: …"."""
+        if self.ended is None:
+            self.killed_because = self.killed_because or because
+            self._child.send_signal(signal.SIGKILL)
+
+    def end(self, why: Asked, grace_s: float) -> None:
+        """Tell it to end. It is killed when it still runs after that time."""
+        self.asked = why
+        self.side.send(Shutdown, answers=0)
+        self.work.hang_up()
+        self.after(grace_s, lambda: self.kill("was killed: it did not end when it was told to"))
+
+    def call_off(self, request: Request, grace_s: float) -> None:
+        """Stop the work on a request. If it goes on, say where it stands, then kill it."""
+        self.side.send(lambda number: Abort(number, request.id), answers=0)
+        self.after(grace_s / 2, lambda: self._dump(request))
+        self.after(grace_s, lambda: self._kill_if_still_at(request))
+
+    def _is_at(self, request: Request) -> bool:
+        return next(iter(self.running), None) == request.id
+
+    def _dump(self, request: Request) -> None:
+        if self._is_at(request):
+            # Alone: it ends whoever does not expect it, such as a server that the evaluator has started
+            # (tests/pool/test_worker.py).
+            self._child.send_signal(DUMP_SIGNAL, alone=True)
+
+    def _kill_if_still_at(self, request: Request) -> None:
+        if self._is_at(request):  # one that only waits behind another is no reason to kill
+            self.kill(f"was killed: it went on with request {request.id} after it was called off")
+
+    # Watching
+
+    def _on_output(self, descriptor: int) -> None:
+        try:
+            raw = os.read(descriptor, _CHUNK)
+        except BlockingIOError:
+            return
+        if not raw:
+            self._loop.unwatch(descriptor)
+            return
+        self._written += raw
+        del self._written[:-KEPT_BYTES]
+        if self._show:
+            text = raw.decode("utf-8", "backslashreplace").removesuffix("\n")
+            with suppress(OSError, ValueError):  # a screen that is gone is no reason to fail
+                sys.stderr.write("".join(f"[{self.owner.name}] {line}\n" for line in text.split("\n")))
+                sys.stderr.flush()
+
+    def _on_status(self) -> None:
+        ended = self._child.read_status()
+        if ended is None:
+            return
+        self.pid = self._child.pid
+        self._loop.unwatch(self._child.status)
+        for descriptor in (self._child.output, self._child.errors):
+            self._on_output(descriptor)
+        self.work.finish()
+        self.side.finish()
+        self._count_down()
+
+    def _line_gone(self) -> None:
+        if (
+            self.ended is None
+        ):  # it ends, and that is told in a moment; or it closed its line, and nobody can talk to it
+            broken = self.work.broken or self.side.broken
+            self.after(0 if broken else HANG_UP_S, lambda: self.kill(broken or "was killed: it hung up"))
+        self._count_down()
+
+    def _count_down(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            for timer in self._timers:
+                timer.cancel()
+            for descriptor in (self._child.output, self._child.errors):
+                self._on_output(descriptor)
+                self._loop.unwatch(descriptor)
+            self.work.close()
+            self.side.close()
+            self._child.close()
+            self.owner.life_over(self)
+
+
+def _start(evaluator: str, context: Mapping[str, Any]) -> tuple[Child, socket.socket]:
+    """Start a process and tell it what to be. Returns it with our end of its side line."""
+    ours, theirs = socket.socketpair()
+    try:
+        child = shared_server([MODULE]).start(TARGET)
+    except BaseException:
+        ours.close()
+        theirs.close()
+        raise
+    setup = {"evaluator": evaluator, "context": dict(context), "setting": caller_setting()}
+    with theirs, suppress(BrokenPipeError, ConnectionResetError):  # it ended already: its status says how
+        send_frame(child.control, json.dumps(setup).encode(), [theirs.fileno()])
+    return child, ours

@@ -1,0 +1,248 @@
+"""What a room knows of the pools that work in it: one cell for each, written by the pool while it lives.
+
+    pool/<id>   {"name", "evaluator", "process", "since_ms", "beat_ms", "failure", "workers": [...]}
+
+A pool writes its cell when a worker's state changes, and every few seconds while its figures do: never in the thread that
+looks after the workers, and once for many changes that come together. The cell is deleted when the pool ends or lets go
+of the room. One that was killed cannot do that: its process is seen to be gone, nobody is shown its cell any more, and
+the next pool of the room deletes it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, Protocol
+
+from postroom.core.clock import SYSTEM, iso
+from postroom.core.config import HEARTBEAT_S
+from postroom.core.system.platform import current_pid
+from postroom.errors import ROOM_IS_OVER, PostroomError
+from postroom.mail.gateway import Desk, Latch
+from postroom.stores.contract import Cell
+
+from .restarts import Exit
+
+log = logging.getLogger("postroom")
+
+CELLS: Final = "pool/"
+#: Changes that come within this time are written as one, in seconds.
+FOLD_S: Final = 0.05
+#: A pool that has nothing new to tell says that it is there, after so long.
+BEAT_S: Final = 2 * HEARTBEAT_S
+#: Nobody waits longer than this for the last word of a pool to be written, in seconds.
+LAST_WORD_S: Final = 0.5
+#: A pool whose process nobody here can see counts as gone after this silence, in seconds.
+SILENCE_S: Final = 6 * HEARTBEAT_S
+#: Of how a process ended, and of why the pool failed, so much is told.
+MAX_TEXT: Final = 400
+#: Of the workers of one pool, so many are told of one by one.
+MAX_WORKERS: Final = 100
+#: What a worker's line counts, of all that its figures do.
+COUNTED: Final = ("done", "failed", "restarts", "recycled")
+
+Value = dict[str, Any]
+
+
+class PoolWorkerInfo(NamedTuple):
+    """One worker of a pool: its state and process, what it did, and how a process of it ended last (not when told to)."""
+
+    name: str
+    state: str
+    pid: int | None
+    waiting: int
+    done: int
+    failed: int
+    restarts: int
+    recycled: int
+    last_exit: str | None
+    last_exit_ms: int | None
+
+
+class PoolInfo(NamedTuple):
+    """One pool that works in a room. `more`: so many workers are not listed."""
+
+    id: str
+    name: str
+    evaluator: str
+    process: str
+    since: str
+    failure: str | None
+    workers: list[PoolWorkerInfo]
+    more: int
+
+
+class Told(Protocol):
+    """A worker, as far as a room is told of it (`pool_worker.PoolWorker`)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def pid(self) -> int | None: ...
+    @property
+    def load(self) -> int: ...
+    @property
+    def exits(self) -> list[Exit]: ...
+    @property
+    def figures(self) -> Any: ...
+
+
+class Reported(Protocol):
+    """A pool, as far as a room is told of it (`pool.WorkerPool`)."""
+
+    @property
+    def workers(self) -> Mapping[str, Any]: ...
+    @property
+    def evaluator(self) -> str: ...
+    @property
+    def failure(self) -> Exception | None: ...
+
+
+def pools(desk: Desk) -> list[PoolInfo]:
+    """The pools that work in the room at this moment, the oldest first. Changes nothing."""
+    found = [cell for cell in desk.store.cell_scan(CELLS) if is_live(desk, cell)]
+    return [_info(cell) for cell in sorted(found, key=lambda cell: (cell.value["since_ms"], cell.name))]
+
+
+def is_live(desk: Desk, cell: Cell) -> bool:
+    """Whether the pool of a cell still runs, as far as can be seen from here."""
+    seen = desk.store.process_alive(cell.value["process"])
+    if seen is None:  # on another machine: it is judged by its last word
+        return abs(desk.clock.wall_ms() - int(cell.value["beat_ms"])) < SILENCE_S * 1000
+    return seen
+
+
+def _info(cell: Cell) -> PoolInfo:
+    value = cell.value
+    workers = [PoolWorkerInfo(**worker) for worker in value["workers"]]
+    return PoolInfo(
+        cell.name.removeprefix(CELLS),
+        value["name"],
+        value["evaluator"],
+        value["process"],
+        iso(value["since_ms"]),
+        value["failure"],
+        workers,
+        value["more"],
+    )
+
+
+class Report:
+    """Tells one room of one pool, from now until it is closed, the room is, or the process ends.
+
+    Its own thread does the writing: a room that is busy or away holds up neither the workers nor those who ask them.
+    A write that fails is made good by the next one.
+    """
+
+    def __init__(self, desk: Desk, pool: Reported, name: str | None) -> None:
+        self.name = name
+        self._desk = desk
+        self._pool = pool
+        self._pid = current_pid()
+        self._since_ms = desk.clock.wall_ms()
+        self._steady_s = SYSTEM.steady_ns() / 1e9  # exits are told by the steady clock
+        self._cell = f"{CELLS}{self._since_ms:x}-{self._pid}-{round(desk.clock.random() * 2**32):08x}"
+        self._lock = threading.Lock()
+        self._stirred = Latch(desk.clock)
+        self._stop = Latch(desk.clock)
+        self._last: Value | None = None
+        self._forget: Callable[[], None] = desk.at_close(self.close)
+        self._thread = threading.Thread(target=self._run, name="postroom pool report", daemon=True)
+        self._thread.start()
+
+    @property
+    def closed(self) -> bool:
+        return self._stop.is_set()
+
+    def is_to(self, desk: Desk) -> bool:
+        """Whether this is the room that it tells."""
+        return desk is self._desk
+
+    def call_it(self, name: str | None) -> None:
+        """The pool has that name from now on, if it had none."""
+        if self.name is None and name is not None:
+            self.name = name
+            self.stir()
+
+    def stir(self) -> None:
+        """Something changed. Returns at once."""
+        if current_pid() == self._pid:  # a fork has this process's pipes, but not its pool
+            with self._lock:
+                self._stirred.set()
+
+    def close(self) -> None:
+        """Take the pool out of the room. After: its cell is gone, or will be as soon as the room answers. Safe to call twice."""
+        if current_pid() != self._pid:
+            return
+        forget, self._forget = self._forget, lambda: None  # nothing points back here then: its pipes are closed at once
+        forget()
+        self._stop.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(LAST_WORD_S)
+
+    # In its own thread
+
+    def _run(self) -> None:
+        clock = self._desk.clock
+        with suppress(*ROOM_IS_OVER):
+            self._try(self._clear_away)
+            while not self._stop.is_set():
+                with self._lock:
+                    stirred = self._stirred = Latch(clock)  # before it looks: what comes meanwhile is seen next time
+                self._try(self._write)
+                clock.wait_readable([self._stop.fileno(), stirred.fileno()], HEARTBEAT_S)
+                self._stop.wait(FOLD_S)
+            self._try(lambda: self._desk.store.cell_write(self._cell, None))
+
+    def _try(self, step: Callable[[], object]) -> None:
+        try:
+            step()
+        except ROOM_IS_OVER:
+            raise
+        except PostroomError as trouble:  # busy, or its server is away: what it should know is written later
+            log.debug("a pool could not tell its room: %s", trouble, extra={"action": "pool_report"})
+
+    def _clear_away(self) -> None:
+        """Delete what pools that were killed left behind."""
+        for cell in self._desk.store.cell_scan(CELLS):
+            if not is_live(self._desk, cell):
+                self._desk.store.cell_write(cell.name, None, expect=cell.version)
+
+    def _write(self) -> None:
+        now_ms = self._desk.clock.wall_ms()
+        value, last = self._value(now_ms), self._last
+        if last is None or value != last | {"beat_ms": now_ms} or now_ms - last["beat_ms"] >= BEAT_S * 1000:
+            self._desk.store.cell_write(self._cell, value)
+            self._last = value
+
+    def _value(self, now_ms: int) -> Value:
+        pool = self._pool
+        workers = list(pool.workers.values())
+        return {
+            "name": self.name or pool.evaluator,
+            "evaluator": pool.evaluator,
+            "process": self._desk.process,
+            "since_ms": self._since_ms,
+            "beat_ms": now_ms,
+            "failure": None if pool.failure is None else str(pool.failure)[:MAX_TEXT],
+            "workers": [self._line(worker) for worker in workers[:MAX_WORKERS]],
+            "more": max(0, len(workers) - MAX_WORKERS),
+        }
+
+    def _line(self, worker: Told) -> Value:
+        """What is told of one worker."""
+        counts = worker.figures.counts
+        last = worker.exits[-1] if worker.exits else None
+        return {
+            "name": worker.name,
+            "state": worker.state,
+            "pid": worker.pid,
+            "waiting": worker.load,
+            **{name: counts.get(name, 0) for name in COUNTED},
+            "last_exit": None if last is None else last.text[:MAX_TEXT],
+            "last_exit_ms": None if last is None else self._since_ms + round((last.at_s - self._steady_s) * 1000),
+        }

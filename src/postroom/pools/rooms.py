@@ -1,0 +1,198 @@
+"""A pool and a room: taking work from it, and evaluating what is written there before anybody asks.
+
+Work is taken as an agent takes it (`mail/serving.py`): claimed, with its lease extended while it runs, and settled. A worker
+that is killed half-way costs nothing but the time: its message is delivered again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from postroom.core.config import SAFETY_LOOK_S
+from postroom.core.message import Message
+from postroom.errors import (
+    InvalidMessage,
+    PoolFailed,
+    RoomClosed,
+    RoomError,
+    RoomGone,
+    WorkerDied,
+    WorkerError,
+    WorkerNotReady,
+    WorkerStopped,
+    WorkerTimeout,
+)
+from postroom.mail.gateway import Latch
+from postroom.mail.received import Envelope, Received
+from postroom.room import Room
+from postroom.stores.contract import FEED
+
+from .evaluation import Evaluation
+from .request import Request
+
+log = logging.getLogger("postroom")
+
+ANSWERS: Final = ("asked", "always", "never")
+
+
+def as_message(envelope: Envelope | Message) -> dict[str, Any]:
+    """A message of a room as evaluators get it: its envelope, with `content` and `sender_id` as they are called there."""
+    said = envelope.to_dict()
+    payload = envelope.payload
+    text = payload.get("text", payload.get("content"))
+    content = text if isinstance(text, str) else json.dumps(payload, ensure_ascii=False)
+    return {**said, "content": content, "sender_id": envelope.from_agent}
+
+
+class Minds(Protocol):
+    """What is needed of a pool here; see `WorkerPool`."""
+
+    failure: PoolFailed | None
+    workers: Mapping[str, Any]
+
+    @property
+    def takes_work(self) -> bool: ...
+
+    def evaluate(self, message: Mapping[str, Any], timeout_s: float | None) -> Evaluation: ...
+
+    def begin(self, message: Mapping[str, Any], timeout_s: float | None, *, keep: int | None) -> dict[str, Request]: ...
+
+
+class Answering:
+    """One call of `WorkerPool.serve`."""
+
+    def __init__(
+        self,
+        pool: Minds,
+        room: Room,
+        agent: str,
+        channels: Iterable[str] | None,
+        timeout_s: float | None,
+        lease_s: float | None,
+        answer: str,
+        stop: threading.Event | None,
+    ) -> None:
+        if answer not in ANSWERS:
+            raise InvalidMessage("answer", f"must be one of {', '.join(ANSWERS)}, not {answer!r}")
+        self._pool = pool
+        self._agent = room.agent(agent)
+        self._channels = None if channels is None else list(channels)
+        self._timeout_s = timeout_s
+        self._lease_s = lease_s
+        self._answer = answer
+        self._stop = threading.Event() if stop is None else stop
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """Serve until told to stop. Raises PoolFailed when the pool did."""
+        try:
+            self._agent.serve(
+                {"*": self._judge},
+                max(1, len(self._pool.workers)),
+                channels=self._channels,
+                lease_s=self._lease_s,
+                stop=self._stop,
+            )
+        finally:
+            self._over.set()
+        if self._pool.failure is not None:
+            raise self._pool.failure
+
+    def _judge(self, message: Received) -> dict[str, Any] | None:
+        """Let a worker judge one message. What befalls the worker is not the message's fault: it comes again at once."""
+        try:
+            evaluation = self._pool.evaluate(as_message(message), self._timeout_s)
+        except (WorkerDied, WorkerTimeout) as error:
+            message.retry(f"{type(error).__name__}: {error}", delay_s=0)
+            return None
+        except (WorkerStopped, WorkerNotReady, PoolFailed):
+            if not (self._pool.takes_work and self._pool.workers):
+                self._stop.set()
+            message.return_unseen()
+            return None
+        wanted = self._answer == "always" or (self._answer == "asked" and message.message.waiter is not None)
+        return evaluation.to_dict() if wanted else None
+
+    def close(self, timeout_s: float | None) -> None:
+        """Claim nothing more, and wait until what was claimed is settled."""
+        self._stop.set()
+        self._over.wait(timeout_s)
+
+
+class Following:
+    """Evaluates new messages of some channels as they come. Made by `WorkerPool.follow`."""
+
+    def __init__(self, pool: Minds, room: Room, channels: Iterable[str], timeout_s: float | None, keep: int) -> None:
+        self._pool = pool
+        self._room = room
+        self._channels = frozenset(channels)
+        if not self._channels:
+            raise InvalidMessage("channels", "must name at least one channel")
+        self._timeout_s = timeout_s
+        self._keep = keep
+        self._cursor = room.cursor()
+        self._since_ms = room.clock.wall_ms()
+        self._seen: dict[str, None] = {}
+        self._stop = Latch(room.clock)
+        #: How many messages were given to the workers.
+        self.count = 0
+        self._thread = threading.Thread(target=self._run, name="postroom follow", daemon=True)
+
+    def start(self) -> None:
+        """Begin with what is written from now on."""
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Evaluate nothing more; what is under way goes on. Safe to call twice."""
+        self._stop.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        with suppress(RoomClosed, WorkerError):  # the pool is over: so is this
+            while not self._stop.is_set():
+                try:
+                    self._follow()
+                except RoomClosed:
+                    raise
+                except RoomGone as end:
+                    log.error("following has ended: %s", end, extra={"action": "follow_ended"})  # noqa: TRY400
+                    return
+                except RoomError as trouble:  # busy, or its server is away for a while
+                    log.warning("following goes on after: %s", trouble, extra={"action": "follow_trouble"})
+                    self._stop.wait(SAFETY_LOOK_S)
+
+    def _follow(self) -> None:
+        desk = self._room.desk
+        with desk.listen([FEED]) as waiter:
+            while not self._stop.is_set():
+                changes = self._room.events(self._cursor)
+                for change in changes:
+                    if self._stop.is_set():
+                        return
+                    self._look_at(change.message)
+                    self._cursor = change.number
+                if not changes:
+                    desk.wait(waiter, None, self._stop)
+
+    def _look_at(self, message: Message) -> None:
+        """Give a message to the workers, if it is new."""
+        if message.channel not in self._channels or message.id in self._seen or message.timestamp_ms < self._since_ms:
+            return
+        self._seen[message.id] = None
+        while len(self._seen) > self._keep:
+            del self._seen[next(iter(self._seen))]
+        self._pool.begin(as_message(message), self._timeout_s, keep=self._keep)
+        self.count += 1

@@ -1,0 +1,1 @@
+"""Sessions: members that talk through mailboxes, run in processes of their own, and fail together."""

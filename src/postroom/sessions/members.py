@@ -1,0 +1,261 @@
+"""The members of a session, and what each of them waits for.
+
+    member:<id>/<member>   {"name", "role", "process", "parent", "number", "since_ms", "waits", "blocked"}
+
+A member is one handle of the session: the caller's, a worker's, that of somebody who joined. Only its own process writes
+its cell. `blocked` says that everything that could act for this member waits in `waits`.
+
+The rule on which the search for deadlocks rests (`sessions/deadlock.py`): while a member's cell says `blocked`, it sends nothing
+and takes nothing. Whoever wants to act first says so in the cell, and then acts. A wait is written down only after a
+moment (SHOW_AFTER_S), so those who are served at once write nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, NamedTuple
+from weakref import WeakSet
+
+from postroom.errors import PostroomError, SessionEnded, SessionFailed
+from postroom.mail.gateway import Desk
+from postroom.stores.contract import Cell, topic_cells
+
+from .record import SessionRecord
+
+#: A wait that is over sooner is not written down.
+SHOW_AFTER_S: float = 0.1
+
+#: What a member is to its session.
+OPENER: Final = "opener"
+WORKER: Final = "worker"
+JOINED: Final = "joined"
+
+_SECOND_NS: Final = 1_000_000_000
+_OUR_THREADS: Final = "postroom "
+
+#: Threads that act for some member of some session in this process.
+_bound: WeakSet[threading.Thread] = WeakSet()
+
+
+def prefix_of(session_id: str) -> str:
+    """The beginning of the names of a session's member cells."""
+    return f"member:{session_id}/"
+
+
+def new_member_id(desk: Desk) -> str:
+    """A name for a member that no other has; names sort by time."""
+    return f"{desk.clock.wall_ms():011x}-{os.urandom(4).hex()}"
+
+
+def bind_elsewhere(thread: threading.Thread) -> None:
+    """This thread, not started yet, will act for a member of its own and for no other."""
+    _bound.add(thread)
+
+
+class Standing(NamedTuple):
+    """A member as its cell shows it."""
+
+    id: str
+    name: str
+    role: str
+    process: str
+    parent: str | None
+    number: int
+    since_ms: int
+    waits: list[dict[str, Any]]
+    blocked: bool
+
+    @property
+    def timed(self) -> bool:
+        """Whether one of its waits ends by itself."""
+        return any(wait["timed"] for wait in self.waits)
+
+
+def standing_of(cell: Cell) -> Standing:
+    """What a member's cell says."""
+    return Standing(id=cell.name.rpartition("/")[2], **cell.value)
+
+
+def members_of(desk: Desk, session_id: str) -> list[Standing]:
+    """The members of a session, in the order in which they came."""
+    return [standing_of(cell) for cell in desk.store.cell_scan(prefix_of(session_id))]
+
+
+def enrol(desk: Desk, session_id: str, names: list[str], role: str, parent: str | None) -> list[str]:
+    """Write the cells of new members, who are not blocked; `SessionRecord.admit` lets them in. Returns their ids."""
+    ids = []
+    for name in names:
+        ids.append(new_member_id(desk))
+        value = Standing("", name, role, desk.process, parent, 0, desk.clock.wall_ms(), [], blocked=False)._asdict()
+        del value["id"]
+        desk.store.cell_write(prefix_of(session_id) + ids[-1], value)
+    return ids
+
+
+def strike_off(desk: Desk, session_id: str, member_id: str) -> None:
+    """Take a member out. Twice is once; a room that is closed or in trouble keeps the cell of a process that is gone."""
+    with suppress(PostroomError):
+        desk.store.cell_write(prefix_of(session_id) + member_id, None)
+
+
+class Wait:
+    """One thread of a member that waits. Made by `Member.waiting`; looks first, and rests between looks."""
+
+    def __init__(self, member: Member, shown: dict[str, Any]) -> None:
+        self._member = member
+        self.thread = threading.current_thread()
+        self.shown = shown
+        self.looking = True
+        self._since_ns = member.clock.steady_ns()
+
+    def stir(self) -> None:
+        """It is about to look for mail and to take it: the member is not blocked now, and its cell says so."""
+        self._member.stir(self)
+
+    def rest(self) -> float:
+        """It looked and found nothing. Returns in how many seconds it should come here again, mail or not."""
+        waited_s = (self._member.clock.steady_ns() - self._since_ns) / _SECOND_NS
+        self._member.rest(self, show=waited_s >= SHOW_AFTER_S)
+        return SHOW_AFTER_S - waited_s if waited_s < SHOW_AFTER_S else SHOW_AFTER_S * 10
+
+
+class Member:
+    """One member of a session, as this process plays it. Shared by its threads."""
+
+    def __init__(self, record: SessionRecord, id: str, name: str, role: str, parent: str | None, number: int) -> None:
+        self.record = record
+        self.desk = record.desk
+        self.clock = record.desk.clock
+        self.id = id
+        self.name = name
+        self.role = role
+        self.number = number
+        self.cell = prefix_of(record.id) + id
+        #: Those who listen to this hear of every change of every member.
+        self.topic = topic_cells(self.cell)
+        self._parent = parent
+        self._since_ms = self.clock.wall_ms()
+        self._lock = threading.RLock()
+        self._waits: list[Wait] = []
+        self._acting = 0
+        self._left = False
+        self._actors: WeakSet[threading.Thread] = WeakSet()
+        # Threads that were there before are not taken to act for this member until they do; later ones are, for its own
+        # threads may have started them (a timer that will send).
+        self._strangers: WeakSet[threading.Thread] = WeakSet(threading.enumerate())
+        self._written: dict[str, Any] = {}
+        self.bind(threading.current_thread())
+
+    def bind(self, thread: threading.Thread) -> None:
+        """This thread acts for the member."""
+        self._actors.add(thread)
+        _bound.add(thread)
+
+    def introduce(self) -> None:
+        """Write the cell: this member is here, in this process."""
+        with self._lock:
+            self._write(blocked=False)
+
+    # Acting and waiting
+
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        """While this is open the member is not blocked, whoever else of it waits; its cell says so before it begins."""
+        with self._lock:
+            self.check_here()
+            self.bind(threading.current_thread())
+            self._acting += 1
+            self._unblock()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._acting -= 1
+
+    @contextmanager
+    def waiting(self, **shown: Any) -> Iterator[Wait]:
+        """This thread waits from here on; `shown` is what others see of it: `on`, `names` and `timed` at least."""
+        wait = Wait(self, shown | {"since_ms": self.clock.wall_ms()})
+        with self._lock:
+            self.check_here()
+            self.bind(wait.thread)
+            self._unblock()
+            self._waits.append(wait)
+        tell = True
+        try:
+            yield wait
+        except (SessionFailed, SessionEnded):
+            tell = False  # nobody asks any more, and seven writes before seven aborts would cost milliseconds
+            raise
+        finally:
+            with self._lock:
+                self._waits.remove(wait)
+                if tell and self._written.get("waits") and not self._left:
+                    with suppress(PostroomError):
+                        self._write(blocked=False)
+
+    def check_here(self) -> None:
+        """Raise SessionEnded when this member has left the session."""
+        if self._left:
+            raise SessionEnded(f"{self.name} has left session {self.record.id}")
+
+    def stir(self, wait: Wait) -> None:
+        """See `Wait.stir`."""
+        with self._lock:
+            self.check_here()  # who has left takes nothing, also in a thread that waited before
+            wait.looking = True
+            self._unblock()
+
+    def rest(self, wait: Wait, *, show: bool) -> None:
+        """See `Wait.rest`."""
+        with self._lock:
+            wait.looking = False
+            if show and not self._left:
+                self._write(blocked=self._is_blocked())
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the cell says that everything that could act for this member waits."""
+        return bool(self._written.get("blocked"))
+
+    def _is_blocked(self) -> bool:
+        """Whether every thread that could act for this member rests in a wait."""
+        if self._acting or not self._waits or any(wait.looking for wait in self._waits):
+            return False
+        resting = {wait.thread for wait in self._waits}
+        return all(thread in resting or not self._may_act(thread) for thread in threading.enumerate())
+
+    def _may_act(self, thread: threading.Thread) -> bool:
+        if thread in self._actors:
+            return True
+        return not (thread in self._strangers or thread in _bound or thread.name.startswith(_OUR_THREADS))
+
+    def _unblock(self) -> None:
+        if self.blocked:
+            self._write(blocked=False)
+
+    def _write(self, *, blocked: bool) -> None:
+        value = {
+            "name": self.name,
+            "role": self.role,
+            "process": self.desk.process,
+            "parent": self._parent,
+            "number": self.number,
+            "since_ms": self._since_ms,
+            "waits": [wait.shown for wait in self._waits],
+            "blocked": blocked,
+        }
+        if value != self._written:
+            self.desk.store.cell_write(self.cell, value)
+            self._written = value
+
+    def leave(self) -> None:
+        """It is a member no more. Safe to call twice."""
+        with self._lock:
+            if self._left:
+                return
+            self._left = True
+        strike_off(self.desk, self.record.id, self.id)

@@ -1,0 +1,299 @@
+"""A session as its room knows it: one cell, changed by compare-and-set alone.
+
+    session:<id>/record   {"timestamp_ms", "opener", "folder", "admitted", "failure", "ended_ms"}
+
+Everything that decides about the whole session goes through this one cell: letting a member in (`admitted` counts them),
+the failure (the first one stands), the end. So no two of these can pass each other by.
+Members have cells of their own, "member:<id>/<member>" (see `sessions/members.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from postroom.core.clock import Clock, from_iso, iso
+from postroom.core.system.platform import no_follow
+from postroom.errors import Deadlock, RoomBusy, SessionEnded, SessionFailed, UnknownSession, WorkerTraceback
+from postroom.mail.gateway import Desk
+from postroom.mail.received import words
+from postroom.stores.contract import topic_cells
+
+FAILED_FILE: Final = ".failed"
+CALLER: Final = "caller"
+DEADLOCK: Final = "Deadlock"
+#: Tracebacks are kept up to this many characters: the end of them.
+MAX_STACK: Final = 60_000
+#: Of a `.failed` file that somebody wrote by hand, so much is read.
+MAX_FILE_BYTES: Final = 256 * 1024
+
+_PREFIX: Final = "session:"
+_SUFFIX: Final = "/record"
+_MAX_TRIES: Final = 1000
+
+Value = dict[str, Any]
+
+
+class Failure(NamedTuple):
+    """Why a session failed: when, what was said, the traceback, and through which worker."""
+
+    timestamp: str
+    message: str
+    stack: str
+    worker: str | None
+    #: The word Deadlock, or the name of the error, or nothing.
+    kind: str = ""
+
+    def to_file(self) -> str:
+        """The text of the `.failed` file."""
+        shown = {"timestamp": self.timestamp, "message": self.message, "stack": self.stack, "worker": self.worker}
+        return json.dumps(shown, indent=2, ensure_ascii=False) + "\n"
+
+
+class Record(NamedTuple):
+    """What the cell says, and its version."""
+
+    version: int
+    value: Value
+
+    @property
+    def failure(self) -> Failure | None:
+        value = self.value["failure"]
+        return None if value is None else Failure(**value)
+
+    @property
+    def ended_ms(self) -> int | None:
+        ended_ms: int | None = self.value["ended_ms"]
+        return ended_ms
+
+    @property
+    def over(self) -> bool:
+        return self.value["failure"] is not None or self.value["ended_ms"] is not None
+
+
+class SessionRecord:
+    """The record of one session. All methods may be called from several threads and processes at once."""
+
+    def __init__(self, desk: Desk, id: str) -> None:
+        self.id = id
+        self.desk = desk
+        self.cell = f"{_PREFIX}{id}{_SUFFIX}"
+        #: Those who listen to this hear of members that come, of the failure and of the end.
+        self.topic = topic_cells(self.cell)
+
+    def read(self) -> Record:
+        """What stands there now. UnknownSession when there is none."""
+        self.desk.check_open()
+        cell = self.desk.store.cell_read(self.cell)
+        if cell is None:
+            raise UnknownSession(f"there is no session {self.id} in this room; `postroom session list` shows them")
+        return Record(cell.version, cell.value)
+
+    def check(self) -> Record:
+        """What stands there now; SessionFailed, Deadlock or SessionEnded when the session is over."""
+        record = self.read()
+        if record.failure is not None:
+            raise self.error(record.failure)
+        if record.ended_ms is not None:
+            raise SessionEnded(f"Session {self.id} has ended: the one who opened it has closed it")
+        return record
+
+    def error(self, failure: Failure) -> SessionFailed:
+        """The error that tells of a failure; its cause is the traceback of the worker."""
+        kind = Deadlock if failure.kind == DEADLOCK else SessionFailed
+        error = kind(f"Session {self.id} failed: {failure.message}", self.id, failure)
+        if failure.stack:
+            who = f"worker {failure.worker}" if failure.worker else "the one who failed"
+            error.__cause__ = WorkerTraceback(f"traceback of {who}:\n\n{failure.stack.rstrip()}")
+        return error
+
+    def admit(self, count: int = 1) -> int:
+        """Let so many members in, whose cells are written already. Returns the number of the first of them.
+
+        Raises what `check` raises; then nobody was let in.
+        """
+        for _ in range(_MAX_TRIES):
+            record = self.check()
+            first = int(record.value["admitted"]) + 1
+            value = record.value | {"admitted": first + count - 1}
+            if self.desk.store.cell_write(self.cell, value, expect=record.version) is not None:
+                return first
+        raise RoomBusy(f"too many want to join session {self.id} at the same moment; try again")
+
+    def fail(self, failure: Failure) -> Failure:
+        """Record a failure, unless there is one. Returns the one that stands; those who wait are woken.
+
+        A session that has ended well stays so: then nothing is recorded, and the given failure is returned.
+        """
+        for _ in range(_MAX_TRIES):
+            record = self.read()
+            if record.failure is not None:
+                return record.failure
+            if record.ended_ms is not None or self.fail_at(record.version, record.value, failure):
+                return failure
+        raise RoomBusy(f"too many change session {self.id} at the same moment; try again")
+
+    def fail_at(self, version: int, value: Value, failure: Failure) -> bool:
+        """Record a failure if the record is still of that version. Nobody joined, failed or ended it since, then."""
+        value = value | {"failure": failure._asdict()}
+        if self.desk.store.cell_write(self.cell, value, expect=version) is None:
+            return False
+        # after the others were woken: they need not wait for a file
+        write_failed_file(Path(value["folder"]), failure)
+        return True
+
+    def end(self) -> None:
+        """The one who opened it closes it. A failure that was recorded stays."""
+        for _ in range(_MAX_TRIES):
+            record = self.read()
+            if record.ended_ms is not None:
+                return
+            value = record.value | {"ended_ms": self.desk.clock.wall_ms()}
+            if self.desk.store.cell_write(self.cell, value, expect=record.version) is not None:
+                return
+
+    def blame_gone_opener(self, record: Record | None = None) -> bool:
+        """Record the failure of a session whose opener's process is gone. Returns whether it is."""
+        record = record or self.read()
+        if record.over or self.desk.store.process_alive(record.value["opener"]) is not False:
+            return False
+        self.fail(opener_gone(self.desk.clock))
+        return True
+
+
+def create(desk: Desk, make_folder: Callable[[str], Path]) -> SessionRecord:
+    """A new session, with a folder of its own, which `make_folder` makes for its id."""
+    for _ in range(_MAX_TRIES):
+        now_ms = desk.clock.wall_ms()
+        stamp = re.sub(r"\D", "", iso(now_ms))[:14]
+        id = f"{stamp[:8]}-{stamp[8:]}-{int(desk.clock.random() * 16**6):06x}"
+        record = SessionRecord(desk, id)
+        if desk.store.cell_read(record.cell) is not None:
+            continue
+        folder = make_folder(id)
+        value = {
+            "timestamp_ms": now_ms,
+            "opener": desk.process,
+            "folder": str(folder),
+            "admitted": 0,
+            "failure": None,
+            "ended_ms": None,
+        }
+        if desk.store.cell_write(record.cell, value, expect=0) is not None:
+            return record
+    raise RoomBusy("no free name for a new session was found; try again")
+
+
+def all_records(desk: Desk) -> list[tuple[str, Record]]:
+    """Every session of the room, by its id: the oldest first."""
+    desk.check_open()
+    cells = desk.store.cell_scan(_PREFIX)
+    ours = [cell for cell in cells if cell.name.endswith(_SUFFIX)]
+    return [
+        (cell.name.removeprefix(_PREFIX).removesuffix(_SUFFIX), Record(cell.version, cell.value))
+        for cell in sorted(ours, key=lambda cell: (cell.value["timestamp_ms"], cell.name))
+    ]
+
+
+# What is said of a failure
+
+
+def failure_of(error: BaseException | str, worker: str | None, clock: Clock, said: str | None = None) -> Failure:
+    """A failure from an error or from a sentence. `said` is the message, if it is not the error's own."""
+    timestamp = iso(clock.wall_ms())
+    if isinstance(error, str):
+        return Failure(timestamp, words("error", error), "", worker)
+    stack = _stack_of(error)
+    own = words("error", error)
+    name = type(error).__name__
+    message = said or own.removeprefix(f"{name}: ")
+    return Failure(timestamp, message, stack[-MAX_STACK:], worker, name if name != DEADLOCK else "")
+
+
+def _stack_of(error: BaseException) -> str:
+    """The traceback as Python writes it, from the first line that is not Postroom's own."""
+    told = traceback.TracebackException.from_exception(error)
+    own = str(Path(__file__).parents[1])
+    while len(told.stack) > 1 and told.stack[0].filename.startswith(own):
+        del told.stack[0]
+    return "".join(told.format()).encode("utf-8", "backslashreplace").decode()
+
+
+def raised_by(worker: str, error: BaseException, clock: Clock) -> Failure:
+    """The failure of a worker whose function raised."""
+    if isinstance(error, SystemExit):
+        said = f"worker {worker} called sys.exit({'' if error.code is None else repr(error.code)})"
+    else:
+        said = f"worker {worker} raised {words('error', error)}"
+    return failure_of(error, worker, clock, said)
+
+
+def opener_gone(clock: Clock) -> Failure:
+    """The failure of a session whose opener died."""
+    said = "the process that opened the session was killed, or ended without closing it"
+    return Failure(iso(clock.wall_ms()), said, "", CALLER)
+
+
+# The `.failed` file
+
+
+def write_failed_file(folder: Path, failure: Failure) -> None:
+    """Put the failure where people look for it: whole or not at all, and never over one that is there.
+
+    What keeps it from being written (the folder was removed, is on another machine, the disk is full) is no reason
+    for more trouble: the record in the room is what counts.
+    """
+    draft = folder / f"{FAILED_FILE}.{os.getpid()}-{os.urandom(4).hex()}"
+    with suppress(OSError):
+        try:
+            draft.write_text(failure.to_file(), encoding="utf-8")
+            os.link(draft, folder / FAILED_FILE)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def read_failed_file(folder: Path, clock: Clock) -> Failure | None:
+    """The failure that a `.failed` file tells of, however little that is; None when there is no such file."""
+    path = folder / FAILED_FILE
+    try:
+        with open(path, "rb", opener=no_follow) as file:
+            text = file.read(MAX_FILE_BYTES).decode("utf-8", "backslashreplace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        now = iso(clock.wall_ms())
+        return Failure(now, f"{path} is there but could not be read ({error.strerror or error})", "", None)
+    return failure_from_text(text, path, clock)
+
+
+def failure_from_text(text: str, path: Path, clock: Clock) -> Failure:
+    """What can be said about a session with such a `.failed` file."""
+    now = iso(clock.wall_ms())
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
+        rest = f": {text.strip()[:1000]}" if text.strip() else ", and is empty"
+        return Failure(now, f"somebody made {path}{words('text', rest)}", "", None)
+    given = {name: said.get(name) for name in ("timestamp", "message", "error", "stack", "worker")}
+    texts = {name: words(name, value) for name, value in given.items() if isinstance(value, str) and value}
+    return Failure(
+        _time_or(texts.get("timestamp"), now),
+        texts.get("message") or texts.get("error") or f"somebody made {path}, which gives no message",
+        texts.get("stack", ""),
+        texts.get("worker"),
+    )
+
+
+def _time_or(text: str | None, now: str) -> str:
+    try:
+        return iso(from_iso(text)) if text else now
+    except (ValueError, OverflowError):
+        return now

@@ -1,0 +1,281 @@
+"""A session: members that talk through mailboxes, and fail together.
+
+    with room.session() as session:
+        session.mailbox.tasks.send({"n": 1})
+        results = session.delegate([coordinator(), analyzer("src/main.rs")])
+
+When one member fails, everybody learns of it at once: pending receives are aborted, sends are refused.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from postroom.core.clock import iso
+from postroom.core.config import settings_of
+from postroom.core.system.folder_watch import WATCH
+from postroom.core.system.platform import make_private_folder
+from postroom.errors import InvalidMessage, PostroomError, RoomClosed, SessionEnded, SessionFailed
+from postroom.mail.gateway import Desk
+from postroom.mail.received import check_names, check_seconds
+
+from . import record as session_record
+from .deadlock import Search
+from .mailbox import Mailroom
+from .members import JOINED, OPENER, WORKER, Member, enrol, strike_off
+from .record import CALLER, FAILED_FILE, Failure, SessionRecord, failure_of, read_failed_file
+from .worker import WorkerCall, check_calls, names_of, place_of
+
+if TYPE_CHECKING:
+    from .output import Screen
+    from .runners import Crew, Post
+
+#: The folder of a room's sessions, inside the room's own.
+SESSIONS: Final = "sessions"
+GRACE_S: Final = 2.0
+
+
+class Host:
+    """What a session needs to know of its room: where it lives, and how another process opens it."""
+
+    def __init__(self, desk: Desk, url: str, folder: Path | None) -> None:
+        self.desk = desk
+        self.url = url
+        self.settings = settings_of(desk.config)
+        self._folder = folder
+
+    def make_folder(self, session_id: str) -> Path:
+        """A folder for a session, inside the room's own; for a room that has none, among the temporary files."""
+        if self._folder is None:
+            return Path(tempfile.mkdtemp(prefix=f"postroom-{session_id}-"))
+        folder = self._folder / SESSIONS / session_id
+        make_private_folder(folder)
+        return folder
+
+    @property
+    def lends_folders(self) -> bool:
+        """Whether the folders of sessions lie among the temporary files: then those that ended well leave none."""
+        return self._folder is None
+
+    @property
+    def keeps_folders(self) -> bool:
+        """Whether the folders of sessions outlive the room's being open."""
+        return self.desk.store.durable
+
+
+class Session:
+    """One member's handle of a session. All methods may be called from several threads at once.
+
+    As a context manager it fails the session if the block raises, and leaves it at the end. When the one who opened the
+    session leaves, the session has ended.
+    """
+
+    def __init__(self, host: Host, member: Member) -> None:
+        self._host = host
+        self._member = member
+        self._record: SessionRecord = member.record
+        self._desk = host.desk
+        self._search = Search(self._record)
+        value = self._record.read().value
+        self.id = self._record.id
+        #: When it was opened, as ISO 8601 text.
+        self.timestamp: str = iso(value["timestamp_ms"])
+        #: The folder of this session: what its workers wrote, and `.failed` when it failed.
+        self.dir = Path(value["folder"])
+        self.mailbox = Mailroom(member, self._search)
+        self._left = False
+        self._undo: list[Callable[[], None]] = [self._desk.at_close(self.cleanup)]
+
+    @property
+    def name(self) -> str:
+        """The name of this member: the worker's, or "caller" for the one who opened the session."""
+        return self._member.name
+
+    # The failure
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why the session failed: timestamp, message, stack, worker. None when it did not."""
+        return self._record.read().failure
+
+    def check_failed(self) -> None:
+        """Raise SessionFailed (or Deadlock) when the session has failed; SessionEnded when it was closed."""
+        self._record.check()
+
+    def mark_failed(self, error: BaseException | str) -> None:
+        """Let the session fail. The first failure stands: when it has failed before, nothing changes.
+
+        After: every member's pending receive is aborted, every send is refused, and `.failed` is in the folder.
+        """
+        if not isinstance(error, BaseException | str):
+            raise InvalidMessage("error", f"must be an exception or a text, not {type(error).__name__}")
+        self._record.fail(failure_of(error, self._member.name, self._desk.clock))
+
+    # Workers
+
+    def delegate(
+        self,
+        workers: Sequence[WorkerCall],
+        *,
+        deadline_s: float | None = None,
+        grace_s: float = GRACE_S,
+        show: bool = True,
+    ) -> list[Any]:
+        """Run workers, each in a process of its own, and return their results in order.
+
+        When one fails (raises, calls sys.exit, is killed, or is not done after `deadline_s`), the session fails: the
+        others' pending receives are aborted, those that have not stopped after `grace_s` are terminated, then killed,
+        and the failure is raised here: SessionFailed, which names the worker and carries its traceback. After, in every
+        case, no worker runs any more. What workers print is kept under `dir` and, with `show`, printed here too.
+        In a room that other processes cannot see (`memory:`) workers are threads, which cannot be killed.
+        Raises NotStartable, and starts nothing, for a worker that another process would not find.
+        """
+        from .delegation import Delegation, enrol_workers
+        from .output import Screen
+
+        calls = check_calls(workers)
+        if deadline_s is not None:
+            check_seconds("deadline_s", deadline_s, zero=False)
+        check_seconds("grace_s", grace_s)
+        places = [place_of(call) for call in calls] if self._desk.store.shared else []
+        with self._member.acting():
+            self._record.check()
+            if not calls:
+                return []
+            posts = enrol_workers(self._member, calls, names_of(calls))
+            screen = Screen(show=show)
+            try:
+                crew = self._crew(posts, places, screen)
+            except BaseException:
+                for post in posts:
+                    strike_off(self._desk, self.id, post.member_id)
+                raise
+        return Delegation(self._member, self._search, crew, self.dir, screen, deadline_s, grace_s).run()
+
+    def _crew(self, posts: list[Post], places: list[Any], screen: Screen) -> Crew:
+        from .runners import ProcessCrew, ThreadCrew
+
+        clock = self._desk.clock
+        if not places:
+            return ThreadCrew(posts, self._run_here, self._is_abort, clock)
+        task = {
+            "url": self._host.url,
+            "settings": self._host.settings,
+            "session": self.id,
+            "parent": self._member.id,
+            "parent_name": self._member.name,
+            "store": type(self._desk.store).__module__,
+        }
+        return ProcessCrew(posts, places, task, self.dir, screen, clock)
+
+    def _run_here(self, post: Post) -> Any:
+        """Run a worker in this thread, as a member of its own."""
+        session = worker_session(self._host, self.id, post.member_id, post.name, self._member.id, post.number)
+        try:
+            positional, named = post.call.decoded()
+            return post.call.worker.function(session, *positional, **named)
+        finally:
+            session.cleanup()
+
+    def _is_abort(self, error: BaseException) -> bool:
+        """Whether it only says that this session is over already."""
+        if isinstance(error, SessionFailed):
+            return error.session_id == self.id
+        return isinstance(error, SessionEnded | RoomClosed)
+
+    # The end
+
+    def cleanup(self) -> None:
+        """Leave the session and let go of everything. For the one who opened it: the session has ended. Twice is once."""
+        if self._left:
+            return
+        self._left = True
+        for undo in self._undo:
+            undo()
+        with suppress(PostroomError):
+            if self._member.role == OPENER:
+                self._record.end()
+                if self._host.lends_folders and self._record.read().failure is None:
+                    shutil.rmtree(self.dir, ignore_errors=True)  # of a failed one it stays as long as the room does
+            self._member.leave()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if error is not None and not self._left and not self._is_abort(error):
+            said = f"{self.name} was interrupted (Ctrl-C)" if isinstance(error, KeyboardInterrupt) else None
+            with suppress(PostroomError):
+                self._record.fail(failure_of(error, self.name, self._desk.clock, said))
+        self.cleanup()
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id} as {self.name!r}>"
+
+    # Parts of the above
+
+    def watch_folder(self) -> None:
+        """Fail the session when somebody makes a `.failed` file in its folder, whatever is in it."""
+
+        def on_file(complete: bool) -> bool:
+            failure = read_failed_file(self.dir, self._desk.clock)
+            if failure is None or (not complete and failure.message.startswith("somebody made")):
+                return False  # gone again, or still being written: there will be another look
+            with suppress(PostroomError):
+                self._record.fail(failure)
+            return True
+
+        with suppress(OSError):
+            self._undo.append(WATCH.on_file(self.dir, FAILED_FILE, on_file))
+            if (self.dir / FAILED_FILE).exists():
+                on_file(complete=True)
+
+
+def open_session(host: Host) -> Session:
+    """Open a new session; its folder is watched for a `.failed` file."""
+    record = session_record.create(host.desk, host.make_folder)
+    session = _enter(host, record, CALLER, OPENER)
+    session.watch_folder()
+    if not host.keeps_folders:
+        host.desk.at_close(lambda: shutil.rmtree(session.dir, ignore_errors=True))
+    return session
+
+
+def join_session(host: Host, id: str, name: str | None) -> Session:
+    """Become a member of a session that somebody else opened.
+
+    Raises SessionFailed, Deadlock or SessionEnded when it is over, UnknownSession when there is none.
+    """
+    check_names(session=id)
+    record = SessionRecord(host.desk, id)
+    record.blame_gone_opener()
+    failure = read_failed_file(Path(record.check().value["folder"]), host.desk.clock)
+    if failure is not None:  # made by hand, and the one who watches has not seen it yet
+        raise record.error(record.fail(failure))
+    return _enter(host, record, name or f"member-{host.desk.process.split(':')[1]}", JOINED)
+
+
+def _enter(host: Host, record: SessionRecord, name: str, role: str) -> Session:
+    check_names(name=name)
+    (id,) = enrol(host.desk, record.id, [name], role, None)
+    try:
+        number = record.admit()
+    except BaseException:
+        strike_off(host.desk, record.id, id)
+        raise
+    member = Member(record, id, name, role, None, number)
+    member.introduce()
+    return Session(host, member)
+
+
+def worker_session(host: Host, session_id: str, member_id: str, name: str, parent: str, number: int) -> Session:
+    """The session of a worker, whose caller made it a member before it was started."""
+    member = Member(SessionRecord(host.desk, session_id), member_id, name, WORKER, parent, number)
+    member.introduce()
+    return Session(host, member)

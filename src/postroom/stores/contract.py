@@ -1,0 +1,484 @@
+"""The store contract: what a place that keeps messages must do, and what it need not.
+
+One suite (`postroom.testing`) holds every store to this page. Under each method stands what is true after it
+returned, what is true if it raised, and what is not promised. Unless a method says otherwise, one that raises has
+changed nothing.
+
+Times. A store counts leases, delays and expiry in *room time*: milliseconds that only grow, however the wall clock is
+set. What it shows to people (timestamps, ledgers) is the wall clock's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Final, NamedTuple, Self
+
+import msgspec
+
+from postroom.core.clock import Clock
+from postroom.core.message import Draft, Message
+from postroom.core.states import State
+from postroom.core.system.platform import process_alive, this_process
+from postroom.errors import RoomBusy
+
+#: `cell_write(expect=ANY)`: whatever version is there.
+ANY: Final = -1
+
+#: What a receiver may say of a message it holds.
+OUTCOMES: Final = ("acked", "answered", "refused", "retry", "dead", "returned")
+
+#: How `find` may list.
+ORDERS: Final = ("oldest", "newest", "claim")
+
+#: The topic that hears of every change of any message.
+FEED: Final = "feed"
+#: The cell in which a store that has no better place keeps what `Store.forgotten` says.
+FORGOTTEN: Final = "feed-forgotten"
+
+
+def topic_to(agent: str) -> str:
+    """Mail for one agent."""
+    return f"to:{agent}"
+
+
+def topic_channel(channel: str) -> str:
+    """Mail to nobody in particular, in one channel."""
+    return f"channel:{channel}"
+
+
+def topic_message(id: str) -> str:
+    """What becomes of one message."""
+    return f"message:{id}"
+
+
+def topic_cells(name: str) -> str:
+    """Cells whose names begin like this one, up to the first slash."""
+    return f"cells:{name.partition('/')[0]}"
+
+
+class Ticket(NamedTuple):
+    """What a receiver shows to speak about a message it claimed.
+
+    Every claim, retry and requeue of the message makes a new token. The end of a lease does not: until somebody else
+    takes the message, its late holder may still settle it.
+    """
+
+    id: str
+    token: int
+    agent: str
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """A message that was claimed, with the ticket for it."""
+
+    message: Message
+    ticket: Ticket
+
+
+class Want(msgspec.Struct, frozen=True, kw_only=True):
+    """Which messages a receiver asks for.
+
+    `channels` None: everything addressed to the agent, in any channel. `channels` given: what lies in those channels,
+    addressed to the agent or to nobody. `ids` given: exactly those, each once, where the agent may have them (also answers
+    that are held for it), whatever the limit. `owner` is the process that holds the claim (`platform.this_process`) and with which it ends;
+    None is a claim that belongs to the agent and ends by time alone. `settle` True takes and acks in one step.
+    """
+
+    agent: str
+    lease_s: float
+    channels: tuple[str, ...] | None = None
+    limit: int = 1
+    owner: str | None = None
+    ids: tuple[str, ...] | None = None
+    settle: bool = False
+
+
+class Claimed(NamedTuple):
+    """What a claim gave: deliveries, best first, and in how many seconds something may become claimable by itself."""
+
+    deliveries: list[Delivery]
+    next_due_s: float | None
+
+
+class Settled(NamedTuple):
+    """What settling did: whether the ticket still counted, the state after it, ids that were put, and the next claim."""
+
+    held: bool
+    state: State | None
+    ids: list[str]
+    claimed: Claimed | None
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """Which messages to list. Every part that is given must hold.
+
+    `order` is "oldest" (first stored first), "newest", or "claim" (as a receiver would get them).
+    `visible_to` with `channels` means what `Want` means. `waiting` keeps questions whose asker waits. `ids` keeps those.
+    """
+
+    ids: tuple[str, ...] | None = None
+    states: frozenset[State] | None = None
+    channels: tuple[str, ...] | None = None
+    visible_to: str | None = None
+    to_agent: str | None = None
+    from_agent: str | None = None
+    type: str | None = None
+    correlation_id: str | None = None
+    answer_to: str | None = None
+    waiting: bool = False
+    sent_after_ms: int | None = None
+    sent_before_ms: int | None = None
+    order: str = "oldest"
+    limit: int = 100
+
+
+class Page(NamedTuple):
+    """Some messages, and the cursor to go on from; None at the end. "claim" order has no cursor."""
+
+    messages: list[Message]
+    cursor: int | None
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One entry of the feed: `number` is its cursor; the message stands as it is now, not as it was then."""
+
+    number: int
+    event: str
+    time_ms: int
+    agent: str | None
+    detail: str | None
+    message: Message
+
+
+class Cell(NamedTuple):
+    """A small named value. The version changes with every write and never comes back."""
+
+    name: str
+    version: int
+    value: Any
+
+
+class Subscription(NamedTuple):
+    """An agent that gets a copy of what is published in a channel."""
+
+    channel: str
+    agent: str
+    since_ms: int
+
+
+class Mailbox(NamedTuple):
+    """What waits for one agent (or for nobody in particular) in one channel."""
+
+    to_agent: str | None
+    channel: str
+    depth: int
+    oldest_ms: int
+
+
+class Work(NamedTuple):
+    """What an agent did so far: messages it finished, and messages that failed in its hands and nobody finished since."""
+
+    processed: int
+    errors: int
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of a room at one moment: messages by public state, mailboxes, and what the store tells of itself."""
+
+    states: dict[str, int]
+    mailboxes: list[Mailbox]
+    store: dict[str, Any]
+
+
+class Swept(NamedTuple):
+    """What housekeeping did."""
+
+    expired: int = 0
+    released: int = 0
+    dead: int = 0
+    purged: int = 0
+
+
+#: A hint that comes within this time, in nanoseconds, came soon.
+SOON_NS: Final = 400_000
+
+
+class Waiter(ABC):
+    """Somebody who waits for a hint that one of its topics may have changed.
+
+    From the moment `listen` returned, no change is missed: arm first (`listen`, or the return of `wait`), then look,
+    then wait. A hint may come without a change, and several changes may come as one hint.
+    """
+
+    @abstractmethod
+    def wait(self, timeout_s: float | None) -> bool:
+        """Return True at the next hint (or at once, when one came since the last `wait`), False when time ran out."""
+
+    @abstractmethod
+    def fileno(self) -> int:
+        """A descriptor that can be read when a hint is there. Call `wait(0)` after it to take the hint."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop listening. Safe to call twice."""
+
+    def switchboard(self) -> Switchboard | None:
+        """A switchboard of the same store; see `Store.switchboard`."""
+        return None
+
+    def may_come_soon(self) -> bool:
+        """Whether the last hint came so soon, and from another process, that it pays to watch for the next before sleeping.
+
+        Asked once for each wait, before it.
+        """
+        return False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Switchboard(ABC):
+    """Many waiters behind one descriptor, for a loop that waits for all of them at once.
+
+    One thread listens and closes, another may take; nobody else may wait on the descriptor.
+    """
+
+    @abstractmethod
+    def listen(self, topics: Iterable[str], hinted: Callable[[], None]) -> Waiter | None:
+        """Somebody waits for these topics; `take` calls `hinted` when a hint came to it. None when the switchboard is full.
+
+        `Waiter.wait(0)` tells, as everywhere, whether a hint came since the last one.
+        """
+
+    @abstractmethod
+    def fileno(self) -> int:
+        """A descriptor that can be read when a hint came to somebody. Call `take` after it."""
+
+    @abstractmethod
+    def take(self) -> None:
+        """Call `hinted` of everybody to whom a hint came since the last time. Does not wait.
+
+        To be called now and then also when the descriptor is silent: whoever rang may have died before the switchboard was woken.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nobody is hinted any more. Safe to call twice."""
+
+
+def in_the_middle() -> RoomBusy:
+    """The error for a call in the middle of another one of the same thread: by a signal's handler, or by an object that is collected.
+
+    It would be done as part of the other, after it returned, or wait for ever for a lock that the other holds.
+    """
+    return RoomBusy(
+        "this thread is in the middle of another step of the room, in which the handler of a signal (or an object that "
+        "was collected) has called this one; nothing was changed, try again when the handler has returned"
+    )
+
+
+class Store(ABC):
+    """A place that keeps messages. All methods may be called from several threads at once."""
+
+    #: What a store can do; the suite and the README's table read these. A False is a named weakness.
+    durable: ClassVar[bool]  # a put that returned survives the death of every process
+    shared: ClassVar[bool]  # other processes see the same room
+    atomic_settle: ClassVar[bool] = True  # settling, answering and claiming the next are one step
+    exact_fifo: ClassVar[bool] = True  # also with several claimers
+
+    clock: Clock
+
+    @property
+    def process(self) -> str:
+        """The name under which this process stands in this room, as owner, waiter or member."""
+        return this_process()
+
+    @abstractmethod
+    def put(self, drafts: Sequence[Draft]) -> list[str]:
+        """Store messages that `message.check` has passed.
+
+        After: all are stored, durably where the store is durable, in this order, behind everything stored before
+        (also when a clock went back), and those who wait for them are woken. Returns their ids; a published draft gives
+        one id per subscriber, perhaps none. A repeat of a sender's idempotency key stores nothing and gives the
+        first id. An answer (`answer_to`) to a question whose asker still waits is held for it.
+        Raises InvalidMessage for a known key with another content; RoomBusy, RoomUnreachable: then none is stored.
+        """
+
+    @abstractmethod
+    def claim(self, want: Want) -> Claimed:
+        """Take messages: highest priority first, first in first out within one priority of one channel.
+
+        After: each returned message belongs to the claimer until it settles it, its lease ends, or its owner process is
+        gone; its delivery is counted before the caller sees it. Messages whose lease has ended or whose owner is
+        gone (seen within a second) are claimable again, or dead when their deliveries are used up; due ones are ready;
+        expired ones are not given, but for answers that are held: those wait for their asker. `next_due_s` is the room's.
+        Not promised: that an empty answer means an empty room a moment later.
+        """
+
+    @abstractmethod
+    def settle(
+        self,
+        ticket: Ticket,
+        outcome: str,
+        *,
+        detail: str | None = None,
+        delay_s: float = 0,
+        puts: Sequence[Draft] = (),
+        claim_next: Want | None = None,
+    ) -> Settled:
+        """Say what became of a claimed message; with the answer and the next claim in one step.
+
+        `outcome`: acked, answered (its answer is in `puts`), refused, retry (delivered again after `delay_s`; on
+        the last allowed delivery it is dead instead), dead, returned (nobody saw it: it is ready again at once, and
+        this delivery does not count). `detail` is the error or the reason.
+        After, held: the state is `state`, the puts are stored, those who wait for the message are woken.
+        After, not held (the ticket no longer counted): the message is untouched and nothing of `puts` is stored.
+        The next claim is made in both cases.
+        """
+
+    @abstractmethod
+    def extend(self, ticket: Ticket, lease_s: float) -> bool:
+        """Let the lease end that many seconds from now. False, and nothing changed, when the ticket no longer counts."""
+
+    @abstractmethod
+    def note(self, id: str, event: str, agent: str | None, detail: str | None = None) -> bool:
+        """Write in the ledger what a door did ("notified", "shown"). False when there is no such message.
+
+        A ledger that is full (64 KiB) takes no more notes; it always takes changes of state.
+        """
+
+    def claim_answer(self, question: str, want: Want) -> Delivery | None:
+        """Take the answer that is held for a question that has ended with it, as `want` says, without reading the question first.
+
+        None when it is not there, or when this store cannot tell for less than reading the question costs.
+        """
+        del question, want
+        return None
+
+    @abstractmethod
+    def abandon(self, id: str) -> None:
+        """The asker of this question no longer waits: its answer, come or to come, is ordinary mail."""
+
+    @abstractmethod
+    def get(self, id: str) -> Message | None:
+        """One message with its ledger, or None. Changes nothing; due, ended and expired are judged by the clock."""
+
+    @abstractmethod
+    def find(self, query: Query, cursor: int | None = None) -> Page:
+        """List messages. Changes nothing."""
+
+    @abstractmethod
+    def events(self, after: int = 0, limit: int = 1000) -> list[Change]:
+        """The feed: every change with a number above `after`, in order, at most `limit` (a few more when several share one).
+
+        Never misses a change, but may fold several changes of one message into its latest.
+        """
+
+    @abstractmethod
+    def number_at(self, wall_ms: int | None = None) -> int:
+        """The feed's number at that moment of the wall clock, so that a time can be used as a cursor.
+
+        None is now: everything so far has a number up to this one, everything later a higher one.
+        """
+
+    def forgotten(self) -> int:
+        """Changes with numbers up to this one may be missing from the feed: their messages are no longer kept.
+
+        0 when nothing was ever deleted. A reader whose cursor is lower may have a gap, and is told so by this alone.
+        """
+        cell = self.cell_read(FORGOTTEN)
+        return 0 if cell is None else int(cell.value)
+
+    @abstractmethod
+    def requeue(self, ids: Iterable[str]) -> list[str]:
+        """Put dead, refused or expired messages back, with all their deliveries anew. Returns those that were put back."""
+
+    @abstractmethod
+    def purge(self, query: Query) -> int:
+        """Delete messages for good, at most `query.limit`. Returns how many. Claimed ones are never deleted."""
+
+    @abstractmethod
+    def subscribe(self, channel: str, agent: str) -> None:
+        """From now on the agent gets a copy of what is published in the channel. Twice is once."""
+
+    @abstractmethod
+    def unsubscribe(self, channel: str, agent: str) -> bool:
+        """No more copies; those it has stay. False when it was not subscribed."""
+
+    @abstractmethod
+    def subscriptions(self) -> list[Subscription]:
+        """Who is subscribed to what."""
+
+    @abstractmethod
+    def cell_read(self, name: str) -> Cell | None:
+        """A small value by its name, or None."""
+
+    @abstractmethod
+    def cell_write(self, name: str, value: Any, expect: int = ANY) -> int | None:
+        """Write a small JSON value (None deletes it) if its version is `expect` (0: it must not be there).
+
+        Returns the new version (0 after a delete), or None, and nothing changed, when the version was another.
+        Wakes `topic_cells(name)`.
+        """
+
+    @abstractmethod
+    def cell_scan(self, prefix: str) -> list[Cell]:
+        """All cells whose names begin so, in the order of their names."""
+
+    @abstractmethod
+    def listen(self, topics: Iterable[str]) -> Waiter:
+        """Somebody waits for these topics."""
+
+    def switchboard(self) -> Switchboard | None:
+        """A place for many who wait behind one descriptor; None where there is none (any more): then each listens alone."""
+        with self.listen(()) as waiter:
+            return waiter.switchboard()
+
+    def process_alive(self, process: str) -> bool | None:
+        """Whether a process whose name stands in this room still runs. None when that cannot be seen (yet).
+
+        False is certain: a process that lives is never taken for dead, whatever namespace it lives in. A store in a folder
+        judges by locks (`stores/liveness.py`). A store of many machines judges processes elsewhere by their silence, and later
+        than those here.
+        """
+        return process_alive(process)
+
+    def check_there(self) -> None:  # noqa: B027  a store without a place of its own has nothing to look at
+        """Raise RoomGone when what this store has open is no longer what lies at the room's address.
+
+        Asked about once a second by every process that uses the room (`Desk.check_there`), so it costs little. Once it has
+        raised it always does: whatever comes back to that address, this store has missed a part of it.
+        Not promised: that a change of the files which leaves all of them in their places is noticed.
+        """
+
+    def open_elsewhere(self) -> bool:
+        """Whether another process has this room open, as far as the store can tell; agents tell of themselves (presence)."""
+        return False
+
+    @abstractmethod
+    def sweep(self) -> Swept:
+        """Housekeeping: expire, release what dead processes and ended leases hold, forget what is kept too long.
+
+        Dead letters are not forgotten: they stay until somebody puts them back or purges them.
+
+        Everything that a claim needs it does by itself; a sweep only keeps the store small and ledgers current.
+        """
+
+    @abstractmethod
+    def stats(self) -> Stats:
+        """Figures of this moment. Changes nothing."""
+
+    @abstractmethod
+    def work_of(self, agent: str) -> Work:
+        """What an agent did, counting also what is no longer kept. Changes nothing."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of everything. Safe to call twice; later calls of other methods raise RoomClosed.
+
+        Not promised: that a wait in another thread ends at once; it ends with its time-out.
+        """

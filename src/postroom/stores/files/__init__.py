@@ -1,0 +1,1 @@
+"""Rooms in plain files, for everybody who can read and write files."""

@@ -1,0 +1,595 @@
+"""A room in plain files: `inbox/`, `outbox/` and `board/` for everybody who can read and write files.
+
+Every step of Postroom is one line of a log, written under a lock (`files_log`); the tables of each process follow that
+log (`files_room`), and so does the tree of files: a ready message lies in its inbox, a claimed one under
+`.postroom/claimed/`, and so on. What others do with files alone is found by looking (`files_intake`). Whoever dies between
+the log and the tree leaves the rest to the next who locks.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from postroom.core import crashpoints
+from postroom.core.clock import Clock
+from postroom.core.config import FILES_MARK, Config
+from postroom.core.message import SALT_BITS, Draft, room_start_ms
+from postroom.core.states import State
+from postroom.core.system.platform import file_system_type, make_private_folder, sync_path_to
+from postroom.errors import RoomClosed, RoomDamaged, RoomGone, RoomUnreachable
+from postroom.stores import contract
+from postroom.stores.bells.bells import WATCHING, Bells, Watcher
+from postroom.stores.bells.sockets import NoBells
+from postroom.stores.contract import Claimed, Settled, Swept, Ticket, Want
+from postroom.stores.liveness import Attendance
+from postroom.stores.tables import steps
+from postroom.stores.tables.store import TableStore, Turn, whole
+
+from .board import BOARD, BOARD_FILES, TASKS, Board
+from .intake import INBOX, OUTBOX, Intake
+from .log import Log, Record
+from .names import us_of_key
+from .readme import README
+from .room import BY_HAND, CHANNELS, FileRow, FileTables, Prepared, Step, prepare
+from .tree import OWN, TEMP, Tree
+from .waiter import FilesWaiter
+
+LAYOUT: Final = 1
+_PLACES: Final = ("claimed", "later", "held", "done", "dead", "rejected", "names")
+
+
+class About(msgspec.Struct):
+    """`.postroom/room.json`: the room's number, and how its time is made of the machine's since this boot."""
+
+    layout: int
+    salt: int
+    boot: str
+    base_ns: int
+
+
+class FilesStore(TableStore):
+    """Keeps a room in files below a folder."""
+
+    durable: ClassVar[bool] = True
+    shared: ClassVar[bool] = True
+
+    #: A log is written anew when it has grown by this much, and to twice what it began with.
+    log_growth_bytes = 4 * 1024 * 1024
+
+    def __init__(self, folder: Path, config: Config, clock: Clock) -> None:
+        self.clock = clock
+        self.folder = folder
+        self._config = config
+        self._pid = os.getpid()
+        self._open = True
+        self._gone = False
+        self.turn = Turn()
+        self._undone = True  # no step is to be undone
+        self._room: FileTables | None = None
+        self._prepared: dict[int, Prepared] = {}
+        self._first_line = 0
+        self._waiters = 0
+        self._lost: set[str] = set()  # ids that were claimed here and taken by hand in the same moment
+        try:
+            make_private_folder(folder, sync=False)  # that is done when the room is laid out
+            self._tree = Tree(folder, group=config.group)
+        except OSError as error:
+            raise RoomUnreachable(f"the room's folder {folder} cannot be used: {error}") from error
+        self._parts: list[Any] = [self._tree]  # what is to be closed
+        try:
+            self._open_room(Log(folder / OWN, config.busy_timeout_s, 0o660 if config.group else 0o600))
+        except BaseException as error:
+            self._let_go()
+            if isinstance(error, OSError):
+                raise RoomUnreachable(f"the room's folder {folder} cannot be used: {error}") from error
+            raise
+        self._no_bells = ""
+        self._bells = self._hang_bells()
+
+    def _open_room(self, log: Log) -> None:
+        self._log = log
+        self._board = Board(self._tree)
+        self._intake = Intake(self._tree, self._board, log.take_turn)
+        self._parts += [log, self._intake]
+        with log.locked():
+            mode = 0o660 if self._config.group else 0o600
+            self._attendance = Attendance(self.folder / OWN, file_system_type(self.folder), mode=mode)
+            self._parts.append(self._attendance)
+            self._tree.process = self._attendance.process
+            self._lay_out()
+            self._current_log()
+
+    def _let_go(self) -> None:
+        while self._parts:  # each once, also when this was interrupted before
+            self._parts.pop().close()
+
+    def _hang_bells(self) -> Bells | None:
+        try:
+            return Bells(self.folder / OWN, self.clock, group=self._config.group)
+        except NoBells as why:
+            self._no_bells = f"{WATCHING} ({why})"
+            return None
+
+    # Opening. The caller has the lock.
+
+    def _lay_out(self) -> None:
+        """Make what is missing of the tree, and know what the room is."""
+        for path in (f"{INBOX}/{CHANNELS}", OUTBOX, BOARD, *(f"{OWN}/{name}" for name in _PLACES)):
+            self._tree.folder(path, make=True, sync=False)
+        about = self._read_about()
+        if about is None:
+            import secrets  # only when a room is made
+
+            sync_path_to(self.folder)
+            about = About(LAYOUT, secrets.randbits(SALT_BITS), "", 0)
+        if not (self.folder / OWN / "log").exists():
+            self._log.begin_anew(Record(base=0))
+        self._about = about
+        if about.boot != self.clock.boot_id() and not self._goes_on(about):
+            self._after_boot(about)
+        if self._tree.signature("README.md") is None:
+            self._tree.replace("README.md", README.encode())
+        missing = [path for path in BOARD_FILES if self._tree.signature(path) is None]
+        if missing:
+            self._board.write(self._tables(), missing)  # and not the other, which somebody may have edited
+
+    def _read_about(self) -> About | None:
+        try:
+            about = msgspec.json.decode(self._tree.read(f"{OWN}/{FILES_MARK}", 65536), type=About)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError) as error:
+            raise RoomDamaged(f"{self.folder / OWN / FILES_MARK} cannot be read: {error}") from error
+        if about.layout != LAYOUT:
+            raise RoomDamaged(f"{self.folder} has layout {about.layout}, and this Postroom knows layout {LAYOUT}")
+        if not 0 <= about.salt < 1 << SALT_BITS or abs(about.base_ns) >= 1 << 62:
+            raise RoomDamaged(f"{self.folder / OWN / FILES_MARK} has numbers that no room has; it was made by others")
+        return about
+
+    def _goes_on(self, about: About) -> bool:
+        """Whether others use that time now: containers on one kernel may show different boot ids, and have one steady clock.
+
+        One that lies behind what happened here is of another clock.
+        """
+        now_ms = (about.base_ns + self.clock.steady_ns()) // 1_000_000
+        return self._attendance.open_twice() and now_ms >= self._last_ms()
+
+    def _last_ms(self) -> int:
+        """The room's time when something last happened."""
+        room = self._tables()
+        last_us = max(self._log.last_key_us(), max(map(us_of_key, room.rows), default=0))
+        return max(last_us // 1000, max((row.since_ms for row in room.rows.values()), default=0))
+
+    def _after_boot(self, about: About) -> None:
+        """The first to come after a boot fixes the room's time, for all, behind everything that happened before.
+
+        The machine may have lost power: the tree follows the whole log once more.
+        """
+        room_ms = room_start_ms(self.clock, self._last_ms() + 1)
+        base_ns = room_ms * 1_000_000 - self.clock.steady_ns()
+        self._about = About(LAYOUT, about.salt, self.clock.boot_id(), base_ns)
+        self._log.set_mark(0)
+        self._tree.replace(f"{OWN}/{FILES_MARK}", msgspec.json.encode(self._about))
+        self._tree.sync("", OWN, INBOX)
+        self._room = None
+
+    # The tables
+
+    def check(self) -> None:
+        if self._pid != os.getpid():
+            raise RoomClosed(
+                f"the room in {self.folder} was opened by process {self._pid}, from which this process was forked; "
+                "fork before you open the room, or start processes with spawn"
+            )
+        if not self._open:
+            raise RoomClosed(f"the room in {self.folder} is closed")
+
+    def _tables(self) -> FileTables:
+        """The tables, as the log says now."""
+        self._current_log()
+        if self._room is None:
+            self._log.place = 0
+            self._room = self._new_tables()
+        room = self._room
+        for place, record in self._log.read_on():
+            self._first_line = self._first_line or place
+            room.apply(record, self._log.base + place)
+        return room
+
+    def _current_log(self) -> None:
+        """Have that log open which is there now; when it was written anew, the tables are to be read anew."""
+        while self._log.is_new():
+            self.check_there()  # it may be the log of another room, which has taken the place of this one
+            self._log.reopen()
+            self._room = None
+            self._first_line = 0
+
+    def _new_tables(self) -> FileTables:
+        about = self._about
+        room = FileTables(self._config, self.clock, about.salt, about.base_ns, self._tree, self._log.reserve)
+        room.prepared = self._prepared
+        room.process_alive = self.process_alive
+        return room
+
+    def _caught_up(self) -> FileTables:
+        """The tables; and what somebody began and did not end is ended. The caller has the lock."""
+        room = self._tables()
+        if self._log.mark() != self._log.size():
+            self._recover(room)
+        return room
+
+    def _recover(self, room: FileTables) -> None:
+        """Let the tree follow the log where somebody died before it had."""
+        mark = self._log.mark()
+        behind = [record for place, record in self._log.all_lines() if place > mark or mark > self._log.place]
+        self._log.cut_off()
+        try:
+            self._follow_again(behind, room)
+            self._board.suspect = True
+            self._board.take_up(room)  # what somebody wrote into the files meanwhile is not written over
+            self._board.write(room)
+        except OSError:
+            return  # the next one tries again
+        self._log.set_mark(self._log.place)
+        folders: list[int] = []
+        self._commit(room, Step(), folders)
+        _sync(folders)
+
+    def _follow_again(self, records: list[Record], room: FileTables) -> None:
+        """Bring every file of some steps where it belongs in the end, from wherever they left it.
+
+        Whatever was moved already is left alone: in an inbox, a file of the same name may be somebody else's by now
+        (tests/test_files.py: test_a_file_dropped_under_the_name_of_one_that_was_being_moved_is_not_taken_for_it).
+        """
+        places: dict[int, list[str]] = {}
+        for record in records:
+            for each in record.rows:
+                places.setdefault(each.key, []).append(each.was)
+            self._remove(record)
+        for key, before in places.items():
+            row = room.rows.get(key)
+            if row is not None:
+                self._bring(row, before[::-1], room)
+
+    def _bring(self, row: FileRow, before: list[str], room: FileTables) -> None:
+        for was in dict.fromkeys(before):
+            if was == row.path or self._tree.kind(was) is None:
+                continue
+            if self._tree.kind(row.path) is None:
+                self._move(row, was, room)
+            elif self._tree.same(was, row.path):  # somebody died between the two halves of a move into an inbox
+                self._tree.unlink(was)
+            elif row.path.startswith(f"{INBOX}/") and not was.startswith(f"{INBOX}/"):
+                self._name_anew(room, row, was)
+                return
+        if row.signal is not None:
+            with suppress(FileExistsError, FileNotFoundError):
+                self._tree.link(row.path, row.signal)
+
+    def undo(self) -> None:
+        """What was written down counts; all else is forgotten, and the tables are read anew."""
+        self._undone = False
+        self._room = None
+        if self._open:
+            self._intake.look_again()
+            self._log.unlock()
+        self._undone = True
+
+    @contextmanager
+    def reading(self) -> Iterator[FileTables]:
+        """The tables, for the one whose turn it is."""
+        self._begin()
+        if self._intake.glance(self._tables()):
+            with self.step():
+                pass
+        yield self._tables()
+
+    def _begin(self) -> None:
+        self.check()
+        if not self._undone:  # that was interrupted, too
+            self.undo()
+
+    @contextmanager
+    def step(self, *, look: bool = True, blind: bool = False) -> Iterator[FileTables]:
+        """The tables for one step. `look` False: what others left need not be taken in. `blind`: the step only adds,
+        and need not know what is there, so that who only sends need not read what everybody else does. It is the caller's turn.
+        """
+        self._begin()
+        rings = Step()
+        folders: list[int] = []
+        due = look and self._intake.glance(self._tables())
+        with self._log.locked():
+            crashpoints.reached("files.locked")
+            room = self._blank() if blind else self._caught_up()
+            try:
+                if due:
+                    self._intake.take_in(room, lambda: self._commit(room, rings, folders))
+                yield room
+                self._commit(room, rings, folders)
+            except BaseException as error:
+                _sync(folders)
+                if room.took and room is self._room:
+                    self._room = None  # what was not written down did not happen
+                    self._intake.look_again()
+                room.took = Step()
+                if isinstance(error, OSError):
+                    problem = f"{self.folder} could not be read or written ({error.strerror}); nothing was changed"
+                    raise RoomUnreachable(problem) from error
+                raise
+            finally:
+                room.bodies.clear()
+        crashpoints.reached("files.committed")
+        bells = self._bells  # once: another thread may close the room meanwhile
+        if bells is not None:
+            bells.ring(rings.everyone, rings.one_each)
+        _sync(folders)
+
+    def _blank(self) -> FileTables:
+        """Tables with nothing in them, where the room is in order; those of the room where it has to be put in order."""
+        self._current_log()
+        return self._new_tables() if self._log.mark() == self._log.size() else self._caught_up()
+
+    # Writing a step down, and letting the tree follow
+
+    def _commit(self, room: FileTables, rings: Step, folders: list[int]) -> None:
+        in_order = self._log.mark() == self._log.size()
+        while room.took:
+            step = room.took
+            record = room.record()
+            place = self._log.append(record, sync=self._config.sync == "full", unread=room is not self._room)
+            room.end_step(self._log.base + place)
+            rings.everyone.update(step.everyone)
+            rings.one_each += step.one_each
+            room.took = Step()
+            crashpoints.reached("files.logged")
+            try:
+                self._follow(record, room)
+                if any(name.startswith(TASKS) for name in step.cells):
+                    self._board.write(room)
+                crashpoints.reached("files.followed")
+                folders += self._folders_to_sync(record)
+            except OSError:
+                break  # it is written down, so it counts; the next who locks lets the tree follow
+            if in_order and not room.took:
+                self._log.set_mark(place)
+        room.took = Step()
+
+    def _folders_to_sync(self, record: Record) -> list[int]:
+        full = self._config.sync == "full"
+        changed = {row.path.rpartition("/")[0] for row in record.rows if full or row.was.startswith(f"{TEMP}/")}
+        return [self._tree.hold(folder) for folder in sorted(changed)]
+
+    def _follow(self, record: Record, room: FileTables) -> None:
+        """Move the files of a step where they belong. What cannot be is a step of its own, in `room.took`."""
+        for each in record.rows:
+            row = room.rows[each.key]
+            if each.was != each.path and not self._move(row, each.was, room) and each.was.startswith(f"{INBOX}/"):
+                self._lose(room, row)
+            if each.fixed is not None and row.signal is not None:
+                with suppress(FileExistsError, FileNotFoundError):
+                    self._tree.link(row.path, row.signal)
+        self._remove(record)
+
+    def _remove(self, record: Record) -> None:
+        for _, path, signal in record.gone:
+            self._tree.unlink(path)
+            if signal is not None:
+                self._tree.unlink(signal)
+
+    def _move(self, row: FileRow, was: str, room: FileTables) -> bool:
+        """Move a message's file where it belongs now. False when it is not where it was: somebody took it."""
+        try:
+            if not row.path.startswith(f"{INBOX}/"):
+                self._tree.rename(was, row.path)
+                return True
+            # a link, because it overwrites nothing, and because it does not wake those who watch for others' files
+            self._tree.link(was, row.path)
+        except FileNotFoundError:
+            return False
+        except FileExistsError:
+            if not self._tree.same(was, row.path):
+                self._name_anew(room, row, was)
+                return True
+        except OSError as error:
+            if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                raise
+            return True  # something else stands where the folder was: the file stays where it is, and is found there
+        self._tree.unlink(was)
+        return True
+
+    def _lose(self, room: FileTables, row: FileRow) -> None:
+        """Somebody took the file by hand in the moment in which it was claimed here: the message is theirs."""
+        if row.state in (State.CLAIMED, State.ACKED):
+            self._lost.add(row.id)
+        if row.state is State.CLAIMED:
+            row.claimed_by = row.draft.to_agent or "somebody"
+            room.move(row, State.ACKED, "acked", row.claimed_by, BY_HAND)
+
+    @staticmethod
+    def _name_anew(room: FileTables, row: FileRow, was: str) -> None:
+        """Somebody else's file has that name since a moment: the message takes another."""
+        room.lying.pop(row.path, None)
+        row.path = was
+        room.touch(row)
+
+    # The methods that do more than a step on the tables
+
+    @contextmanager
+    def _files_for(self, drafts: Sequence[Draft]) -> Iterator[None]:
+        """Write the files of messages before the room is locked, so that nobody waits for the disk."""
+        self.check()
+        mine = [draft for draft in drafts if not draft.publish]
+        us = self._log.reserve((self._about.base_ns + self.clock.steady_ns()) // 1000, len(mine)) if mine else 0
+        try:
+            for draft in mine:
+                if id(draft) not in self._prepared:
+                    self._prepared[id(draft)] = prepare(self._tree, self.clock, self._about.salt, draft, us)
+                us += 1
+            yield
+        except OSError as error:
+            raise RoomUnreachable(f"{self.folder} cannot be written: {error.strerror}; nothing was stored") from error
+        finally:
+            for draft in mine:
+                unused = self._prepared.pop(id(draft), None)
+                if unused is not None:
+                    self._tree.drop(unused.path)
+
+    def put(self, drafts: Sequence[Draft]) -> list[str]:
+        blind = not any(draft.publish or draft.answer_to or draft.idempotency_key for draft in drafts)
+        with self._files_for(drafts):
+            return self._put_prepared(drafts, blind=blind)
+
+    @whole
+    def _put_prepared(self, drafts: Sequence[Draft], *, blind: bool) -> list[str]:
+        with self.step(look=False, blind=blind) as room:
+            return steps.put(room, drafts)
+
+    def claim(self, want: Want) -> Claimed:
+        self._attendance.hold()
+        while True:
+            claimed = super().claim(want)
+            kept = self._really_ours(claimed)
+            if kept.deliveries or not claimed.deliveries:
+                return kept
+
+    def settle(
+        self,
+        ticket: Ticket,
+        outcome: str,
+        *,
+        detail: str | None = None,
+        delay_s: float = 0,
+        puts: Sequence[Draft] = (),
+        claim_next: Want | None = None,
+    ) -> Settled:
+        with self._files_for(puts):
+            settled = super().settle(ticket, outcome, detail=detail, delay_s=delay_s, puts=puts, claim_next=claim_next)
+        if settled.claimed is None:
+            return settled
+        return settled._replace(claimed=self._really_ours(settled.claimed))
+
+    def _really_ours(self, claimed: Claimed) -> Claimed:
+        """Without what somebody took by hand in the same moment."""
+        if not self._lost:
+            return claimed
+        with self.turn.lock:
+            ours = [delivery for delivery in claimed.deliveries if delivery.message.id not in self._lost]
+            self._lost -= {delivery.message.id for delivery in claimed.deliveries}
+        return Claimed(ours, claimed.next_due_s)
+
+    def about(self) -> dict[str, Any]:
+        told = {"kind": "files", "path": str(self.folder), "log_bytes": self._log.size(), "wake_up": self._wake_up()}
+        return {**told, "liveness": self._attendance.judged_by()}
+
+    @property
+    def process(self) -> str:
+        return self._attendance.process
+
+    def process_alive(self, process: str) -> bool | None:
+        return self._attendance.is_alive(process)
+
+    def _wake_up(self) -> str:
+        bells = self._bells
+        if bells is None:
+            return self._no_bells
+        if self._intake.watch() is not None:
+            return bells.way()
+        return f"{bells.way()}; files that others drop are looked for once a second, because folders cannot be watched"
+
+    # Waiting, housekeeping, the end
+
+    def listen(self, topics: Iterable[str]) -> contract.Waiter:
+        self.check()
+        names = tuple(dict.fromkeys(topics))
+        with self.turn.lock:
+            self.turn.check()
+            self.check()
+            if self._bells is not None:
+                watch = self._intake.watch()
+                with suppress(NoBells):
+                    bell = self._bells.listen(names)
+                    self._waiters += 1
+                    return FilesWaiter(bell, names, watch, self._hear, self._forget, self.clock)
+            return Watcher(self._log.size, self.clock)
+
+    def _hear(self) -> set[str]:
+        """Take what the watch tells, for everybody in this process; the topics that it is about."""
+        with self.turn.lock:
+            topics = self._intake.hear() if self._open and not self.turn.taken else set()
+        bells = self._bells
+        if topics and self._waiters > 1 and bells is not None:
+            bells.ring(topics)
+        return topics
+
+    def _forget(self) -> None:
+        """A waiter leaves."""
+        if self._pid != os.getpid():  # a forked child: another thread of the parent may have had the mutex
+            return
+        with self.turn.lock:
+            self._waiters -= 1
+
+    def check_there(self) -> None:
+        self.check()
+        if self._gone or not self._tree.is_there():
+            self._gone = True
+            how = "moved away or replaced" if self.folder.exists() else "deleted or moved away"
+            raise RoomGone(f"{self.folder} was {how} while the room was open; close the room and open it anew")
+
+    def open_elsewhere(self) -> bool:
+        return self._attendance.open_elsewhere()
+
+    def sweep(self) -> Swept:
+        swept = super().sweep()
+        self._tidy()
+        return swept
+
+    @whole
+    def _tidy(self) -> None:
+        with self.step(look=False) as room:
+            self._clear_up(room)
+        if self._log.size() - self._first_line > max(self.log_growth_bytes, self._first_line):
+            with self._log.locked():
+                room = self._caught_up()
+                self._log.begin_anew(room.whole(self._log.base + self._log.place))
+
+    def _clear_up(self, room: FileTables) -> None:
+        """Remove what processes that died had not finished writing."""
+        needed = {row.before for row in room.rows.values()}
+        for path in [f"{TEMP}/{name}" for name in self._tree.names(TEMP)]:
+            writer = path.rpartition("/")[2].partition("~")[0]
+            if path not in needed and self.process_alive(writer) is False:
+                self._tree.unlink(path)
+
+    def close(self) -> None:
+        if self._pid != os.getpid():
+            return
+        with self.turn.lock:
+            self._open = False
+            if self.turn.taken:
+                self.turn.afterwards = self.close
+                return
+            self._let_go()
+            bells, self._bells = self._bells, None  # a map of its page keeps a descriptor, for as long as it is known
+            if bells is not None:
+                bells.close()
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # it was interrupted while it was made
+            self.close()
+
+
+def _sync(folders: list[int]) -> None:
+    """Make the names in folders survive a power cut, and let go of the folders."""
+    while folders:
+        folder = folders.pop()
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

@@ -1,0 +1,232 @@
+"""A room in memory: its tables, how a step on them is taken back, and those who wait for a change of them."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, Self
+
+from postroom.core.clock import Clock
+from postroom.core.config import Config
+from postroom.core.message import room_start_ms
+from postroom.errors import RoomClosed
+from postroom.stores import contract
+from postroom.stores.tables.store import Turn
+from postroom.stores.tables.tables import Row, Tables, discard
+
+#: What may change of a row; its ledger only grows.
+_CHANGING: Final = (
+    *("expires_ms", "state", "wake_ms", "token", "deliveries", "claimed_by", "owner", "waiter"),
+    *("last_delivered_ms", "error"),
+)
+_values: Final = attrgetter(*_CHANGING)
+
+
+class _Saved(NamedTuple):
+    """A row as it was before a step changed it."""
+
+    row: Row
+    values: tuple[Any, ...]
+    entries: int
+    finished_ms: int | None
+
+
+class MemoryTables(Tables):
+    """The tables of one room, entered (`with`) for each step by the one whose turn it is.
+
+    What a step is about to change is saved first. `undo` puts the rows back from that, when a step did not come to its end; all other
+    tables follow from the rows, and are made anew: a step may be interrupted in the middle of changing any of them.
+    """
+
+    def __init__(self, config: Config, clock: Clock, name: str) -> None:
+        # Room time begins as the wall clock's and from then on follows the steady clock alone.
+        base_ns = room_start_ms(clock) * 1_000_000 - clock.steady_ns()
+        super().__init__(config, clock, int(clock.random() * 2**53), base_ns)
+        self.name = name
+        self.users = 0
+        self.turn = Turn()
+        #: What the step has changed: rows by their keys (None for new ones), and the values of cells, subscriptions and figures.
+        self._saved: dict[Any, Any] = {}
+        self._feed_before = self.feed, 0
+        #: Topic -> who listens. Weakly: one that was interrupted while it was about to wait is forgotten, and goes.
+        self.waiters: defaultdict[str, list[weakref.ref[MemoryWaiter]]] = defaultdict(list)
+
+    def __enter__(self) -> Self:
+        if self._saved:  # whoever was to undo it was interrupted, too
+            self.undo()
+        self._feed_before = self.feed, len(self.feed)
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._saved = {}  # from here on the step counts
+
+    # Taking a step back
+
+    def before_change(self, row: Row) -> None:
+        key = row.key
+        if key in self._saved:
+            return
+        if key in self.rows:
+            self._saved[key] = _Saved(row, _values(row), len(row.ledger), self.finished.get(key))
+        else:
+            self._saved[key] = None
+
+    def set_cell(self, name: str, text: str | None) -> int:
+        self._saved.setdefault(("cells", name), self.cells.get(name))
+        return super().set_cell(name, text)
+
+    def set_subscriber(self, channel: str, agent: str, since_ms: int | None) -> None:
+        self._saved.setdefault(("subscribers", (channel, agent)), self.subscribers.get((channel, agent)))
+        super().set_subscriber(channel, agent, since_ms)
+
+    def delete(self, rows: Sequence[Row]) -> int:
+        for name in {(row.claimed_by, done) for row in rows for done in (True, False)}:
+            self._saved.setdefault(("tally", name), self.tally.get(name))
+        return super().delete(rows)
+
+    def undo(self) -> None:
+        """Put everything back as it was when the step began, if one did not end. Can be done again, should it be interrupted."""
+        if not self._saved:
+            return
+        rows, finished = dict(self.rows), dict(self.finished)
+        for key, saved in self._saved.items():
+            if isinstance(key, tuple):
+                _put_back(getattr(self, key[0]), key[1], saved)
+                continue
+            rows.pop(key, None)
+            finished.pop(key, None)
+            if saved is not None:
+                rows[key] = _restored(saved)
+                if saved.finished_ms is not None:
+                    finished[key] = saved.finished_ms
+        feed, length = self._feed_before
+        self.feed = feed[:length]
+        self._make_anew(rows, finished)
+        self._saved = {}
+
+    def _make_anew(self, rows: dict[int, Row], finished: dict[int, int]) -> None:
+        """All tables that follow from the rows; `finished` says when those that are were finished."""
+        for table in (self.boxes, self.timers, self.owners, self.waits, self.answers, self.correlated, self.sent):
+            table.clear()
+        self.finished, self.finished_bytes = {}, 0
+        self.rows = dict(sorted(rows.items()))
+        for row in sorted(rows.values(), key=lambda row: finished.get(row.key, 0)):
+            if row.waiter is not None:
+                self.waits[row.waiter].add(row.key)
+            self.add(row)
+            self.shelve(row, finished.get(row.key, 0))
+
+    # Waking
+
+    def ring(self, topic: str) -> None:
+        for known in tuple(self.waiters.get(topic, ())):
+            waiter = known()
+            if waiter is not None:
+                waiter.ring()
+
+    def ring_one(self, topic: str) -> None:
+        for known in tuple(self.waiters.get(topic, ())):
+            waiter = known()
+            if waiter is not None:
+                waiters = self.waiters[topic]
+                waiters.remove(known)
+                waiters.append(known)
+                waiter.ring(alone_for=topic)
+                return
+
+
+class MemoryWaiter(contract.Waiter):
+    """A waiter with a pipe of its own: a byte lies in it while there is a hint that nobody has taken."""
+
+    def __init__(
+        self,
+        room: MemoryTables,
+        topics: Iterable[str],
+        check: Callable[[], None],
+        forget: Callable[[MemoryWaiter], None],
+    ) -> None:
+        self._room = room
+        self._check = check  # raises when the store that listens was closed
+        self._forget = forget
+        self._topics = tuple(dict.fromkeys(topics))
+        self._rung = False
+        self._alone_for: list[str] = []  # for these messages nobody else was woken
+        self._closed = False
+        self._known = weakref.ref(self)
+        self._reader, self._writer = os.pipe()  # from here on an interrupt leaves it to `__del__`
+        os.set_blocking(self._reader, False)
+        for topic in self._topics:
+            room.waiters[topic].append(self._known)
+
+    def ring(self, alone_for: str | None = None) -> None:
+        """Leave a hint. The caller has the room's lock."""
+        if alone_for is not None:
+            self._alone_for.append(alone_for)
+        if not self._rung:
+            os.write(self._writer, b"!")
+            self._rung = True
+
+    def wait(self, timeout_s: float | None) -> bool:
+        if self._take():
+            return True
+        if self._room.clock.wait_readable([self._reader], timeout_s):
+            self._rung = True  # also what was interrupted in the middle of ringing, or of taking
+        return self._take()
+
+    def _take(self) -> bool:
+        self._check()
+        with self._room.turn.lock:
+            self._check()
+            if self._closed:
+                raise RoomClosed("this waiter is closed")
+            if self._rung:
+                with suppress(BlockingIOError):
+                    os.read(self._reader, 16)
+                self._rung = False
+                self._alone_for.clear()
+                return True
+            return False
+
+    def fileno(self) -> int:
+        return self._reader
+
+    def close(self) -> None:
+        with self._room.turn.lock:
+            if self._reader < 0:
+                return
+            self._closed = True
+            for topic in self._topics:
+                with suppress(ValueError, KeyError):  # interrupted before it was there, or after it was taken out
+                    discard(self._room.waiters, topic, self._known)
+            # A hint that this waiter alone was given, and did not take, would be lost with it: somebody else gets it
+            # (tests/test_memory_store.py).
+            for topic in self._alone_for:
+                self._room.ring_one(topic)
+            self._forget(self)
+            reader, self._reader = self._reader, -1
+            os.close(reader)
+            os.close(self._writer)
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # it was interrupted while it was made
+            self.close()
+
+
+def _restored(saved: _Saved) -> Row:
+    row = saved.row
+    for name, value in zip(_CHANGING, saved.values, strict=True):
+        setattr(row, name, value)
+    del row.ledger[saved.entries :]
+    return row
+
+
+def _put_back(table: dict[Any, Any], name: object, value: object) -> None:
+    if value is None:
+        table.pop(name, None)
+    else:
+        table[name] = value

@@ -1,0 +1,1 @@
+"""Rooms on NATS JetStream: the same promises for programs on many machines."""

@@ -1,0 +1,197 @@
+"""The small documents of a room on NATS: cells, subscriptions, and what agents did with messages that are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from postroom.core.message import decode_payload, payload_text
+from postroom.core.states import State
+from postroom.errors import Fault, InvalidMessage
+from postroom.stores.contract import ANY, Cell, Subscription, Work
+
+from .entries import cell_subject, hex_of
+from .room import NatsRoom
+from .wire import Changed, Found, Write
+
+#: A deleted entry is remembered for this long, so that those who were away for a moment learn of it.
+TOMBSTONE_S: Final = 60
+
+
+class CellDoc(msgspec.Struct, frozen=True):
+    """A cell as it is kept, with the name of the write that made it."""
+
+    name: str
+    value: msgspec.Raw
+    write: str
+
+
+_decode_cell: Final = msgspec.json.Decoder(CellDoc).decode
+
+
+def _cell_of(found: Found) -> Cell:
+    doc = _decode_cell(found.data)
+    return Cell(doc.name, found.seq, decode_payload(bytes(doc.value)))
+
+
+def cell_read(room: NatsRoom, name: str) -> Cell | None:
+    """A cell as the leader knows it."""
+    found = room.wire.last_now(cell_subject(name))
+    return None if found is None or not found.data else _cell_of(found)
+
+
+def cell_scan(room: NatsRoom, prefix: str) -> list[Cell]:
+    """All cells whose names begin so."""
+    first, slash, _ = prefix.partition("/")
+    pattern = f"c.{hex_of(first)}.>" if slash else "c.>"
+    found = [_cell_of(entry) for entry in room.wire.run(room.wire.scan(pattern)) if entry.data]
+    return sorted((cell for cell in found if cell.name.startswith(prefix)), key=lambda cell: cell.name)
+
+
+def cell_write(room: NatsRoom, name: str, value: Any, expect: int) -> int | None:
+    """Write a cell where its version is the expected one; its new version."""
+    faults: list[Fault] = []
+    text = payload_text(value, faults)
+    if faults:
+        raise InvalidMessage(faults)
+    write = room.moment().write
+    subject = cell_subject(name)
+    data = b"" if value is None else msgspec.json.encode(CellDoc(name, msgspec.Raw(text.encode()), write))
+    room.lives.beat_if_named(data)
+    ttl_s = TOMBSTONE_S if value is None else 0
+    expected: int | None = None if expect == ANY else expect
+    while True:
+        try:  # also when there is nothing to delete: whoever waits for such cells is to be woken
+            seq = _write(room, Write(subject, data, expected, None, ttl_s), write)
+        except Changed:
+            if expect != 0:
+                return None
+            found = room.wire.run(room.wire.last(subject))
+            if found is not None and found.data:
+                return None
+            expected = 0 if found is None else found.seq  # it was deleted: its tombstone may be replaced
+            continue
+        return 0 if value is None else seq
+
+
+def _write(room: NatsRoom, write: Write, name: str) -> int:
+    def is_mine(data: bytes) -> bool:
+        return data == write.data if not write.data else bool(data) and _decode_cell(data).write == name
+
+    committed = room.wire.commit_now([write], is_mine)
+    if committed.found is not None:
+        room.follower.wrote(write.subject, committed.found.seq, committed.found.data)
+        return committed.found.seq
+    room.follower.wrote(write.subject, committed.seqs[0], write.data)
+    return committed.seqs[0]
+
+
+# Documents that several change: each change is made to what is there
+
+
+def _change(room: NatsRoom, subject: str, step: Callable[[dict[str, Any] | None], dict[str, Any] | None]) -> None:
+    """Change a document; None from `step` leaves it as it is, an empty one deletes it. The step must be safe to repeat."""
+    while True:
+        found = room.wire.run(room.wire.last(subject))
+        doc = step(decode_payload(found.data) if found is not None and found.data else None)
+        if doc is None:
+            return
+        data = msgspec.json.encode(doc) if doc else b""
+        write = Write(subject, data, 0 if found is None else found.seq, None, 0 if doc else TOMBSTONE_S)
+        try:
+            room.wire.run(room.wire.commit([write], lambda there, data=data: there == data))  # type: ignore[misc]
+        except Changed:
+            continue
+        return
+
+
+def _channel_subject(channel: str) -> str:
+    return f"s.{hex_of(channel)}"
+
+
+def subscribe(room: NatsRoom, channel: str, agent: str) -> None:
+    """The agent is subscribed from now on."""
+    now_ms = room.clock.wall_ms()
+
+    def step(doc: dict[str, Any] | None) -> dict[str, Any] | None:
+        agents = {} if doc is None else doc["agents"]
+        return None if agent in agents else {"channel": channel, "agents": {**agents, agent: now_ms}}
+
+    _change(room, _channel_subject(channel), step)
+
+
+def unsubscribe(room: NatsRoom, channel: str, agent: str) -> bool:
+    """The agent is not subscribed any more. Whether it was."""
+    was = []
+
+    def step(doc: dict[str, Any] | None) -> dict[str, Any] | None:
+        agents = {} if doc is None else doc["agents"]
+        if agent not in agents:
+            return None
+        was.append(True)
+        left = {name: since for name, since in agents.items() if name != agent}
+        return {"channel": channel, "agents": left} if left else {}
+
+    _change(room, _channel_subject(channel), step)
+    return bool(was)
+
+
+def subscribers(room: NatsRoom, channel: str) -> list[str]:
+    """Who gets a copy of what is published in a channel."""
+    found = room.wire.last_now(_channel_subject(channel))
+    return [] if found is None or not found.data else list(decode_payload(found.data)["agents"])
+
+
+def subscriptions(room: NatsRoom) -> list[Subscription]:
+    """Who is subscribed to what."""
+    docs = [decode_payload(entry.data) for entry in room.wire.run(room.wire.scan("s.>")) if entry.data]
+    return sorted(
+        Subscription(doc["channel"], agent, since_ms) for doc in docs for agent, since_ms in doc["agents"].items()
+    )
+
+
+def work_subject(agent: str) -> str:
+    """Where an agent's work is counted."""
+    return f"w.{hex_of(agent)}"
+
+
+def tally_of(room: NatsRoom, agent: str) -> tuple[Work, int]:
+    """What an agent did with messages that were put away or deleted, and the sequence of that count."""
+    found = room.wire.run(room.wire.last(work_subject(agent)))
+    if found is None:
+        return Work(0, 0), 0
+    doc = decode_payload(found.data)
+    return Work(doc["processed"], doc["errors"]), found.seq
+
+
+class Archive(msgspec.Struct, frozen=True):
+    """How many messages were put away, by state, and how large those are that may be forgotten."""
+
+    counts: dict[str, int] = {}
+    size: int = 0
+
+    def plus(self, state: int, size: int, times: int = 1) -> Archive:
+        """With one more (or, `times` -1, one less)."""
+        counts = {**self.counts, str(state): self.counts.get(str(state), 0) + times}
+        return Archive(counts, self.size + (0 if state == State.DEAD else times * size))
+
+    @property
+    def forgettable(self) -> int:
+        """How many may be forgotten: all but dead letters."""
+        return sum(count for state, count in self.counts.items() if int(state) != State.DEAD)
+
+
+ARCHIVE_SUBJECT: Final = "a.all"
+
+
+def archive_of(room: NatsRoom) -> tuple[Archive, int]:
+    """What was put away, and the sequence of that count."""
+    found = room.wire.run(room.wire.last(ARCHIVE_SUBJECT))
+    return (Archive(), 0) if found is None else (msgspec.json.decode(found.data, type=Archive), found.seq)
+
+
+def tally_data(agent: str, work: Work) -> bytes:
+    """That count as it is kept."""
+    return msgspec.json.encode({"agent": agent, "processed": work.processed, "errors": work.errors})

@@ -1,0 +1,503 @@
+"""What a room on NATS keeps: one entry for each message, under a subject that its id tells.
+
+    pr.<room>.m.o.<to>.<channel>.<priority>.<id>   a message: envelope, state, ledger and, when it is small, its payload
+    pr.<room>.m.f.<state>.<id>                     a message that was finished a while ago: receivers need not pass it
+    pr.<room>.b.<id>.<n>                           a large payload, in parts
+    pr.<room>.k.<hash>                             an idempotency key, and the ids that it gave
+    pr.<room>.s.<hash>                             who is subscribed to a channel
+    pr.<room>.c.<hash>.<hash>                      a cell; the first part is that of its name before the slash
+    pr.<room>.w.<hash>                             what an agent did with messages that were put away
+    pr.<room>.a.all                                how many messages were put away, and how large they are
+    pr.<room>.t.<hash>                             how one boot of one machine counts the room's time
+    pr.<room>.p.<hash>                             a process that holds claims; gone a while after the process
+
+The stream keeps the newest entry of each subject. Every change replaces it, if it is still the one that was read: the
+sequence of an entry is its version, and the sequence of a claim is its fencing token.
+
+Everything in this module is pure: an entry, a moment and a wish give the next entry.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from postroom.core.message import Draft, LedgerEntry, Message, decode_payload, id_of
+from postroom.core.states import ASKER_GONE, FINISHED, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, State
+from postroom.core.system.platform import this_process
+from postroom.stores.contract import Want
+
+#: Payloads up to this size travel with their entry; larger ones lie beside it, and are not written again at each step.
+INLINE_BYTES: Final = 4096
+#: A part of a large payload. The servers take 1 MiB at once unless told otherwise.
+PART_BYTES: Final = 512 * 1024
+#: A ledger takes no more notes when it is this large.
+LEDGER_BYTES: Final = 64 * 1024
+#: An entry's token that is its own sequence, which it cannot know before it is written.
+OWN: Final = -1
+#: What stands where an entry was that stands elsewhere now. (Nothing at all stands where one was deleted.)
+MOVED: Final = b"moved"
+#: Steps that are no line in the ledger.
+_UNSEEN: Final = frozenset({"unheld"})
+
+
+class Line(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """A line of the ledger, with the name of the write that made it: after a lost reply, that tells whose it was."""
+
+    event: str
+    time_ms: int
+    agent: str | None = None
+    detail: str | None = None
+    write: str = ""
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A message as it is kept. `expires_ms`, `wake_ms` and `finished_ms` are room time; other times are the wall clock's."""
+
+    id: str
+    from_agent: str
+    to_agent: str | None = None
+    channel: str
+    type: str
+    version: str = "1.0"
+    priority: int
+    payload: msgspec.Raw = msgspec.Raw(b"")
+    parts: int = 0
+    size: int = 0
+    timestamp_ms: int
+    ttl_ms: int = 0
+    correlation_id: str | None = None
+    idempotency_key: str | None = None
+    chain_id: str | None = None
+    hop_count: int = 0
+    lane: str = "agent"
+    trace: str | None = None
+    max_deliveries: int = 3
+    waiter: str | None = None
+    answer_to: str | None = None
+    replay_of: str | None = None
+    #: Answers that were held for the one who waits for this question's.
+    held: tuple[str, ...] = ()
+    state: int = State.READY
+    #: When its lease or its delay ends.
+    wake_ms: int | None = None
+    expires_ms: int | None = None
+    finished_ms: int = 0
+    deliveries: int = 0
+    claimed_by: str | None = None
+    owner: str | None = None
+    #: Whether its owner, and the one who waits for it, say again and again that they are alive (`p.` entries): where their
+    #: pids cannot be seen, their silence tells.
+    owner_beats: bool = False
+    waiter_beats: bool = False
+    last_delivered_ms: int | None = None
+    error: str | None = None
+    ledger: tuple[Line, ...] = ()
+    #: Sequences that came before: of its first entry (its place in the order of the room), of the claim that counts, and of
+    #: its last change that the feed tells of. 0: this very entry's (`token`: OWN).
+    first: int = 0
+    token: int = 0
+    number: int = 0
+    #: The highest key that its writer had given out or seen.
+    top_key: int = 0
+    #: Put away: it stands among the finished messages, not in its box.
+    archived: bool = False
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Entry).decode
+
+
+class Kept(NamedTuple):
+    """An entry with the sequence under which it is kept."""
+
+    seq: int
+    entry: Entry
+
+    @property
+    def first(self) -> int:
+        return self.entry.first or self.seq
+
+    @property
+    def token(self) -> int:
+        return self.seq if self.entry.token == OWN else self.entry.token
+
+    @property
+    def state(self) -> State:
+        return State(self.entry.state)
+
+
+class Moment(NamedTuple):
+    """When and by which write something is done."""
+
+    room_ms: int
+    wall_ms: int
+    write: str
+
+
+def pack(entry: Entry) -> bytes:
+    """An entry as it is written."""
+    return _encode(entry)
+
+
+def unpack(seq: int, data: bytes) -> Kept:
+    """An entry as it was read."""
+    return Kept(seq, _decode(data))
+
+
+def is_there(data: bytes) -> bool:
+    """Whether an entry was read, and not what stands in its place when it was deleted or put elsewhere."""
+    return bool(data) and data != MOVED
+
+
+def written_by(write: str, data: bytes) -> bool:
+    """Whether a message's entry has a line of that write."""
+    return is_there(data) and any(line.write == write for line in _decode(data).ledger)
+
+
+# Names and subjects
+
+
+def name_hash(name: str, bits: int = 128) -> int:
+    """A number for a name, never 0."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=16).digest()) >> (128 - bits) or 1
+
+
+def hex_of(name: str) -> str:
+    """A name as one part of a subject. Names may hold anything; subjects may not."""
+    return f"{name_hash(name):032x}"
+
+
+_TO_BITS: Final = 24
+_CHANNEL_BITS: Final = 20
+
+
+def make_id(key: int, to_agent: str | None, channel: str, priority: int, chance: float) -> str:
+    """A message's id: a UUIDv7 of its key that tells its subject too, and so where to find it by one look.
+
+    Two names may have the same hash there; whoever reads an entry compares the names themselves.
+    """
+    to = 0 if to_agent is None else name_hash(to_agent, _TO_BITS)
+    salt = (int(chance * 32) << 48) | (to << 24) | (name_hash(channel, _CHANNEL_BITS) << 4) | priority
+    return id_of(key, salt)
+
+
+_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-([0-9a-f]{6})([0-9a-f]{5})([0-9a-f])")
+
+
+def subject_of(id: str) -> str | None:
+    """The subject of a message's entry; None when that is no id of any room on NATS."""
+    parts = _ID.fullmatch(id)
+    return None if parts is None else f"m.o.{parts[1]}.{parts[2]}.{parts[3]}.{id}"
+
+
+def archive_subject(state: int, id: str) -> str:
+    """The subject of a message that was put away."""
+    return f"m.f.{int(state)}.{id}"
+
+
+def place_of(entry: Entry) -> str:
+    """The subject under which an entry is kept."""
+    return archive_subject(entry.state, entry.id) if entry.archived else str(subject_of(entry.id))
+
+
+def pattern_to(agent: str | None, channel: str | None = None) -> str:
+    """The subjects of all messages to an agent (or to nobody), in one channel or in all."""
+    to = 0 if agent is None else name_hash(agent, _TO_BITS)
+    if channel is None:
+        return f"m.o.{to:06x}.>"
+    return f"m.o.{to:06x}.{name_hash(channel, _CHANNEL_BITS):05x}.>"
+
+
+def patterns_around(subject: str) -> tuple[str, ...]:
+    """The patterns that somebody may follow and that fit this subject."""
+    parts = subject.split(".")
+    if subject.startswith("m.o."):
+        return (subject, f"m.o.{parts[2]}.{parts[3]}.>", f"m.o.{parts[2]}.>", "m.o.>", "m.>", ">")
+    if subject.startswith("m.f."):
+        return (subject, "m.f.>", "m.>", ">")
+    return (subject, f"{parts[0]}.{parts[1]}.>", ">")
+
+
+def cell_subject(name: str) -> str:
+    """The subject of a cell."""
+    return f"c.{hex_of(name.partition('/')[0])}.{hex_of(name)}"
+
+
+# The life of a message
+
+
+def first_entry(draft: Draft, id: str, to_agent: str | None, moment: Moment, *, held_for: Entry | None) -> Entry:
+    """A message that is stored. `held_for` is the question whose asker waits for this answer."""
+    payload = draft.payload_json.encode()
+    inline = len(payload) <= INLINE_BYTES
+    state, wake_ms = State.READY, None
+    if held_for is not None:
+        state = State.HELD
+    elif draft.delay_s:
+        state, wake_ms = State.DELAYED, later_ms(moment.room_ms, draft.delay_s)
+    ttl_ms = 0 if draft.ttl_s is None else max(1, round(draft.ttl_s * 1000))
+    return Entry(
+        id=id,
+        from_agent=draft.from_agent,
+        to_agent=to_agent,
+        channel=draft.channel,
+        type=draft.type,
+        version=draft.version,
+        priority=draft.priority,
+        payload=msgspec.Raw(payload if inline else b"{}"),
+        parts=0 if inline else -(-len(payload) // PART_BYTES),
+        size=len(payload),
+        timestamp_ms=moment.wall_ms,
+        ttl_ms=ttl_ms,
+        correlation_id=draft.correlation_id,
+        idempotency_key=draft.idempotency_key,
+        chain_id=draft.chain_id,
+        hop_count=draft.hop_count,
+        lane=draft.lane,
+        trace=draft.trace,
+        max_deliveries=draft.max_deliveries,
+        waiter=draft.waiter if held_for is None else held_for.waiter,
+        waiter_beats=draft.waiter == this_process() if held_for is None else held_for.waiter_beats,
+        answer_to=draft.answer_to,
+        replay_of=draft.replay_of,
+        state=state,
+        wake_ms=wake_ms,
+        expires_ms=moment.room_ms + ttl_ms if ttl_ms else None,
+        ledger=(Line("stored", moment.wall_ms, draft.from_agent, None, moment.write),),
+    )
+
+
+def parts_of(draft: Draft) -> list[bytes]:
+    """A large payload in parts; none when it is small."""
+    payload = draft.payload_json.encode()
+    if len(payload) <= INLINE_BYTES:
+        return []
+    return [payload[start : start + PART_BYTES] for start in range(0, len(payload), PART_BYTES)]
+
+
+def later_ms(now_ms: int, seconds: float) -> int:
+    """A moment after now; never now itself."""
+    return now_ms + max(1, round(seconds * 1000))
+
+
+def is_expired(entry: Entry, now_ms: int) -> bool:
+    """Whether its time to live has ended."""
+    return entry.expires_ms is not None and entry.expires_ms <= now_ms
+
+
+def judged(entry: Entry, now_ms: int, *, gone: bool = False) -> State:
+    """The state as a reader sees it: what the clock has ended counts as ended, though nobody has written it yet.
+
+    `gone` says that the process is gone which holds it or waits for it.
+    """
+    state = State(entry.state)
+    if state is State.CLAIMED:
+        if not gone and (entry.wake_ms is None or entry.wake_ms > now_ms):
+            return state
+        if entry.deliveries >= entry.max_deliveries:
+            return State.DEAD
+        return State.EXPIRED if is_expired(entry, now_ms) else State.READY
+    if state is State.HELD and not gone:
+        return state
+    if state in (State.READY, State.DELAYED, State.HELD):
+        if is_expired(entry, now_ms):
+            return State.EXPIRED
+        if state is State.DELAYED and (entry.wake_ms is None or entry.wake_ms > now_ms):
+            return state
+        return State.READY
+    return state
+
+
+def timer_ms(entry: Entry) -> int | None:
+    """When the clock changes its state next."""
+    if entry.state == State.CLAIMED:
+        return entry.wake_ms
+    if entry.state in (State.READY, State.DELAYED):
+        return min((ms for ms in (entry.wake_ms, entry.expires_ms) if ms is not None), default=None)
+    return None
+
+
+def _next(kept: Kept, moment: Moment, event: str, agent: str | None, detail: str | None, **changes: Any) -> Entry:
+    """The entry after one step: what went before is carried along, and the step is a line in the ledger."""
+    entry = kept.entry
+    state = changes.get("state", entry.state)
+    if entry.state == State.HELD or state in FINISHED:
+        changes.setdefault("waiter", None)
+    if state in FINISHED and entry.state not in FINISHED:
+        changes["finished_ms"] = moment.room_ms
+    if "state" in changes:
+        changes = {"wake_ms": None, "owner": None, "owner_beats": False, **changes}
+    return replace(
+        entry,
+        **{"first": kept.first, "token": kept.token, "number": 0, **changes},
+        ledger=(*entry.ledger, Line(event, moment.wall_ms, agent, detail, moment.write)),
+    )
+
+
+def wound(kept: Kept, moment: Moment, *, gone: bool = False) -> Entry | None:
+    """The entry with what the clock, or the end of a process, did to it; None when there is nothing to write down.
+
+    The token stays: until somebody else takes the message, its late holder may still settle it.
+    """
+    entry = kept.entry
+    seen = judged(entry, moment.room_ms, gone=gone)
+    if seen is State.EXPIRED and entry.state != seen:
+        return _next(kept, moment, "expired", None, NOT_IN_TIME, state=seen, error=NOT_IN_TIME)
+    if entry.state == State.HELD and gone:
+        return _next(kept, moment, "unheld", None, None, state=State.READY)
+    if entry.state != State.CLAIMED or seen is State.CLAIMED:
+        return None
+    over = entry.wake_ms is not None and entry.wake_ms <= moment.room_ms
+    why = LEASE_ENDED if over else OWNER_GONE
+    if seen is State.DEAD:
+        said = f"{why} (delivery {entry.deliveries} of {entry.max_deliveries})"
+        return _next(kept, moment, "dead", entry.claimed_by, said, state=seen, error=said)
+    # the owner stays with a message whose lease has ended, for it may still extend it
+    owner: dict[str, Any] = {"owner": entry.owner, "owner_beats": entry.owner_beats} if over else {}
+    return _next(kept, moment, "released", entry.claimed_by, why, state=State.READY, **owner)
+
+
+def claimed(kept: Kept, want: Want, moment: Moment, *, gone: bool = False) -> Entry:
+    """The entry when a receiver takes the message; it must be judged READY, or HELD and asked for by its id."""
+    let_go = wound(kept, moment, gone=gone)
+    if let_go is not None:
+        kept = Kept(kept.seq, let_go)
+    taken = _next(
+        kept, moment, "claimed", want.agent, None,
+        state=State.CLAIMED, token=OWN, deliveries=kept.entry.deliveries + 1, claimed_by=want.agent, owner=want.owner,
+        owner_beats=want.owner == this_process(),
+        wake_ms=later_ms(moment.room_ms, want.lease_s), last_delivered_ms=moment.wall_ms,
+    )  # fmt: skip
+    if not want.settle:
+        return taken
+    return _next(Kept(kept.seq, taken), moment, "acked", want.agent, None, state=State.ACKED, token=OWN)
+
+
+def settled(kept: Kept, outcome: str, agent: str, detail: str | None, delay_s: float, moment: Moment) -> Entry:
+    """The entry after what its holder said of it."""
+    entry = kept.entry
+    if outcome == "retry" and entry.deliveries < entry.max_deliveries:
+        delayed: dict[str, Any] = {"state": State.READY}
+        if delay_s > 0:
+            delayed = {"state": State.DELAYED, "wake_ms": later_ms(moment.room_ms, delay_s)}
+        return _next(kept, moment, "retried", agent, detail, **delayed, token=OWN, error=detail)
+    if outcome == "returned":
+        fewer = entry.deliveries - 1
+        back: dict[str, Any] = {"state": State.READY, "token": OWN, "deliveries": fewer, "claimed_by": None}
+        return _next(kept, moment, "returned", agent, detail, **back)
+    if outcome == "retry":
+        outcome, detail = "dead", detail or "no reason given"
+    error = (detail or entry.error) if outcome in ("refused", "dead") else entry.error
+    return _next(kept, moment, outcome, agent, detail, state=State[outcome.upper()], error=error)
+
+
+def extended(kept: Kept, agent: str, lease_s: float, moment: Moment) -> Entry:
+    """The entry with a lease that ends that much later than now.
+
+    Of several extensions in a row the ledger keeps the last, whose write may still be looked for. Each stands in the entry that is
+    written at every step: with a line for each, the work of some hours grew beyond what the servers take, and nobody could
+    settle it (tests/test_nats.py: test_a_lease_can_be_extended_for_ever).
+    """
+    if kept.entry.ledger[-1].event == "extended":
+        kept = Kept(kept.seq, replace(kept.entry, ledger=kept.entry.ledger[:-1]))
+    until_ms = later_ms(moment.room_ms, lease_s)
+    lease = {"state": State.CLAIMED, "owner": kept.entry.owner, "owner_beats": kept.entry.owner_beats}
+    return _next(kept, moment, "extended", agent, f"{lease_s:g} s", **lease, wake_ms=until_ms)
+
+
+def noted(kept: Kept, event: str, agent: str | None, detail: str | None, moment: Moment) -> Entry | None:
+    """The entry with a note; None when its ledger is full."""
+    if len(_encode(kept.entry.ledger)) >= LEDGER_BYTES:
+        return None
+    return _next(kept, moment, event, agent, detail)
+
+
+def abandoned(kept: Kept, moment: Moment, why: str = "the asker no longer waits") -> Entry:
+    """The question when nobody waits for its answer any more.
+
+    It still knows the answers that were held: whoever could not let go of them at once does so at the next try
+    (tests/test_nats.py: test_who_gave_up_and_could_not_let_go_of_the_answer_does_so_at_the_next_try).
+    """
+    return _next(kept, moment, "abandoned", kept.entry.from_agent, why, waiter=None)
+
+
+def asker_gone(kept: Kept, moment: Moment) -> Entry:
+    """The question of a process that is gone."""
+    return abandoned(kept, moment, ASKER_GONE)
+
+
+def unheld(kept: Kept, moment: Moment) -> Entry:
+    """An answer that becomes ordinary mail."""
+    return _next(kept, moment, "unheld", None, None, state=State.READY)
+
+
+def with_answer(kept: Kept, id: str) -> Entry:
+    """The question, which knows now of an answer that is held. No change that the feed would tell of."""
+    entry = kept.entry
+    number = entry.number or kept.seq
+    return replace(entry, first=kept.first, token=kept.token, number=number, held=(*entry.held, id))
+
+
+def requeued(kept: Kept, moment: Moment) -> Entry | None:
+    """The message put back; None when it did not end badly."""
+    let_go = wound(kept, moment)
+    if let_go is not None:
+        kept = Kept(kept.seq, let_go)
+    if kept.state not in (State.DEAD, State.REFUSED, State.EXPIRED):
+        return None
+    expires_ms = None if is_expired(kept.entry, moment.room_ms) else kept.entry.expires_ms
+    return _next(
+        kept, moment, "requeued", None, None,
+        state=State.READY, token=OWN, deliveries=0, error=None, claimed_by=None, expires_ms=expires_ms, finished_ms=0,
+        archived=False,
+    )  # fmt: skip
+
+
+def put_away(kept: Kept) -> Entry:
+    """The entry of a finished message among the finished ones. No change that the feed would tell of."""
+    number = kept.entry.number or kept.seq
+    return replace(kept.entry, first=kept.first, token=kept.token, number=number, archived=True)
+
+
+def counts(kept: Kept | None, token: int) -> bool:
+    """Whether a ticket still counts: a ready message with its own token was let go, and not taken since."""
+    return kept is not None and kept.token == token and kept.state in (State.CLAIMED, State.READY)
+
+
+# Showing
+
+_ENVELOPE: Final = sorted(
+    {*Entry.__struct_fields__}
+    & {*Message.__struct_fields__} - {"payload", "ledger", "state", "token", "waiter", "owner"}
+)
+
+
+def shown(kept: Kept, now_ms: int, wall_ms: int, payload: bytes | None = None, *, ledger: bool = False) -> Message:
+    """An entry as a message of its own, judged by the clock."""
+    entry = kept.entry
+    state = judged(entry, now_ms)
+    wake_ms = timer_ms(entry)
+    wake_wall_ms = None if wake_ms is None else wake_ms - now_ms + wall_ms
+    lines = [
+        LedgerEntry(line.event, line.time_ms, line.agent, line.detail)
+        for line in entry.ledger
+        if line.event not in _UNSEEN
+    ]
+    return Message(
+        **{name: getattr(entry, name) for name in _ENVELOPE},
+        payload=decode_payload(bytes(entry.payload) if payload is None else payload),
+        expires_at_ms=None if entry.expires_ms is None else entry.timestamp_ms + entry.ttl_ms,
+        delivery_count=entry.deliveries,
+        state=state,
+        owner=entry.owner if state is State.CLAIMED else None,
+        token=kept.token,
+        lease_until_ms=wake_wall_ms if state is State.CLAIMED else None,
+        due_ms=wake_wall_ms if state is State.DELAYED else None,
+        waiter=entry.waiter,
+        ledger=tuple(lines) if ledger else (),
+    )

@@ -1,0 +1,494 @@
+"""Following a room on NATS: which entries are known here, how they stay current, and who is woken by a change.
+
+The servers tell every change once more on a subject for listening (republish). What is followed is read once; from then on
+each change comes by itself, with the new entry in it, so that a receiver that is woken knows what to claim.
+
+Such a hint can be lost: in a reconnect, or when a leader dies. So whoever finds nothing looks at the leader too, every
+`SAFETY_LOOK_S` at most, for what came after the last entry that was read there; after a reconnect everybody does.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from typing import Any, Final
+
+from postroom.core.clock import Clock
+from postroom.core.states import State
+from postroom.errors import RoomBusy, RoomClosed
+from postroom.stores import contract
+
+from .entries import MOVED, hex_of, is_there, pattern_to, patterns_around, subject_of, unpack
+from .tables import Tables
+from .wire import Wire
+
+#: How long an empty answer from here is believed without a look at the leader.
+SAFETY_LOOK_S: Final = 5.0
+#: Everything in the room, cells too: so that the numbers of what is heard have no gaps while nothing is lost.
+_WHOLE_ROOM: Final = ">"
+_MESSAGES: Final = "m.>"
+#: The two parts of it that can be known as a whole: what is open or was finished lately, and what was put away.
+OPEN_PART: Final = "m.o.>"
+ARCHIVE: Final = "m.f.>"
+_MAX_RUNG: Final = 4000
+#: Mail for anybody in a channel that still lies there so long after it was heard of wakes one who waits for it here.
+_PASSED_BY_S: Final = 0.05
+#: The name under which those who wait for the mail of a channel share it: one of them is woken, not all.
+_ONE: Final = "one"
+
+#: A subject pattern to listen to, and the name under which it is shared ("" when everybody hears of everything).
+Key = tuple[str, str]
+
+
+def key_of_topic(topic: str) -> Key | None:
+    """What somebody who listens to a topic must hear; None when nothing can ever happen there."""
+    kind, _, name = topic.partition(":")
+    if topic == contract.FEED:
+        return (_MESSAGES, "")
+    if kind == "to":
+        return (pattern_to(name), "")
+    if kind == "channel":
+        return (pattern_to(None, name), _ONE)
+    if kind == "cells":
+        return (f"c.{hex_of(name)}.>", "")
+    subject = subject_of(name) if kind == "message" else None
+    return None if subject is None else (subject, "")
+
+
+class _Followed:
+    """A pattern whose entries are known here: up to which sequence that is sure, and when it was looked at."""
+
+    def __init__(self) -> None:
+        self.sure = 0
+        self.looked_ns: int | None = None
+        self.is_loaded = False
+
+
+class Follower:
+    """The tables of one opened room, and those who wait for a change of them."""
+
+    def __init__(self, wire: Wire, clock: Clock) -> None:
+        self.tables = Tables()
+        self.lock = threading.RLock()
+        self._wire = wire
+        self._clock = clock
+        self._followed: dict[str, _Followed] = {}
+        self._whole: _Followed | None = None
+        self._parts: set[str] = set()
+        self._loaded: set[str] = set()
+        self._reading = threading.Lock()
+        self._subscriptions: dict[Key, Any] = {}
+        self._uses: defaultdict[Key, int] = defaultdict(int)
+        self._changing = threading.RLock()  # held while subscribing, which waits; never taken on the background loop
+        #: Waiters that are done, until all that they had is given back.
+        self.ending: deque[NatsWaiter] = deque()
+        #: Weakly: one that an interrupt takes from its owner is collected, and does not listen for ever.
+        self._waiters: defaultdict[Key, list[weakref.ref[NatsWaiter]]] = defaultdict(list)
+        self._rung: OrderedDict[tuple[Key, int], None] = OrderedDict()
+        self.closed = False
+        wire.on_loss = self._look_again
+
+    # Subscriptions
+
+    def _use(self, key: Key, used: list[Key]) -> None:
+        """Hear of this from now on, until `_leave`; it is added to `used` before anything is waited for."""
+        with self._changing:
+            self._uses[key] += 1
+            used.append(key)
+            if key not in self._subscriptions:
+                self._wire.run(self._subscribe(key))
+
+    async def _subscribe(self, key: Key) -> None:
+        """On the background loop, where no signal comes between a subscription and the note of it."""
+
+        def heard(subject: str, seq: int, data: bytes) -> None:
+            self._heard(key, subject, seq, data)
+
+        self._subscriptions[key] = await self._wire.subscribe(key[0], heard, key[1])
+
+    def _leave(self, used: list[Key]) -> None:
+        """Give back the last of these."""
+        with self._changing:
+            key = used[-1]
+            self._uses[key] -= 1
+            used.pop()  # Python looks for signals after this, and not before
+            if self._uses[key] <= 0:
+                subscription = self._subscriptions.pop(key, None)
+                if subscription is not None:
+                    self._wire.soon(subscription.unsubscribe)
+                del self._uses[key]
+
+    # Knowing
+
+    def follow(self, patterns: Iterable[str]) -> None:
+        """Know all entries of these patterns from now on."""
+        for pattern in patterns:
+            if self._is_known(pattern):
+                continue
+            with self._reading:  # who comes second waits until the first has read it
+                if not self._is_known(pattern):
+                    self._use((pattern, ""), [])
+                    self._read(pattern, _Followed())
+
+    def _is_known(self, pattern: str) -> bool:
+        followed = (self._followed.get(each) for each in (pattern, _around(pattern)))
+        return OPEN_PART in self._loaded or any(each is not None and each.is_loaded for each in followed)
+
+    def _read(self, pattern: str, followed: _Followed) -> None:
+        """Learn of everything that came after what is sure."""
+        followed = self._followed.setdefault(pattern, followed)  # first: what is heard while reading must not be lost
+        before_ns, losses = self._clock.steady_ns(), self._wire.losses
+        found = self._scan(pattern, followed.sure + 1)
+        with self.lock:
+            followed.sure = max(followed.sure, *found.values(), 0)
+            followed.looked_ns = before_ns if losses == self._wire.losses else None
+            followed.is_loaded = True
+
+    def _scan(self, pattern: str, seq: int) -> dict[str, int]:
+        """Learn of all entries from that sequence on; their ids and sequences."""
+        found = {}
+        for entry in self._wire.run(self._wire.scan(pattern, seq)):
+            self.learn(entry.subject, entry.seq, entry.data)
+            found[entry.subject.rpartition(".")[2]] = entry.seq
+        return found
+
+    def last_number(self) -> int:
+        """The highest sequence in the room, as the leader knows it."""
+        answer = self._wire.run(self._wire.api(f"STREAM.INFO.{self._wire.stream}"))
+        number: int = answer["state"]["last_seq"]
+        return number
+
+    def know(self, *parts: str) -> None:
+        """Know these parts of the room whole, as they are now."""
+        with self._reading:
+            if self._whole is None:
+                self._use((_WHOLE_ROOM, ""), [])
+                self._whole = _Followed()
+            while not self._know(self._whole, {*parts}):
+                pass
+
+    def _know(self, whole: _Followed, parts: set[str]) -> bool:
+        """One attempt; False when the connection was lost meanwhile, and hints with it."""
+        before_ns, losses = self._clock.steady_ns(), self._wire.losses
+        with self.lock:
+            known, anew = set(self._loaded), whole.looked_ns is None
+            self._parts |= parts  # first: what is heard while reading must not be lost
+            if anew:  # hints may have been lost, also of what was deleted: all is read again
+                whole.sure = 0
+        last = self.last_number()
+        found: dict[str, int] = {}
+        for part in known | parts:
+            if part not in known or last > whole.sure:
+                found |= self._scan(part, whole.sure + 1 if part in known else 1)
+        with self.lock:
+            if losses != self._wire.losses:
+                return False
+            if anew and known:
+                self._drop_ghosts(found, last)
+            self._loaded |= parts
+            whole.sure = max(whole.sure, last)
+            whole.looked_ns = before_ns
+            return True
+
+    def _drop_ghosts(self, found: dict[str, int], last: int) -> None:
+        """Forget what is not there any more, and whose end was not heard of."""
+        for id, row in tuple(self.tables.rows.items()):
+            if id not in found and row.kept.seq <= last:
+                self.tables.forget(id)
+
+    def look_if_late(self, patterns: Iterable[str]) -> bool:
+        """Look at the leader for what was not heard of, where that was not done lately. Returns whether it was done now."""
+        return self._look(patterns, self._is_late)
+
+    def look_if_lost(self, patterns: Iterable[str]) -> None:
+        """Look at the leader where hints may have been lost since the last look.
+
+        For those who know of something to do: without it they would do all of that before they learn what came while the
+        connection was away (tests/test_nats_busy.py). A look now and then, as those have who find nothing, would read again
+        all that a busy receiver has done since the last.
+        """
+        self._look(patterns, _may_lack)
+
+    def may_lack(self, patterns: Iterable[str]) -> bool:
+        """Whether that look is due."""
+        return any(map(_may_lack, self._kept_current(patterns).values()))
+
+    def _look(self, patterns: Iterable[str], is_due: Callable[[_Followed], bool]) -> bool:
+        due = {pattern: each for pattern, each in self._kept_current(patterns).items() if is_due(each)}
+        for pattern, followed in due.items():
+            if followed is self._whole:
+                self.know()
+            else:
+                self._read(pattern, followed)
+        return bool(due)
+
+    def _kept_current(self, patterns: Iterable[str]) -> dict[str, _Followed]:
+        """What brings news of these patterns: the whole room where that is known, else whichever of them are followed."""
+        if self._whole is not None and OPEN_PART in self._loaded:
+            return {_WHOLE_ROOM: self._whole}
+        names = {*patterns, *map(_around, patterns)} & {*self._followed}
+        return {name: self._followed[name] for name in names}
+
+    def _is_late(self, followed: _Followed) -> bool:
+        now_ns = self._clock.steady_ns()
+        return followed.looked_ns is None or not 0 <= now_ns - followed.looked_ns < SAFETY_LOOK_S * 1e9
+
+    def _look_again(self) -> None:
+        """The connection was away: hints may be lost, and everybody who waits has to look."""
+        with self.lock:
+            for followed in (*self._followed.values(), *filter(None, [self._whole])):
+                followed.looked_ns = None
+            self._ring_all()
+
+    def _ring_all(self) -> None:
+        for waiters in tuple(self._waiters.values()):
+            for known in tuple(waiters):
+                _ring(known)
+
+    def learn(self, subject: str, seq: int, data: bytes) -> None:
+        """An entry was read, written or heard of."""
+        id = subject.rpartition(".")[2]
+        with self.lock:
+            if data == MOVED and {OPEN_PART, ARCHIVE} <= self._parts:
+                return  # it is heard of where it stands now
+            known = self.tables.rows.get(id)
+            if known is not None and known.kept.seq >= seq:
+                return  # every write of this process is also heard of: decoding it twice is a waste
+            self.tables.learn(id, seq, unpack(seq, data) if is_there(data) else None)
+
+    def learn_if_followed(self, subject: str, seq: int, data: bytes) -> None:
+        """The same for an entry that may be none of those that are followed."""
+        with self.lock:
+            if self._covers(subject):
+                self.learn(subject, seq, data)
+
+    def gone(self, id: str, seq: int) -> None:
+        """An entry is not there any more, and nobody knows since when."""
+        with self.lock:
+            self.tables.learn(id, seq + 1, None)
+
+    # Hearing
+
+    def _heard(self, key: Key, subject: str, seq: int, data: bytes) -> None:
+        """A change that the servers tell of, or (sequence 0) a word that somebody should look. On the background loop."""
+        with self.lock:
+            if seq and subject.startswith("m.") and self._covers(subject):
+                self.learn(subject, seq, data)
+            if key[0] == _WHOLE_ROOM and self._whole is not None and seq == self._whole.sure + 1:
+                self._whole.sure = seq
+            self._ring(key, seq)
+            if seq and key[1] != _ONE:
+                self._see_to_it(subject, seq)
+
+    def _see_to_it(self, subject: str, seq: int) -> None:
+        """See to it that somebody takes mail of a channel, where the servers may have chosen nobody to be woken.
+
+        They choose before they tell, so whoever begins to wait in between is told by its ordinary subscription, after its
+        look, and not chosen (tests/test_nats.py: test_who_was_not_chosen_is_woken_all_the_same).
+        """
+        for key in ((pattern, _ONE) for pattern in patterns_around(subject)):
+            if key in self._waiters:
+                self._wire.later(_PASSED_BY_S, partial(self._ring_if_it_lies_there, key, subject, seq))
+
+    def _ring_if_it_lies_there(self, key: Key, subject: str, seq: int) -> None:
+        with self.lock:
+            row = self.tables.rows.get(subject.rpartition(".")[2])
+            lies_there = row is not None and row.kept.seq == seq and row.kept.state is State.READY
+            if lies_there and key in self._waiters and not self.closed:
+                self._ring(key, seq)
+
+    def _covers(self, subject: str) -> bool:
+        return any(each in self._followed or each in self._parts for each in patterns_around(subject))
+
+    def wrote(self, subject: str, seq: int, data: bytes) -> None:
+        """This process has written an entry: known here, and those who wait here are woken, before the call returns."""
+        with self.lock:
+            if subject.startswith("m.") and self._covers(subject):
+                self.learn(subject, seq, data)
+            for pattern in patterns_around(subject):
+                self._ring((pattern, ""), seq)
+
+    def stir(self, id: str) -> None:
+        """A message may be claimed though its entry did not change: those who wait for it here look. Under the lock."""
+        for pattern in patterns_around(str(subject_of(id))):
+            for key in ((pattern, ""), (pattern, _ONE)):
+                if key in self._waiters:
+                    self._ring(key, 0)
+
+    def _ring(self, key: Key, seq: int) -> None:
+        """Wake those who listen, once for each change: it is heard of twice when it was made here."""
+        waiters = self._waiters.get(key)
+        if seq and (key, seq) in self._rung:
+            return
+        if not waiters:
+            if key[1] == _ONE:
+                self._pass_on(key)
+            return
+        if key[1] == _ONE:
+            waiters[:] = waiters[1:] + waiters[:1]  # in one step: an interrupt must not lose one
+            any(_ring(known, key) for known in (waiters[-1], *waiters[:-1]))
+        else:
+            for known in tuple(waiters):
+                _ring(known)
+        if seq:  # last: who is interrupted before has not woken everybody
+            self._rung[key, seq] = None
+            while len(self._rung) > _MAX_RUNG:
+                self._rung.popitem(last=False)
+
+    def _pass_on(self, key: Key) -> None:
+        """A hint that one alone was given, and that came too late for it, goes to another."""
+        self._wire.soon(lambda: self._wire.nudge(f"{key[0].removesuffix('>')}0.hint"))
+
+    # Waiting
+
+    def listen(self, topics: Iterable[str], step: Callable[[], AbstractContextManager[object]]) -> NatsWaiter:
+        """Somebody waits for these topics. `step` is entered for all that the waiter does but waiting."""
+        keys = [key for key in dict.fromkeys(map(key_of_topic, topics)) if key is not None]
+        if self.ending:
+            self.tidy()
+        waiter = NatsWaiter(self, keys, self._clock, step)
+        try:
+            with self.lock:
+                for key in keys:
+                    self._waiters[key].append(waiter.known)
+            for key in keys:
+                self._use(key, waiter.used)
+        except BaseException:
+            self.ending.append(waiter)
+            self.tidy()
+            raise
+        return waiter
+
+    def tidy(self) -> None:
+        """Give back what waiters had that are done; also those whose end was interrupted, or that were forgotten."""
+        with self._changing:
+            while self.ending:
+                waiter = self.ending[0]
+                self._give_back(waiter)
+                if waiter in self.ending:  # a signal's handler that ends another may have done it all
+                    self.ending.remove(waiter)
+
+    def _give_back(self, waiter: NatsWaiter) -> None:
+        """Everything that it had, as far as that was not done before."""
+        with self.lock:
+            waiter.is_closed = True
+            for key in waiter.keys:
+                waiters = self._waiters.get(key, [])
+                if waiter.known in waiters:
+                    waiters.remove(waiter.known)
+                if not waiters:
+                    self._waiters.pop(key, None)
+        while waiter.used and not self.closed:
+            self._leave(waiter.used)
+        with self.lock:
+            while waiter.alone_for and not self.closed:
+                self._ring(waiter.alone_for[-1], 0)
+                waiter.alone_for.pop()
+            waiter.let_go()
+
+    def close(self) -> None:
+        """Nobody is told anything any more; whoever waits in another thread comes back, and is told so."""
+        with self.lock:
+            self.closed = True
+            self._ring_all()
+
+
+def _ring(known: weakref.ref[NatsWaiter], alone_for: Key | None = None) -> bool:
+    """Leave a hint with a waiter; False when nobody has it any more."""
+    waiter = known()
+    if waiter is not None:
+        waiter.ring(alone_for)
+    return waiter is not None
+
+
+def _may_lack(followed: _Followed) -> bool:
+    """Whether hints may have been lost since it was looked at."""
+    return followed.looked_ns is None
+
+
+def _around(pattern: str) -> str:
+    """The pattern of all channels around that of one."""
+    return f"m.o.{pattern.split('.')[2]}.>"
+
+
+class NatsWaiter(contract.Waiter):
+    """A waiter with a pipe of its own: a byte lies in it while there is a hint that nobody has taken."""
+
+    def __init__(
+        self, follower: Follower, keys: list[Key], clock: Clock, step: Callable[[], AbstractContextManager[object]]
+    ) -> None:
+        self.keys = keys
+        #: Those of its keys that are subscribed to for it.
+        self.used: list[Key] = []
+        #: Those of them for which nobody else was woken.
+        self.alone_for: list[Key] = []
+        self.is_closed = False
+        self.known = weakref.ref(self)
+        self._follower = follower
+        self._clock = clock
+        # A signal's handler in the middle of one is refused the room: it would wait for the background loop, and that for the lock.
+        self._step = step
+        self._rung = False
+        self._reader, self._writer = os.pipe()  # from here on an interrupt leaves it to `__del__`
+        os.set_blocking(self._reader, False)
+
+    def ring(self, alone_for: Key | None = None) -> None:
+        """Leave a hint. The caller holds the follower's lock."""
+        if alone_for is not None:
+            self.alone_for.append(alone_for)
+        if not self._rung:
+            os.write(self._writer, b"!")
+            self._rung = True
+
+    def wait(self, timeout_s: float | None) -> bool:
+        if self._take():
+            return True
+        if self._clock.wait_readable([self._reader], timeout_s):
+            self._rung = True  # also what was interrupted in the middle of ringing, or of taking
+        return self._take()
+
+    def _take(self) -> bool:
+        with self._step(), self._follower.lock:
+            if self.is_closed:
+                raise RoomClosed("this waiter is closed")
+            if self._follower.closed:
+                raise RoomClosed
+            if self._rung:
+                with suppress(BlockingIOError):
+                    os.read(self._reader, 16)
+                self._rung = False
+                self.alone_for.clear()
+                return True
+            return False
+
+    def fileno(self) -> int:
+        return self._reader
+
+    def close(self) -> None:
+        self._follower.ending.append(self)  # first: from here on, an interrupt leaves the rest to the next that ends
+        try:
+            with self._step():
+                self._follower.tidy()
+        except (RoomClosed, RoomBusy):  # a handler that closes the room may come in the middle of a step
+            self._follower.tidy()
+
+    def let_go(self) -> None:
+        """Close its pipe. Under the follower's lock, when nobody knows it any more."""
+        reader, self._reader = self._reader, -1
+        if reader >= 0:
+            os.close(reader)
+        writer, self._writer = self._writer, -1
+        if writer >= 0:
+            os.close(writer)
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # it was interrupted while it was made
+            if self._reader >= 0:
+                self._follower.ending.append(self)  # not at once: this may come in the middle of anything
+            if self._follower.closed:
+                self.let_go()

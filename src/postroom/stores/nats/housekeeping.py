@@ -1,0 +1,349 @@
+"""Housekeeping on NATS: writing down what the clock did, putting away what is finished, forgetting what is kept too long.
+
+A finished message stands in its box for a minute, where those look who wait for its end; then it is put away, so that a
+receiver that comes new to the box reads what is open and little else, however long the room's history is.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from postroom.core.states import FINISHED, State
+from postroom.stores.contract import FORGOTTEN, Query, Swept, Work
+
+from .cells import ARCHIVE_SUBJECT, TOMBSTONE_S, archive_of, cell_read, cell_write, tally_data, tally_of, work_subject
+from .entries import (
+    MOVED,
+    Entry,
+    Kept,
+    Moment,
+    asker_gone,
+    is_there,
+    judged,
+    place_of,
+    put_away,
+    requeued,
+    subject_of,
+    unpack,
+    wound,
+    written_by,
+)
+from .following import OPEN_PART
+from .putting import key_subject, key_without, part_subjects
+from .reading import FAILED, PROCESSED, know_for, matching
+from .room import NatsRoom
+from .tables import Chosen
+from .wire import Changed, StorageFull, Write
+
+#: A finished message stays in its box for this long.
+IN_ITS_BOX_S: Final = 60.0
+#: Messages that are put away or deleted in one step.
+_CHUNK: Final = 100
+#: So often a step is tried again when only a count had changed meanwhile.
+_TRIES: Final = 20
+_FORGETTABLE: Final = sorted(FINISHED - {State.DEAD})
+
+
+def sweep(room: NatsRoom) -> Swept:
+    """Write down what the clock and the end of processes did; put away and forget."""
+    room.follower.know(OPEN_PART)
+    done: list[str] = []
+    with suppress(StorageFull):  # what is kept too long is forgotten all the same, which makes space
+        _write_down_all(room, done)
+        _put_away_finished(room)
+    forgotten = _forget_finished(room)
+    room.reserve.keep()
+    return Swept(done.count("expired"), done.count("released"), done.count("dead"), forgotten)
+
+
+def _write_down_all(room: NatsRoom, done: list[str]) -> None:
+    """Write down what the clock and the end of processes did; the ledger's words for it are added to `done`."""
+    room.bury_the_silent()
+    while True:
+        room.bury_the_gone()
+        with room.follower.lock:
+            room.tables.wind(room.now_ms())
+            overdue = room.tables.all_overdue()
+        written = _write_down(room, overdue)
+        done += written
+        if not written:
+            break
+
+
+def _write_down(room: NatsRoom, overdue: Sequence[Chosen]) -> list[str]:
+    """The next step of each of these; the ledger's words for those that were written."""
+    moment = room.moment()
+    steps: list[tuple[Kept, Entry]] = []
+    for each in overdue:
+        entry = _step(each, moment)
+        if entry is not None:
+            steps.append((each.kept, entry))
+        else:
+            with room.follower.lock:
+                room.tables.forget_overdue(each)
+    writes = [room.write_of(entry, kept.seq) for kept, entry in steps]
+    ends = room.wire.run_all([room.commit_one(write, moment.write) for write in writes])
+    events: list[str] = []
+    for (kept, entry), write, end in zip(steps, writes, ends, strict=True):
+        if isinstance(end, Changed):
+            now = room.read(kept.entry.id)
+            if now is None or now.entry.archived:
+                room.follower.gone(kept.entry.id, kept.seq)
+        elif isinstance(end, BaseException):
+            raise end
+        else:
+            room.note_written([write], end)
+            events.append(entry.ledger[-1].event)
+    return events
+
+
+def _step(each: Chosen, moment: Moment) -> Entry | None:
+    entry = wound(each.kept, moment, gone=each.gone)
+    if entry is None and each.waiter_gone and each.kept.state is not State.HELD:
+        return asker_gone(each.kept, moment)
+    return entry
+
+
+# Steps that also change a count: those are made again when only the count had changed
+
+
+def _with_counts(
+    room: NatsRoom,
+    kepts: Sequence[Kept],
+    writes: Sequence[Write],
+    counts: Callable[[], list[Write]],
+    is_mine: Callable[[bytes], bool],
+) -> bool:
+    """Make these writes, with the counts as they are then, in one step; False when one of the messages has changed."""
+    for _ in range(_TRIES):
+        together = [*writes, *counts()]
+        try:
+            committed = room.wire.run(room.wire.commit(together, is_mine))
+        except Changed:
+            if any(room.read(kept.entry.id) != kept for kept in kepts):
+                return False
+            continue
+        room.note_written(together, committed)
+        return True
+    return False
+
+
+def _archive_write(room: NatsRoom, entries: Iterable[Entry], times: int) -> list[Write]:
+    """The count of what is put away, with these more or less."""
+    archive, seq = archive_of(room)
+    new = archive
+    for entry in entries:
+        new = new.plus(entry.state, entry.size, times)
+    return [Write(ARCHIVE_SUBJECT, msgspec.json.encode(new), seq)] if new != archive else []
+
+
+def _tally_writes(room: NatsRoom, entries: Iterable[Entry], times: int = 1) -> list[Write]:
+    """The counts of what agents did, with these more or less."""
+    now_ms = room.now_ms()
+    by_agent: defaultdict[str, list[State]] = defaultdict(list)
+    for entry in entries:
+        state = judged(entry, now_ms)
+        if entry.claimed_by is not None and state in PROCESSED | FAILED:
+            by_agent[entry.claimed_by].append(state)
+    writes = []
+    for agent, states in by_agent.items():
+        work, seq = tally_of(room, agent)
+        done = times * sum(state in PROCESSED for state in states)
+        new = Work(work.processed + done, work.errors + times * len(states) - done)
+        writes.append(Write(work_subject(agent), tally_data(agent, new), seq))
+    return writes
+
+
+def _in_chunks(kepts: Sequence[Kept], step: Callable[[Sequence[Kept]], bool]) -> int:
+    """Take a step with many messages; those that somebody else changed meanwhile are left out. Returns how many were not."""
+    done = 0
+    for start in range(0, len(kepts), _CHUNK):
+        chunk = kepts[start : start + _CHUNK]
+        done += len(chunk) if step(chunk) else sum(step([kept]) for kept in chunk)
+    return done
+
+
+# Putting away, and putting back
+
+
+def _put_away_finished(room: NatsRoom) -> None:
+    before_ms = room.now_ms() - IN_ITS_BOX_S * 1000
+    with room.follower.lock:
+        kepts = [
+            row.kept
+            for row in room.tables.rows.values()
+            if row.kept.state in FINISHED and not row.kept.entry.archived and row.kept.entry.finished_ms <= before_ms
+        ]
+    kepts.sort(key=lambda kept: (kept.entry.finished_ms, kept.seq))
+    _in_chunks(kepts, lambda chunk: _put_away(room, chunk))
+
+
+def _put_away(room: NatsRoom, kepts: Sequence[Kept]) -> bool:
+    writes: list[Write] = []
+    for kept in kepts:
+        writes.append(Write(str(subject_of(kept.entry.id)), MOVED, kept.seq, None, TOMBSTONE_S))
+        writes.append(room.write_of(put_away(kept), 0)._replace(expect=None))
+    entries = [kept.entry for kept in kepts]
+    return _with_counts(
+        room, kepts, writes, lambda: _archive_write(room, entries, 1) + _tally_writes(room, entries), MOVED.__eq__
+    )
+
+
+def requeue(room: NatsRoom, id: str) -> bool:
+    """Put a message back, wherever it stands; False when it did not end badly."""
+    moment = room.moment()
+    while True:
+        kept = room.read(id)
+        if kept is None or not kept.entry.archived:
+            return room.change(id, requeued) is not None
+        entry = requeued(kept, moment)
+        if entry is None:
+            return False
+        there = room.wire.run(room.wire.last(str(subject_of(id))))
+        writes = [
+            room.write_of(entry, 0 if there is None else there.seq),
+            Write(place_of(kept.entry), MOVED, kept.seq, None, TOMBSTONE_S),
+        ]
+        before = [kept.entry]
+
+        def counts(before: list[Entry] = before) -> list[Write]:
+            return _archive_write(room, before, -1) + _tally_writes(room, before, -1)
+
+        if _with_counts(room, [kept], writes, counts, lambda data: written_by(moment.write, data)):
+            return True
+        now = room.read(id)
+        if now is not None and any(line.write == moment.write for line in now.entry.ledger):
+            return True
+
+
+# Deleting
+
+
+def purge(room: NatsRoom, query: Query) -> int:
+    """Delete what a query finds, but for what is claimed."""
+    know_for(room, query)
+    room.bury_the_gone()
+    with room.follower.lock:
+        now_ms = room.now_ms()
+        rows = (row for row in matching(room, query, None) if judged(row.kept.entry, now_ms) is not State.CLAIMED)
+        chosen = [row.kept for row, _ in zip(rows, range(query.limit), strict=False)]
+    deleted = delete(room, chosen)
+    room.reserve.keep()
+    return deleted
+
+
+def delete(room: NatsRoom, kepts: Sequence[Kept]) -> int:
+    """Delete entries that have not changed since they were read. Returns how many.
+
+    Where the servers are full, entries are first taken out of the stream, which needs no space, and others are told of it
+    when there is space again. Raises StorageFull when there is none even then: what was taken out is gone, and not counted.
+    """
+    number = max((kept.entry.number or kept.seq for kept in kepts), default=0)
+    taken: list[Kept] = []
+    done = 0
+    for start in range(0, len(kepts), _CHUNK):
+        chunk = kepts[start : start + _CHUNK]
+        try:
+            done += _tell_taken(room, taken, number)
+            taken = []
+            _note_gap(room, number)
+            done += _in_chunks(chunk, lambda each: _delete(room, each))
+        except StorageFull:
+            taken += _take_out(room, chunk)
+    return done + _tell_taken(room, taken, number)
+
+
+def _take_out(room: NatsRoom, kepts: Sequence[Kept]) -> list[Kept]:
+    """Take entries out of the stream; those that had not changed."""
+    wire = room.wire
+    answers = room.results(
+        [wire.api(f"STREAM.MSG.DELETE.{wire.stream}", seq=kept.seq, no_erase=True) for kept in kepts]
+    )
+    taken = [kept for kept, answer in zip(kepts, answers, strict=True) if answer.get("success")]
+    parts = [f"pr.{room.name}.{subject}" for kept in taken for subject in part_subjects(kept)]
+    room.results([wire.api(f"STREAM.PURGE.{wire.stream}", filter=subject) for subject in parts])
+    return taken
+
+
+def _tell_taken(room: NatsRoom, taken: Sequence[Kept], number: int) -> int:
+    """Tell others of what was taken out. Returns how many."""
+    if taken:
+        _note_gap(room, number)
+        _in_chunks(taken, lambda chunk: _delete(room, chunk, is_gone=True))
+    return len(taken)
+
+
+def _note_gap(room: NatsRoom, number: int) -> None:
+    """Up to this number the feed has gaps from now on; see `Store.forgotten`. Before anything is deleted: too much is safe."""
+    while True:
+        cell = cell_read(room, FORGOTTEN)
+        if cell is not None and int(cell.value) >= number:
+            return
+        if cell_write(room, FORGOTTEN, number, 0 if cell is None else cell.version) is not None:
+            return
+
+
+def _delete(room: NatsRoom, kepts: Sequence[Kept], *, is_gone: bool = False) -> bool:
+    """Write that these are deleted; `is_gone`: they were taken out before, and nobody was told."""
+    writes = [Write(place_of(kept.entry), b"", 0 if is_gone else kept.seq, None, TOMBSTONE_S) for kept in kepts]
+    writes += [Write(subject, b"", None, None, TOMBSTONE_S) for kept in kepts for subject in part_subjects(kept)]
+    away = [kept.entry for kept in kepts if kept.entry.archived]
+    here = [kept.entry for kept in kepts if not kept.entry.archived]
+
+    def counts() -> list[Write]:
+        return _key_writes(room, kepts) + _archive_write(room, away, -1) + _tally_writes(room, here)
+
+    return _with_counts(room, [] if is_gone else kepts, writes, counts, lambda data: not data)
+
+
+def _key_writes(room: NatsRoom, kepts: Sequence[Kept]) -> list[Write]:
+    """Idempotency keys are free again when their messages are no longer kept."""
+    ids_of: defaultdict[str, set[str]] = defaultdict(set)
+    for kept in kepts:
+        if kept.entry.idempotency_key is not None:
+            ids_of[key_subject(kept.entry.from_agent, kept.entry.idempotency_key)].add(kept.entry.id)
+    writes = []
+    for subject, found in zip(ids_of, room.results([room.wire.last(each) for each in ids_of]), strict=True):
+        if found is not None and found.data:
+            left = key_without(found.data, ids_of[subject])
+            data = b"" if left is None else msgspec.json.encode(left)
+            writes.append(Write(subject, data, found.seq, None, TOMBSTONE_S if left is None else 0))
+    return writes
+
+
+def _forget_finished(room: NatsRoom) -> int:
+    """Keep what the settings allow of the finished messages, the latest; forget the others."""
+    keep, now_ms = room.config, room.now_ms()
+    archive, _ = archive_of(room)
+    with room.follower.lock:
+        rows = [row.kept for row in room.tables.rows.values() if not row.kept.entry.archived]
+    here = [kept for kept in rows if kept.state in FINISHED - {State.DEAD}]
+    count = archive.forgettable + len(here)
+    size = archive.size + sum(kept.entry.size for kept in here)
+    forgotten = 0
+    while True:
+        oldest = sorted([*_oldest_put_away(room), *here], key=lambda kept: (kept.entry.finished_ms, kept.first))
+        chosen: list[Kept] = []
+        for kept in oldest[:_CHUNK]:
+            too_old = kept.entry.finished_ms + keep.keep_s * 1000 <= now_ms
+            if not too_old and count <= keep.keep_count and size <= keep.keep_bytes:
+                break
+            chosen.append(kept)
+            count -= 1
+            size -= kept.entry.size
+        if not chosen:
+            return forgotten
+        forgotten += delete(room, chosen)
+        ids = {kept.entry.id for kept in chosen}
+        here = [kept for kept in here if kept.entry.id not in ids]
+
+
+def _oldest_put_away(room: NatsRoom) -> list[Kept]:
+    """The first messages that were put away, of each state that may be forgotten."""
+    pages = room.results([room.wire.page(1, f"m.f.{int(state)}.>", _CHUNK) for state in _FORGETTABLE])
+    return [unpack(entry.seq, entry.data) for entries, _ in pages for entry in entries if is_there(entry.data)]

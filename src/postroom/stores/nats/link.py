@@ -1,0 +1,336 @@
+"""What a connection to NATS servers stands on: the background loop, and hearing without delay.
+
+Nothing here imports nats-py: its client class is given by nats_wire.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from postroom.core.system.platform import start_thread
+from postroom.errors import RoomClosed
+
+
+class Loop:
+    """The background loop of this process. It runs while somebody uses it. A call that was interrupted can be made again."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a signal's handler may open a room in the middle of this
+        self._users: set[object] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def enter(self, user: object) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None or not self._users:
+                self._stop()  # one that nobody stopped, because that was interrupted
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._run, args=(self._loop,), name="postroom nats", daemon=True)
+                start_thread(self._thread)
+            self._users.add(user)
+            return self._loop
+
+    @staticmethod
+    def _run(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+    def _stop(self) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def leave(self, user: object) -> None:
+        with self._lock:
+            self._users.discard(user)
+            if self._users:
+                return
+            self._stop()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+
+_background = Loop()
+
+
+def forget_loop_after_fork() -> None:
+    """The loop of the process before belongs to it alone: its thread did not come along."""
+    global _background  # noqa: PLW0603  (one process, one loop)
+    _background = Loop()
+
+
+class Call:
+    """Something that a caller waits for in its own thread, and the background loop answers, once. Answered as a future is.
+
+    The loop must never wait for a caller. The handler of a signal may raise at any moment of the caller's waiting, and in the
+    middle of a future of concurrent.futures that leaves the lock of a condition taken, which the loop needs to answer: it would
+    stand still, and every room of the process with it (tests/faults/test_handlers.py). Here it only releases a lock, which
+    never waits.
+    """
+
+    __slots__ = ("_done", "_error", "_lock", "_reply", "is_dropped")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._done = False
+        self._reply: Any = None
+        self._error: BaseException | None = None
+        #: Whether its caller was interrupted, and waits no more.
+        self.is_dropped = False
+
+    def done(self) -> bool:
+        return self._done
+
+    def set_result(self, reply: Any) -> None:
+        self._reply, self._done = reply, True
+        self._lock.release()
+
+    def set_exception(self, error: BaseException) -> None:
+        self._error, self._done = error, True
+        self._lock.release()
+
+    def wait(self, timeout_s: float = -1) -> Any:
+        """The reply, or None when time ran out (-1: it never does). Raises the error that it was answered with."""
+        if not self._lock.acquire(timeout=timeout_s):
+            return None
+        if self._error is not None:
+            raise self._error
+        return self._reply
+
+    def end(self) -> None:
+        """Nobody needs the answer any more. On the loop, as the setters are."""
+        if not self._done:
+            self.set_exception(RoomClosed("the room was closed meanwhile"))
+
+
+class Errand(Call):
+    """Coroutines that the loop runs for a caller: one, whose result is the answer, or several at once, each with its end."""
+
+    __slots__ = ("_is_one", "_task", "_works")
+
+    def __init__(self, works: Sequence[Coroutine[Any, Any, Any]], *, is_one: bool) -> None:
+        super().__init__()
+        self._works = works
+        self._is_one = is_one
+        self._task: asyncio.Future[Any] | None = None
+
+    def begin(self) -> None:
+        """Run them. On the loop."""
+        if self._done or self.is_dropped:
+            self.end()
+            return
+        if self._is_one:
+            self._task = asyncio.ensure_future(self._works[0])
+        else:
+            self._task = asyncio.gather(*self._works, return_exceptions=True)
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Future[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if self._done or task.cancelled():
+            self.end()
+        elif error is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(task.result())
+
+    def end(self) -> None:
+        super().end()
+        if self._task is None:
+            self.forget()
+        else:
+            self._task.cancel()
+
+    def forget(self) -> None:
+        """Forget works that were not begun, and never will be, without a warning of Python's."""
+        for work in self._works:
+            work.close()
+
+
+class Link:
+    """The background loop as one room uses it, from any thread. No method holds a lock that an interrupt could leave taken.
+
+    Nor one for which the handler of a signal would wait in vain: a call is noted before it is looked whether the room is
+    closed, and whoever closes it says so before the calls are ended.
+    """
+
+    def __init__(self) -> None:
+        self._calls: set[Call] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._again: set[asyncio.Task[None]] = set()
+        self._is_closed = self._is_left = False
+        self._closer: int | None = None
+        self._background = _background
+        self.loop = self._background.enter(self)
+
+    def hand_over(self, act: Callable[..., object], *arguments: Any) -> None:
+        """Let the loop do this soon. Raises RoomClosed where it has ended."""
+        try:
+            self.loop.call_soon_threadsafe(act, *arguments)
+        except RuntimeError:
+            if self.loop.is_closed():
+                raise RoomClosed from None
+            raise
+
+    def wait_for(self, call: Call, act: Callable[..., object], *arguments: Any, timeout_s: float = -1) -> Any:
+        """Let the loop do something that answers a call, and wait for the answer; None when time ran out. Raises RoomClosed.
+
+        Interrupted, the call is dropped: the loop ends what it has begun for it, and forgets what it has not.
+        """
+        try:
+            self._calls.add(call)
+            if self._is_closed:
+                raise RoomClosed
+            self.hand_over(act, *arguments)
+            return call.wait(timeout_s)
+        except BaseException:
+            call.is_dropped = True
+            if not call.done():
+                try:
+                    self.hand_over(call.end)  # also wakes the loop, should the interrupt have kept it from that before
+                except RoomClosed:
+                    call.end()
+            raise
+        finally:
+            self._calls.discard(call)
+
+    def run(self, errand: Errand) -> Any:
+        """Let the loop run this, and wait for the answer. Raises RoomClosed, and what is run raises."""
+        return self.wait_for(errand, errand.begin)
+
+    def soon(self, call: Callable[[], Awaitable[Any]]) -> None:
+        """Do this on the loop, and wait for nothing."""
+        if not self._is_closed:
+            with suppress(RoomClosed):
+                self.hand_over(self._keep, self._tasks, call)
+
+    def every(self, seconds: float, call: Callable[[], Awaitable[Any]]) -> None:
+        """Do this again and again, until the room is closed. Only from the loop itself."""
+
+        async def again() -> None:
+            while True:
+                await asyncio.sleep(seconds)
+                await quietly(call)
+
+        if not self._is_closed:
+            self._keep(self._again, again)
+
+    def _keep(self, tasks: set[asyncio.Task[None]], call: Callable[[], Awaitable[Any]]) -> None:
+        task = self.loop.create_task(quietly(call))
+        tasks.add(task)  # the loop itself knows it weakly
+        task.add_done_callback(tasks.discard)
+
+    def close(self, last: Callable[[], Awaitable[Any]]) -> None:
+        """End all calls, do this as the last, and let the loop go. Safe to call twice: the second does what an interrupt left."""
+        self._is_closed, me = True, threading.get_ident()
+        if self._closer not in (None, me):
+            return  # another thread does it
+        self._closer = me
+        try:
+            if not self._is_left:
+                self._end(Errand([quietly(last)], is_one=True))
+        except BaseException:
+            self._closer = None  # the next call does the rest
+            raise
+        finally:
+            self.leave()
+
+    def _end(self, last: Errand) -> None:
+        try:
+            self.hand_over(self._end_calls)
+            self.hand_over(last.begin)
+            last.wait()
+        except RoomClosed:
+            last.forget()  # the loop has ended: a signal's handler has closed the room in the middle of this
+
+    def _end_calls(self) -> None:
+        for call in tuple(self._calls):
+            call.end()
+        for task in tuple(self._again):
+            task.cancel()
+
+    def leave(self) -> None:
+        """Let the loop go, which ends when nobody uses it any more."""
+        self._is_left = True
+        self._background.leave(self)
+
+
+async def quietly(call: Callable[[], Awaitable[Any]]) -> None:
+    """What goes wrong here has nobody to be told."""
+    with suppress(Exception):  # a connection that ends anyway, a hint that others give too
+        await call()
+
+
+#: What hears a message as it came: its subject, what it says, its headers.
+Ear = Callable[[bytes, bytes, bytes], None]
+
+
+class Heard(NamedTuple):
+    """Something that is listened to."""
+
+    client: Any
+    subscription: Any
+
+    async def unsubscribe(self) -> None:
+        self.client.ears.pop(self.subscription._id, None)  # noqa: SLF001
+        await self.subscription.unsubscribe()
+
+
+def hearing_at_once(client: type[Any]) -> type[Any]:
+    """nats-py's client, which hands over what comes for one of our ears as soon as it is read, and does not go deaf.
+
+    By itself it reads the headers line by line and puts each message into a queue, from which a task takes it: with that, one
+    change took ten turns of the loop. And by itself it ends its reading, with a line in the log and nothing else, when
+    anything is raised there: the connection stands, and nothing is heard on it for half a minute.
+    """
+
+    class Hearing(client):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.ears: dict[int, Ear] = {}
+
+        async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+            ear = self.ears.get(sid)
+            if ear is None:
+                await super()._process_msg(sid, subject, reply, data, headers)
+                return
+            try:
+                ear(bytes(subject), data, headers or b"")
+            except Exception as error:  # noqa: BLE001  (nats-py would end its reading)
+                await self._error_cb(error)
+
+        async def _process_pong(self) -> None:
+            """The servers' word that they heard us; whoever asked for it may have given up, which nats-py does not expect."""
+            if self._pongs and self._pongs[0].done():
+                self._pongs[0] = asyncio.get_running_loop().create_future()
+            await super()._process_pong()
+
+        async def _read_loop(self) -> None:
+            self._ps.reset()  # the connection before may have left half a line
+            await super()._read_loop()
+            if self.is_connected and self._reading_task is asyncio.current_task():
+                # neither closed nor cut off: something was raised while it read
+                await self._process_op_err(ConnectionError("the reading of this connection ended"))
+
+    return Hearing
+
+
+_SEQUENCE: Final = b"Nats-Sequence: "
+
+
+def sequence_of(headers: bytes) -> int:
+    """The sequence that the servers give with a hint; 0 when somebody only nudges."""
+    start = headers.find(_SEQUENCE)
+    return 0 if start < 0 else int(headers[start + len(_SEQUENCE) : headers.find(b"\r", start)])

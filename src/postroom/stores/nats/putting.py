@@ -1,0 +1,192 @@
+"""Storing messages: which entries are written for them, and in which one step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from itertools import zip_longest
+from typing import Any, Final
+
+import msgspec
+
+from postroom.core.message import Draft
+from postroom.core.states import State
+from postroom.core.system.platform import this_process
+from postroom.errors import InvalidMessage, OutcomeUnknown, RoomError
+
+from .cells import subscribers
+from .entries import Entry, Kept, Moment, first_entry, make_id, name_hash, parts_of, with_answer
+from .room import NatsRoom
+from .unsure import Part
+from .wire import MAX_TOGETHER, Changed, Write
+
+
+class KeyDoc(msgspec.Struct, frozen=True):
+    """What is kept of an idempotency key: the ids that it gave, and a hash of what was sent under it."""
+
+    sender: str
+    key: str
+    content: str
+    ids: tuple[str, ...]
+
+
+_decode_key: Final = msgspec.json.Decoder(KeyDoc).decode
+
+
+class Plan:
+    """The writes that store some drafts. Made anew when somebody else was faster."""
+
+    def __init__(self, room: NatsRoom, moment: Moment, questions: Mapping[str, Kept]) -> None:
+        self.writes: list[Write] = []
+        self.parts: list[Part] = []
+        self.ids: list[str] = []
+        #: The questions that were given, and the answers that are held for those who asked.
+        self.held: dict[str, list[str]] = {}
+        self._room = room
+        self._moment = moment
+        #: The name of the write under which the first of these is made: that of the first try, for a repeat.
+        self.name: str | None = None
+        self._given = questions
+        self._questions: dict[str, Kept | None] = dict(questions)
+        self._keys: dict[str, tuple[KeyDoc | None, int]] = {}
+
+    def add(self, drafts: Sequence[Draft], repeats: Sequence[Part | None] = ()) -> None:
+        """Plan to store these, some of which are repeats. Raises InvalidMessage for a known key with another content."""
+        self._read_what_is_needed(drafts)
+        for draft, repeat in zip_longest(drafts, repeats):
+            part = self._add_part(draft) if repeat is None else repeat
+            if repeat is not None and self._room.read(part.ids[0]) is None:
+                self.writes += part.writes
+            if self.name is None and self.writes:
+                self.name = part.name
+            self.ids += part.ids
+            self.parts.append(part)
+        for id, answers in self.held.items():
+            question = self._questions[id]
+            if id not in self._given and question is not None:
+                entry = question.entry
+                for answer in answers:
+                    entry = with_answer(Kept(question.seq, entry), answer)
+                self.writes.append(self._room.write_of(entry, question.seq))
+        if len(self.writes) > MAX_TOGETHER:
+            raise InvalidMessage(
+                "messages", f"at most {MAX_TOGETHER} entries can be stored in one step, not {len(self.writes)}"
+            )
+
+    def _add_part(self, draft: Draft) -> Part:
+        start = len(self.writes)
+        ids = self._add_keyed(draft) if draft.idempotency_key is not None else self._add(draft)
+        return Part(draft, ids, self.writes[start:], self._moment.write)
+
+    def _read_what_is_needed(self, drafts: Sequence[Draft]) -> None:
+        room = self._room
+        keys = {
+            key_subject(draft.from_agent, draft.idempotency_key)
+            for draft in drafts
+            if draft.idempotency_key is not None
+        }
+        ids = {draft.answer_to for draft in drafts if draft.answer_to is not None} - {*self._questions}
+        for found, subject in zip(room.results([room.wire.last(key) for key in keys]), keys, strict=True):
+            self._keys[subject] = (None, 0)
+            if found is not None:
+                self._keys[subject] = (_decode_key(found.data) if found.data else None, found.seq)
+        for kept in room.read_open(ids):
+            self._questions[kept.entry.id] = kept
+
+    def _add_keyed(self, draft: Draft) -> list[str]:
+        subject = key_subject(draft.from_agent, draft.idempotency_key)
+        known, seq = self._keys[subject]
+        content = _content(draft)
+        if known is not None:
+            if known.content != content:
+                problem = f"{draft.idempotency_key!r} was used by {draft.from_agent!r} before, for another message"
+                raise InvalidMessage("idempotency_key", problem)
+            return list(known.ids)
+        ids = self._add(draft)
+        if ids:  # a publication that reached nobody is not remembered
+            doc = KeyDoc(draft.from_agent, str(draft.idempotency_key), content, tuple(ids))
+            self._keys[subject] = (doc, seq)
+            self.writes.append(Write(subject, msgspec.json.encode(doc), seq))
+        return ids
+
+    def _add(self, draft: Draft) -> list[str]:
+        if not draft.publish:
+            return [self._add_one(draft, draft.to_agent)]
+        return [self._add_one(draft, agent) for agent in sorted(subscribers(self._room, draft.channel))]
+
+    def _add_one(self, draft: Draft, to_agent: str | None) -> str:
+        room = self._room
+        id = make_id(room.next_key(), to_agent, draft.channel, draft.priority, room.clock.random())
+        held_for = self._held_for(draft)
+        entry = first_entry(draft, id, to_agent, self._moment, held_for=held_for)
+        self.writes.append(room.write_of(entry, 0))
+        self.writes += [Write(f"b.{id}.{place}", part) for place, part in enumerate(parts_of(draft))]
+        if held_for is not None:
+            self.held.setdefault(str(draft.answer_to), []).append(id)
+        return id
+
+    def _held_for(self, draft: Draft) -> Entry | None:
+        """The question whose asker waits for this answer."""
+        question = self._questions.get(draft.answer_to or "")
+        if draft.waiter is not None or question is None or question.state is State.HELD:
+            return None
+        return None if question.entry.waiter is None else question.entry
+
+
+def put(room: NatsRoom, drafts: Sequence[Draft]) -> list[str]:
+    """Store messages, all or none; their ids. Raises StorageFull when the servers have no space but the room's reserve."""
+    room.reserve.check()
+    if any(draft.waiter == this_process() for draft in drafts):
+        room.lives.beat()
+    repeats = room.unsure.repeats_of(drafts)
+    try:
+        return _put(room, drafts, repeats)
+    except RoomError as error:
+        first = [part for part in repeats if part is not None]
+        if not first or isinstance(error, OutcomeUnknown):
+            raise
+        room.unsure.remember(first)  # this try changed nothing, but the one before may have
+        raise OutcomeUnknown(str(error), [id for part in first for id in part.ids]) from error
+
+
+def _put(room: NatsRoom, drafts: Sequence[Draft], repeats: Sequence[Part | None]) -> list[str]:
+    write: str | None = None
+    while True:
+        moment = room.moment(write)
+        write = moment.write
+        plan = Plan(room, moment, {})
+        plan.add(drafts, repeats)
+        if not plan.writes:
+            return plan.ids
+        try:
+            room.commit(plan.writes, plan.name or write, is_send=True)
+        except Changed:  # a key was used, a question moved on, or an id was taken: all of it is planned anew
+            continue
+        except OutcomeUnknown as error:
+            room.unsure.remember(plan.parts)
+            raise OutcomeUnknown(str(error), plan.ids) from None
+        return plan.ids
+
+
+def key_subject(sender: str, key: str | None) -> str:
+    """Where an idempotency key is kept."""
+    return f"k.{name_hash(f'{len(sender)}:{sender}:{key}'):032x}"
+
+
+def _content(draft: Draft) -> str:
+    """What must be the same when a sender repeats an idempotency key."""
+    to: Any = None if draft.publish else draft.to_agent
+    said = msgspec.json.encode([draft.publish, to, draft.channel, draft.type, draft.payload_json])
+    return blake2b(said, digest_size=16).hexdigest()
+
+
+def key_without(found_data: bytes, ids: set[str]) -> KeyDoc | None:
+    """What is left of a key when these messages are no longer kept; None when nothing is."""
+    doc = _decode_key(found_data)
+    left = tuple(id for id in doc.ids if id not in ids)
+    return msgspec.structs.replace(doc, ids=left) if left else None
+
+
+def part_subjects(kept: Kept) -> list[str]:
+    """Where the parts of a large payload lie."""
+    return [f"b.{kept.entry.id}.{part}" for part in range(kept.entry.parts)]

@@ -1,0 +1,202 @@
+"""Looking at a room on NATS: lists and figures from what is known here, the feed straight from the stream."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from postroom.core.message import Message
+from postroom.core.states import FINISHED, PUBLIC_NAME, PUBLIC_STATES, State
+from postroom.errors import InvalidMessage
+from postroom.stores import contract
+from postroom.stores.contract import Change, Page, Query, Stats, Work
+
+from .cells import archive_of, tally_of
+from .entries import Entry, Kept, judged
+from .following import ARCHIVE, OPEN_PART
+from .room import NatsRoom, stream_settings, told_ms
+from .tables import Row
+
+#: How the states of messages count as their last holder's work.
+PROCESSED = frozenset({State.ACKED, State.ANSWERED, State.REFUSED})
+FAILED = frozenset({State.READY, State.DELAYED, State.DEAD})
+
+
+_LOOKS = 5
+
+
+def get(room: NatsRoom, id: str) -> Message | None:
+    """One message with its ledger, as the leader knows it."""
+    kept = room.read(id)
+    return None if kept is None else room.show([kept], ledger=True)[0]
+
+
+def find(room: NatsRoom, query: Query, cursor: int | None) -> Page:
+    """List messages."""
+    if query.order not in contract.ORDERS:
+        raise InvalidMessage("order", f"must be one of {', '.join(contract.ORDERS)}, not {query.order!r}")
+    know_for(room, query)
+    with room.follower.lock:
+        found = [row.kept for row in islice(matching(room, query, cursor), query.limit + 1)]
+    more = len(found) > query.limit > 0 and query.order != "claim"
+    found = found[: query.limit]
+    return Page(room.show(found), found[-1].first if more else None)
+
+
+def know_for(room: NatsRoom, query: Query) -> None:
+    """Know what a query may find."""
+    if query.states is not None and not query.states & FINISHED:
+        room.follower.know(OPEN_PART)
+    else:
+        room.follower.know(OPEN_PART, ARCHIVE)
+
+
+def matching(room: NatsRoom, query: Query, cursor: int | None) -> Iterator[Row]:
+    """The rows that a query asks for, in its order, after (or, newest first, before) the cursor."""
+    rows = room.tables.in_order(None if query.order == "claim" else cursor, newest=query.order == "newest")
+    if query.order == "claim":
+        rows = iter(sorted(rows, key=lambda row: (-row.kept.entry.priority, row.kept.first)))
+    now_ms = room.now_ms()
+    return (row for row in rows if _matches(query, row.kept.entry, _judged(row, now_ms)))
+
+
+def _judged(row: Row, now_ms: int) -> State:
+    """By the clock alone: whether a process is gone is for those to judge who act on it."""
+    return judged(row.kept.entry, now_ms)
+
+
+def _matches(query: Query, entry: Entry, state: State) -> bool:
+    seen_by = (query.visible_to,) if query.channels is None else (query.visible_to, None)
+    return (
+        (query.ids is None or entry.id in query.ids)
+        and (query.states is None or state in query.states)
+        and (query.channels is None or entry.channel in query.channels)
+        and (query.visible_to is None or entry.to_agent in seen_by)
+        and query.to_agent in (None, entry.to_agent)
+        and query.from_agent in (None, entry.from_agent)
+        and query.type in (None, entry.type)
+        and query.correlation_id in (None, entry.correlation_id)
+        and query.answer_to in (None, entry.answer_to)
+        and not (query.waiting and (entry.waiter is None or entry.state == State.HELD))
+        and (query.sent_after_ms is None or entry.timestamp_ms >= query.sent_after_ms)
+        and (query.sent_before_ms is None or entry.timestamp_ms < query.sent_before_ms)
+    )
+
+
+def events(room: NatsRoom, after: int, limit: int) -> list[Change]:
+    """The feed: the newest entry of each message that changed since, in the order of the changes."""
+    kepts: list[Kept] = []
+    position, until = after + 1, math.inf
+    while len(kepts) < limit and position <= until:
+        first = room.wire.run(room.wire.next(position, "m.>"))  # the leader: others may lag
+        if first is None:
+            break
+        if (
+            position > after + 1 and until == math.inf
+        ):  # there may always be more (tests/test_nats_busy.py): the next call tells of it
+            until = room.follower.last_number()
+        found, _ = room.wire.run(room.wire.page(first.seq, "m.>", min(500, limit - len(kepts))))
+        for entry in found or [first]:
+            position = entry.seq + 1
+            kept = room.kept_of(entry)  # known here from now on: nobody has to hear of it who is told to look for it
+            if kept is not None and not 0 < kept.entry.number <= after:  # else no change, after one that was told
+                kepts.append(kept)
+    changes = []
+    for kept, message in zip(kepts, room.show(kepts), strict=True):
+        lines = [kept.entry.ledger[-1]]
+        if after < kept.first < kept.seq:  # stored since, and changed: both are told, under one number
+            lines.insert(0, kept.entry.ledger[0])
+        changes += [Change(kept.seq, line.event, line.time_ms, line.agent, line.detail, message) for line in lines]
+    return changes
+
+
+def number_at(room: NatsRoom, wall_ms: int | None) -> int:
+    """The feed's number at a moment of the wall clock."""
+    last = room.follower.last_number()
+    if wall_ms is None:
+        return last
+    room.follower.know(OPEN_PART, ARCHIVE)
+    with room.follower.lock:
+        later = [row.kept.seq for row in room.tables.rows.values() if row.kept.entry.ledger[-1].time_ms > wall_ms]
+    return min(later) - 1 if later else last
+
+
+def stats(room: NatsRoom) -> Stats:
+    """Figures of this moment."""
+    room.follower.know(OPEN_PART)
+    answer = room.wire.run(room.wire.api(f"STREAM.INFO.{room.wire.stream}"))
+    now_ms = room.now_ms()
+    states = dict.fromkeys(PUBLIC_STATES, 0)
+    archive, _ = archive_of(room)
+    for number, count in archive.counts.items():
+        states[PUBLIC_NAME[State(int(number))]] += count
+    messages = sum(archive.counts.values())
+    sent_ms: defaultdict[tuple[str | None, str], list[int]] = defaultdict(list)
+    with room.follower.lock:
+        for row in room.tables.rows.values():
+            entry, state = row.kept.entry, _judged(row, now_ms)
+            if entry.archived:
+                continue
+            messages += 1
+            states[PUBLIC_NAME[state]] += 1
+            if state is State.READY:
+                sent_ms[entry.to_agent, entry.channel].append(entry.timestamp_ms)
+    names = sorted(sent_ms, key=lambda name: (name[0] or "", name[1]))
+    mailboxes = [contract.Mailbox(*name, len(sent_ms[name]), min(sent_ms[name])) for name in names]
+    about = {
+        "kind": "nats",
+        "stream": room.wire.stream,
+        "messages": messages,
+        "changes": answer["state"]["last_seq"],
+        "bytes": answer["state"]["bytes"],
+        "copies": answer["config"]["num_replicas"],
+        "leader": answer.get("cluster", {}).get("leader"),
+        "server_version": room.wire.server.get("version"),
+    }
+    return Stats(states=states, mailboxes=mailboxes, store=about)
+
+
+def servers_report(room: NatsRoom) -> dict[str, Any]:
+    """What the servers tell of a room and of themselves."""
+    took_ms, answer = math.inf, {}
+    for _ in range(_LOOKS):  # the quickest tells the distance; others waited for something else
+        before_ns = room.clock.steady_ns()
+        told = room.wire.run(room.wire.api(f"STREAM.INFO.{room.wire.stream}"))
+        now_ms = (room.clock.steady_ns() - before_ns) / 1_000_000
+        if now_ms < took_ms:
+            took_ms, answer = now_ms, told | {"heard_ms": room.clock.wall_ms()}
+    account = room.wire.run(room.wire.api("INFO"))
+    config, state, cluster = answer["config"], answer["state"], answer.get("cluster", {})
+    wanted = stream_settings(room.name, config["num_replicas"]) | {"max_msgs": -1, "max_bytes": -1, "max_age": 0}
+    differences = {
+        name: (config.get(name), value)
+        for name, value in wanted.items()
+        if name != "metadata" and config.get(name) != value
+    }
+    return {
+        "version": room.wire.server.get("version"),
+        "copies": config["num_replicas"],
+        "leader": cluster.get("leader"),
+        "others": cluster.get("replicas") or [],
+        "differences": differences,
+        "entries": state["messages"],
+        "bytes": state["bytes"],
+        "account_bytes": account.get("storage", 0),
+        "account_limit_bytes": account.get("limits", {}).get("max_storage", -1),
+        "clock_apart_s": (answer["heard_ms"] - took_ms / 2 - told_ms(answer["ts"])) / 1000,
+        "round_trip_ms": took_ms,
+    }
+
+
+def work_of(room: NatsRoom, agent: str) -> Work:
+    """What an agent did, counting also what is no longer kept."""
+    room.follower.know(OPEN_PART)
+    with room.follower.lock:
+        entries = [row.kept.entry for row in room.tables.rows.values()]
+    kept = [entry.state for entry in entries if entry.claimed_by == agent and not entry.archived]
+    gone, _ = tally_of(room, agent)
+    processed = sum(state in PROCESSED for state in kept) + gone.processed
+    return Work(processed, sum(state in FAILED for state in kept) + gone.errors)

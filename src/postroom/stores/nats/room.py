@@ -1,0 +1,332 @@
+"""One opened room on NATS: its connection, its time, what is known of it, and how a change of a message is made."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from postroom.core.clock import Clock, SystemClock, from_iso
+from postroom.core.config import Config
+from postroom.core.message import FRACTION_BITS, Message, key_at
+from postroom.core.states import FINISHED, State
+from postroom.core.system.platform import process_alive, this_process
+from postroom.errors import RoomError, RoomNotFound, RoomUnreachable
+
+from .access import Access
+from .entries import (
+    Entry,
+    Kept,
+    Moment,
+    archive_subject,
+    hex_of,
+    is_there,
+    pack,
+    place_of,
+    shown,
+    subject_of,
+    unpack,
+    written_by,
+)
+from .following import Follower
+from .heartbeats import Lives
+from .reserve import Reserve
+from .unsure import Unsure
+from .wire import Changed, Committed, Found, Wire, Write
+
+#: Before this version the servers cannot write several entries in one step.
+LEAST_VERSION: Final = (2, 12)
+#: Copies that are kept of a room, where there is more than one server.
+COPIES: Final = 3
+_SECOND_NS: Final = 1_000_000_000
+
+
+class NatsRoom:
+    """What all the steps of a store share."""
+
+    def __init__(self, access: Access, name: str, config: Config, clock: Clock, *, create: bool) -> None:
+        self.name = name
+        self.config = config
+        self.clock = clock
+        self.wire = Wire(access, name, config.server_timeout_s)
+        try:
+            self.follower = Follower(self.wire, clock)
+            self.tables = self.follower.tables
+            self.reserve = Reserve(self.wire, clock)
+            self._prepare(create)
+            self._base_ns = self._read_base()
+            self._last_key = self._top_key()
+        except BaseException:
+            self.wire.close()
+            raise
+        self._key_lock = threading.Lock()
+        self._nonce = secrets.token_hex(3)
+        self._writes = itertools.count()
+        self._seen_alive_ns: dict[str, int] = {}
+        self.lives = Lives(self.wire, clock)
+        self.unsure = Unsure(clock)
+        #: The newest entry of each message that this process has claimed: it can be settled without a look.
+        self.mine: dict[str, Kept] = {}
+
+    # Opening
+
+    def _prepare(self, create: bool) -> None:
+        """Find the room's stream, or make it."""
+        server = self.wire.server
+        version = tuple(int(part) for part in str(server.get("version", "0.0")).split("-")[0].split(".")[:2])
+        if version < LEAST_VERSION:
+            raise RoomError(
+                f"the NATS server has version {server.get('version')}; a room needs "
+                f"{LEAST_VERSION[0]}.{LEAST_VERSION[1]} or later"
+            )
+        if not server.get("jetstream"):
+            raise RoomError(
+                "the NATS server runs without JetStream, which keeps the room; start it with: nats-server -js"
+            )
+        about = {"subjects_filter": self.reserve.filter}
+        answer = self.wire.run(self.wire.api(f"STREAM.INFO.{self.wire.stream}", **about))
+        if "error" not in answer:
+            self.reserve.see(answer)
+            return
+        if answer["error"].get("err_code") != 10059:
+            raise RoomUnreachable(f"the room {self.name} cannot be opened: {answer['error'].get('description')}")
+        if not create:
+            raise RoomNotFound(f"there is no room {self.name} on these servers; make one with `postroom init`")
+        copies = self.config.replicas or (COPIES if server.get("cluster") else 1)
+        answer = self.wire.run(self.wire.api(f"STREAM.CREATE.{self.wire.stream}", **stream_settings(self.name, copies)))
+        if "error" in answer and answer["error"].get("err_code") != 10058:  # somebody else made it at the same moment
+            raise RoomUnreachable(f"the room {self.name} cannot be made: {answer['error'].get('description')}")
+        self.reserve.put_back()
+
+    def _read_base(self) -> int:
+        """The room's time is the steady clock of this boot and this number; all processes of this machine use the same.
+
+        The first of them takes it from the servers' clock, so that machines whose clocks differ count leases alike.
+        """
+        subject = f"t.{hex_of(self.clock.boot_id())}"
+        for _ in range(10):
+            found = self.wire.run(self.wire.last(subject))
+            if found is not None:
+                return int(found.data)
+            base_ns = self._now_ns_of_servers() - self.clock.steady_ns()
+            behind_ms = (self._top_key() >> FRACTION_BITS) + 1  # never behind what it was
+            base_ns = max(base_ns, behind_ms * 1_000_000 - self.clock.steady_ns())
+            data = str(base_ns).encode()
+            try:
+                self.wire.run(self.wire.commit([Write(subject, data, 0)], data.__eq__))
+            except Changed:
+                continue
+            return base_ns
+        raise RoomUnreachable(f"the time of the room {self.name} cannot be agreed upon; try again")
+
+    def _now_ns_of_servers(self) -> int:
+        if not isinstance(self.clock, SystemClock):  # a test's clock is the only one that counts
+            return self.clock.wall_ms() * 1_000_000
+        before_ns = self.clock.steady_ns()
+        answer = self.wire.run(self.wire.api(f"STREAM.INFO.{self.wire.stream}"))
+        spent_ns = self.clock.steady_ns() - before_ns
+        told = answer.get("ts")
+        if told is None:
+            return self.clock.wall_ms() * 1_000_000
+        return told_ms(told) * 1_000_000 + spent_ns // 2
+
+    def _top_key(self) -> int:
+        found = self.wire.run(self.wire.last("m.>"))
+        return 0 if found is None or not is_there(found.data) else unpack(found.seq, found.data).entry.top_key
+
+    # Time and numbers
+
+    def now_ms(self) -> int:
+        """Room time."""
+        return (self._base_ns + self.clock.steady_ns()) // 1_000_000
+
+    def moment(self, write: str | None = None) -> Moment:
+        """Now, for one write; or for another attempt at the same write."""
+        return Moment(self.now_ms(), self.clock.wall_ms(), write or f"{self._nonce}{next(self._writes):x}")
+
+    def next_key(self) -> int:
+        """A key that is higher than all that were given out or seen here."""
+        with self._key_lock:
+            now = key_at(self._base_ns + self.clock.steady_ns())
+            self._last_key = max(now, self._last_key + 1, self.tables.top_key + 1)
+            return self._last_key
+
+    # Reading and writing messages
+
+    def read(self, id: str) -> Kept | None:
+        """A message's entry as the leader knows it."""
+        subject = subject_of(id)
+        if subject is None:
+            return None
+        kept = self.kept_of(self.wire.last_now(subject))
+        if kept is not None:
+            return kept
+        found = self.results([self.wire.last(archive_subject(state, id)) for state in sorted(FINISHED)])
+        return next(filter(None, map(self.kept_of, found)), None)
+
+    def read_open(self, ids: Iterable[str]) -> list[Kept]:
+        """The entries of those that are kept and were not put away, in the order of the ids."""
+        subjects = [subject for subject in map(subject_of, dict.fromkeys(ids)) if subject is not None]
+        if len(subjects) == 1:
+            found = [self.wire.last_now(subjects[0])]
+        else:
+            found = self.results([self.wire.last(each) for each in subjects])
+        return [kept for kept in map(self.kept_of, found) if kept]
+
+    def kept_of(self, found: Found | None) -> Kept | None:
+        """What was found, as an entry; what is known here learns of it."""
+        if found is None:
+            return None
+        self.follower.learn_if_followed(found.subject, found.seq, found.data)
+        return unpack(found.seq, found.data) if is_there(found.data) else None
+
+    def results(self, works: Sequence[Any]) -> list[Any]:
+        """The results of requests that are made at once; what one of them raises is raised here."""
+        if not works:
+            return []
+        results = self.wire.run_all(works)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return results
+
+    def write_of(self, entry: Entry, expect: int) -> Write:
+        """The write that puts an entry in the place of the one with that sequence."""
+        with self._key_lock:
+            top = max(self._last_key, self.tables.top_key)
+        return Write(place_of(entry), pack(replace(entry, top_key=top)), expect)
+
+    def commit(self, writes: Sequence[Write], write: str, *, is_send: bool = False) -> list[int]:
+        """Make writes in one step, the first of which is a message's entry. Raises Changed, and what Wire.commit raises.
+
+        After: they are kept, known here, and those who wait here for them are woken.
+        """
+        committed = self.wire.commit_now(writes, lambda data: written_by(write, data), is_send=is_send)
+        return self.note_written(writes, committed)
+
+    def make(self, writes: Sequence[Write], write: str) -> Committed:
+        """The same; what was found of it when the reply was lost."""
+        committed = self.wire.commit_now(writes, lambda data: written_by(write, data))
+        self.note_written(writes, committed)
+        return committed
+
+    def commit_each(self, writes: Sequence[Write], name: str) -> list[Committed | BaseException]:
+        """The same for writes of which each is a step of its own; how each ended. `note_written` must follow."""
+        if len(writes) != 1:
+            return self.wire.run_all([self.commit_one(write, name) for write in writes])
+        try:
+            return [self.wire.commit_now(writes, lambda data: written_by(name, data))]
+        except Exception as error:  # noqa: BLE001  (as `run_all` gives it)
+            return [error]
+
+    def commit_one(self, write: Write, name: str) -> Coroutine[Any, Any, Committed]:
+        """The same for one write, to be made with others at once; `note_written` must follow."""
+        return self.wire.commit([write], lambda data: written_by(name, data))
+
+    def note_written(self, writes: Sequence[Write], committed: Committed) -> list[int]:
+        """Know here what was written; the sequences. After a lost reply they are looked up."""
+        if not committed.seqs:
+            found = self.results([self.wire.last(each.subject) for each in writes])
+            entries = [entry for entry in found if entry is not None]
+            for entry in entries:
+                self.follower.wrote(entry.subject, entry.seq, entry.data)
+            return [0 if entry is None else entry.seq for entry in found]
+        for each, seq in zip(writes, committed.seqs, strict=True):
+            self.follower.wrote(each.subject, seq, each.data)
+        return committed.seqs
+
+    def change(self, id: str, step: Callable[[Kept, Moment], Entry | None]) -> Kept | None:
+        """Take a message one step further, whatever others do to it meanwhile. None when there is no such step (any more)."""
+        moment = self.moment()
+        while True:
+            kept = self.read(id)
+            if kept is None or any(line.write == moment.write for line in kept.entry.ledger):
+                return kept
+            entry = step(kept, moment)
+            if entry is None:
+                return None
+            try:
+                (seq,) = self.commit([self.write_of(entry, kept.seq)], moment.write)
+            except Changed:
+                continue
+            return Kept(seq, entry)
+
+    # Showing
+
+    def show(self, kepts: Sequence[Kept], *, ledger: bool = False) -> list[Message]:
+        """Entries as messages, with their payloads."""
+        payloads = self._payloads(kepts)
+        now_ms, wall_ms = self.now_ms(), self.clock.wall_ms()
+        return [shown(kept, now_ms, wall_ms, payloads.get(kept.entry.id), ledger=ledger) for kept in kepts]
+
+    def _payloads(self, kepts: Sequence[Kept]) -> dict[str, bytes]:
+        """The large payloads, put together from their parts."""
+        wanted = [(kept.entry.id, part) for kept in kepts for part in range(kept.entry.parts)]
+        found = self.results([self.wire.last(f"b.{id}.{part}") for id, part in wanted])
+        payloads: dict[str, bytes] = {}
+        for (id, _), part in zip(wanted, found, strict=True):
+            payloads[id] = payloads.get(id, b"") + (part.data if part is not None else b"")
+        return {id: payload or b"{}" for id, payload in payloads.items()}
+
+    # Processes
+
+    def bury_the_gone(self) -> None:
+        """Let go of what processes held or waited for that are gone. One that was seen to run is believed for a second."""
+        now_ns = self.clock.steady_ns()
+        with self.follower.lock:
+            for process in {*self.tables.owners, *self.tables.waits} - {this_process()}:
+                if 0 <= now_ns - self._seen_alive_ns.get(process, -_SECOND_NS) < _SECOND_NS:
+                    continue
+                alive = process_alive(process)
+                if alive is False:
+                    self._bury(process)
+                elif alive:
+                    self._seen_alive_ns[process] = now_ns
+
+    def bury_the_silent(self) -> None:
+        """Let go of what processes of other machines held or waited for that have fallen silent."""
+        with self.follower.lock:
+            entries = [row.kept.entry for row in self.tables.rows.values()]
+            beating = {entry.owner for entry in entries if entry.owner_beats and entry.state == State.CLAIMED}
+            beating |= {entry.waiter for entry in entries if entry.waiter_beats}
+        names = sorted(name for name in beating if name is not None and process_alive(name) is None)
+        for name in self.lives.look(names):
+            with self.follower.lock:
+                self._bury(name)
+
+    def _bury(self, process: str) -> None:
+        """Nothing is written for it, so nobody else would tell those who wait here for what it held."""
+        for id in self.tables.bury(process, self.now_ms()):
+            self.follower.stir(id)
+
+    def close(self) -> None:
+        self.follower.close()
+        self.wire.close()
+        self.follower.tidy()  # last: a thread that subscribes has the lock of it, and comes back now
+
+
+def told_ms(text: str) -> int:
+    """A server's time, which it tells to the nanosecond."""
+    return from_iso(text[:26].rstrip("Z") + "Z")
+
+
+def stream_settings(room: str, copies: int) -> dict[str, Any]:
+    """How the servers keep a room. No limits: those would drop the oldest mail without a word."""
+    return {
+        "name": f"POSTROOM_{room}",
+        "subjects": [f"pr.{room}.>"],
+        "retention": "limits",
+        "storage": "file",
+        "num_replicas": copies,
+        "max_msgs_per_subject": 1,
+        "discard": "old",
+        "allow_direct": True,
+        "allow_atomic": True,
+        "allow_msg_ttl": True,
+        "republish": {"src": f"pr.{room}.>", "dest": f"prh.{room}.>"},
+        "metadata": {"postroom": "1"},
+    }

@@ -1,0 +1,309 @@
+"""What this process knows of a room on NATS: the entries it follows, in the order in which they would be claimed.
+
+A copy, never the truth: a claim that was chosen here is made by replacing exactly the entry that is known here, and fails
+when somebody else was faster. Nothing in this module waits or talks to anybody; its caller holds the lock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from postroom.core.states import FINISHED, State
+from postroom.stores.contract import Want
+
+from .entries import Kept, judged, timer_ms
+
+#: Deleted entries that are remembered, so that an older page of a slow server does not bring them back.
+_MAX_DROPPED: Final = 20_000
+
+
+class Chosen(NamedTuple):
+    """A row as it stood when it was chosen.
+
+    Rows change with every hint, as soon as the lock is free. Only the entry that was judged may be replaced: a step that
+    was made from a row as it is a moment later would replace whatever stands there then, also another's claim
+    (tests/test_nats.py: test_what_another_takes_between_our_choice_and_our_claim_is_not_taken_again).
+    """
+
+    kept: Kept
+    gone: bool
+    waiter_gone: bool
+
+
+class Row:
+    """An entry and where it stands in the tables. To be looked at under the lock only; see `Chosen`."""
+
+    __slots__ = ("kept", "owner_gone", "ready", "timer", "waiter_gone")
+
+    def __init__(self, kept: Kept) -> None:
+        self.kept = kept
+        self.owner_gone = False  # the process that holds it is gone
+        self.waiter_gone = False  # the process that waits for it, or for its answer, is gone
+        self.ready: tuple[int, int, str] | None = None
+        self.timer: tuple[int, str] | None = None
+
+    @property
+    def gone(self) -> bool:
+        """Whether the process is gone that this message depends on as it stands."""
+        return self.waiter_gone if self.kept.entry.state == State.HELD else self.owner_gone
+
+    def judged(self, now_ms: int) -> State:
+        return judged(self.kept.entry, now_ms, gone=self.gone)
+
+    def chosen(self) -> Chosen:
+        return Chosen(self.kept, self.gone, self.waiter_gone)
+
+
+class Tables:
+    """The entries that are known here."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+        self.order: list[tuple[int, str]] = []  # (first sequence, id)
+        # recipient (or nobody) -> channel -> (-priority, first sequence, id) of what may be claimed, the best first
+        self.boxes: defaultdict[str | None, dict[str, list[tuple[int, int, str]]]] = defaultdict(dict)
+        self.timers: list[tuple[int, str]] = []  # (room ms, id) of what the clock will change, the next first
+        self.owners: defaultdict[str, set[str]] = defaultdict(set)  # process -> what it has claimed
+        self.waits: defaultdict[str, set[str]] = defaultdict(set)  # process -> questions and held answers it waits for
+        #: What the clock or the end of a process has changed and nobody has written down yet.
+        self.overdue: dict[str, None] = {}
+        #: What a thread of this process is about to claim: other threads leave it alone.
+        self.picked: set[str] = set()
+        self.top_key = 0
+        #: Whether a change was begun and not ended: the tables beside `rows` may contradict them.
+        self._is_torn = False
+        self._dropped: OrderedDict[str, int] = OrderedDict()
+
+    # Interrupts
+
+    def mend(self) -> None:
+        """Make all tables anew from the rows, where a signal's handler raised in the middle of a change.
+
+        The change itself may be lost. That is no harm: what was written, or is read again, is also heard of. Who is gone, and
+        what the clock did, is found out anew.
+        """
+        if not self._is_torn:
+            return
+        rows = self.rows.values()
+        for table in (self.boxes, self.owners, self.waits, self.overdue):
+            table.clear()
+        self.order[:] = sorted((row.kept.first, row.kept.entry.id) for row in rows)
+        self.timers.clear()
+        for row in rows:
+            row.owner_gone = row.waiter_gone = False
+            row.ready = row.timer = None
+            self._place(row)
+        self._is_torn = False
+
+    # Learning
+
+    def learn(self, id: str, seq: int, kept: Kept | None) -> bool:
+        """An entry was read, written or heard of; None when it was deleted. Returns whether that was news."""
+        known = self.rows.get(id)
+        if known is not None and known.kept.seq >= seq:
+            return False
+        if known is None and self._dropped.get(id, 0) >= seq:
+            return False
+        self.mend()
+        self._is_torn = True
+        if known is not None:
+            self._lift(known)
+        if kept is None:
+            self._drop(id, seq, known)
+            self._is_torn = False
+            return True
+        if known is None:
+            known = self.rows[id] = Row(kept)
+            insort(self.order, (kept.first, id))
+        known.kept, known.owner_gone, known.waiter_gone = kept, False, False
+        self.top_key = max(self.top_key, kept.entry.top_key)
+        self._place(known)
+        self._is_torn = False
+        return True
+
+    def forget(self, id: str) -> None:
+        """Know nothing of it, as if it had never been heard of."""
+        self.mend()
+        self._is_torn = True
+        row = self.rows.pop(id)
+        self._lift(row)
+        del self.order[bisect_left(self.order, (row.kept.first, id))]
+        self._is_torn = False
+
+    def _drop(self, id: str, seq: int, known: Row | None) -> None:
+        self._dropped[id] = seq
+        while len(self._dropped) > _MAX_DROPPED:
+            self._dropped.popitem(last=False)
+        if known is not None:
+            del self.rows[id]
+            place = bisect_left(self.order, (known.kept.first, id))
+            del self.order[place]
+
+    def _place(self, row: Row) -> None:
+        entry = row.kept.entry
+        if entry.owner is not None and entry.state == State.CLAIMED:
+            self.owners[entry.owner].add(entry.id)
+        if entry.waiter is not None:
+            self.waits[entry.waiter].add(entry.id)
+        if entry.state == State.READY:
+            self._make_ready(row)
+        self._set_timer(row, timer_ms(entry))
+
+    def _lift(self, row: Row) -> None:
+        entry = row.kept.entry
+        _discard(self.owners, entry.owner, entry.id)
+        _discard(self.waits, entry.waiter, entry.id)
+        self._make_unready(row)
+        self._set_timer(row, None)
+        self.overdue.pop(entry.id, None)
+
+    def _make_ready(self, row: Row) -> None:
+        entry = row.kept.entry
+        row.ready = (-entry.priority, row.kept.first, entry.id)
+        insort(self.boxes[entry.to_agent].setdefault(entry.channel, []), row.ready)
+
+    def _make_unready(self, row: Row) -> None:
+        if row.ready is None:
+            return
+        entry = row.kept.entry
+        channels = self.boxes[entry.to_agent]
+        box = channels[entry.channel]
+        del box[bisect_left(box, row.ready)]
+        row.ready = None
+        if not box:  # a room of many short-lived channels must not grow
+            del channels[entry.channel]
+        if not channels:
+            del self.boxes[entry.to_agent]
+
+    def _set_timer(self, row: Row, ms: int | None) -> None:
+        if row.timer is not None:
+            del self.timers[bisect_left(self.timers, row.timer)]
+            row.timer = None
+        if ms is not None:
+            row.timer = (ms, row.kept.entry.id)
+            insort(self.timers, row.timer)
+
+    # What the clock does
+
+    def wind(self, now_ms: int) -> None:
+        """Act on every timer that has run out, here alone: what is due may be claimed, what ended is overdue."""
+        self.mend()
+        while self.timers and self.timers[0][0] <= now_ms:
+            self._turn(self.rows[self.timers[0][1]], now_ms)
+
+    def bury(self, process: str, now_ms: int) -> list[str]:
+        """A process is gone: what it held may be claimed, and what it waited for is ordinary mail.
+
+        Returns the ids of the messages of which that was not known yet.
+        """
+        self.mend()
+        found = []
+        for id in {*self.owners.get(process, ()), *self.waits.get(process, ())}:
+            row = self.rows[id]
+            before = row.owner_gone, row.waiter_gone
+            self._is_torn = True
+            row.owner_gone |= row.kept.entry.owner == process
+            row.waiter_gone |= row.kept.entry.waiter == process
+            if before != (row.owner_gone, row.waiter_gone):
+                found.append(id)
+            if row.gone and row.kept.entry.state in (State.CLAIMED, State.HELD):
+                self._turn(row, now_ms)
+            else:
+                self.overdue[id] = None
+                self._is_torn = False
+        return found
+
+    def _turn(self, row: Row, now_ms: int) -> None:
+        """Put a row where its judged state belongs."""
+        entry = row.kept.entry
+        seen = row.judged(now_ms)
+        self._is_torn = True
+        self._make_unready(row)
+        self._set_timer(row, None)
+        if seen is State.READY:
+            self._make_ready(row)
+            if entry.expires_ms is not None and entry.expires_ms > now_ms:
+                self._set_timer(row, entry.expires_ms)
+        if seen in FINISHED or entry.state in (State.CLAIMED, State.HELD):
+            self.overdue[entry.id] = None
+        self._is_torn = False
+
+    # Choosing
+
+    def best(self, want: Want, count: int, without: set[str]) -> list[Chosen]:
+        """The best of what may be claimed, at most so many, without those that are named."""
+        self.mend()
+        own, anyones = self.boxes.get(want.agent, {}), self.boxes.get(None, {})
+        names: Iterable[str] = own if want.channels is None else dict.fromkeys(want.channels)
+        sources = (own,) if want.channels is None else (own, anyones)
+        boxes = [box[name] for name in names for box in sources if name in box]
+        found: list[tuple[int, int, str]] = []
+        for box in boxes:
+            free = 0
+            for key in box:
+                if key[2] not in without:
+                    found.append(key)
+                    free += 1
+                    if free == count:
+                        break
+        return [self.rows[key[2]].chosen() for key in sorted(found)[:count]]
+
+    def next_due_ms(self, want: Want) -> int | None:
+        """When something that the agent takes from may become claimable by itself."""
+        self.mend()
+        for ms, id in self.timers:
+            entry = self.rows[id].kept.entry
+            if want.channels is None:
+                mine = entry.to_agent == want.agent
+            else:
+                mine = entry.channel in want.channels and entry.to_agent in (want.agent, None)
+            if mine:
+                return ms
+        return None
+
+    def all_overdue(self) -> list[Chosen]:
+        """What the clock or the end of a process has changed and nobody has written down yet."""
+        self.mend()
+        return [self.rows[id].chosen() for id in self.overdue]
+
+    def forget_overdue(self, chosen: Chosen) -> None:
+        """There was nothing to write down for this one, unless it has changed meanwhile."""
+        row = self.rows.get(chosen.kept.entry.id)
+        if row is not None and row.kept is chosen.kept:
+            self.overdue.pop(chosen.kept.entry.id, None)
+
+    def overdue_for(self, want: Want) -> list[Chosen]:
+        """Of what the clock has finished those that lie in the boxes the agent takes from."""
+        self.mend()
+        found = []
+        for id in self.overdue:
+            row = self.rows[id]
+            entry = row.kept.entry
+            if row.ready is not None or id in self.picked:
+                continue
+            if want.channels is None:
+                mine = entry.to_agent == want.agent
+            else:
+                mine = entry.channel in want.channels and entry.to_agent in (want.agent, None)
+            if mine:
+                found.append(row.chosen())
+        return found
+
+    def in_order(self, after: int | None, *, newest: bool) -> Iterator[Row]:
+        """All rows by their first sequence, after (or, newest first, before) that one."""
+        self.mend()
+        if newest:
+            end = len(self.order) if after is None else bisect_left(self.order, (after, ""))
+            return (self.rows[id] for _, id in reversed(self.order[:end]))
+        start = 0 if after is None else bisect_right(self.order, (after, "~"))
+        return (self.rows[id] for _, id in self.order[start:])
+
+
+def _discard(table: defaultdict[str, set[str]], name: str | None, item: Any) -> None:
+    if name is not None and name in table:
+        table[name].discard(item)
+        if not table[name]:
+            del table[name]

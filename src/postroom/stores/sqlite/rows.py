@@ -1,0 +1,196 @@
+"""Rows of the SQLite store as messages, and queries as SQL. Pure: no connection here."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from postroom.core.clock import from_iso
+from postroom.core.message import FRACTION_BITS, LedgerEntry, Message, decode_payload, id_of
+from postroom.core.states import State
+from postroom.stores.contract import Query, Subscription
+
+Row = tuple[Any, ...]
+#: What is read of a message, in the order in which `Rows.message` takes it.
+COLUMNS: Final = (
+    "key, state, token, change, wake_at, priority, to_agent, channel, from_agent, type, version, delivery_count, "
+    "max_deliveries, sent_ms, expires, last_delivered_ms, claimed_by, owner, waiter, correlation_id, chain_id, "
+    "hop_count, lane, trace, error, idempotency_key, answer_to, replay_of, implied, ended_ms, payload"
+)
+#: Where some of them stand.
+STATE, TOKEN, CHANGE, WAKE_AT, PRIORITY, DELIVERY_COUNT, LAST_DELIVERED_MS, CLAIMED_BY, OWNER, WAITER, PAYLOAD = (
+    COLUMNS.split(", ").index(name)
+    for name in (
+        "state", "token", "change", "wake_at", "priority", "delivery_count", "last_delivered_ms", "claimed_by", "owner",
+        "waiter", "payload",
+    )
+)  # fmt: skip
+
+_decode_ledger = msgspec.json.Decoder(list[LedgerEntry]).decode
+_quote = msgspec.json.Encoder().encode
+_STATES: Final = tuple(State)
+
+
+def ledger_text(event: str, wall_ms: int, agent: str | None, detail: str | None = None) -> str:
+    """One entry, as it is appended to the ledger's text."""
+    return _quote((event, wall_ms, agent, detail)).decode() + ","
+
+
+def ledger_entries(text: str) -> list[LedgerEntry]:
+    """The entries of a ledger's text."""
+    return _decode_ledger("[" + text.rstrip(",") + "]")
+
+
+def implied_entries(implied: int, delivered_ms: int, ended_ms: int, agent: str | None) -> list[LedgerEntry]:
+    """The last entries of a ledger that stand in no text; the same rule as `told` in schema.sql."""
+    entries = [LedgerEntry("claimed", delivered_ms, agent), LedgerEntry("acked", ended_ms, agent)]
+    return entries[:implied]
+
+
+def judge(state: int, wake_at: int | None, expires: int | None, spent: bool, now: int) -> State:
+    """The state as the clock sees it; the same rule as `judged` in schema.sql (tests/test_sqlite.py compares them)."""
+    expired = expires is not None and expires <= now
+    woken = wake_at is not None and wake_at <= now
+    if not (expired or woken):
+        return _STATES[state]
+    if state in (State.READY, State.DELAYED) and expired:
+        return State.EXPIRED
+    if state == State.DELAYED and woken:
+        return State.READY
+    if state == State.CLAIMED and woken:
+        return State.DEAD if spent else State.EXPIRED if expired else State.READY
+    return _STATES[state]
+
+
+class Taken(NamedTuple):
+    """What a claim makes of a row: `take` in schema.sql, or `take_and_ack` where it ends with the claim."""
+
+    state: State
+    lease_ends: int | None  # room ms
+    agent: str
+    owner: int | None
+
+
+class Rows:
+    """Makes messages of rows, for the room with this salt."""
+
+    def __init__(self, salt: int) -> None:
+        self._salt = salt
+
+    def id(self, key: int) -> str:
+        return id_of(key, self._salt)
+
+    def message(self, row: Row, now: int, wall_ms: int, names: dict[int, str], taken: Taken | None = None) -> Message:
+        """The message of a row read with COLUMNS (a ledger may follow), as the clock sees it at `now` (room ms).
+
+        With `taken`, as it is after a claim: the row was read before it.
+        """
+        (key, state, token, _, wake_at, priority, to_agent, channel, from_agent, type_, version, delivery_count,
+         max_deliveries, sent_ms, expires, last_delivered_ms, claimed_by, owner, waiter, correlation_id, chain_id,
+         hop_count, lane, trace, error, idempotency_key, answer_to, replay_of, implied, ended_ms, payload, *ledger
+         ) = row  # fmt: skip
+        if taken is None:
+            seen = judge(state, wake_at, expires, delivery_count >= max_deliveries, now)
+        else:
+            if state == State.HELD or taken.state is State.ACKED:
+                waiter = None
+            state = seen = taken.state
+            token, delivery_count, last_delivered_ms = token + 1, delivery_count + 1, wall_ms
+            wake_at, claimed_by, owner = taken.lease_ends, taken.agent, taken.owner
+        wake_wall_ms = None if wake_at is None else wake_at - now + wall_ms
+        return Message(
+            id=id_of(key, self._salt),
+            type=type_,
+            version=version,
+            payload=decode_payload(payload),
+            from_agent=from_agent,
+            to_agent=to_agent,
+            channel=channel,
+            priority=priority,
+            timestamp_ms=sent_ms,
+            correlation_id=correlation_id,
+            expires_at_ms=None if expires is None else expires - (key >> FRACTION_BITS) + sent_ms,
+            delivery_count=delivery_count,
+            chain_id=chain_id,
+            hop_count=hop_count,
+            lane=lane,
+            trace=trace,
+            state=seen,
+            max_deliveries=max_deliveries,
+            error=error,
+            idempotency_key=idempotency_key,
+            claimed_by=claimed_by,
+            owner=names.get(owner) if owner is not None and seen is State.CLAIMED else None,
+            token=token,
+            lease_until_ms=wake_wall_ms if state == State.CLAIMED else None,
+            last_delivered_ms=last_delivered_ms,
+            due_ms=wake_wall_ms if state == State.DELAYED else None,
+            waiter=None if waiter is None else names.get(waiter),
+            answer_to=None if answer_to is None else id_of(answer_to, self._salt),
+            replay_of=None if replay_of is None else id_of(replay_of, self._salt),
+            ledger=(
+                self._stored(sent_ms, from_agent, replay_of),
+                *ledger_entries(ledger[0]),
+                *implied_entries(implied, last_delivered_ms, ended_ms, claimed_by),
+            )
+            if ledger
+            else (),
+        )
+
+    def _stored(self, sent_ms: int, sender: str, replay_of: int | None) -> LedgerEntry:
+        detail = None if replay_of is None else f"replay of {id_of(replay_of, self._salt)}"
+        return LedgerEntry("stored", sent_ms, sender, detail)
+
+
+def subscription(row: tuple[Any, ...]) -> Subscription:
+    """A row of channel_subscriptions."""
+    return Subscription(row[0], row[1], from_iso(row[2]))
+
+
+#: Parts of a query that are one comparison each.
+_COMPARED: Final = {
+    "to_agent": "to_agent = :to_agent",
+    "from_agent": "from_agent = :from_agent",
+    "type": "type = :type",
+    "correlation_id": "correlation_id = :correlation_id",
+    "sent_after_ms": "sent_ms >= :sent_after_ms",
+    "sent_before_ms": "sent_ms < :sent_before_ms",
+}
+
+
+def where(
+    query: Query, judged: str, late_claims: str, answer_to: int | None, keys: str | None
+) -> tuple[str, dict[str, Any]]:
+    """The condition of a query as SQL and its bindings (`:now` is the caller's); `keys` are those of `query.ids`, as JSON."""
+    parts = _states_part(query, judged, late_claims)
+    values = {name: getattr(query, name) for name in _COMPARED if getattr(query, name) is not None}
+    parts += [_COMPARED[name] for name in values]
+    if query.channels is not None:
+        named = {f"channel{i}": name for i, name in enumerate(query.channels)}
+        parts.append(f"channel IN ({', '.join(':' + mark for mark in named)})")
+        values |= named
+    if query.visible_to is not None:
+        anyone = " OR to_agent IS NULL" if query.channels is not None else ""
+        parts.append(f"(to_agent = :visible_to{anyone})")
+        values["visible_to"] = query.visible_to
+    if query.answer_to is not None:
+        parts.append("answer_to = :answer_to")
+        values["answer_to"] = answer_to
+    if keys is not None:
+        parts.append("key IN (SELECT value FROM json_each(:keys))")
+        values["keys"] = keys
+    if query.waiting:
+        waiting = "SELECT key FROM mail INDEXED BY waiting WHERE waiter IS NOT NULL"
+        parts.append(f"key IN ({waiting}) AND state IN (0, 1, 7)")
+    return " AND ".join(parts) or "1", values
+
+
+def _states_part(query: Query, judged: str, late_claims: str) -> list[str]:
+    if query.states is None:
+        return []
+    wanted = ", ".join(str(int(state)) for state in sorted(query.states))
+    parts = [f"{judged} IN ({wanted})"]
+    if query.states == frozenset({State.DEAD}):  # few among many: begin with their index
+        parts.insert(0, f"key IN (SELECT key FROM mail WHERE state = 6 UNION ALL {late_claims})")
+    return parts

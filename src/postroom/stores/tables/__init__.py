@@ -1,0 +1,1 @@
+"""What stores with tables in this process share: memory and files."""

@@ -1,0 +1,299 @@
+"""What is done to a room's tables: put, claim, settle, let go, look for. One thread at a time, in a room that is open."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from postroom.core.message import Draft, Message
+from postroom.core.states import ASKER_GONE, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, State
+from postroom.errors import InvalidMessage
+from postroom.stores import contract
+from postroom.stores.contract import Claimed, Delivery, Query, Ticket, Want
+
+from .tables import Row, Tables, later_ms
+
+#: What a message has from its draft, unchanged.
+_ENVELOPE: Final = sorted({*Draft.__struct_fields__} & {*Message.__struct_fields__} - {"payload", "waiter"})
+
+
+def put(room: Tables, drafts: Sequence[Draft]) -> list[str]:
+    """Store messages, all or none: what may be refused is looked at first."""
+    first_of: dict[tuple[str, str], Draft] = {}
+    for draft in drafts:
+        if draft.idempotency_key is not None:
+            name = (draft.from_agent, draft.idempotency_key)
+            if name in room.sent:
+                first_of[name] = room.rows[room.sent[name][0]].draft
+            if _content(room, first_of.setdefault(name, draft)) != _content(room, draft):
+                problem = f"{draft.idempotency_key!r} was used by {draft.from_agent!r} before, for another message"
+                raise InvalidMessage("idempotency_key", problem)
+    return [id for draft in drafts for id in _put_one(room, draft)]
+
+
+def _content(room: Tables, draft: Draft) -> tuple[object, ...]:
+    """What must be the same when a sender repeats an idempotency key. A draft that is kept has no payload of its own."""
+    body = draft.payload_json if draft.payload is None else room.body_of(draft)
+    return draft.publish, None if draft.publish else draft.to_agent, draft.channel, draft.type, body
+
+
+def _put_one(room: Tables, draft: Draft) -> list[str]:
+    known = room.sent.get((draft.from_agent, draft.idempotency_key)) if draft.idempotency_key is not None else None
+    if known is not None:
+        return [room.rows[key].id for key in known]
+    if not draft.publish:
+        return [room.insert(draft, draft.to_agent).id]
+    agents = sorted(agent for channel, agent in room.subscribers if channel == draft.channel)
+    return [room.insert(draft, agent).id for agent in agents]
+
+
+def claim(room: Tables, want: Want) -> Claimed:
+    """Take messages; see `Store.claim`."""
+    end_gone_processes(room)
+    wind(room)
+    if want.ids is None:
+        deliveries = _deliver_best(room, want)
+    else:
+        deliveries = [_deliver(room, row, want) for row in _rows_named(room, want)]
+    next_due_s = max(0, room.timers[0][0] - room.now_ms()) / 1000 if room.timers else None
+    return Claimed(deliveries, next_due_s)
+
+
+def end_gone_processes(room: Tables, done: list[str] | None = None) -> None:
+    """What a process held or waited for ends with it. `done` is told what became of messages."""
+    for process in {*room.owners, *room.waits}:
+        if room.process_alive(process) is False:
+            for key in sorted(room.owners.get(process, ())):
+                _let_go(room, room.rows[key], OWNER_GONE, done)
+            for key in sorted(room.waits.get(process, ())):
+                stop_waiting(room, room.rows[key], ASKER_GONE)
+
+
+def wind(room: Tables, done: list[str] | None = None) -> None:
+    """Act on every timer that has run out: what is due is ready, what expired is expired, ended leases end."""
+    now_ms = room.now_ms()
+    while room.timers and room.timers[0][0] <= now_ms:
+        row = room.rows[room.timers[0][1]]
+        if row.state is State.CLAIMED:
+            _let_go(room, row, LEASE_ENDED, done)
+        elif row.expired(now_ms):
+            _expire(room, row, done)
+        else:
+            room.change(row, State.READY)
+            room.ring_mail(row)
+
+
+def _expire(room: Tables, row: Row, done: list[str] | None) -> None:
+    room.before_change(row)
+    row.error = NOT_IN_TIME
+    room.move(row, State.EXPIRED, "expired", None, NOT_IN_TIME)
+    _note_done(done, "expired")
+
+
+def _note_done(done: list[str] | None, event: str) -> None:
+    if done is not None:
+        done.append(event)
+
+
+def _let_go(room: Tables, row: Row, why: str, done: list[str] | None = None) -> None:
+    """End a claim whose holder is late or gone: the message is ready again, or has had its chances.
+
+    The token stays: until somebody else takes the message, its late holder may still settle it.
+    """
+    most = row.draft.max_deliveries
+    if row.deliveries >= most:
+        room.before_change(row)
+        row.error = f"{why} (delivery {row.deliveries} of {most})"
+        room.move(row, State.DEAD, "dead", row.claimed_by, row.error)
+        _note_done(done, "dead")
+    elif row.expired(room.now_ms()):
+        _expire(room, row, done)
+    else:
+        # the owner stays with a message whose lease has ended, for it may still extend it
+        owner = row.owner if why is LEASE_ENDED else None
+        room.move(row, State.READY, "released", row.claimed_by, why, owner=owner)
+        _note_done(done, "released")
+
+
+def stop_waiting(room: Tables, row: Row, why: str | None) -> None:
+    """Nobody waits any more for this question's answer, or for this answer: that is ordinary mail from now on."""
+    if row.state is State.HELD:
+        room.change(row, State.READY)
+        room.write(row, "unheld", None, None, in_ledger=False)  # both count as "stored": no line for it in the ledger
+        room.ring_mail(row)
+    else:
+        room.set_waiter(row, None)
+        room.write(row, "abandoned", row.draft.from_agent, why)
+
+
+def _deliver_best(room: Tables, want: Want) -> list[Delivery]:
+    """Deliver the best of what is ready in the boxes that the agent takes from; each delivery leaves its box."""
+    own, anyones = room.boxes.get(want.agent, {}), room.boxes.get(None, {})
+    names = own if want.channels is None else dict.fromkeys(want.channels)
+    sources = (own,) if want.channels is None else (own, anyones)
+    boxes = [box[name] for name in names for box in sources if name in box]
+    deliveries: list[Delivery] = []
+    while len(deliveries) < want.limit and (heads := [box[0] for box in boxes if box]):
+        _, key = min(heads)
+        if room.at_hand(row := room.rows[key]):
+            deliveries.append(_deliver(room, row, want))
+    return deliveries
+
+
+def _rows_named(room: Tables, want: Want) -> list[Row]:
+    """Of the messages asked for by id those that the agent may have, best first."""
+    rows = {row.key: row for row in map(room.row_of, want.ids or ()) if row is not None}.values()
+    mine = [row for row in rows if row.draft.to_agent in (want.agent, None)]
+    free = [row for row in mine if row.state in (State.READY, State.HELD) and room.at_hand(row)]
+    return sorted(free, key=lambda row: (-row.draft.priority, row.key))
+
+
+def _deliver(room: Tables, row: Row, want: Want) -> Delivery:
+    room.before_change(row)
+    row.token += 1
+    row.deliveries += 1
+    row.claimed_by = want.agent
+    row.last_delivered_ms = room.clock.wall_ms()
+    room.change(row, State.CLAIMED, until_ms=later_ms(room.now_ms(), want.lease_s), owner=want.owner)
+    room.write(row, "claimed", want.agent, None)
+    ticket = Ticket(row.id, row.token, want.agent)
+    if want.settle:
+        settle(room, row, "acked", want.agent, None, 0)
+    return Delivery(show(room, row), ticket)
+
+
+def row_held_by(room: Tables, ticket: Ticket) -> Row | None:
+    """The message that a ticket speaks for, or None when it no longer counts.
+
+    Every claim, retry and requeue makes a new token, so a ready message with the ticket's own token was let go and not
+    taken since: its late holder may still settle it.
+    """
+    row = room.row_of(ticket.id)
+    counts = row is not None and row.token == ticket.token and row.state in (State.CLAIMED, State.READY)
+    return row if counts else None
+
+
+def settle(room: Tables, row: Row, outcome: str, agent: str, detail: str | None, delay_s: float) -> State:
+    """Say what became of a message that is held; returns its state after."""
+    room.before_change(row)
+    if outcome == "retry" and row.deliveries < row.draft.max_deliveries:
+        row.token += 1
+        row.error = detail
+        until_ms = later_ms(room.now_ms(), delay_s) if delay_s > 0 else None
+        room.change(row, State.READY if until_ms is None else State.DELAYED, until_ms=until_ms)
+        room.write(row, "retried", agent, detail)
+        room.ring_mail(row)
+        return row.state
+    if outcome == "returned":
+        row.token += 1
+        row.deliveries -= 1
+        row.claimed_by = None
+        room.move(row, State.READY, "returned", agent, detail)
+        return row.state
+    if outcome == "retry":
+        outcome, detail = "dead", detail or "no reason given"
+    if outcome in ("refused", "dead"):
+        row.error = detail or row.error
+    room.move(row, State[outcome.upper()], outcome, agent, detail)
+    return row.state
+
+
+def requeue(room: Tables, row: Row | None) -> bool:
+    """Put one message back; see `Store.requeue`."""
+    if row is None or row.state not in (State.DEAD, State.REFUSED, State.EXPIRED):
+        return False
+    room.before_change(row)
+    row.token += 1
+    row.deliveries, row.error, row.claimed_by = 0, None, None
+    if row.expired(room.now_ms()):
+        row.expires_ms = None
+    room.move(row, State.READY, "requeued", None)
+    return True
+
+
+def matching(room: Tables, query: Query, cursor: int | None) -> Iterator[Row]:
+    """The rows that a query asks for, in its order, after (or, newest first, before) the cursor."""
+    if query.answer_to is not None:
+        keys = room.answers.get(query.answer_to, [])
+    elif query.correlation_id is not None:
+        keys = room.correlated.get(query.correlation_id, [])
+    else:
+        keys = room.keys()
+    if query.order == "newest":
+        keys = keys[: None if cursor is None else bisect_left(keys, cursor)][::-1]
+    elif query.order == "oldest":
+        keys = keys[0 if cursor is None else bisect_right(keys, cursor) :]
+    elif query.order == "claim":
+        keys = sorted(keys, key=lambda key: (-room.rows[key].draft.priority, key))
+    else:
+        raise InvalidMessage("order", f"must be one of {', '.join(contract.ORDERS)}, not {query.order!r}")
+    now_ms = room.now_ms()
+    return (row for row in map(room.rows.__getitem__, keys) if _matches(query, row, now_ms))
+
+
+def _matches(query: Query, row: Row, now_ms: int) -> bool:
+    draft, sent_ms = row.draft, row.timestamp_ms
+    if query.ids is not None and row.id not in query.ids:
+        return False
+    seen_by = (query.visible_to,) if query.channels is None else (query.visible_to, None)
+    return (
+        (query.states is None or row.judged(now_ms) in query.states)
+        and (query.channels is None or draft.channel in query.channels)
+        and (query.visible_to is None or draft.to_agent in seen_by)
+        and query.to_agent in (None, draft.to_agent)
+        and query.from_agent in (None, draft.from_agent)
+        and query.type in (None, draft.type)
+        and query.correlation_id in (None, draft.correlation_id)
+        and query.answer_to in (None, draft.answer_to)
+        and not (query.waiting and (row.waiter is None or row.state is State.HELD))
+        and (query.sent_after_ms is None or sent_ms >= query.sent_after_ms)
+        and (query.sent_before_ms is None or sent_ms < query.sent_before_ms)
+    )
+
+
+def show(room: Tables, row: Row) -> Message:
+    """A row as a message of its own, judged by the clock, without its ledger."""
+    draft, now_ms = row.draft, room.now_ms()
+    state = row.judged(now_ms)
+    wake_wall_ms = None if row.wake_ms is None else row.wake_ms - now_ms + room.clock.wall_ms()
+    return Message(
+        **{name: getattr(draft, name) for name in _ENVELOPE},
+        id=row.id,
+        payload=room.payload_of(row),
+        timestamp_ms=row.timestamp_ms,
+        expires_at_ms=None if row.expires_ms is None else row.timestamp_ms + round((draft.ttl_s or 0) * 1000),
+        delivery_count=row.deliveries,
+        state=state,
+        error=row.error,
+        claimed_by=row.claimed_by,
+        owner=row.owner if state is State.CLAIMED else None,
+        token=row.token,
+        lease_until_ms=wake_wall_ms if state is State.CLAIMED else None,
+        last_delivered_ms=row.last_delivered_ms,
+        due_ms=wake_wall_ms if state is State.DELAYED else None,
+        waiter=row.waiter,
+    )
+
+
+def forget_finished(room: Tables) -> int:
+    """Keep what the settings allow of the finished messages, the latest; forget the others."""
+    keep = room.config
+    rows: list[Row] = []
+    count, size = len(room.finished), room.finished_bytes
+    for key, finished_ms in room.finished.items():
+        too_old = finished_ms + keep.keep_s * 1000 <= room.now_ms()
+        if not too_old and count <= keep.keep_count and size <= keep.keep_bytes:
+            break
+        rows.append(room.rows[key])
+        count -= 1
+        size -= rows[-1].size_bytes
+    return forget(room, rows)
+
+
+def forget(room: Tables, rows: Sequence[Row]) -> int:
+    """Delete messages for good, and write down up to where the feed has gaps from now on. Returns how many."""
+    if rows:
+        before = int(room.cells.get(contract.FORGOTTEN, (0, "0"))[1])
+        room.set_cell(contract.FORGOTTEN, str(max(before, room.last_change(rows))))
+    return room.delete(rows)
