@@ -20,7 +20,7 @@ from postroom.lang.syntax.source import Source
 LINES = 10_000
 ROUNDS = 7
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples" / "patchwork").glob("*.pw"))
-MODULES = sorted((Path(__file__).parents[1] / "src" / "postroom" / "lang").glob("*.py"))
+MODULES = sorted((Path(__file__).parents[1] / "src" / "postroom" / "lang").rglob("*.py"))
 
 
 def lines_of(texts: list[str]) -> str:

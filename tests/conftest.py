@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pytest
-from tests.nats_servers import end_shared_server, room_name, shared_server
+from tests.support.nats_servers import end_shared_server, room_name, shared_server
 
 from postroom.core.clock import ManualClock
 from postroom.core.system.children import close_shared_server
@@ -75,7 +75,7 @@ def no_more_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     close_shared_server()
     mark = tmp_path / "no-more-processes"
     monkeypatch.setenv("TEST_NO_MORE_PROCESSES", str(mark))
-    start_server(["tests.few_processes"])
+    start_server(["tests.support.few_processes"])
     yield mark
     close_shared_server()
 

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import PROGRAMS
 
 import postroom
 from postroom.core.config import address_of, parse_url
 from postroom.room import Room
-
-PROGRAMS = Path(__file__).parent / "programs"
 
 
 @pytest.fixture

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import EXAMPLES
 
 import postroom
 from postroom.patterns import lead, work_as_stage, work_for_lead, work_from_board
 from postroom.room import Room
 from postroom.testing import gone_process
-
-EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def printed_by(name: str, folder: Path) -> str:

@@ -18,8 +18,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
+from tests.support import ROOT
+
 #: Where `make test-agents` has put the programs.
-PLACE = Path(os.environ.get("POSTROOM_AGENTS", Path(__file__).parents[2] / ".agents-under-test"))
+PLACE = Path(os.environ.get("POSTROOM_AGENTS", ROOT / ".agents-under-test"))
 MODULES = PLACE / "node_modules"
 CLAUDE = MODULES / "@anthropic-ai" / "claude-code-linux-x64" / "claude"
 CODEX = MODULES / "@openai" / "codex-linux-x64" / "vendor" / "x86_64-unknown-linux-musl" / "bin" / "codex"

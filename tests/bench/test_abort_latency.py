@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from tests.support import ROOT
 
-SCRIPT = Path(__file__).parents[2] / "bench" / "abort_latency.py"
+SCRIPT = ROOT / "bench" / "abort_latency.py"
 
 
 @pytest.mark.slow

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import ROOT
 
-BENCH = Path(__file__).parents[2] / "bench"
+BENCH = ROOT / "bench"
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.nats_servers import need_server, room_name, running_server, shared_server
+from tests.support.nats_servers import need_server, room_name, running_server, shared_server
 
 import postroom
 from postroom.cli.commands import doctor_nats

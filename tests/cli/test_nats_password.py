@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.nats_servers import room_name, running_server
-from tests.web.browser import serving
-from tests.web.conftest import Client
+from tests.doors.web.browser import serving
+from tests.doors.web.conftest import Client
+from tests.support.nats_servers import room_name, running_server
 
 import postroom
 from postroom.cli import exit_codes

@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import support
 
 from .support import Cli, command
 from .test_start import cpu_ms_of
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "patchwork"
+EXAMPLES = support.EXAMPLES / "patchwork"
 
 WRONG = "worker main() {\n    var total = 1\n    print(totl)\n}\n"
 DOUBTFUL = "worker main() {\n    return 1\n    print(2)\n}\n"

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 from tests.cli.support import Cli, clean_environment, command
-from tests.in_loop import run
+from tests.support.in_loop import run
 
 from postroom import aio
 from postroom import cli as commands

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.web.test_slow import is_prompt
+from tests.doors.web.test_slow import is_prompt
 
 from postroom import aio
 from postroom.doors import http_server as http_limits

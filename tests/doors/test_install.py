@@ -15,7 +15,7 @@ import pytest
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 from tests.cli.support import Cli, clean_environment
-from tests.in_loop import run
+from tests.support.in_loop import run
 
 from postroom.doors.hosts import HOSTS
 from postroom.doors.install import jsonc, texts

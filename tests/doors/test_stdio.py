@@ -14,7 +14,7 @@ import pytest
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 from tests.cli.support import clean_environment, command, start
-from tests.in_loop import run
+from tests.support.in_loop import run
 
 from postroom.mail import tokens
 from postroom.room import open_room

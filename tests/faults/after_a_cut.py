@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Any
 
-from .programs.power import Event, Handle
+from tests.faults.programs.power import Event, Handle
 
 #: A change to a file: where, and the data; or the new size, and None.
 Change = tuple[int, bytes | None]

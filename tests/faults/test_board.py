@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.nats_servers import room_name, shared_server
+from tests.support.nats_servers import room_name, shared_server
 
 import postroom
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.faults.programs.rooms import letter, open_room
 
 import postroom
 from postroom.core.clock import ManualClock
@@ -21,7 +22,6 @@ from postroom.core.states import State
 from postroom.stores.contract import Claimed, Want
 from postroom.stores.sqlite.store import SqliteStore
 
-from .programs.rooms import letter, open_room
 from .support import ACKED, Look, Nursery, count, journal
 
 HOUR_S = 3600.0

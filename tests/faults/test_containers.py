@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from tests.containers import CONTAINERS, need_containers
+from tests.support.containers import CONTAINERS, need_containers
 
 from .support import PATIENCE_S, count, environment, program
 

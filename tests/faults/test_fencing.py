@@ -16,12 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.faults.programs.nursery import steady_ns
+from tests.faults.programs.rooms import UNTIRING, letter, open_room, want
 
 from postroom.core.clock import ManualClock
 from postroom.stores.contract import Ticket
 
-from .programs.nursery import steady_ns
-from .programs.rooms import UNTIRING, letter, open_room, want
 from .support import ACKED, Look, Nursery, count, journal
 
 

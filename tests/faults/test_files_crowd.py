@@ -12,10 +12,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.faults.programs.files import open_files
+from tests.faults.programs.nursery import steady_ns
+from tests.faults.programs.rooms import want
 
-from .programs.files import open_files
-from .programs.nursery import steady_ns
-from .programs.rooms import want
 from .support import PATIENCE_S, Nursery, count
 
 

@@ -17,7 +17,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.files_by_hand import claim, send
+from tests.support.files_by_hand import claim, send
 
 from postroom.core.clock import ManualClock
 from postroom.core.config import Config

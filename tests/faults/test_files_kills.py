@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.programs.files import open_files
+from tests.faults.programs.nursery import steady_ns
 
 from postroom.core.message import Message
 from postroom.core.states import State
 from postroom.stores.contract import Query
 
 from .programs import files
-from .programs.files import open_files
-from .programs.nursery import steady_ns
 from .support import Nursery, count, journal, seed
 from .test_crash_points import test_points
 from .test_kill_storm import Killed, held_by_two, kills_of

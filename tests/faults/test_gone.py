@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.in_loop import pass_time, run
+from tests.support.in_loop import pass_time, run
 
 import postroom
 from postroom import CommunicationSystem, Room, RoomGone, RoomUnreachable, WorkerPool, aio

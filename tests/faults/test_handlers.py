@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.nats_servers import room_name, shared_server
+from tests.support.nats_servers import room_name, shared_server
 
 import postroom
 from postroom.core.states import State

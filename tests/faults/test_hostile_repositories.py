@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.faults.programs.hostile import KINDS, WAYS, Recorder, Repository, Victim, faults
 
 from postroom.cli.table import COMMANDS
-
-from .programs.hostile import KINDS, WAYS, Recorder, Repository, Victim, faults
 
 REPOSITORIES = 204
 PART = 17  # all kinds once

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.programs.rooms import open_room
+from tests.support import PROGRAMS
 
 from postroom.cli.bench.peers.bare_apsw import fill_room
 
-from .programs.rooms import open_room
-from .support import PATIENCE_S, TESTS, count, environment
+from .support import PATIENCE_S, count, environment
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="only Linux tells the memory of a process"
@@ -35,7 +36,7 @@ MEMORY_MOST = 60 * 1024 * 1024
 
 def wait_in_child(folder: Path, way: str, seconds: float) -> dict[str, Any]:
     """Let a process wait so long; what it says that this cost."""
-    program = [sys.executable, str(TESTS / "programs" / "idle.py"), f"sqlite:{folder}", way, str(seconds)]
+    program = [sys.executable, str(PROGRAMS / "idle.py"), f"sqlite:{folder}", way, str(seconds)]
     ended = subprocess.run(
         program, capture_output=True, text=True, env=environment(), timeout=PATIENCE_S + seconds, check=False
     )

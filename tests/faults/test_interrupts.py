@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.interrupting import interrupted_at
-from tests.nats_servers import room_name, shared_server
+from tests.support.interrupting import interrupted_at
+from tests.support.nats_servers import room_name, shared_server
 
 import postroom
 from postroom import stores

@@ -21,6 +21,9 @@ from pathlib import Path
 
 import apsw
 import pytest
+from tests.faults.programs.disks import EIO, ENOSPC, Disk, FailingCalls, Trap, fails
+from tests.faults.programs.fullness import NOT_ALLOWED
+from tests.faults.programs.rooms import letter, open_room, want
 
 from postroom.core.clock import ManualClock
 from postroom.errors import RoomDamaged, RoomError, RoomUnreachable
@@ -28,9 +31,6 @@ from postroom.stores.sqlite import file as sqlite_file
 from postroom.stores.sqlite.store import SqliteStore
 
 from .programs import steps
-from .programs.disks import EIO, ENOSPC, Disk, FailingCalls, Trap, fails
-from .programs.fullness import NOT_ALLOWED
-from .programs.rooms import letter, open_room, want
 from .support import Look, Nursery, Rows, copy_room, damage, journal, rows_of
 
 NOBODY = 65534

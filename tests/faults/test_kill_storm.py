@@ -20,9 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.faults.programs.nursery import steady_ns
+from tests.faults.programs.storm import COUNTER
 
-from .programs.nursery import steady_ns
-from .programs.storm import COUNTER
 from .support import ACKED, ANSWERED, Look, Nursery, count, journal, seed
 
 ROLES = (

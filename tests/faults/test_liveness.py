@@ -17,10 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.faults.programs.rooms import letter, open_room, want
 
 import postroom
 
-from .programs.rooms import letter, open_room, want
 from .support import ACKED, CLAIMED, DEAD, READY, Look, Nursery, count, journal
 
 #: What is promised is about a second; a machine that others use too may take longer.

@@ -20,10 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.faults.programs.nursery import steady_ns
 
 import postroom
 
-from .programs.nursery import steady_ns
 from .support import ACKED, Look, Nursery, count, environment, journal
 
 #: Time to fork them all before they begin.

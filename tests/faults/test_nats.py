@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.nats_proxy import Proxy
-from tests.nats_servers import Cluster, Server, room_name, running_cluster, running_server
+from tests.faults.programs.rooms import UNTIRING, letter, want
+from tests.support.nats_proxy import Proxy
+from tests.support.nats_servers import Cluster, Server, room_name, running_cluster, running_server
 
 from postroom.core.clock import SYSTEM
 from postroom.core.config import Config, parse_url
@@ -29,7 +30,6 @@ from postroom.stores.contract import Ticket
 from postroom.stores.nats.store import NatsStore
 from postroom.testing import together
 
-from .programs.rooms import UNTIRING, letter, want
 from .support import Nursery, count, journal, seed
 
 ACKED = 2

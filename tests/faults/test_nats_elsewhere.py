@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.nats_servers import room_name, shared_server
+from tests.support.nats_servers import room_name, shared_server
 
 import postroom
 from postroom.core.clock import SYSTEM

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.faults.programs.nursery import steady_ns
 
-from .programs.nursery import steady_ns
 from .support import Look, Nursery, count
 
 SENDERS = 8

@@ -24,6 +24,8 @@ from tempfile import TemporaryDirectory
 
 import apsw
 import pytest
+from tests.faults.programs.power import Event, Worker, in_threads, read_recording, recording, set_pages
+from tests.faults.programs.rooms import letter, open_room, want
 
 import postroom
 from postroom.core.clock import ManualClock
@@ -31,8 +33,6 @@ from postroom.stores.sqlite.file import PAGE_BYTES
 from postroom.stores.sqlite.wal import AHEAD_FROM_PAGES, AHEAD_PAGES, LONG_PAGES
 
 from .after_a_cut import Disk
-from .programs.power import Event, Worker, in_threads, read_recording, recording, set_pages
-from .programs.rooms import letter, open_room, want
 from .support import ACKED, ANSWERED, CLAIMED, DEAD, DELAYED, READY, Look, Nursery, count, seed
 
 #: What a call that returned has promised: who called, what it is about, and how that must be. A message must be in that state (None:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.nats_servers import room_name, shared_server
+from tests.support.nats_servers import room_name, shared_server
 
 from postroom.room import Room, open_room
 from postroom.sessions.members import members_of

@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from tests.faults.programs.nursery import steady_ns
+from tests.faults.programs.rooms import letter, open_room
 
-from .programs.nursery import steady_ns
-from .programs.rooms import letter, open_room
 from .support import ACKED, ANSWERED, CLAIMED, READY, Look, Nursery, count, journal
 from .test_liveness import wait_for
 

@@ -18,7 +18,6 @@ from postroom.sessions.worker import Worker
 
 PATIENCE_S = 180.0
 SAMPLES = Path(__file__).parent / "samples"
-EXAMPLES = Path(__file__).parents[2] / "examples"
 #: What tells a program of the surroundings of whoever runs the tests; and what would let each of a hundred runs compile
 #: the whole package anew.
 FOREIGN = ("POSTROOM_", "CLAUDE", "CODEX_", "PLUGIN_ROOT", "OLLAMA_HOST", "PYTHONDONTWRITEBYTECODE")

@@ -9,6 +9,7 @@ import traceback
 from pathlib import Path
 
 import pytest
+from tests.support import EXAMPLES
 
 from postroom.lang import runtime
 from postroom.lang.builtins import BUILTINS
@@ -20,7 +21,7 @@ from postroom.lang.syntax.problems import ERROR, ProgramProblems
 from postroom.lang.syntax.program import parse_file
 from postroom.lang.values.raised import Thrown, WrongValue
 
-from .programs import EXAMPLES, SAMPLES, function_of, postroom, write
+from .programs import SAMPLES, function_of, postroom, write
 
 PROGRAMS = sorted([*SAMPLES.glob("*.pw"), *(EXAMPLES / "patchwork").glob("*.pw")])
 

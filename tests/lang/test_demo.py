@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from postroom.cli.demo.program import PROGRAM, source_lines
+from tests.support import EXAMPLES
 
-from .programs import EXAMPLES
+from postroom.cli.demo.program import PROGRAM, source_lines
 
 
 def test_the_program_of_the_demo_is_the_example() -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import EXAMPLES
 
 from postroom.lang.check.check import check_file
 from postroom.lang.syntax.formatter import formatted
 
-from .programs import EXAMPLES, SAMPLES, Ran, postroom
+from .programs import SAMPLES, Ran, postroom
 
 PROGRAMS = sorted((EXAMPLES / "patchwork").glob("*.pw"))
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tests import support
 
 from postroom.lang.syntax import lexer
 from postroom.lang.syntax.lexer import KEYWORDS, OPENERS, Tokens, tokens_of
@@ -18,7 +19,7 @@ from .ebnf import Grammar, Maker, Recogniser, read_grammar
 
 GRAMMAR = Path(lexer.__file__).with_name("patchwork.ebnf")
 SAMPLES = sorted(Path(__file__).with_name("samples").glob("*.pw"))
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "patchwork").rglob("*.pw"))
+EXAMPLES = sorted((support.EXAMPLES / "patchwork").rglob("*.pw"))
 SEED = 20261115
 
 PLAIN = {

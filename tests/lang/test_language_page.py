@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.support import DOCS, ROOT
 
 from postroom.lang.check.check import check_file
 from postroom.lang.run.context import Settings
@@ -16,7 +17,7 @@ from postroom.lang.syntax.formatter import formatted
 
 from .programs import PATIENCE_S, command, environment, value_of
 
-PAGE = (Path(__file__).parents[2] / "docs" / "language.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "language.md").read_text(encoding="utf-8")
 FILE = re.compile(r"^```(?:patchwork|jsonl) (\S+)\n(.*?)^```$", re.M | re.S)
 RUN = re.compile(r"^    \$ postroom (.*)\n((?:(?:    .*)?\n)*)", re.M)
 SESSION_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
@@ -78,7 +79,7 @@ def test_the_page_shows_what_is_printed(shown: Shown, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_the_program_of_the_readme_prints_what_stands_below_it(tmp_path: Path) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
     program = re.search(r"^```patchwork\n(.*?)^```$", readme, re.M | re.S)
     shown = re.search(r"^    \$ postroom (run squares.pw)\n((?:    .*\n)+)", readme, re.M)
     assert program is not None

@@ -10,11 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support import EXAMPLES
 
 from postroom.lang.compile.plugin import NotAPlugin, build_plugin, kebab, one_line
 from postroom.lang.syntax.program import load_program
 
-from .programs import EXAMPLES, PATIENCE_S, SAMPLES, environment, postroom, write
+from .programs import PATIENCE_S, SAMPLES, environment, postroom, write
 
 #: Where Claude Code is: on the PATH, or named by this variable.
 CLAUDE = os.environ.get("POSTROOM_TEST_CLAUDE") or shutil.which("claude")

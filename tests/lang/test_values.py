@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import DOCS
 
 from postroom.lang.values import values
 from postroom.lang.values.attributes import METHODS
@@ -369,7 +370,7 @@ def test_numbers_beyond_a_fractions_reach_stay_exact(tmp_path: Path) -> None:
 
 
 def test_every_member_has_a_place_in_the_reference() -> None:
-    reference = (Path(__file__).parents[2] / "docs" / "language.md").read_text(encoding="utf-8")
+    reference = (DOCS / "language.md").read_text(encoding="utf-8")
 
     missing = [name for methods in METHODS.values() for name in methods if f"{name}(" not in reference]
     assert missing == []

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from tests.nats_servers import room_name, shared_pids, shared_server
+from tests.support.nats_servers import room_name, shared_pids, shared_server
 
 from postroom.room import Room, open_room
 

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "coordinator.py"
+from tests.support import DOCS, EXAMPLES
+
+EXAMPLE = EXAMPLES / "coordinator.py"
 
 
 def test_the_coordinator_and_the_analyzer_work_in_separate_processes(tmp_path: Path) -> None:
@@ -24,7 +26,7 @@ def test_the_coordinator_and_the_analyzer_work_in_separate_processes(tmp_path: P
 
 
 def test_the_program_of_the_page_about_sessions_runs(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "sessions.md").read_text(encoding="utf-8")
+    page = (DOCS / "sessions.md").read_text(encoding="utf-8")
     (tmp_path / "program.py").write_text(page.partition("```python\n")[2].partition("```")[0], encoding="utf-8")
 
     done = subprocess.run(

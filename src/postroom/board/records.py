@@ -329,7 +329,7 @@ class Book:
 
     def _adopt(self, value: Value) -> None:
         """Let a claim without a note be found. One that was written by hand gets a lease first: with a note and without a
-        lease it would never end (tests/test_board_by_hand.py: test_a_claim_written_by_hand_that_a_worker_passes_by_ends).
+        lease it would never end (tests/board/test_by_hand.py: test_a_claim_written_by_hand_that_a_worker_passes_by_ends).
         """
         self._give_lease(value)
         self.note_claim(value, expect=0)

@@ -173,7 +173,7 @@ def _wall_ms(value: object) -> int | None:
 
 
 # Leases. People read `lease`, the end by the wall clock. Between processes of one boot the steady clock decides, so that
-# a wall clock that is set forward or back neither frees nor freezes a task (tests/test_board.py).
+# a wall clock that is set forward or back neither frees nor freezes a task (tests/board/test_board.py).
 
 
 def lease_fields(clock: Clock, lease_s: float) -> Value:

@@ -162,7 +162,7 @@ def _plain_table(columns: Sequence[str], rows: list[list[str]], title: str) -> N
 
 
 def _rich_table(columns: Sequence[str], rows: list[list[str]], title: str) -> None:
-    # imported here and nowhere else: it costs 44 ms, and only a person is worth that (tests/test_house.py)
+    # imported here and nowhere else: it costs 44 ms, and only a person is worth that (tests/house/test_house.py)
     from rich import box
     from rich.console import Console
     from rich.table import Table

@@ -1,7 +1,7 @@
 """A token bucket and a circuit breaker, each inside one process.
 
 Both count in the clock's steady time: a wall clock that is set forward gives nobody tokens, and one that is set
-back locks nobody out (tests/test_limits.py).
+back locks nobody out (tests/core/test_limits.py).
 """
 
 from __future__ import annotations

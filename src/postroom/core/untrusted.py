@@ -5,7 +5,7 @@
     | the build is green
     END WORDS 6c0f4b8e1d2a3957
 
-Guarantees (tests/test_fence.py, tests/doors/test_hostile_names.py):
+Guarantees (tests/core/test_untrusted.py, tests/doors/test_hostile_names.py):
 
 - Nothing inside can close the fence: every line inside begins with a bar, the lines of the fence never do. Besides, the
   mark is drawn anew for each fence, so that nobody can know it before.

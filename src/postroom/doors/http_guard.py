@@ -2,7 +2,7 @@
 
 Loopback is no protection by itself: every page that a browser shows can send requests there, and a name that an attacker
 owns can be made to mean 127.0.0.1 (DNS rebinding). A page cannot choose its Origin, nor, under a bent name, its Host. So
-both are compared with a list, whole (tests/web/test_guard.py, tests/doors/test_guard.py). Pure: no server here.
+both are compared with a list, whole (tests/doors/web/test_guard.py, tests/doors/test_guard.py). Pure: no server here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The hardened HTTP server of every HTTP door, on uvicorn: slow and superfluous connections end, answers are not delayed.
 
-Guarantees (tests/web/test_slow.py, tests/doors/test_http.py):
+Guarantees (tests/doors/web/test_slow.py, tests/doors/test_http.py):
 
 - A connection without a request under way has `HEAD_S` to send one whole head, and a request `BODY_S` to send its body,
   however busily it trickles. One that does not take its answers has `WRITE_S`.
@@ -47,7 +47,7 @@ def listening(host: str, *ports: int) -> socket.socket:
     for number in ports:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         # asyncio sets TCP_NODELAY only where the protocol is named; without it, an answer of two packets on a kept
-        # connection waits 40 ms for the other side's delayed acknowledgement (tests/web/test_slow.py)
+        # connection waits 40 ms for the other side's delayed acknowledgement (tests/doors/web/test_slow.py)
         sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC, socket.IPPROTO_TCP)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

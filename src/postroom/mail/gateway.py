@@ -501,7 +501,7 @@ class Desk:
                 warnings.warn("a room was forgotten without close()", ResourceWarning, stacklevel=2, source=self)
 
     def _wait_for_askers(self) -> None:
-        """Let questions that are just being stored become known (tests/test_ask.py). That takes no longer than a write."""
+        """Let questions that are just being stored become known (tests/mail/test_questions.py). That takes no longer than a write."""
         until_ns = SYSTEM.steady_ns() + _ASKERS_NS
         while self._asking and SYSTEM.steady_ns() < until_ns:
             SYSTEM.sleep(0.001)

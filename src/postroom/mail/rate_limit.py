@@ -1,7 +1,7 @@
 """A rate limit per sender that all processes of a room share.
 
 It counts in the clock's steady time: a wall clock that is set forward gives nobody tokens, and one that is set back locks
-nobody out (tests/test_limits.py).
+nobody out (tests/core/test_limits.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Who answers a message: a pure decision. Evaluations, a moment, the rules and a seed go in, one decision comes out.
 
-The same input gives the same decision, on every machine and in any order of its parts. Guarantees (tests/test_coordinate.py):
+The same input gives the same decision, on every machine and in any order of its parts. Guarantees (tests/pools/test_decide.py):
 
 - Every participant is granted or gets a reason.
 - Whoever wants to answer most is granted, however old the message is and however low its confidence became: a single

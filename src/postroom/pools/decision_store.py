@@ -164,7 +164,7 @@ class RoomDecisions(Decisions):
         try:
             if version is not None:
                 self._store.cell_write(PREFIX + message_id, None, expect=version)
-        finally:  # else the threads of this process would wait for ever (tests/test_coordinator.py)
+        finally:  # else the threads of this process would wait for ever (tests/pools/test_coordinator.py)
             self._local.release(message_id)
 
     def keep(self, decision: Decision) -> Decision:

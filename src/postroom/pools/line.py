@@ -6,7 +6,7 @@ leaves the reading to the loop; the loop leaves it to nobody when nothing more i
 
 Ctrl-C may end a thread's reading at any step, also while it tidies up after another one. So the thread that reads holds a
 lock of its own in a `with`, which Python leaves in every case: one that no longer holds it no longer reads, whatever it
-did not come to say (tests/pool/test_line.py). The rest of its duty is made such that half of it harms nobody.
+did not come to say (tests/pools/test_line.py). The rest of its duty is made such that half of it harms nobody.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class Line:
     def _wait_and_read(self, wait_ns: int) -> bytes:
         """Python waits and reads in one call, and knows how much time is left when a signal came between.
 
-        The system's own limit of a read (SO_RCVTIMEO) begins anew after each signal (tests/pool/test_worker.py).
+        The system's own limit of a read (SO_RCVTIMEO) begins anew after each signal (tests/pools/test_worker.py).
         """
         wait_ms = min(wait_ns // 1_000_000 + 1, _LONGEST_WAIT_MS)
         if self._wait_ms != wait_ms:

@@ -99,7 +99,7 @@ class PoolLoop:
     def _run(self) -> None:
         while not self._stop:
             for key, _ in self._selector.select(self._timeout_s()):
-                # What was called before may have closed this one, and its number may be another's by now (tests/pool/test_loop.py).
+                # What was called before may have closed this one, and its number may be another's by now (tests/pools/test_loop.py).
                 if self._selector.get_map().get(key.fd) == key:
                     self._do(key.data)
             self._sleeps_until_ns = 0

@@ -138,7 +138,7 @@ class Life:
     def _dump(self, request: Request) -> None:
         if self._is_at(request):
             # Alone: it ends whoever does not expect it, such as a server that the evaluator has started
-            # (tests/pool/test_worker.py).
+            # (tests/pools/test_worker.py).
             self._child.send_signal(DUMP_SIGNAL, alone=True)
 
     def _kill_if_still_at(self, request: Request) -> None:

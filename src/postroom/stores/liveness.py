@@ -7,7 +7,7 @@ room's folder. Which byte, its name says (`platform.this_process`): a random num
 used twice and an unlocked byte means that its process has gone, or has closed the room.
 
 Beware: closing *any* descriptor of that file drops the process's lock. Only this module opens it,
-with one descriptor for each file and process (tests/test_liveness.py).
+with one descriptor for each file and process (tests/stores/test_liveness.py).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Everything leaves a trace: a line `by_hand` in the ledger of the message, and an
 which stays when the message is gone.
 
 Who acts is said by a token once the room has any, never by the request: a person's token may do all of this, an agent's
-token may write as that agent and let go of what that agent holds (docs/web.md, tests/web/test_by_hand.py).
+token may write as that agent and let go of what that agent holds (docs/web.md, tests/doors/web/test_by_hand.py).
 """
 
 from __future__ import annotations

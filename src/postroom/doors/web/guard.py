@@ -1,6 +1,6 @@
 """Who may see the page: what `postroom.doors.http_guard` lets pass, and the page's own token. Pure: no server here.
 
-Everything that shows or changes something needs the token (tests/web/test_guard.py).
+Everything that shows or changes something needs the token (tests/doors/web/test_guard.py).
 """
 
 from __future__ import annotations

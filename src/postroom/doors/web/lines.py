@@ -14,7 +14,7 @@ from postroom.core.message import Message
 from postroom.core.states import PUBLIC_NAME, State
 from postroom.stores.contract import Change
 
-#: How a message may look, in the order of its life. The style sheet has a colour for each (tests/web/test_lines.py).
+#: How a message may look, in the order of its life. The style sheet has a colour for each (tests/doors/web/test_lines.py).
 LOOKS: Final = (
     *("stored", "delayed", "notified", "claimed", "retried"),
     *("acked", "answered", "refused", "expired", "dead"),

@@ -455,7 +455,7 @@ class _Slot(Waiter):
         self._page[self._number] = 0
         if self._left_hints:
             # It leaves with a hint that it never looked after, and that may have been for one waiter only: pass it on
-            # (tests/test_bells.py: test_who_leaves_with_a_hint_passes_it_on).
+            # (tests/stores/test_bells.py: test_who_leaves_with_a_hint_passes_it_on).
             self._bells.pass_on(self._topics)
         if not self._bells.put_back(self):
             self.free()

@@ -204,7 +204,7 @@ class MemoryWaiter(contract.Waiter):
                 with suppress(ValueError, KeyError):  # interrupted before it was there, or after it was taken out
                     discard(self._room.waiters, topic, self._known)
             # A hint that this waiter alone was given, and did not take, would be lost with it: somebody else gets it
-            # (tests/test_memory_store.py).
+            # (tests/stores/test_memory.py).
             for topic in self._alone_for:
                 self._room.ring_one(topic)
             self._forget(self)

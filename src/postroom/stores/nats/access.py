@@ -177,7 +177,7 @@ def speaking_privately(client: type[Any], access: Access) -> type[Any]:
     """nats-py's client, which says nothing where others could hear it.
 
     By itself it uses TLS only if the server's first words, which anybody on the way can change, ask for it; and after a
-    reconnect it shows its password to servers of which another server told (tests/test_nats_secrets.py).
+    reconnect it shows its password to servers of which another server told (tests/stores/test_nats_secrets.py).
     """
 
     class Private(client):  # type: ignore[misc]

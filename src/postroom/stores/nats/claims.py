@@ -55,7 +55,7 @@ def _claim_best(room: NatsRoom, want: Want) -> list[Delivery]:
     room.follower.look_if_lost(patterns)
     taken: list[Kept] = []
     while len(taken) < want.limit:
-        # not the same one twice in one claim, should its owner be gone already (tests/test_store_model.py)
+        # not the same one twice in one claim, should its owner be gone already (tests/stores/test_model.py)
         with _picked(room, want, want.limit - len(taken), {kept.entry.id for kept in taken}) as picked:
             if picked.best or picked.ended:
                 taken += _take(room, picked, want, raises=not taken)
@@ -162,7 +162,7 @@ def _as_written(room: NatsRoom, write: Write, entry: Entry, end: Committed) -> K
 
 def _claim_named(room: NatsRoom, want: Want) -> list[Delivery]:
     """Of the messages asked for by id those that the agent may have, best first."""
-    if not want.ids:  # who asks for nothing wants to know who is gone (tests/test_aio_waiting.py)
+    if not want.ids:  # who asks for nothing wants to know who is gone (tests/aio/test_waiting.py)
         room.bury_the_gone()
     moment = room.moment()
     free: list[tuple[Kept, bool]] = []

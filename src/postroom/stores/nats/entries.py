@@ -401,7 +401,7 @@ def extended(kept: Kept, agent: str, lease_s: float, moment: Moment) -> Entry:
 
     Of several extensions in a row the ledger keeps the last, whose write may still be looked for. Each stands in the entry that is
     written at every step: with a line for each, the work of some hours grew beyond what the servers take, and nobody could
-    settle it (tests/test_nats.py: test_a_lease_can_be_extended_for_ever).
+    settle it (tests/stores/test_nats.py: test_a_lease_can_be_extended_for_ever).
     """
     if kept.entry.ledger[-1].event == "extended":
         kept = Kept(kept.seq, replace(kept.entry, ledger=kept.entry.ledger[:-1]))
@@ -421,7 +421,7 @@ def abandoned(kept: Kept, moment: Moment, why: str = "the asker no longer waits"
     """The question when nobody waits for its answer any more.
 
     It still knows the answers that were held: whoever could not let go of them at once does so at the next try
-    (tests/test_nats.py: test_who_gave_up_and_could_not_let_go_of_the_answer_does_so_at_the_next_try).
+    (tests/stores/test_nats.py: test_who_gave_up_and_could_not_let_go_of_the_answer_does_so_at_the_next_try).
     """
     return _next(kept, moment, "abandoned", kept.entry.from_agent, why, waiter=None)
 

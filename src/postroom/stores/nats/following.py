@@ -209,7 +209,7 @@ class Follower:
         """Look at the leader where hints may have been lost since the last look.
 
         For those who know of something to do: without it they would do all of that before they learn what came while the
-        connection was away (tests/test_nats_busy.py). A look now and then, as those have who find nothing, would read again
+        connection was away (tests/stores/test_nats_busy.py). A look now and then, as those have who find nothing, would read again
         all that a busy receiver has done since the last.
         """
         self._look(patterns, _may_lack)
@@ -289,7 +289,7 @@ class Follower:
         """See to it that somebody takes mail of a channel, where the servers may have chosen nobody to be woken.
 
         They choose before they tell, so whoever begins to wait in between is told by its ordinary subscription, after its
-        look, and not chosen (tests/test_nats.py: test_who_was_not_chosen_is_woken_all_the_same).
+        look, and not chosen (tests/stores/test_nats.py: test_who_was_not_chosen_is_woken_all_the_same).
         """
         for key in ((pattern, _ONE) for pattern in patterns_around(subject)):
             if key in self._waiters:

@@ -50,7 +50,7 @@ class Lives:
         """Say from now on, every few seconds, that this process is alive.
 
         What raises here has begun nothing, and the next call begins: whoever writes its name into the room and never speaks is
-        buried by others while it works (tests/test_nats.py: test_who_could_not_say_that_it_lives_says_it_at_its_next_claim).
+        buried by others while it works (tests/stores/test_nats.py: test_who_could_not_say_that_it_lives_says_it_at_its_next_claim).
         """
         with self._beginning:  # who comes second waits until it was said, or says it
             if self._beats:

@@ -96,7 +96,7 @@ def events(room: NatsRoom, after: int, limit: int) -> list[Change]:
             break
         if (
             position > after + 1 and until == math.inf
-        ):  # there may always be more (tests/test_nats_busy.py): the next call tells of it
+        ):  # there may always be more (tests/stores/test_nats_busy.py): the next call tells of it
             until = room.follower.last_number()
         found, _ = room.wire.run(room.wire.page(first.seq, "m.>", min(500, limit - len(kepts))))
         for entry in found or [first]:

@@ -187,7 +187,7 @@ class NatsStore(contract.Store):
             held: list[str] | None = None
 
             def step(kept: Kept, moment: Moment) -> Entry | None:
-                nonlocal held  # of the very entry that is replaced: an answer may come at this moment (tests/test_nats.py)
+                nonlocal held  # of the very entry that is replaced: an answer may come at this moment (tests/stores/test_nats.py)
                 held = [*kept.entry.held]
                 waits = kept.entry.waiter is not None and kept.state is not State.HELD
                 return abandoned(kept, moment) if waits else None

@@ -25,7 +25,7 @@ class Chosen(NamedTuple):
 
     Rows change with every hint, as soon as the lock is free. Only the entry that was judged may be replaced: a step that
     was made from a row as it is a moment later would replace whatever stands there then, also another's claim
-    (tests/test_nats.py: test_what_another_takes_between_our_choice_and_our_claim_is_not_taken_again).
+    (tests/stores/test_nats.py: test_what_another_takes_between_our_choice_and_our_claim_is_not_taken_again).
     """
 
     kept: Kept

@@ -482,7 +482,7 @@ class Wire:
         Pages come from any server, and one that lags lacks the newest. What is written meanwhile moves to the end, past all pages
         that were read, so the last page must come from a server that knew all that those before it could know: it reaches the
         entry that was the leader's newest after them, and nothing came after it there. To wait until the leader has no more
-        would take as long as others write (tests/test_nats_busy.py). What a server lacks that lags is asked of the leader.
+        would take as long as others write (tests/stores/test_nats_busy.py). What a server lacks that lags is asked of the leader.
         """
         found: dict[str, Found] = {}
         position = ahead = seq

@@ -1,7 +1,7 @@
 """Taking over a database that the source document's own broker made.
 
 That broker keeps its `messages.db` in the very place where ours lies, with layout number 0 and tables of the same
-names. Its rows become ours in one transaction; afterwards the layout equals a new one's (tests/test_sqlite_layout.py).
+names. Its rows become ours in one transaction; afterwards the layout equals a new one's (tests/stores/test_sqlite_layout.py).
 Ids cannot be kept, because ours are made of the order of the room: each ledger names the former id.
 """
 

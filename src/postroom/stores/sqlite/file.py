@@ -216,7 +216,7 @@ class SqliteFile:
         """Refuse a file that was open when this process was forked off: SQLite's notes on its locks came along, and lie.
 
         It would believe to hold locks that only the process before holds, and write where nobody reads
-        (tests/test_sqlite.py shows the loss).
+        (tests/stores/test_sqlite.py shows the loss).
         """
         before = _opened.get(_identity(self.path))
         if before is not None and before.pid != self._pid:
@@ -300,7 +300,7 @@ class SqliteFile:
         return offset
 
     def _refuse_foreign(self, connection: apsw.Connection) -> None:
-        """Refuse a trigger, and a view in a table's place, which may count for ever (tests/test_sqlite_hostile.py)."""
+        """Refuse a trigger, and a view in a table's place, which may count for ever (tests/stores/test_sqlite_hostile.py)."""
         foreign: list[Any] = connection.execute(_FOREIGN).fetchall()
         if foreign:
             raise RoomDamaged(
@@ -321,7 +321,7 @@ class SqliteFile:
     def _connect(self) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX
         connection = apsw.Connection(str(self.path), flags=flags, vfs=self._vfs)
-        # Without it this SQLite plans claims anew at every call, three times slower (tests/test_sqlite.py counts it).
+        # Without it this SQLite plans claims anew at every call, three times slower (tests/stores/test_sqlite.py counts it).
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         # What the file's own views, checks and indexes may call: nothing that has an effect.
         connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
@@ -431,7 +431,7 @@ class SqliteFile:
         """Have no connections any more, and close none: for the copy of this object in a process that was forked off.
 
         Not even when the interpreter ends: closing would fold the log back, or delete it, though it may be another by that time, with
-        messages of which nobody here knows (tests/test_sqlite.py); and a thread of the parent may have held SQLite's locks when it forked.
+        messages of which nobody here knows (tests/stores/test_sqlite.py); and a thread of the parent may have held SQLite's locks when it forked.
         """
         _Kept(self._mine, self._connections).keep_for_ever()
         self._mine, self._connections = _Mine(self._open_connection), set()

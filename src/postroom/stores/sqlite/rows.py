@@ -49,7 +49,7 @@ def implied_entries(implied: int, delivered_ms: int, ended_ms: int, agent: str |
 
 
 def judge(state: int, wake_at: int | None, expires: int | None, spent: bool, now: int) -> State:
-    """The state as the clock sees it; the same rule as `judged` in schema.sql (tests/test_sqlite.py compares them)."""
+    """The state as the clock sees it; the same rule as `judged` in schema.sql (tests/stores/test_sqlite.py compares them)."""
     expired = expires is not None and expires <= now
     woken = wake_at is not None and wake_at <= now
     if not (expired or woken):

@@ -75,7 +75,7 @@ class Step:
 
     def __enter__(self) -> Moment:
         self._file.begin()
-        # under the lock, however long it took to get it: leases and expiry count from here (tests/test_sqlite.py)
+        # under the lock, however long it took to get it: leases and expiry count from here (tests/stores/test_sqlite.py)
         self._moment = self._now()
         self._first = self._file.last_number
         crashpoints.reached("sqlite.begun")

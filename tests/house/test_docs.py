@@ -1,0 +1,170 @@
+"""The documents say what the code says: the diagram of states, the reference of commands, the programs of the guide.
+
+`python tests/house/test_docs.py` writes the generated parts anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import re
+import threading
+from pathlib import Path
+
+import pytest
+from tests.support import DOCS
+
+from postroom.board.actions import ACTIONS
+from postroom.board.task import MOVES as TASK_MOVES
+from postroom.cli import main, options
+from postroom.cli.table import COMMANDS, GROUPS
+from postroom.core.states import FINISHED, MOVES, PUBLIC_NAME, State
+
+
+def states_text() -> str:
+    """The states and the moves between them, as a diagram and as a table."""
+    lines = ["```mermaid", "stateDiagram-v2"]
+    lines += [f"    {state.name} : {state.name} [{PUBLIC_NAME[state]}]" for state in State]
+    lines += [
+        "    [*] --> READY : send",
+        "    [*] --> DELAYED : send with a delay",
+        "    [*] --> HELD : answer to one who waits",
+    ]
+    lines += [
+        f"    {source.name} --> {move.target.name} : {move.event}" for move in MOVES for source in sorted(move.sources)
+    ]
+    lines += [f"    {state.name} --> [*]" for state in sorted(FINISHED)]
+    lines += ["```", "", "| event | from | to | meaning |", "| --- | --- | --- | --- |"]
+    for move in MOVES:
+        sources = ", ".join(source.name for source in sorted(move.sources))
+        lines.append(f"| {move.event} | {sources} | {move.target.name} | {move.meaning} |")
+    return "\n".join(lines)
+
+
+def commands_text() -> str:
+    """Every command with its arguments and an example."""
+    parts = []
+    for title, names in GROUPS:
+        parts.append(f"### {title}")
+        parts += [_command_text(name) for name in names]
+    return "\n\n".join(parts)
+
+
+def _command_text(name: str) -> str:
+    command = COMMANDS[name]
+    parser = options.parser_for(name)
+    common = {id(action) for action in parser._actions}
+    module = importlib.import_module(f"postroom.cli.commands.{command.module}")
+    getattr(module, f"{command.function or name}_options")(parser)
+    own = [action for action in parser._actions if id(action) not in common]
+    words = [str(action.metavar or action.dest) for action in own if not action.option_strings]
+    lines = [f"**`{' '.join(['postroom', name, *words])}`** {command.summary}.", ""]
+    for action in own:
+        choices = "|".join(map(str, action.choices)) if action.choices and action.option_strings else ""
+        value = "" if action.nargs == 0 else f" {action.metavar or choices}"
+        label = ", ".join(action.option_strings) + value if action.option_strings else str(action.metavar)
+        if action.help:
+            lines.append(f"- `{label}`: {action.help}")
+    lines += ["", *(f"      {example}" for example in command.examples)]
+    return "\n".join(lines).replace("\n\n\n", "\n\n")
+
+
+def task_states_text() -> str:
+    """The states of a task and the moves between them."""
+    lines = ["| move | from | to | meaning |", "| --- | --- | --- | --- |"]
+    lines += [f"| {move.word} | {', '.join(move.sources)} | {move.target} | {move.meaning} |" for move in TASK_MOVES]
+    return "\n".join(lines)
+
+
+def actions_text() -> str:
+    """The seven actions and their directions."""
+    lines = ["| action | direction | purpose |", "| --- | --- | --- |"]
+    lines += [f"| `{name}` | {rule.sender} → {rule.recipient} | {rule.purpose} |" for name, rule in ACTIONS.items()]
+    return "\n".join(lines)
+
+
+#: Which part of which page is generated, by what.
+GENERATED = {
+    ("guarantees.md", "states"): states_text,
+    ("cli.md", "commands"): commands_text,
+    ("board.md", "task-states"): task_states_text,
+    ("board.md", "actions"): actions_text,
+}
+
+
+def part_of(page: str, part: str) -> re.Match[str]:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    match = re.search(rf"(<!-- {part}: begin[^\n]*-->\n)(.*?)(<!-- {part}: end -->)", text, re.S)
+    assert match, f"docs/{page} has no part {part!r}"
+    return match
+
+
+@pytest.mark.parametrize(("page", "part"), GENERATED, ids=str)
+def test_the_generated_part_is_what_the_code_says(page: str, part: str) -> None:
+    """When this fails: `python tests/house/test_docs.py` writes it anew."""
+    assert part_of(page, part)[2] == f"\n{GENERATED[page, part]()}\n\n"
+
+
+def write_generated() -> None:
+    for (page, part), make in GENERATED.items():
+        match = part_of(page, part)
+        text = match.string[: match.start(2)] + f"\n{make()}\n\n" + match.string[match.end(2) :]
+        (DOCS / page).write_text(text, encoding="utf-8")
+
+
+def test_every_line_of_the_threat_model_names_a_test() -> None:
+    rows = re.findall(r"^\| (?!asset|---)(.*) \|$", (DOCS / "security.md").read_text(encoding="utf-8"), re.M)
+    assert len(rows) >= 12
+    assert [row for row in rows if not re.search(r"\]\(\.\./tests/[\w/]+\.py\)$", row)] == []
+
+
+def programs_of(page: str) -> list[tuple[str, str]]:
+    """A page's programs, each with what the page says that it prints."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    found = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", text, re.S)
+    return [(program, printed) for program, printed in found]
+
+
+@pytest.mark.parametrize(
+    ("page", "least"),
+    [
+        ("guide.md", 8),
+        ("board.md", 5),
+        *(pytest.param(page, least, marks=pytest.mark.slow) for page, least in (("pool.md", 6), ("inference.md", 4))),
+    ],
+)
+def test_a_pages_programs_print_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str, least: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("POSTROOM_URL", raising=False)
+    names: dict[str, object] = {"__name__": "page"}
+    steps, threads_before = programs_of(page), threading.active_count()
+    assert len(steps) >= least
+
+    for program, expected in steps:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(program, f"docs/{page}", "exec"), names)
+        assert printed.getvalue() == expected, program
+
+    assert threading.active_count() == threads_before
+
+
+def test_the_queries_of_the_operations_page_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("POSTROOM_URL", raising=False)
+    queries = re.findall(r"`postroom sql \"(.*?)\"`", (DOCS / "operations.md").read_text(encoding="utf-8"))
+    assert len(queries) >= 6
+    assert main(["init"]) == 0
+
+    ended = {query: main(["sql", query]) for query in queries}
+
+    assert ended == dict.fromkeys(queries, 0), capsys.readouterr().err
+
+
+if __name__ == "__main__":
+    write_generated()

@@ -1,0 +1,280 @@
+"""The rules of the house, as tests: sizes, where time and chance come from, what is public, what the README shows."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support import ROOT
+
+PACKAGE = ROOT / "src" / "postroom"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+PYTHON_FILES = sorted(
+    [*MODULES, ROOT / "conftest.py", *(ROOT / "tests").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
+)
+
+MAX_FILE_LINES = 800
+MAX_FUNCTION_LINES = 60
+MAX_P95_FUNCTION_LINES = 40
+
+#: The names that programs lean on. Adding is free; taking away or renaming breaks somebody.
+PUBLIC_NAMES = """
+    open Room Agent Received Message Receipt
+    Session Mailroom Mailbox worker SessionFailed Deadlock SessionEnded UnknownSession NotStartable
+    Board Task HeldTask Reservation patterns
+    CommunicationSystem TokenBucket CircuitBreaker CircuitState
+    PostroomError InvalidMessage TooManyHops RateLimited IdentityRefused UnknownMessage NoMail ReceiveTimeout NotAcked
+    UnknownTask DependencyCycle WrongDirection ReservationConflict
+    AskFailed PeerGone Refused NotAnswered AskTimeout CircuitOpen
+    Evaluation Coordinator Decision coordinate ModelError ModelMissing ModelTimeout
+    WorkerPool WorkerError WorkerNotReady WorkerTimeout WorkerDied EvaluatorFailed EvaluationAborted
+    RequestDropped QueueFull WorkerStopped PoolFailed
+    RoomError RoomNotFound RoomNotAllowed RoomClosed RoomBusy RoomUnsafe RoomDamaged RoomUnreachable RoomGone OutcomeUnknown
+""".split()
+
+ROOM_NAMES = "agent session board reserve receipt peek events watch replay dead_letters requeue stats agents attach close".split()
+AGENT_NAMES = "send publish subscribe unsubscribe receive poll listen ask serve heartbeat".split()
+SESSION_NAMES = "mark_failed check_failed failure cleanup delegate".split()
+RECEIVED_NAMES = "ack retry dead extend reply refuse".split()
+BOARD_NAMES = "add claim abort tasks watch".split()
+POOL_NAMES = "workers initialize_worker evaluate_message serve follow drain shutdown".split()
+POOL_WORKER_NAMES = "pid ping on abort evaluate shutdown".split()
+HELD_NAMES = "done blocked release extend aborted".split()
+
+
+def functions_of(path: Path) -> Iterator[tuple[str, int]]:
+    """Each function of a file with its length in lines, its docstring left out."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            said = len((ast.get_docstring(node, clean=False) or "").splitlines())
+            yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}", (node.end_lineno or 0) - node.lineno + 1 - said
+
+
+def test_no_file_is_longer_than_800_lines() -> None:
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in PYTHON_FILES
+        if (lines := path.read_text(encoding="utf-8").count("\n")) > MAX_FILE_LINES
+    }
+
+    assert long == {}
+
+
+def test_functions_fit_on_a_screen() -> None:
+    lengths = dict(function for path in MODULES for function in functions_of(path))
+    long = {name: lines for name, lines in lengths.items() if lines > MAX_FUNCTION_LINES}
+    ordered = sorted(lengths.values())
+
+    assert long == {}
+    assert ordered[int(len(ordered) * 0.95)] < MAX_P95_FUNCTION_LINES
+
+
+#: What brings in time or chance past the clock: module, and the names in it that do. `secrets` may be used: a room's own
+#: number must differ from that of every other room, also in tests.
+TIME_AND_CHANCE = {
+    "time": {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep"},
+    "random": {"*"},
+    "uuid": {"uuid1", "uuid4"},
+    "datetime": {"now", "utcnow", "today"},
+}
+
+
+def time_and_chance_in(text: str) -> list[str]:
+    """Where a file takes time or chance from the machine: `time.time()`, `from time import sleep`, `import random`."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            names = TIME_AND_CHANCE.get(node.value.id, set())
+            if node.attr in names or "*" in names:
+                found.append(f"line {node.lineno}: {node.value.id}.{node.attr}")
+        elif isinstance(node, ast.ImportFrom) and node.module in TIME_AND_CHANCE:
+            names = TIME_AND_CHANCE[node.module]
+            found += [
+                f"line {node.lineno}: {node.module}.{a.name}" for a in node.names if a.name in names or "*" in names
+            ]
+    return found
+
+
+def test_time_and_chance_come_in_through_the_clock_alone() -> None:
+    found = {
+        str(path.relative_to(PACKAGE)): places
+        for path in MODULES
+        if path.name != "clock.py" and (places := time_and_chance_in(path.read_text(encoding="utf-8")))
+    }
+
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import time\ntime.time()",
+        "import time\ntime.sleep(1)",
+        "from time import sleep",
+        "import random\nrandom.random()",
+        "from uuid import uuid4",
+        "import uuid\nuuid.uuid4()",
+        "from datetime import datetime\ndatetime.now()",
+    ],
+)
+def test_the_rule_about_time_and_chance_catches(code: str) -> None:
+    assert time_and_chance_in(code)
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    heavy = ["apsw", "msgspec", "rich", "argparse", "subprocess", "asyncio"]
+    program = f"import sys, postroom; print([name for name in {heavy} if name in sys.modules])"
+
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+
+    assert said.strip() == "[]"
+
+
+def test_every_public_name_is_there() -> None:
+    import postroom
+
+    missing = [name for name in PUBLIC_NAMES if not hasattr(postroom, name)]
+
+    assert missing == []
+    assert [name for name in PUBLIC_NAMES if name not in dir(postroom)] == []
+
+
+@pytest.mark.parametrize(
+    ("owner", "names"),
+    [
+        ("Room", ROOM_NAMES),
+        ("Agent", AGENT_NAMES),
+        ("Received", RECEIVED_NAMES),
+        ("Session", SESSION_NAMES),
+        ("Board", BOARD_NAMES),
+        ("HeldTask", HELD_NAMES),
+        ("PoolWorker", POOL_WORKER_NAMES),
+        ("Reservation", ["release"]),
+    ],
+)
+def test_every_public_method_is_there(owner: str, names: list[str]) -> None:
+    import postroom
+
+    assert [name for name in names if not hasattr(getattr(postroom, owner), name)] == []
+
+
+def test_the_database_file_is_opened_by_sqlite_alone() -> None:
+    """Closing any descriptor on the file drops the process's locks on it: no open(), no Path.read_bytes(), no copy."""
+    readers = re.compile(r"\b(?:open|copy2?|copyfile|read_bytes|write_bytes|read_text)\(")
+    suspects = [
+        f"{path.relative_to(PACKAGE)}:{number}"
+        for path in MODULES
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if readers.search(line) and re.search(r"messages\.db|MESSAGES_DB|\bDATABASE\b|db_path", line)
+    ]
+
+    assert suspects == []
+
+
+def test_the_standard_librarys_sqlite_is_nowhere() -> None:
+    """Two copies of SQLite in one process do not see each other's locks."""
+    found = [
+        str(path)
+        for path in MODULES
+        if re.search(r"^\s*(?:import|from) sqlite3", path.read_text(encoding="utf-8"), re.M)
+    ]
+
+    assert found == []
+
+
+def readme() -> str:
+    return (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def readme_program() -> str:
+    match = re.search(r"```python\n(.*?)```", readme(), re.S)
+    assert match
+    return match[1]
+
+
+def test_the_readmes_program_is_the_example() -> None:
+    assert readme_program() == (ROOT / "examples" / "hello.py").read_text(encoding="utf-8")
+
+
+def test_the_readme_shows_what_its_program_prints(tmp_path: Path) -> None:
+    match = re.search(r"^    \$ python hello\.py\n((?:    .*\n)+)", readme(), re.M)
+    assert match
+    shown = re.sub(r"^    ", "", match[1], flags=re.M)
+
+    printed = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "hello.py")], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+
+    assert printed == shown
+
+
+def test_the_readmes_program_comes_within_60_words_and_is_about_a_dozen_lines() -> None:
+    before = readme().partition("```python")[0]
+
+    assert len(re.findall(r"\w+", before)) <= 60
+    assert readme_program().count("\n") <= 16
+
+
+def markdown_files() -> list[Path]:
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").rglob("*.md")])
+
+
+def test_every_link_in_the_documents_leads_somewhere() -> None:
+    broken = []
+    for path in markdown_files():
+        for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+            place, _, anchor = target.partition("#")
+            if "://" in target or target.startswith("mailto:"):
+                continue
+            there = (path.parent / place).resolve() if place else path
+            if not there.exists() or (anchor and there.suffix == ".md" and anchor not in anchors_of(there)):
+                broken.append(f"{path.relative_to(ROOT)}: {target}")
+
+    assert broken == []
+
+
+def anchors_of(path: Path) -> set[str]:
+    """The anchors of a page's headings, as they are commonly made."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_constraints_name_no_host() -> None:
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+
+    assert all(
+        re.fullmatch(r"[A-Za-z0-9_.\-]+==[\w.+]+", line) for line in text.splitlines() if not line.startswith("#")
+    )
+
+
+def test_the_one_screen_pages_are_one_screen() -> None:
+    lengths = {name: (ROOT / name).read_text(encoding="utf-8").count("\n") for name in ("CONTRIBUTING.md", "AGENTS.md")}
+
+    assert {name: lines for name, lines in lengths.items() if lines > 60} == {}
+
+
+@pytest.mark.slow
+def test_the_shares_of_the_long_tests_are_all_of_them_and_none_twice(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    long: minutes\n", encoding="utf-8")
+    (tmp_path / "test_storms.py").write_text(
+        "import pytest\n\n@pytest.mark.long\n@pytest.mark.parametrize('n', range(4))\ndef test_storm(n): pass\n"
+        "\ndef test_short(): pass\n",
+        encoding="utf-8",
+    )
+
+    def run(share: str) -> tuple[int, set[str]]:
+        words = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-m", "long", "--long-share", share]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return done.returncode, set(re.findall(r"test_storm\[\d\]", done.stdout))
+
+    shares = [run(f"{number}/5") for number in range(5)]
+
+    assert [code for code, _ in shares] == [0] * 5  # also of the one that is empty
+    assert sorted(len(names) for _, names in shares) == [0, 1, 1, 1, 1]
+    assert len(set().union(*(names for _, names in shares))) == 4

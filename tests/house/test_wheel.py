@@ -1,0 +1,60 @@
+"""The built wheel installs into an empty environment, and its command works there."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from tests.support import ROOT
+
+pytestmark = pytest.mark.slow
+
+
+def run(*words: str | Path, cwd: Path) -> str:
+    """Run a program that must end well, without our own sources and settings in its environment."""
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("POSTROOM_", "PYTHONPATH"))
+    }
+    done = subprocess.run([*map(str, words)], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("a wheel")
+    # with our own builder where it is installed (as `make` does), else with one that pip fetches
+    isolation = ["--no-build-isolation"] if importlib.util.find_spec("hatchling") else []
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", *isolation, "-w", folder, ROOT, cwd=folder)
+    (wheel,) = folder.glob("postroom-*.whl")
+    return wheel
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+
+    assert {"postroom/py.typed", "postroom/stores/sqlite/schema.sql", "postroom/cli/__init__.py"} <= set(names)
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"postroom"}
+    assert not [name for name in names if name.endswith((".pyc", ".db"))]
+
+
+def test_the_wheel_installs_into_an_empty_environment_and_its_command_runs(wheel: Path, tmp_path: Path) -> None:
+    place = tmp_path / "an environment"
+    venv.create(place, with_pip=True)
+    python, postroom = place / "bin" / "python", place / "bin" / "postroom"
+
+    run(python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", wheel, cwd=tmp_path)
+
+    assert run(postroom, "--version", cwd=tmp_path).startswith("postroom ")
+    run(postroom, "init", cwd=tmp_path)
+    id = run(postroom, "send", "bob", "hello from a wheel", "--as", "ada", "--new", cwd=tmp_path).strip()
+    taken = run(postroom, "receive", "--as", "bob", "--ack", cwd=tmp_path)
+    assert id in taken
+    assert "hello from a wheel" in taken
+    assert f"{id} is acked" in run(postroom, "receipt", id, cwd=tmp_path)

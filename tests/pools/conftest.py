@@ -1,0 +1,82 @@
+"""Pools for tests, and a check that nothing of them is left: no process, no thread, no descriptor."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.support import TESTS
+
+from postroom.core.system.children import shared_server
+from postroom.core.system.platform import process_started
+from postroom.pools.pool import WorkerPool
+from postroom.pools.worker import PoolWorker
+
+PATIENCE_S = 20.0
+MINDS = "pools.minds"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def minds_can_be_imported() -> None:
+    folder = str(TESTS)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+@pytest.fixture
+def make_pool(request: pytest.FixtureRequest) -> Iterator[Callable[..., WorkerPool]]:
+    """Makes pools; afterwards they are shut down, and nothing may be left of them."""
+    shared_server(["postroom.pools.worker_main"])  # stays: it is not a part of any pool
+    before = descriptors()
+    pools: list[WorkerPool] = []
+
+    def make(evaluator: str = "act", **settings: Any) -> WorkerPool:
+        pools.append(WorkerPool(evaluator if ":" in evaluator else f"{MINDS}:{evaluator}", **settings))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.shutdown()
+    if not {"room", "sqlite_room"} & set(request.fixturenames):  # a room opens descriptors as it goes
+        until(lambda: descriptors() <= before, "descriptors are left open")
+    ours = ("postroom pool", "postroom follow")
+    until(lambda: not threads_named(ours), f"threads are left: {threads_named(ours)}")
+
+
+def threads_named(beginnings: tuple[str, ...]) -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(beginnings)]
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def until(true: Callable[[], Any], otherwise: str, patience_s: float = PATIENCE_S) -> None:
+    """Wait until something is true: other processes and threads take their time."""
+    end = time.monotonic() + patience_s
+    while not true():
+        assert time.monotonic() < end, otherwise
+        time.sleep(0.005)
+
+
+def wait_until_begun(worker: PoolWorker) -> None:
+    """Wait until a worker says that it is at work."""
+    busy: list[int | None] = []
+    forget = worker.on("pong", lambda event, detail: busy.append(detail["busy_with"]))
+    until(lambda: worker.ping(PATIENCE_S) and busy[-1] is not None, "it does not begin")
+    forget()
+
+
+def runs(pid: int) -> bool:
+    """Whether a process of that pid works, and is not just waiting to be forgotten."""
+    return process_started(pid) is not None
+
+
+def say(content: str, id: str = "m1") -> dict[str, Any]:
+    """A message that tells `minds.act` what to do."""
+    return {"id": id, "content": content, "sender_id": "tester"}

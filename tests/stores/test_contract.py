@@ -1,0 +1,68 @@
+"""Every store keeps the contract: the suite of `postroom.testing`, once for each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.support.nats_servers import room_name, shared_server
+
+from postroom.core.clock import SYSTEM, Clock
+from postroom.core.config import Config, parse_url
+from postroom.stores import open_store
+from postroom.stores.contract import Store
+from postroom.testing import StoreContract
+
+
+class TestMemoryStore(StoreContract):
+    """The reference: what it does is what the contract means."""
+
+    def open(self, clock: Clock, config: Config) -> Store:
+        from postroom.stores.memory.store import MemoryStore
+
+        return MemoryStore(config, clock)
+
+
+class TestSqliteStore(StoreContract):
+    """The store of everyday."""
+
+    def open(self, clock: Clock, config: Config) -> Store:
+        from postroom.stores.sqlite.store import SqliteStore
+
+        return SqliteStore(self.folder, config, clock)
+
+
+@pytest.mark.slow  # a store of files syncs its folders at every step
+class TestFilesStore(StoreContract):
+    """The store for agents that can only read and write files."""
+
+    def open(self, clock: Clock, config: Config) -> Store:
+        from postroom.stores.files.store import FilesStore
+
+        return FilesStore(self.folder, config, clock)
+
+
+@pytest.mark.slow
+class TestNatsStore(StoreContract):
+    """The store of many machines, on a real server."""
+
+    def open(self, clock: Clock, config: Config) -> Store:
+        from postroom.stores.nats.store import NatsStore
+
+        if not self.folder.exists():  # one room for each test, whatever its folder is called
+            self.folder.mkdir()
+            (self.folder / "name").write_text(room_name())
+        name = (self.folder / "name").read_text()
+        return NatsStore(parse_url(f"nats://{shared_server().address}/{name}"), config, clock)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="this system does not tell which descriptors are open")
+@pytest.mark.parametrize("scheme", ["sqlite", "files"])
+def test_a_closed_store_keeps_no_descriptor_though_somebody_still_knows_it(scheme: str, tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    closed = []
+    for number in range(10):
+        store = open_store(parse_url(f"{scheme}:{tmp_path}/{number}"), Config(), SYSTEM)
+        closed.append(store)
+        store.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
