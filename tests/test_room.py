@@ -249,7 +249,7 @@ def test_a_replay_never_gets_into_the_lane_of_people_by_itself(room: Room) -> No
 
 def test_in_a_room_with_tokens_a_replay_names_who_replays(room: Room, ada: Agent) -> None:
     ada.send("bob", {})
-    tokens.add_token(room.desk, "me", human=True)
+    tokens.add_token(room.gateway, "me", human=True)
 
     with pytest.raises(IdentityRefused, match="say who replays"):
         room.replay(0)

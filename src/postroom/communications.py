@@ -18,8 +18,8 @@ from postroom.core.backoff import backoff_s
 from postroom.core.clock import SYSTEM, Clock, iso
 from postroom.core.config import AGENT_LEASE_S, Config, RoomUrl
 from postroom.core.states import NOTES, State
-from postroom.mail.gateway import Deadline, Desk
-from postroom.mail.received import Verdict, check_names, follow, words
+from postroom.mail.gateway import Deadline, Gateway
+from postroom.mail.received import Settlement, check_names, follow, words
 from postroom.stores.contract import Query, Ticket, Want, topic_to
 
 from .core import message as envelope
@@ -109,11 +109,11 @@ class CommunicationSystem:
         self.db_path = self.comm_dir / "messages.db"
         self._clock = clock
         self._lock = threading.Lock()
-        self._opened: Desk | None = None
+        self._opened: Gateway | None = None
         self._finalize: weakref.finalize[..., Any] | None = None
 
     @property
-    def _desk(self) -> Desk:
+    def _gateway(self) -> Gateway:
         """The room, opened when it is first needed."""
         with self._lock:
             if self._opened is None:
@@ -124,7 +124,7 @@ class CommunicationSystem:
                 make_folder(self.comm_dir)
                 (self.project_root / ".claude" / "artifacts").mkdir(exist_ok=True)
                 url, config = RoomUrl("sqlite", str(self.comm_dir), {}), Config()
-                self._opened = Desk(open_store(url, config, self._clock), config, self._clock)
+                self._opened = Gateway(open_store(url, config, self._clock), config, self._clock)
                 # Programs written for the source document never close. Not at exit, though: their threads may still work.
                 self._finalize = weakref.finalize(self, self._opened.close)
                 self._finalize.atexit = False
@@ -132,7 +132,7 @@ class CommunicationSystem:
 
     def initialize(self) -> None:
         """Make the folders and the database where they are not there yet. Repeating it changes nothing."""
-        self._desk.check_open()
+        self._gateway.check_open()
 
     def close(self) -> None:
         """Let go of the database. A later call opens it again."""
@@ -177,7 +177,7 @@ class CommunicationSystem:
             ttl_s=ttl_seconds or None,
         )
         try:
-            (id,) = self._desk.put([draft])
+            (id,) = self._gateway.put([draft])
         except InvalidMessage as error:  # in the words of this door's arguments
             faults = [fault._replace(field=_ARGUMENTS.get(fault.field, fault.field)) for fault in error.faults]
             raise InvalidMessage(faults) from None
@@ -200,7 +200,7 @@ class CommunicationSystem:
     def claim_message(self, agent_id: str, message_id: str) -> bool:
         """Take a message that waits. False when it is another's, was taken before, or is not there (any more)."""
         want = Want(agent=agent_id, lease_s=AGENT_LEASE_S, ids=(message_id,), owner=None)
-        return bool(self._desk.claim(want).deliveries)
+        return bool(self._gateway.claim(want).deliveries)
 
     def complete_message(self, message_id: str, error: str | None = None) -> None:
         """End the claim on a message, whoever holds it; nothing happens when nobody does.
@@ -208,25 +208,25 @@ class CommunicationSystem:
         Without an error it is done. With one it is delivered again, later each time, and set aside as a dead letter
         when the third delivery fails.
         """
-        desk, tried = self._desk, None
-        desk.check_open()
-        while (found := desk.store.get(message_id)) is not None:
+        gateway, tried = self._gateway, None
+        gateway.check_open()
+        while (found := gateway.store.get(message_id)) is not None:
             ticket = _current_claim(found)
             if ticket is None or ticket == tried:
                 return
             end = self._failed(found, error) if error else self._done(found)
-            if desk.settle(ticket, end.outcome, detail=end.detail, delay_s=end.delay_s).held:
+            if gateway.settle(ticket, end.outcome, detail=end.detail, delay_s=end.delay_s).held:
                 return
             tried = ticket  # somebody else took it since we looked: look again
 
-    def _done(self, message: envelope.Message) -> Verdict:
+    def _done(self, message: envelope.Message) -> Settlement:
         """Answered when a response was sent, which is what somebody who asks through the library waits for."""
         for answer in self._find(Query(answer_to=message.id, limit=1)):
-            return Verdict("answered", answer.id)
-        return Verdict("acked")
+            return Settlement("answered", answer.id)
+        return Settlement("acked")
 
-    def _failed(self, message: envelope.Message, error: str) -> Verdict:
-        return Verdict("retry", words("error", error), backoff_s(message.delivery_count, self._clock.random()))
+    def _failed(self, message: envelope.Message, error: str) -> Settlement:
+        return Settlement("retry", words("error", error), backoff_s(message.delivery_count, self._clock.random()))
 
     # Questions and answers
 
@@ -241,7 +241,7 @@ class CommunicationSystem:
         if artifact_path and isinstance(response_payload, dict):
             response_payload = {**response_payload, "artifact_path": artifact_path}
         question = self._question(original_message)
-        chain_id, hop_count, trace = follow(question, self._desk.config.max_hops)
+        chain_id, hop_count, trace = follow(question, self._gateway.config.max_hops)
         draft = envelope.Draft(
             from_agent=original_message["to_agent"] or _claimer(original_message, question),
             type=original_message["type"] + ".response",
@@ -255,14 +255,14 @@ class CommunicationSystem:
             trace=trace,
             answer_to=None if question is None else question.id,
         )
-        (id,) = self._desk.put([draft], limited=False)
+        (id,) = self._gateway.put([draft], limited=False)
         return id
 
     def _question(self, original_message: dict[str, Any]) -> envelope.Message | None:
         """The message that a response is for, if this room keeps it."""
-        self._desk.check_open()
+        self._gateway.check_open()
         id = original_message.get("id")
-        return None if id is None else self._desk.store.get(id)
+        return None if id is None else self._gateway.store.get(id)
 
     def wait_for_response(
         self, agent_id: str, correlation_id: str, channels: Sequence[str], timeout_seconds: float = 30.0
@@ -271,21 +271,21 @@ class CommunicationSystem:
 
         However much other mail waits, it is looked up by its correlation id; the wait ends as soon as it is stored.
         """
-        desk, deadline, named = self._desk, Deadline(self._clock, timeout_seconds), _names(channels)
+        gateway, deadline, named = self._gateway, Deadline(self._clock, timeout_seconds), _names(channels)
         # Not the channels' own topics: they wake one waiter for each message, and that one should be able to take it. A
         # response that is addressed to nobody is found by the look that is made every second anyway.
-        with desk.listen([topic_to(agent_id)]) as waiter:
+        with gateway.listen([topic_to(agent_id)]) as waiter:
             while True:
                 response = self._take_response(agent_id, correlation_id, named)
                 left_s = deadline.left_s()
                 if response is not None or left_s == 0:
                     return response
-                desk.wait(waiter, left_s)
+                gateway.wait(waiter, left_s)
 
     def _take_response(self, agent_id: str, correlation_id: str, channels: tuple[str, ...]) -> dict[str, Any] | None:
         for id in self._responses(agent_id, correlation_id, channels):
             want = Want(agent=agent_id, lease_s=AGENT_LEASE_S, ids=(id,), owner=None, settle=True)
-            for delivery in self._desk.claim(want).deliveries:
+            for delivery in self._gateway.claim(want).deliveries:
                 return _row(delivery.message)
         return None
 
@@ -300,14 +300,14 @@ class CommunicationSystem:
     def send_heartbeat(self, agent_id: str, status: str = "active", current_task: str | None = None) -> None:
         """Say that an agent is alive, and what it does."""
         check_names(agent_id=agent_id, status=status)
-        self._desk.check_open()
+        self._gateway.check_open()
         task = None if current_task is None else words("current_task", current_task)
-        presence.beat(self._desk, agent_id, status, task)
+        presence.beat(self._gateway, agent_id, status, task)
 
     def get_agent_health(self, agent_id: str) -> dict[str, Any] | None:
         """What is known of an agent, with figures of this moment; None when it was never heard of."""
-        self._desk.check_open()
-        known = presence.look(self._desk, agent_id)
+        self._gateway.check_open()
+        known = presence.look(self._gateway, agent_id)
         if known is None:
             return None
         return {
@@ -320,8 +320,8 @@ class CommunicationSystem:
 
     def _figures(self, agent_id: str) -> dict[str, int]:
         """What waits for an agent, what it finished, and what failed in its hands and nobody has finished since."""
-        work = self._desk.store.work_of(agent_id)
-        boxes = self._desk.store.stats().mailboxes
+        work = self._gateway.store.work_of(agent_id)
+        boxes = self._gateway.store.stats().mailboxes
         return {
             "messages_pending": sum(box.depth for box in boxes if box.to_agent == agent_id),
             "messages_processed": work.processed,
@@ -333,20 +333,20 @@ class CommunicationSystem:
 
         Keeps house on the way, as every open room with agents does by itself: see `Store.sweep`.
         """
-        self._desk.sweep()
+        self._gateway.sweep()
         query = Query(states=frozenset({State.EXPIRED}), limit=_PAGE)
-        deleted = count = self._desk.store.purge(query)
+        deleted = count = self._gateway.store.purge(query)
         while count == _PAGE:
-            count = self._desk.store.purge(query)
+            count = self._gateway.store.purge(query)
             deleted += count
         return deleted
 
     def _find(self, query: Query) -> Iterator[envelope.Message]:
         """All messages that a query means; in claim order, which has no pages, as many as its limit says."""
-        self._desk.check_open()
+        self._gateway.check_open()
         cursor: int | None = None
         while True:
-            page = self._desk.store.find(query, cursor)
+            page = self._gateway.store.find(query, cursor)
             yield from page.messages
             cursor = page.cursor
             if cursor is None:

@@ -20,7 +20,7 @@ from postroom.board.task import CLAIMED, PREFIX, READY, Task
 from postroom.core.message import Draft, check
 from postroom.mail.agent import Agent
 from postroom.mail.gateway import Deadline
-from postroom.mail.received import Received, Verdict, follow, words
+from postroom.mail.received import Received, Settlement, follow, words
 from postroom.stores.contract import topic_cells, topic_to
 
 from .errors import InvalidMessage, ReceiveTimeout, UnknownTask
@@ -81,10 +81,10 @@ class _Lead:
         self._assigned: dict[str, tuple[str, int]] = {}  # task -> its worker, and the token it had then
 
     def run(self, timeout_s: float | None) -> dict[str, Task]:
-        desk = self._room._desk  # noqa: SLF001  a part of the room
+        gateway = self._room._gateway  # noqa: SLF001  a part of the room
         before: dict[str, Task] = {}
-        deadline = Deadline(desk.clock, timeout_s)
-        with desk.listen([TASKS_TOPIC, topic_to(self._me.name)]) as waiter:
+        deadline = Deadline(gateway.clock, timeout_s)
+        with gateway.listen([TASKS_TOPIC, topic_to(self._me.name)]) as waiter:
             while True:
                 tasks = {task.id: task for task in self._room.board.tasks() if task.id in self._ids}
                 self._assign(tasks)
@@ -92,11 +92,13 @@ class _Lead:
                 if not any(task.claimable or task.state == CLAIMED for task in tasks.values()):
                     return tasks
                 if tasks != before:
-                    before, deadline = tasks, Deadline(desk.clock, timeout_s)
+                    before, deadline = tasks, Deadline(gateway.clock, timeout_s)
                 left_s = deadline.left_s()
                 if left_s == 0:
                     raise ReceiveTimeout(f"nothing was reported by {', '.join(self._workers)} within {timeout_s:g} s")
-                desk.wait(waiter, left_s)  # a second at most: a worker that died before it began changes nothing here
+                gateway.wait(
+                    waiter, left_s
+                )  # a second at most: a worker that died before it began changes nothing here
 
     def _assign(self, tasks: dict[str, Task]) -> None:
         for id, (worker, token) in list(self._assigned.items()):
@@ -116,8 +118,8 @@ class _Lead:
 
     def _lives(self, worker: str) -> bool:
         """Whether a worker may be counted on: everybody but one that was here and is gone."""
-        found = presence.look(self._room._desk, worker)  # noqa: SLF001  a part of the room
-        return found is None or presence.is_running(self._room._desk, found) is not False  # noqa: SLF001
+        found = presence.look(self._room._gateway, worker)  # noqa: SLF001  a part of the room
+        return found is None or presence.is_running(self._room._gateway, found) is not False  # noqa: SLF001
 
     def _read_reports(self) -> None:
         """The board says it all; the reports are read so that they do not pile up."""
@@ -187,7 +189,7 @@ def work_as_stage(
     for message in me.listen(timeout_s=timeout_s, lease_s=lease_s):
         try:
             result = phase(message)
-            verdict = Verdict("acked", answer=None if to is None else _handed_on(room, me, message, to, result))
+            verdict = Settlement("acked", answer=None if to is None else _handed_on(room, me, message, to, result))
         except Exception as error:  # noqa: BLE001  the message's fault: it comes again, and the stage goes on
             message.conclude(message.retry_verdict(error))
             continue

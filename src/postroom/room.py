@@ -27,12 +27,12 @@ from postroom.core.message import Draft, Message
 from postroom.core.states import FINISHED, OPEN, State, states_named
 from postroom.core.system.platform import make_private_folder
 from postroom.mail.agent import Agent
-from postroom.mail.gateway import Deadline, Desk, Pause, Series
+from postroom.mail.gateway import Deadline, Gateway, Pause, Series
 from postroom.mail.housekeeping import Upkeep
 from postroom.mail.presence import AgentInfo
 from postroom.mail.receipts import DeadLetter, Receipt, Wait, dead_letter_of, receipt_of
 from postroom.mail.received import check_names, check_seconds
-from postroom.stores.contract import FEED, Change, Mailbox, Page, Query, Stats, Store
+from postroom.stores.contract import FEED, Change, MailboxFigures, Page, Query, Stats, Store
 
 from .core import trust
 from .errors import (
@@ -63,12 +63,12 @@ _MS_RANGE: Final = range(100_000_000_000, 100_000_000_000_000)
 class Room:
     """An open room. Shared by all threads of its process; another process opens it for itself."""
 
-    def __init__(self, desk: Desk, url: RoomUrl) -> None:
+    def __init__(self, gateway: Gateway, url: RoomUrl) -> None:
         self.url = url
         #: The folder that the room lives in; None when it lives elsewhere.
         self.folder: Path | None = room_folder(url)
-        self._desk = desk
-        self._upkeep = Upkeep(self._desk)
+        self._gateway = gateway
+        self._upkeep = Upkeep(self._gateway)
         self._lock = threading.RLock()  # a signal's handler may come in the middle of what it guards
         self._agents: dict[tuple[str, bool], Agent] = {}
         self._board: Board | None = None
@@ -77,25 +77,25 @@ class Room:
     @property
     def store(self) -> Store:
         """What keeps the messages. For those who need more than a room offers; hooks and limits do not see it."""
-        return self._desk.store
+        return self._gateway.store
 
     @property
-    def desk(self) -> Desk:
+    def gateway(self) -> Gateway:
         """The door to the store, for those who build on rooms: it checks, counts and tells the hooks."""
-        return self._desk
+        return self._gateway
 
     @property
     def config(self) -> Config:
-        return self._desk.config
+        return self._gateway.config
 
     @property
     def clock(self) -> Clock:
-        return self._desk.clock
+        return self._gateway.clock
 
     @property
     def hooks(self) -> Hooks:
         """Listeners to every step: `room.hooks.on("after_send", fn)`."""
-        return self._desk.hooks
+        return self._gateway.hooks
 
     def agent(self, name: str, *, transient: bool = False) -> Agent:
         """The agent of that name, registered. The same one each time.
@@ -103,15 +103,15 @@ class Room:
         An agent is said to be alive until the room closes. A transient one, for programs that make one step and end, is
         only said to have been seen, and its claims outlive the program.
         """
-        self._desk.check_open()
+        self._gateway.check_open()
         if self.closed:  # nobody would mark it stopped any more
             raise RoomClosed("this room is being closed")
         with self._lock:
-            agent = Agent(self._desk, name, transient=transient)
+            agent = Agent(self._gateway, name, transient=transient)
             known = self._agents.get((name, transient))
             if known is not None:
                 return known
-            presence.enter(self._desk, name, transient=transient)
+            presence.enter(self._gateway, name, transient=transient)
             if not transient:
                 self._upkeep.look_after(name)
             return self._agents.setdefault((name, transient), agent)
@@ -124,13 +124,13 @@ class Room:
         Joining raises SessionFailed, Deadlock or SessionEnded at once when it is over, UnknownSession when there is none.
         """
         from postroom.sessions.session import (  # those who only send start faster without it
-            Host,
+            SessionHome,
             join_session,
             open_session,
         )
 
-        self._desk.check_open()
-        host = Host(self._desk, self.url.with_secrets(), self.folder)
+        self._gateway.check_open()
+        host = SessionHome(self._gateway, self.url.with_secrets(), self.folder)
         return open_session(host) if id is None else join_session(host, id, name)
 
     @property
@@ -140,7 +140,7 @@ class Room:
             if self._board is None:
                 from postroom.board.board import Board  # rooms without tasks start faster without it
 
-                board = Board(self._desk)
+                board = Board(self._gateway)
                 if self._board is None:
                     self._board = board
             return self._board
@@ -182,10 +182,10 @@ class Room:
     def _reservations(self) -> Reservations:
         from postroom.board.reservations import Reservations
 
-        self._desk.check_open()
+        self._gateway.check_open()
         with self._lock:
             if self._reserving is None:
-                reserving = Reservations(self._desk)
+                reserving = Reservations(self._gateway)
                 if self._reserving is None:
                     self._reserving = reserving
             return self._reserving
@@ -195,7 +195,7 @@ class Room:
     def receipt(self, id: str) -> Receipt:
         """What became of a message so far: its state and every step. UnknownMessage when it is not kept here."""
         message = self._get(id)
-        known = message.to_agent is None or presence.is_known(self._desk, message.to_agent)
+        known = message.to_agent is None or presence.is_known(self._gateway, message.to_agent)
         return receipt_of(message, recipient_known=known)
 
     def get(self, id: str) -> Message:
@@ -223,7 +223,7 @@ class Room:
             raise InvalidMessage("order", f"must be claim, oldest or newest, not {order!r}")
         states = _states(state)
         if agent is not None:  # an answer that is held for an asker is not in its mail
-            states = (states or frozenset(State)) - {State.HELD}
+            states = (states or frozenset(State)) - {State.AWAITED}
         query = Query(
             states=states,
             channels=None if channels is None else tuple(channels),
@@ -238,13 +238,13 @@ class Room:
 
     def events(self, after: int = 0, limit: int = 1000) -> list[Change]:
         """The feed: every change above the number `after`, oldest first. Several changes of one message may be one."""
-        self._desk.check_open()
-        return self._desk.store.events(after, _checked_limit(limit))
+        self._gateway.check_open()
+        return self._gateway.store.events(after, _checked_limit(limit))
 
     def cursor(self) -> int:
         """The feed's number at this moment: `events(after=room.cursor())` is what comes from now on."""
-        self._desk.check_open()
-        return self._desk.store.number_at()
+        self._gateway.check_open()
+        return self._gateway.store.number_at()
 
     def watch(self, after: int | None = None, timeout_s: float | None = None) -> Iterator[Change]:
         """Follow the feed, woken by every change: from the number `after`, or from now on.
@@ -253,10 +253,10 @@ class Room:
         """
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s)
-        return self._desk.each(self._watching(self.cursor() if after is None else after, timeout_s))
+        return self._gateway.each(self._watching(self.cursor() if after is None else after, timeout_s))
 
     def _watching(self, after: int, timeout_s: float | None) -> Series[Change]:
-        with self._desk.listen([FEED]) as waiter:
+        with self._gateway.listen([FEED]) as waiter:
             while True:
                 deadline = Deadline(self.clock, timeout_s)
                 while not (changes := self.events(after)):
@@ -270,17 +270,17 @@ class Room:
 
     def stats(self) -> Stats:
         """Figures of this moment."""
-        self._desk.check_open()
-        return self._desk.store.stats()
+        self._gateway.check_open()
+        return self._gateway.store.stats()
 
-    def mailboxes(self) -> list[Mailbox]:
+    def mailboxes(self) -> list[MailboxFigures]:
         """What waits for whom, in which channel."""
         return self.stats().mailboxes
 
     def agents(self) -> list[AgentInfo]:
         """Everybody who was ever here, whether they run, and what waits for them."""
-        self._desk.check_open()
-        return presence.agents(self._desk)
+        self._gateway.check_open()
+        return presence.agents(self._gateway)
 
     def waits(self) -> list[Wait]:
         """Who waits for whose answer right now, the longest wait first."""
@@ -288,13 +288,13 @@ class Room:
         return [
             Wait(message.from_agent, message.to_agent, message.id, iso(message.timestamp_ms))
             for message in waiting
-            if message.waiter is not None and self._desk.store.process_alive(message.waiter) is not False
+            if message.waiter is not None and self._gateway.store.process_alive(message.waiter) is not False
         ]
 
     def dead_letters(self, limit: int = 100) -> list[DeadLetter]:
         """Messages that were set aside, the oldest first, each with every attempt to deliver it."""
         page = self._find(Query(states=frozenset({State.DEAD}), limit=_checked_limit(limit)))
-        kept = (self._desk.store.get(message.id) for message in page.messages)
+        kept = (self._gateway.store.get(message.id) for message in page.messages)
         return [dead_letter_of(message) for message in kept if message is not None and message.state is State.DEAD]
 
     # Acting on what is kept
@@ -307,8 +307,8 @@ class Room:
         if isinstance(id, str):
             self._get(id)
             id = [id]
-        self._desk.check_open()
-        return self._desk.store.requeue(list(id))
+        self._gateway.check_open()
+        return self._gateway.store.requeue(list(id))
 
     def purge(
         self,
@@ -320,7 +320,7 @@ class Room:
         limit: int = 1_000_000,
     ) -> int:
         """Delete messages for good: finished ones, unless `state` names others. Returns how many. Claimed ones stay."""
-        self._desk.check_open()
+        self._gateway.check_open()
         query = Query(
             states=FINISHED if state is None else _states(state),
             channels=None if channels is None else tuple(channels),
@@ -328,7 +328,7 @@ class Room:
             sent_before_ms=None if before is None else self._wall_ms("before", before),
             limit=_checked_limit(limit),
         )
-        return self._desk.store.purge(query)
+        return self._gateway.store.purge(query)
 
     def replay(
         self,
@@ -353,14 +353,14 @@ class Room:
         `by` they come from their first senders, in the lane of agents; in a room with tokens that is IdentityRefused,
         and nothing is sent.
         """
-        self._desk.check_open()
+        self._gateway.check_open()
         _checked_limit(limit)
         if by is not None:
             check_names(by=by)
         elif self._has_tokens():
             raise IdentityRefused("this room has tokens, so nobody speaks for another: say who replays, with by=NAME")
         query = Query(
-            states=_states(state) if state is not None else frozenset(State) - {State.HELD},
+            states=_states(state) if state is not None else frozenset(State) - {State.AWAITED},
             channels=None if channel is None else (channel,),
             to_agent=to,
             from_agent=from_agent,
@@ -377,7 +377,7 @@ class Room:
                 drafts.setdefault(message.replay_of or message.id, self._again(message, by, _lane))
         todo = list(drafts.values())
         batches = (todo[start : start + PAGE] for start in range(0, len(todo), PAGE))
-        return [id for batch in batches for id in self._desk.put(batch, limited=False)]
+        return [id for batch in batches for id in self._gateway.put(batch, limited=False)]
 
     def _again(self, message: Message, by: str | None, lane: str) -> Draft:
         return Draft(
@@ -399,7 +399,7 @@ class Room:
     def _has_tokens(self) -> bool:
         from .mail import tokens  # brings hashes and chance along, which most commands do without
 
-        return tokens.has_tokens(self._desk)
+        return tokens.has_tokens(self._gateway)
 
     def _stored_after(self, cursor: Moment) -> set[str]:
         changes = self._changes(cursor if isinstance(cursor, int) else 0)
@@ -414,14 +414,14 @@ class Room:
         """
         from .mail import attachments  # hashing and copying of files: few rooms need it
 
-        self._desk.check_open()
+        self._gateway.check_open()
         return attachments.keep(attachments.folder_for(self.folder), Path(path).absolute())
 
     def artifact(self, reference: Mapping[str, Any] | str) -> Path:
         """The kept file behind a reference, wherever the room lies now. UnknownMessage when it is not here."""
         from .mail import attachments
 
-        self._desk.check_open()
+        self._gateway.check_open()
         return attachments.find(attachments.folder_for(self.folder), reference)
 
     # The end
@@ -429,7 +429,7 @@ class Room:
     @property
     def closed(self) -> bool:
         """Whether the room was closed."""
-        return self._desk.closing
+        return self._gateway.closing
 
     def close(self) -> None:
         """Let go of everything: agents are marked stopped, unsettled claims go back, whoever waits gets RoomClosed.
@@ -437,7 +437,7 @@ class Room:
         Functions that `serve` runs may finish first. Safe to call twice; after a call that was interrupted (Ctrl-C), the next one does
         the rest. In a signal's handler that interrupted a step of the room, claims are not given back here: they end with the process.
         """
-        self._desk.close()
+        self._gateway.close()
 
     def __enter__(self) -> Self:
         return self
@@ -451,15 +451,15 @@ class Room:
     # Parts of the above
 
     def _get(self, id: str) -> Message:
-        self._desk.check_open()
-        message = self._desk.store.get(id)
+        self._gateway.check_open()
+        message = self._gateway.store.get(id)
         if message is None:
             raise UnknownMessage(f"no message {id} is kept in this room")
         return message
 
     def _find(self, query: Query, cursor: int | None = None) -> Page:
-        self._desk.check_open()
-        return self._desk.store.find(query, cursor)
+        self._gateway.check_open()
+        return self._gateway.store.find(query, cursor)
 
     def _find_all(self, query: Query) -> Iterator[Message]:
         page = self._find(query)
@@ -469,7 +469,7 @@ class Room:
             yield from page.messages
 
     def _changes(self, after: int) -> Iterator[Change]:
-        while changes := self._desk.store.events(after, PAGE):
+        while changes := self._gateway.store.events(after, PAGE):
             yield from changes
             after = changes[-1].number
 
@@ -514,17 +514,17 @@ def open_room(
     Settings are the fields of `Config` (sync="full", max_deliveries=5, …); the address may carry them too (?sync=full).
     Raises RoomError, with one sentence that says what to do.
     """
-    return open_at_desk(Desk, url, create, clock, settings)
+    return open_through(Gateway, url, create, clock, settings)
 
 
-def open_at_desk(
-    make_desk: Callable[[Store, Config, Clock], Desk],
+def open_through(
+    make_gateway: Callable[[Store, Config, Clock], Gateway],
     url: str | os.PathLike[str] | None,
     create: bool,
     clock: Clock,
     settings: dict[str, Any],
 ) -> Room:
-    """The same, with a desk of the caller's choice between the room and its store."""
+    """The same, with a gateway of the caller's choice between the room and its store."""
     address = _find(create) if url is None else parse_url(url if isinstance(url, str) else address_of(Path(url)))
     config = make_config(settings, address.options)
     folder = room_folder(address)
@@ -534,7 +534,7 @@ def open_at_desk(
             raise RoomNotFound(f"there is no room in {folder}; make one with `postroom init`")
         make_folder(folder)
     new = trust.place_of(address) if trust.is_new(address) else None
-    room = Room(make_desk(open_store(address, config, clock, create=create), config, clock), address)
+    room = Room(make_gateway(open_store(address, config, clock, create=create), config, clock), address)
     if new is not None:
         with suppress(OSError):  # a user without a configuration names rooms by their address
             trust.allow_place(new, how="made", group=config.group)

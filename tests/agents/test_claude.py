@@ -28,7 +28,7 @@ class Claude:
         self.terminal: Terminal | None = None
 
     def start(self) -> Terminal:
-        before = (session_binding.look(self.world.room.desk, "claude") or {}).get("session")
+        before = (session_binding.look(self.world.room.gateway, "claude") or {}).get("session")
         self.terminal = Terminal(
             [str(programs.CLAUDE), "--allowedTools", TOOLS],
             self.world.project,
@@ -38,7 +38,7 @@ class Claude:
         return self.terminal
 
     def _is_up(self, before: str | None) -> bool:
-        bound = session_binding.look(self.world.room.desk, "claude")
+        bound = session_binding.look(self.world.room.gateway, "claude")
         running = any(agent.name == "claude" and agent.alive for agent in self.world.room.agents())
         return bound is not None and bound["attended"] and bound["session"] not in (None, before) and running
 
@@ -59,7 +59,7 @@ def test_an_idle_session_is_woken_by_mail_without_a_keystroke(world: World, clau
     claude.start()
     took: list[float] = []
     for number in range(3):
-        time.sleep(4)  # idle, as at a desk where nobody sits
+        time.sleep(4)  # idle, as at a gateway where nobody sits
         since, sent_s = len(world.model.log), time.time()
         id = world.send("claude", f"MARK-{number}")
         took.append(world.model.wait_for(f"MARK-{number}", since=since).time_s - sent_s)

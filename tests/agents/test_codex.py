@@ -85,7 +85,7 @@ def test_an_idle_session_is_woken_through_its_queue(world: World, codex: Codex) 
     codex.start()
     took: list[float] = []
     for number in range(3):
-        time.sleep(4)  # idle, as at a desk where nobody sits
+        time.sleep(4)  # idle, as at a gateway where nobody sits
         since, sent_s = len(world.model.log), time.time()
         id = world.send("codex", f"MARK-{number}")
         took.append(world.model.wait_for(f"MARK-{number}", since=since).time_s - sent_s)
@@ -101,7 +101,7 @@ def test_two_in_one_folder_are_two_agents(world: World, codex: Codex) -> None:
     first = codex.start("hello from one")
     codex.start("hello from two")
     names = ("codex", "codex-2")
-    bound = [(session_binding.look(world.room.desk, name) or {}).get("session") for name in names]
+    bound = [(session_binding.look(world.room.gateway, name) or {}).get("session") for name in names]
     assert len({*bound, None}) == 3  # two sessions, and each has a name
 
     world.until_acked([world.send(name, f"FOR {name}.") for name in names])
@@ -220,4 +220,4 @@ def test_it_takes_the_plugin_made_for_claude_code(world: World) -> None:
     assert added.returncode == 0, added.stderr
     assert taken.returncode == 0, taken.stderr
     assert "postroom" in json.dumps(json.loads(taken.stdout))
-    assert session_binding.look(world.room.desk, "codex") is None
+    assert session_binding.look(world.room.gateway, "codex") is None

@@ -56,7 +56,7 @@ def test_two_gemini_programs_are_two_agents(world: World) -> None:
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(gemini, world, *words, "WORK 40")
         world.until(
-            lambda: "gemini" in session_binding.bound_to(world.room.desk, "gemini"), what="the first one's name"
+            lambda: "gemini" in session_binding.bound_to(world.room.gateway, "gemini"), what="the first one's name"
         )
         world.room.agent("gemini-2", transient=True)
         id = world.send("gemini-2", "FOR-THE-SECOND")
@@ -123,7 +123,7 @@ def test_an_idle_opencode_is_woken(world: World, tmp_path: Path) -> None:
             {"parts": [{"type": "text", "text": "hello"}]},
         )
         world.until(
-            lambda: (session_binding.look(world.room.desk, "opencode") or {}).get("session") == session,
+            lambda: (session_binding.look(world.room.gateway, "opencode") or {}).get("session") == session,
             what="the binding",
         )
         time.sleep(2)

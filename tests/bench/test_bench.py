@@ -15,18 +15,18 @@ from postroom.cli.bench import peers, plan, tables
 from postroom.cli.bench.client import NotHere, encode, make_payload
 from postroom.cli.bench.crew import PROGRAM
 from postroom.cli.bench.measure import measure, percentile
-from postroom.cli.bench.plan import Entry, Scale
-from postroom.cli.bench.rounds import Measured, Report, machine
+from postroom.cli.bench.plan import PlanLine, Scale
+from postroom.cli.bench.rounds import BenchReport, Measured, machine
 from postroom.cli.commands import bench as command
 
 TINY = Scale(0.001, cap_s=5.0)
 
 
-def report_of(*measured: Measured) -> Report:
-    return Report("now", machine(), {}, {}, {}, 1, TINY, list(measured))
+def report_of(*measured: Measured) -> BenchReport:
+    return BenchReport("now", machine(), {}, {}, {}, 1, TINY, list(measured))
 
 
-def entry_rates(work: str, rates: dict[Entry, list[float]]) -> Report:
+def entry_rates(work: str, rates: dict[PlanLine, list[float]]) -> BenchReport:
     return report_of(
         *(Measured(work, entry, n, {"rate": rate}) for entry, row in rates.items() for n, rate in enumerate(row))
     )
@@ -109,12 +109,12 @@ def test_the_command_prints_a_table_and_keeps_every_sample(tmp_path: Path) -> No
 
     said = subprocess.run([sys.executable, "-m", "postroom", *words], capture_output=True, text=True, check=True).stdout
 
-    report = msgspec.json.decode(saved.read_bytes(), type=Report)
+    report = msgspec.json.decode(saved.read_bytes(), type=BenchReport)
     assert "W1: send one by one" in said
     assert "of bare" in said
     assert report.machine["cores"]
     assert "apsw" in report.versions
-    assert len(report.samples("W1", Entry("postroom"))) == 2
+    assert len(report.samples("W1", PlanLine("postroom"))) == 2
 
 
 def test_the_command_knows_the_works_and_the_peers_that_there_are() -> None:
@@ -131,29 +131,29 @@ def test_an_entry_is_compared_with_its_like() -> None:
     report = entry_rates(
         "W3",
         {
-            Entry("postroom", "receive + ack"): [90.0, 100.0, 400.0],
-            Entry("postroom", "listen"): [150.0],
-            Entry("postroom", "listen", "full"): [30.0],
-            Entry("bare", "two steps"): [200.0],
-            Entry("bare", "one step"): [300.0],
-            Entry("redis"): [50.0],
-            Entry("redis", "", "full"): [20.0],
+            PlanLine("postroom", "receive + ack"): [90.0, 100.0, 400.0],
+            PlanLine("postroom", "listen"): [150.0],
+            PlanLine("postroom", "listen", "full"): [30.0],
+            PlanLine("bare", "two steps"): [200.0],
+            PlanLine("bare", "one step"): [300.0],
+            PlanLine("redis"): [50.0],
+            PlanLine("redis", "", "full"): [20.0],
         },
     )
 
-    def ratio(entry: Entry, peer: str) -> float | None:
+    def ratio(entry: PlanLine, peer: str) -> float | None:
         return tables.ratio(report, plan.WORKS["W3"], entry, peer)
 
-    assert ratio(Entry("postroom", "receive + ack"), "bare") == 0.5
-    assert ratio(Entry("postroom", "listen"), "bare") == 0.5
-    assert ratio(Entry("postroom", "listen"), "redis") == 3.0
-    assert ratio(Entry("postroom", "listen", "full"), "redis") == 1.5
-    assert ratio(Entry("postroom", "listen", "full"), "bare") is None
-    assert ratio(Entry("redis"), "redis") is None
+    assert ratio(PlanLine("postroom", "receive + ack"), "bare") == 0.5
+    assert ratio(PlanLine("postroom", "listen"), "bare") == 0.5
+    assert ratio(PlanLine("postroom", "listen"), "redis") == 3.0
+    assert ratio(PlanLine("postroom", "listen", "full"), "redis") == 1.5
+    assert ratio(PlanLine("postroom", "listen", "full"), "bare") is None
+    assert ratio(PlanLine("redis"), "redis") is None
 
 
 def test_what_was_not_measured_says_why_in_the_table() -> None:
-    report = report_of(Measured("W1", Entry("nats"), 0, None, "the server did not start"))
+    report = report_of(Measured("W1", PlanLine("nats"), 0, None, "the server did not start"))
 
     (table,) = tables.tables(report)
 

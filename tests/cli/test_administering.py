@@ -40,8 +40,8 @@ class Place:
 
     def __init__(self) -> None:
         with postroom.open() as room:
-            self.person = tokens.add_token(room.desk, "me", human=True)
-            self.alice, self.bob = (tokens.add_token(room.desk, name) for name in ("alice", "bob"))
+            self.person = tokens.add_token(room.gateway, "me", human=True)
+            self.alice, self.bob = (tokens.add_token(room.gateway, name) for name in ("alice", "bob"))
             self.dead = room.agent("bob", transient=True).send("alice", {"text": "dead"})
             message = room.agent("alice", transient=True).poll()
             assert message is not None and message.dead("it cannot be done")
@@ -223,7 +223,7 @@ def test_a_room_that_locked_everybody_out_says_so_and_is_recovered(cli: Cli, pla
 def test_nothing_is_recovered_while_another_process_has_the_room_open(cli: Cli, tmp_path: Path, scheme: str) -> None:
     url = f"{scheme}:{tmp_path}/elsewhere"
     with postroom.open(url) as room:
-        tokens.add_token(room.desk, "me", human=True)
+        tokens.add_token(room.gateway, "me", human=True)
         (cell,) = room.store.cell_scan(tokens.TOKEN_CELLS)
         room.store.cell_write(cell.name, cell.value | {"revoked_ms": 1})
     look = "import postroom, sys; room = postroom.open(sys.argv[1]); room.stats(); print('here', flush=True); sys.stdin.read()"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import postroom
-from postroom.cli.call import Call
+from postroom.cli.call import Invocation
 from postroom.cli.commands import look
 
 from .support import Cli
@@ -203,7 +203,7 @@ def test_sql_cannot_write(cli: Cli, query: str) -> None:
 
 
 def test_sql_needs_a_room_with_tables() -> None:
-    call = Call(argparse.Namespace(json=False, query="SELECT 1"))
+    call = Invocation(argparse.Namespace(json=False, query="SELECT 1"))
     with postroom.open("memory:") as room, pytest.raises(look.QueryFailed, match="only SQLite rooms"):
         call._room = room
         look.sql(call)

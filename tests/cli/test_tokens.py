@@ -25,7 +25,7 @@ def token_for(cli: Cli, name: str, *more: str) -> str:
 
 def owner_token() -> str:
     with postroom.open() as room:
-        return tokens.add_token(room.desk, "owner", human=True)
+        return tokens.add_token(room.gateway, "owner", human=True)
 
 
 def test_a_token_decides_the_name(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

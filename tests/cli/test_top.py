@@ -28,7 +28,7 @@ from postroom.cli.commands.top import INTERVAL_S, pictures
 from postroom.cli.top import picture as picturing
 from postroom.cli.top import screen
 from postroom.cli.top.keys import Keys
-from postroom.cli.top.picture import Lookout, Picture, in_cycles
+from postroom.cli.top.picture import Lookout, RoomPicture, in_cycles
 from postroom.core.clock import ManualClock
 from postroom.room import Room
 
@@ -37,7 +37,7 @@ from .support import PATIENCE_S, Cli, clean_environment, command, start
 EVIL = "\x1b[2J\u202e\x07"
 
 
-def look(room: Room) -> Picture:
+def look(room: Room) -> RoomPicture:
     return Lookout(room).look()
 
 
@@ -248,16 +248,16 @@ def test_however_much_happens_there_are_no_more_than_four_pictures_a_second(
 # --- the drawing ---------------------------------------------------------------------------------------------------
 
 
-def drawn(picture: Picture, width: int = 80, height: int | None = 24) -> list[str]:
+def drawn(picture: RoomPicture, width: int = 80, height: int | None = 24) -> list[str]:
     console = Console(file=io.StringIO(), width=width, height=height or 24, force_terminal=False)
     console.print(screen.draw(picture, height))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 
 
-def crowded(count: int = 40, name: str = "an-agent-with-quite-a-long-name") -> Picture:
+def crowded(count: int = 40, name: str = "an-agent-with-quite-a-long-name") -> RoomPicture:
     names = [f"{name}-{n}" for n in range(count)]
-    return Picture(
+    return RoomPicture(
         room="sqlite:/" + "far/" * 40,
         time="2026-11-15T06:48:50.123Z",
         states={"stored": 10**7, "claimed": 12, "dead": 3},

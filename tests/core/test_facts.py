@@ -24,7 +24,7 @@ from postroom.errors import RoomError
 
 
 def test_every_state_can_be_reached_and_every_open_one_can_be_left() -> None:
-    assert {move.target for move in MOVES} | {State.READY, State.DELAYED, State.HELD} == set(State)
+    assert {move.target for move in MOVES} | {State.READY, State.DELAYED, State.AWAITED} == set(State)
     assert {source for move in MOVES for source in move.sources} >= OPEN
     assert {State.ACKED, State.ANSWERED}.isdisjoint(source for move in MOVES for source in move.sources)
 
@@ -35,7 +35,7 @@ def test_every_state_has_a_word_for_receipts_and_one_for_the_table() -> None:
 
 
 def test_states_are_found_by_either_word() -> None:
-    assert states_named("pending") == states_named("stored") == {State.READY, State.DELAYED, State.HELD}
+    assert states_named("pending") == states_named("stored") == {State.READY, State.DELAYED, State.AWAITED}
     assert states_named("failed") == {State.REFUSED, State.EXPIRED, State.DEAD}
     with pytest.raises(ValueError, match="no state is called 'lost'; there are: stored, claimed"):
         states_named("lost")

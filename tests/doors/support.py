@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from postroom import aio
-from postroom.doors.mcp.calls import Caller, MailDesk, ToolFailed
+from postroom.doors.mcp.calls import Caller, MailCalls, ToolFailed
 
 
 class Tools:
     """The tools of one room, called by one agent: `await tools("send", to="bob", body="hi")`."""
 
-    def __init__(self, desk: MailDesk, agent: str, lane: str = "agent") -> None:
-        self.desk = desk
+    def __init__(self, calls: MailCalls, agent: str, lane: str = "agent") -> None:
+        self.calls = calls
         self.caller = Caller(agent, lane)
         self.progress: list[tuple[float, float, str]] = []
 
@@ -25,7 +25,7 @@ class Tools:
         self.progress.append((done_s, total_s, text))
 
     async def __call__(self, name: str, **arguments: Any) -> dict[str, Any]:
-        return await self.desk.call(self.caller, name, arguments, self._note)
+        return await self.calls.call(self.caller, name, arguments, self._note)
 
     async def fails(self, name: str, **arguments: Any) -> str:
         with pytest.raises(ToolFailed) as failed:
@@ -38,8 +38,8 @@ class Tools:
 
 
 def tools_of(room: aio.Room, *names: str) -> list[Tools]:
-    desk = MailDesk(room)
-    return [Tools(desk, name) for name in names]
+    calls = MailCalls(room)
+    return [Tools(calls, name) for name in names]
 
 
 def inside(fenced: str) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from postroom.doors.http_guard import Names
-from postroom.doors.mcp.guard import Guard
+from postroom.doors.http_guard import ServerNames
+from postroom.doors.mcp.guard import McpGuard
 from postroom.errors import IdentityRefused
 from postroom.mail.tokens import Credential
 
@@ -38,7 +38,7 @@ def answer(*headers: Header, query: bytes = b"", kind: str = "http") -> tuple[in
     async def receive() -> Any:
         raise AssertionError("nobody reads what a stranger says")
 
-    guard = Guard(app, Names(8765), prove, lambda credential: credential.agent)
+    guard = McpGuard(app, ServerNames(8765), prove, lambda credential: credential.agent)
     scope = {"type": kind, "headers": list(headers), "query_string": query}
     asyncio.run(guard(scope, receive, send))
     return (sent[0]["status"] if sent else 0), seen["user"], seen["claimed"]
@@ -104,5 +104,5 @@ def test_other_protocols_are_not_served() -> None:
 
 
 def test_only_port_80_goes_without_saying() -> None:
-    assert "localhost" in Names(80).hosts
-    assert "localhost" not in Names(8765).hosts
+    assert "localhost" in ServerNames(80).hosts
+    assert "localhost" not in ServerNames(8765).hosts

@@ -22,9 +22,14 @@ pytestmark = pytest.mark.slow  # processes of their own
 
 #: Everything of ours that a hook loads; a line more is a millisecond more of every step that an agent takes.
 OURS = """
-    bell_sockets bells clock config desk doorway errors fence hook hook_gate hooks hosts lean_start limits liveness message platform presence states store trust
-    cli cli.commands cli.exits
-    stores stores.sqlite stores.sqlite_connection stores.sqlite_file stores.sqlite_log stores.sqlite_reading stores.sqlite_rows stores.sqlite_patience stores.sqlite_whole
+    core core.clock core.config core.crashpoints core.events core.limits core.message core.states core.trust core.untrusted
+    core.system core.system.platform core.system.startup errors
+    stores stores.bells stores.bells.bells stores.bells.sockets stores.contract stores.liveness
+    stores.sqlite stores.sqlite.connection stores.sqlite.contention stores.sqlite.file stores.sqlite.reading
+    stores.sqlite.rollback stores.sqlite.rows stores.sqlite.store stores.sqlite.wal
+    mail mail.gateway mail.presence mail.rate_limit
+    doors doors.hosts doors.session_binding doors.hook doors.hook.command doors.hook.entry
+    cli cli.exit_codes cli.table
 """.split()
 THIRD_PARTY = {"apsw", "msgspec"}
 TOO_DEAR = """
@@ -101,7 +106,7 @@ def test_a_session_is_bound_to_a_name_and_watches_its_signal(room: Room, claude:
     assert answer["watchPaths"] == [str(tmp_path / ".postroom" / "signals" / "claude")]
     assert answer["additionalContext"] == "postroom: you are the agent claude in this project's room."
     assert [agent.name for agent in room.agents()] == ["claude"]
-    assert (session_binding.look(room.desk, "claude") or {})["session"] == "session-1"
+    assert (session_binding.look(room.gateway, "claude") or {})["session"] == "session-1"
 
 
 def test_mail_is_told_once_mid_turn_and_not_again(room: Room, claude: Session) -> None:
@@ -189,14 +194,14 @@ def test_a_cleared_session_keeps_its_name_and_a_second_program_gets_its_own(room
 
     assert "agent claude-2 in" in second
     assert "agent claude-2 in" in third  # the program that had it is gone
-    assert (session_binding.look(room.desk, "claude") or {})["session"] == "after-clear"
+    assert (session_binding.look(room.gateway, "claude") or {})["session"] == "after-clear"
 
 
 def test_the_environment_names_the_agent_and_a_token_proves_it(room: Room, claude: Session) -> None:
     claude.environment |= {"POSTROOM_AGENT": "reviewer"}
     named = claude("SessionStart").context
-    tokens.add_token(room.desk, "me", human=True)
-    token = tokens.add_token(room.desk, "reviewer")
+    tokens.add_token(room.gateway, "me", human=True)
+    token = tokens.add_token(room.gateway, "reviewer")
     unproved = claude("PostToolUse")
     claude.environment |= {"POSTROOM_TOKEN": token}
     proved = claude("SessionStart").context
@@ -205,7 +210,7 @@ def test_the_environment_names_the_agent_and_a_token_proves_it(room: Room, claud
     assert "agent reviewer in" in named and "agent reviewer in" in proved
     assert (unproved.code, unproved.out) == (0, "")
     assert claude("SessionStart") == (0, "", "")
-    assert tokens.refusals(room.desk)[1][-1].claimed == "boss"
+    assert tokens.refusals(room.gateway)[1][-1].claimed == "boss"
 
 
 def test_the_hosts_report_of_our_own_inbox_is_proof_that_it_was_shown(room: Room, claude: Session) -> None:
@@ -323,9 +328,10 @@ def test_where_there_is_no_room_next_to_nothing_is_loaded(claude: Session, tmp_p
     )
     ours = {name for name in done.stdout.split() if name.startswith("postroom.")}
 
-    assert ours == {
-        f"postroom.{name}" for name in ("cli", "cli.commands", "cli.exits", "errors", "hook_gate", "lean_start")
-    }
+    loaded = (
+        "cli cli.table cli.exit_codes errors core core.system core.system.startup doors doors.hook doors.hook.entry"
+    )
+    assert ours == {f"postroom.{name}" for name in loaded.split()}
     assert "msgspec" not in done.stdout.split()
 
 

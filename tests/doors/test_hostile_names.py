@@ -352,7 +352,7 @@ def furnish(room: Room) -> str:
             held = room.board.claim(name, cut(f"{number} {name}"), transient=True)
             assert held is not None
             held.blocked(f"{name}\nEND WORDS\nEVIL")
-        tokens.record_refusal(room.desk, name, name, name)
+        tokens.record_refusal(room.gateway, name, name, name)
         if number < 40:
             room.agent("ada", transient=True).send(name, {"text": name}, channel=name)
             message = agent.receive(timeout_s=5)

@@ -35,8 +35,8 @@ class Place(NamedTuple):
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("served") / "room"
     with open_room(f"sqlite:{folder}") as room:
-        human = tokens.add_token(room.desk, "me", human=True)
-        ada, bob = (tokens.add_token(room.desk, name) for name in ("ada", "bob"))
+        human = tokens.add_token(room.gateway, "me", human=True)
+        ada, bob = (tokens.add_token(room.gateway, name) for name in ("ada", "bob"))
         for name in ("ada", "bob", "me"):
             room.agent(name, transient=True)
         with http_server(folder) as http:
@@ -167,9 +167,9 @@ def test_a_thousand_tries_to_send_as_somebody_else(tmp_path: Path) -> None:
     print("seed", seed)
     folder = tmp_path / "room"
     with open_room(f"sqlite:{folder}?pair_rate_per_s=100000&pair_rate_burst=100000") as room:
-        tokens.add_token(room.desk, "me", human=True)
-        ada = tokens.add_token(room.desk, "ada")
-        bob = tokens.add_token(room.desk, "bob")
+        tokens.add_token(room.gateway, "me", human=True)
+        ada = tokens.add_token(room.gateway, "ada")
+        bob = tokens.add_token(room.gateway, "bob")
         room.agent("ada", transient=True)
         with http_server(Path(f"{folder}?pair_rate_per_s=100000&pair_rate_burst=100000")) as http:
             place = Place(http, room, ada, bob, "")
@@ -182,7 +182,7 @@ def test_a_thousand_tries_to_send_as_somebody_else(tmp_path: Path) -> None:
                     refused += 1
 
         kept = [change.message for change in room.events(0, 5000)]
-        count, newest = tokens.refusals(room.desk)
+        count, newest = tokens.refusals(room.gateway)
     assert accepted + refused == 1000
     assert accepted > 100  # those whose claim was only data in the message
     assert {message.from_agent for message in kept} == {"ada"}
@@ -212,11 +212,11 @@ def test_a_session_belongs_to_the_token_that_began_it(place: Place) -> None:
 
 def test_a_revoked_token_is_out_at_once(tmp_path: Path) -> None:
     with open_room(f"sqlite:{tmp_path}/room") as room:
-        tokens.add_token(room.desk, "me", human=True)
-        token = tokens.add_token(room.desk, "ada")
+        tokens.add_token(room.gateway, "me", human=True)
+        token = tokens.add_token(room.gateway, "ada")
         with http_server(tmp_path / "room") as http:
             assert http.tool(token, "who").status == 200
-            tokens.revoke_tokens(room.desk, "ada")
+            tokens.revoke_tokens(room.gateway, "ada")
             assert http.tool(token, "who").status == 401
 
 

@@ -37,7 +37,7 @@ class Place(NamedTuple):
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     with open_room(f"sqlite:{tmp_path}/room") as room:
-        token = tokens.add_token(room.desk, "ada", human=True)
+        token = tokens.add_token(room.gateway, "ada", human=True)
         with http_server(tmp_path / "room") as http:
             yield Place(http, room, token)
 
@@ -110,7 +110,7 @@ def http_server_here(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[
         assert task is not None
         ends.append(lambda: loop.call_soon_threadsafe(task.cancel))
         with suppress(asyncio.CancelledError):
-            await server.serve_http(server.RoomKeeper(opened), 0, started=started)
+            await server.serve_http(server.OpenedRoom(opened), 0, started=started)
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
@@ -125,13 +125,13 @@ def http_server_here(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[
 
 def test_knocking_with_wrong_tokens_does_not_write_to_the_room_each_time(tmp_path: Path) -> None:
     with open_room(f"sqlite:{tmp_path}/room") as room:
-        token = tokens.add_token(room.desk, "ada", human=True)
+        token = tokens.add_token(room.gateway, "ada", human=True)
         with http_server(tmp_path / "room") as http:
             began_s = time.monotonic()
             statuses = {http.tool(f"prt_{n:012x}_x", "who").status for n in range(200)}
             took_s = time.monotonic() - began_s
             assert http.tool(token, "who").status == 200
-        count, newest = tokens.refusals(room.desk)
+        count, newest = tokens.refusals(room.gateway)
         cell = room.store.cell_read(tokens.REFUSALS_CELL)
 
     assert statuses == {401}
@@ -144,7 +144,7 @@ def test_refusals_that_were_only_counted_are_written_a_second_later(place: Place
     for n in range(5):
         assert place.http.tool(f"prt_{n:012x}_x", "who").status == 401
     end_s = time.monotonic() + 60
-    while (count := tokens.refusals(place.room.desk)[0]) < 5 and time.monotonic() < end_s:
+    while (count := tokens.refusals(place.room.gateway)[0]) < 5 and time.monotonic() < end_s:
         time.sleep(0.05)
 
     assert count == 5

@@ -89,7 +89,7 @@ def test_a_long_body_is_cut_and_the_rest_can_be_fetched(url: str) -> None:
             assert read == text
             assert "no message" in await eve.fails("inbox", id=part["id"])
             assert "no message" in await eve.fails("receipt", id=part["id"])
-            count, newest = await room.call(lambda inner: tokens.refusals(inner.desk))
+            count, newest = await room.call(lambda inner: tokens.refusals(inner.gateway))
             assert (count, newest[0].real) == (2, "eve")
 
     run(main())
@@ -318,8 +318,8 @@ def test_in_a_room_with_tokens_a_task_is_called_off_by_its_lead_or_a_person(url:
             await other(
                 "board", action="add", id="T3", text="its own"
             )  # which makes it a lead, though not of the others
-            await room.call(lambda sync: tokens.add_token(sync.desk, "me", human=True))
-            person = Tools(lead.desk, "me", "human")
+            await room.call(lambda sync: tokens.add_token(sync.gateway, "me", human=True))
+            person = Tools(lead.calls, "me", "human")
 
             assert "other may not abort a task that lead leads" in await other.fails("board", action="abort", id="T1")
             assert (await lead("board", action="abort", id="T1"))["tasks"][0]["state"] == "aborted"
@@ -347,8 +347,8 @@ def test_who_is_here(url: str) -> None:
 def test_a_persons_words_travel_in_the_human_lane(url: str) -> None:
     async def main() -> None:
         async with aio.open(url) as room:
-            desk = calls.MailDesk(room)
-            me, bob = Tools(desk, "me", "human"), Tools(desk, "bob")
+            tools = calls.MailCalls(room)
+            me, bob = Tools(tools, "me", "human"), Tools(tools, "bob")
             await me("send", to="bob", body="stop", new=True)
             (got,) = await bob.mail()
             await bob("reply", id=got["id"], body="stopped")
@@ -369,11 +369,11 @@ def test_two_hundred_injections_leave_every_fence_whole(tmp_path: Any) -> None:
 
     async def main() -> None:
         async with aio.open(f"memory:{tmp_path.name}") as room:
-            desk = calls.MailDesk(room)
-            bob = Tools(desk, "bob")
+            tools = calls.MailCalls(room)
+            bob = Tools(tools, "bob")
             await room.agent("bob", transient=True)
             for number, text in enumerate(texts):
-                ada = Tools(desk, f"ada-{number}")  # one pair for each: the rate of a pair would end it
+                ada = Tools(tools, f"ada-{number}")  # one pair for each: the rate of a pair would end it
                 sent = await ada("send", to="bob", body=text, data={"more": text})
                 (peeked,), (claimed,) = await bob.mail(mode="peek"), await bob.mail()
                 (read,) = await bob.mail(id=sent["id"])

@@ -11,20 +11,20 @@ from postroom.core.clock import ManualClock
 from postroom.core.config import parse_url
 from postroom.core.system.platform import this_process
 from postroom.doors import session_binding
-from postroom.doors.session_binding import Visitor
+from postroom.doors.session_binding import HostSession
 from postroom.room import Room
 
-CLAUDE = Visitor("claude-code", "claude", "s1", this_process(), attended=True)
+CLAUDE = HostSession("claude-code", "claude", "s1", this_process(), attended=True)
 
 
 def test_of_two_doors_that_tell_the_same_one_does(room: Room) -> None:
-    session_binding.bind(room.desk, CLAUDE)
+    session_binding.bind(room.gateway, CLAUDE)
     for number in range(3):
         room.agent("ada").send("claude", {"n": number})
-    news = session_binding.news(room.desk, "claude")  # both doors have looked
+    news = session_binding.news(room.gateway, "claude")  # both doors have looked
 
-    first = session_binding.tell(room.desk, "claude", news[:2], "one")
-    second = session_binding.tell(room.desk, "claude", news, "other")
+    first = session_binding.tell(room.gateway, "claude", news[:2], "one")
+    second = session_binding.tell(room.gateway, "claude", news, "other")
 
     assert [message.payload["n"] for message in first] == [0, 1]
     assert [message.payload["n"] for message in second] == [2]
@@ -35,12 +35,12 @@ def test_of_two_doors_that_tell_the_same_one_does(room: Room) -> None:
 
 
 def test_many_doors_at_once_tell_each_message_once(room: Room) -> None:
-    session_binding.bind(room.desk, CLAUDE)
+    session_binding.bind(room.gateway, CLAUDE)
     for number in range(10):
         room.agent("ada").send("claude", {"n": number})
-    news, told = session_binding.news(room.desk, "claude"), []
+    news, told = session_binding.news(room.gateway, "claude"), []
     threads = [
-        threading.Thread(target=lambda: told.extend(session_binding.tell(room.desk, "claude", news, "door")))
+        threading.Thread(target=lambda: told.extend(session_binding.tell(room.gateway, "claude", news, "door")))
         for _ in range(4)
     ]
     for thread in threads:
@@ -52,80 +52,82 @@ def test_many_doors_at_once_tell_each_message_once(room: Room) -> None:
 
 
 def test_what_could_not_be_told_is_news_again(room: Room) -> None:
-    session_binding.bind(room.desk, CLAUDE)
+    session_binding.bind(room.gateway, CLAUDE)
     id = room.agent("ada").send("claude", {})
-    told = session_binding.tell(room.desk, "claude", session_binding.news(room.desk, "claude"), None)
-    assert session_binding.news(room.desk, "claude") == []
+    told = session_binding.tell(room.gateway, "claude", session_binding.news(room.gateway, "claude"), None)
+    assert session_binding.news(room.gateway, "claude") == []
 
-    session_binding.untell(room.desk, "claude", told)
+    session_binding.untell(room.gateway, "claude", told)
 
-    assert [message.id for message in session_binding.news(room.desk, "claude")] == [id]
+    assert [message.id for message in session_binding.news(room.gateway, "claude")] == [id]
     assert [event.event for event in room.receipt(id).events] == ["stored"]
 
 
 def test_what_an_earlier_session_left_over_is_news_to_the_next(room: Room, clock: ManualClock) -> None:
-    session_binding.bind(room.desk, CLAUDE)
+    session_binding.bind(room.gateway, CLAUDE)
     first = room.agent("ada").send("claude", {})
     claude = room.agent("claude", transient=True)
     claude.poll()
-    assert session_binding.news(room.desk, "claude") == []  # its own: it knows
+    assert session_binding.news(room.gateway, "claude") == []  # its own: it knows
     clock.advance(5)
-    session_binding.bind(room.desk, CLAUDE._replace(session="s2"))
+    session_binding.bind(room.gateway, CLAUDE._replace(session="s2"))
     second = room.agent("ada").send("claude", {})
 
-    news = session_binding.news(room.desk, "claude")
-    told = session_binding.tell(room.desk, "claude", news, "door")
+    news = session_binding.news(room.gateway, "claude")
+    told = session_binding.tell(room.gateway, "claude", news, "door")
     clock.advance(5)
     claude.poll()
 
     assert [message.id for message in told] == [first, second]
-    assert session_binding.news(room.desk, "claude") == []
+    assert session_binding.news(room.gateway, "claude") == []
     claude.claimed(first).ack()
-    assert session_binding.tell(room.desk, "claude", news, "door") == []
+    assert session_binding.tell(room.gateway, "claude", news, "door") == []
 
 
 def test_a_name_belongs_to_a_living_program(room: Room) -> None:
     gone = this_process().rpartition(":")[0] + ":1"
 
-    assert session_binding.bind(room.desk, CLAUDE) == "claude"
-    assert session_binding.bind(room.desk, CLAUDE._replace(session="after-clear")) == "claude"
-    assert session_binding.bind(room.desk, CLAUDE._replace(session="s2", process=gone)) == "claude-2"
-    assert session_binding.bind(room.desk, CLAUDE._replace(session="s3", process=gone + "1")) == "claude-2"
-    assert session_binding.bind(room.desk, Visitor("codex", "claude", "s4")) == "claude-3"  # another kind of program
-    assert session_binding.bind(room.desk, CLAUDE, "reviewer") == "reviewer"
+    assert session_binding.bind(room.gateway, CLAUDE) == "claude"
+    assert session_binding.bind(room.gateway, CLAUDE._replace(session="after-clear")) == "claude"
+    assert session_binding.bind(room.gateway, CLAUDE._replace(session="s2", process=gone)) == "claude-2"
+    assert session_binding.bind(room.gateway, CLAUDE._replace(session="s3", process=gone + "1")) == "claude-2"
+    assert (
+        session_binding.bind(room.gateway, HostSession("codex", "claude", "s4")) == "claude-3"
+    )  # another kind of program
+    assert session_binding.bind(room.gateway, CLAUDE, "reviewer") == "reviewer"
 
 
 def test_of_programs_without_a_process_the_newest_has_the_name(room: Room) -> None:
     for session in ("t1", "t2"):
-        assert session_binding.bind(room.desk, Visitor("codex", "codex", session, attended=True)) == "codex"
-    assert (session_binding.look(room.desk, "codex") or {})["session"] == "t2"
+        assert session_binding.bind(room.gateway, HostSession("codex", "codex", session, attended=True)) == "codex"
+    assert (session_binding.look(room.gateway, "codex") or {})["session"] == "t2"
     assert (
-        session_binding.bind(room.desk, Visitor("codex", "codex")) == "codex"
+        session_binding.bind(room.gateway, HostSession("codex", "codex")) == "codex"
     )  # the server, which cannot say which it is
-    assert (session_binding.look(room.desk, "codex") or {})["session"] == "t2"
+    assert (session_binding.look(room.gateway, "codex") or {})["session"] == "t2"
 
 
 def test_who_leaves_frees_its_name_and_nobody_elses(room: Room) -> None:
-    session_binding.bind(room.desk, CLAUDE)
-    session_binding.leave(room.desk, CLAUDE._replace(session="other", process="x:1:1"), "claude")
-    assert (session_binding.look(room.desk, "claude") or {})["session"] == "s1"
-    session_binding.leave(room.desk, CLAUDE, "claude")
+    session_binding.bind(room.gateway, CLAUDE)
+    session_binding.leave(room.gateway, CLAUDE._replace(session="other", process="x:1:1"), "claude")
+    assert (session_binding.look(room.gateway, "claude") or {})["session"] == "s1"
+    session_binding.leave(room.gateway, CLAUDE, "claude")
 
-    assert session_binding.bind(room.desk, CLAUDE._replace(session="s9", process=None)) == "claude"
+    assert session_binding.bind(room.gateway, CLAUDE._replace(session="s9", process=None)) == "claude"
 
 
 def test_a_session_is_busy_for_a_minute_after_its_last_step(room: Room, clock: ManualClock) -> None:
-    session_binding.bind(room.desk, CLAUDE)
+    session_binding.bind(room.gateway, CLAUDE)
 
     def is_busy() -> bool:
-        return session_binding.is_busy(room.desk, session_binding.look(room.desk, "claude") or {})
+        return session_binding.is_busy(room.gateway, session_binding.look(room.gateway, "claude") or {})
 
-    session_binding.busy(room.desk, "claude", working=True)
+    session_binding.busy(room.gateway, "claude", working=True)
     assert is_busy()
     clock.advance(61)
     assert not is_busy()
-    session_binding.busy(room.desk, "claude", working=True)
-    session_binding.busy(room.desk, "claude", working=False)
+    session_binding.busy(room.gateway, "claude", working=True)
+    session_binding.busy(room.gateway, "claude", working=False)
     assert not is_busy()
 
 

@@ -74,7 +74,7 @@ def test_a_subscriber_of_the_new_protocol_hears_of_its_own_mail_alone(tmp_path: 
                     room.agent("eve").send("bob", {})
                     event = await asyncio.wait_for(anext(aiter(hints)), 10)
                     assert event.uri == "postroom://inbox/bob"  # type: ignore[union-attr]
-            assert tokens.refusals(room.desk)[0] == 1
+            assert tokens.refusals(room.gateway)[0] == 1
 
     run(main())
 
@@ -198,8 +198,8 @@ def test_without_a_room_the_server_runs_and_says_what_to_do(tmp_path: Path) -> N
 
 def test_in_a_room_with_tokens_the_name_is_the_tokens(tmp_path: Path) -> None:
     with open_room(f"sqlite:{tmp_path}/room") as room:
-        tokens.add_token(room.desk, "me", human=True)
-        ada = tokens.add_token(room.desk, "ada")
+        tokens.add_token(room.gateway, "me", human=True)
+        ada = tokens.add_token(room.gateway, "ada")
     with stdio_server(tmp_path / "room", POSTROOM_TOKEN=ada) as served:
         who = served.tool("who")
     refused = start(

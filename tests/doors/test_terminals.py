@@ -150,7 +150,7 @@ def world(codex: Path, folder: Path, room: Room, opened: list[Terminal | Server]
 
 
 def sessions(room: Room) -> dict[str, Any]:
-    return {name: value["session"] for name, value in session_binding.bound_to(room.desk, "codex").items()}
+    return {name: value["session"] for name, value in session_binding.bound_to(room.gateway, "codex").items()}
 
 
 def test_two_terminals_in_one_folder_are_two_agents(world: World, room: Room) -> None:
@@ -252,4 +252,4 @@ def test_two_programs_that_start_our_hooks_themselves_are_two_agents(
     assert "the agent gemini-2 " in two("s2")
     one.close()
     assert "the agent gemini-2 " in two("s3")  # another session of the same program
-    assert session_binding.bound_to(room.desk, "gemini").keys() == {"gemini", "gemini-2"}
+    assert session_binding.bound_to(room.gateway, "gemini").keys() == {"gemini", "gemini-2"}

@@ -17,7 +17,7 @@ from postroom.doors import session_binding, waker
 
 pytestmark = pytest.mark.slow
 
-CLAUDE = session_binding.Visitor("claude-code", "claude", "s1", None, attended=True)
+CLAUDE = session_binding.HostSession("claude-code", "claude", "s1", None, attended=True)
 
 
 class Bell:
@@ -30,7 +30,7 @@ class Bell:
     async def __call__(self, room: aio.Room, name: str, messages: list[Message]) -> None:
         self.rings.append([message.payload["text"] for message in messages])
         if self.hears:
-            await room.call(lambda inner: session_binding.tell(inner.desk, name, messages, "test"))
+            await room.call(lambda inner: session_binding.tell(inner.gateway, name, messages, "test"))
 
 
 async def settle(true: Callable[[], bool]) -> None:
@@ -44,7 +44,7 @@ def test_a_burst_is_one_ring_and_what_was_told_is_not_rung_again(url: str) -> No
         async with aio.open(url) as room:
             bell = Bell(hears=True)
             ringing = asyncio.create_task(waker.ring_for(room, "claude-code", bell))
-            await room.call(lambda inner: session_binding.bind(inner.desk, CLAUDE))
+            await room.call(lambda inner: session_binding.bind(inner.gateway, CLAUDE))
             for number in range(5):
                 await room.agent("ada").send("claude", {"text": f"{number}"})
             await settle(lambda: bool(bell.rings))
@@ -68,7 +68,7 @@ def test_a_ring_that_nobody_heard_is_repeated_and_then_given_up(url: str, monkey
     async def main() -> None:
         async with aio.open(url) as room:
             bell = Bell(hears=False)
-            await room.call(lambda inner: session_binding.bind(inner.desk, CLAUDE))
+            await room.call(lambda inner: session_binding.bind(inner.gateway, CLAUDE))
             ringing = asyncio.create_task(waker.ring_for(room, "claude-code", bell))
             await room.agent("ada").send("claude", {"text": "x"})
             await settle(lambda: len(bell.rings) == 4)
@@ -84,7 +84,7 @@ def test_what_is_read_before_the_ring_is_not_rung_for(url: str) -> None:
     async def main() -> None:
         async with aio.open(url) as room:
             bell = Bell(hears=True)
-            await room.call(lambda inner: session_binding.bind(inner.desk, CLAUDE))
+            await room.call(lambda inner: session_binding.bind(inner.gateway, CLAUDE))
             ringing = asyncio.create_task(waker.ring_for(room, "claude-code", bell))
             await asyncio.sleep(3 * waker.SETTLE_S)
             await room.agent("ada").send("claude", {"text": "x"})
@@ -102,12 +102,12 @@ def test_a_session_whose_terminal_is_gone_is_not_woken(url: str) -> None:
         async with aio.open(url) as room:
             bell = Bell(hears=True)
             gone = CLAUDE._replace(process=f"{host_id()}:{os.getpid()}:1")  # an earlier process of the same number
-            await room.call(lambda inner: session_binding.bind(inner.desk, gone))
+            await room.call(lambda inner: session_binding.bind(inner.gateway, gone))
             ringing = asyncio.create_task(waker.ring_for(room, "claude-code", bell))
             await room.agent("ada").send("claude", {"text": "x"})
             await asyncio.sleep(4 * waker.SETTLE_S)
             assert bell.rings == []
-            await room.call(lambda inner: session_binding.bind(inner.desk, CLAUDE._replace(process=this_process())))
+            await room.call(lambda inner: session_binding.bind(inner.gateway, CLAUDE._replace(process=this_process())))
             await settle(lambda: bell.rings == [["x"]])
             ringing.cancel()
             await asyncio.gather(ringing, return_exceptions=True)
@@ -126,17 +126,17 @@ def test_the_signal_of_claude_code_is_a_file_that_changes(tmp_path: Path) -> Non
     run(main())
 
 
-CODEX = session_binding.Visitor("codex", "codex", "s1", None, attended=True)
+CODEX = session_binding.HostSession("codex", "codex", "s1", None, attended=True)
 
 
 async def mail_for_codex(room: aio.Room) -> list[Message]:
-    await room.call(lambda inner: session_binding.bind(inner.desk, CODEX))
+    await room.call(lambda inner: session_binding.bind(inner.gateway, CODEX))
     await room.agent("ada").send("codex", {"text": "x"})
     return await news_for_codex(room)
 
 
 async def news_for_codex(room: aio.Room) -> list[Message]:
-    return await room.call(lambda inner: session_binding.news(inner.desk, "codex"))
+    return await room.call(lambda inner: session_binding.news(inner.gateway, "codex"))
 
 
 def program(path: Path, monkeypatch: pytest.MonkeyPatch, does: str) -> None:

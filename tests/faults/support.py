@@ -28,7 +28,7 @@ TESTS = Path(__file__).parents[1]
 #: No child of a test works longer than this.
 PATIENCE_S = float(os.environ.get("POSTROOM_FAULTS_PATIENCE_S", "240"))
 
-READY, CLAIMED, ACKED, ANSWERED, REFUSED, EXPIRED, DEAD, DELAYED, HELD = range(9)
+READY, CLAIMED, ACKED, ANSWERED, REFUSED, EXPIRED, DEAD, DELAYED, AWAITED = range(9)
 
 
 def count(name: str, default: int) -> int:

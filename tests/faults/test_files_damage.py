@@ -23,7 +23,7 @@ from postroom.core.clock import ManualClock
 from postroom.core.config import Config
 from postroom.errors import RoomDamaged
 from postroom.stores.contract import Query
-from postroom.stores.files.log import SECTOR_BYTES, Log, Record, line_of
+from postroom.stores.files.log import SECTOR_BYTES, Log, LogRecord, line_of
 from postroom.stores.files.store import FilesStore
 
 
@@ -31,11 +31,11 @@ from postroom.stores.files.store import FilesStore
 def log(tmp_path: Path) -> Iterator[Log]:
     """A log of twenty lines, nothing of it read."""
     with closing(Log(tmp_path, 5.0, 0o600)) as log:
-        log.begin_anew(Record(base=0))
+        log.begin_anew(LogRecord(base=0))
         log.reopen()
         log.read_on()
         for number in range(19):
-            log.append(Record(cells=[(f"cell {number}", number, "x" * (number * 37 % 150))]), sync=False)
+            log.append(LogRecord(cells=[(f"cell {number}", number, "x" * (number * 37 % 150))]), sync=False)
         log.place = 0
         yield log
 
@@ -69,7 +69,7 @@ def test_a_bit_that_changed_anywhere_in_a_line_before_others_is_told(log: Log) -
 
 def test_the_first_line_is_told_of_also_when_it_is_the_only_one(tmp_path: Path) -> None:
     with closing(Log(tmp_path, 5.0, 0o600)) as log:
-        log.begin_anew(Record(base=7))
+        log.begin_anew(LogRecord(base=7))
         log.reopen()
         log.path.write_bytes(log.path.read_bytes().replace(b"7", b"6"))
 
@@ -77,7 +77,7 @@ def test_the_first_line_is_told_of_also_when_it_is_the_only_one(tmp_path: Path) 
 
 
 def test_an_end_that_was_cut_anywhere_is_what_somebody_was_writing(log: Log) -> None:
-    data, line = log.path.read_bytes(), line_of(Record(cells=[("last", 1, "more")]))
+    data, line = log.path.read_bytes(), line_of(LogRecord(cells=[("last", 1, "more")]))
     for size in range(len(line)):
         log.path.write_bytes(data + line[:size])
         log.place = 0

@@ -219,7 +219,7 @@ def lies_right(folder: Path) -> None:
     states = Counter(m.state for m in all_messages(folder))
     assert inbox == states[State.READY]
     assert sum(1 for path in (folder / ".postroom/claimed").rglob("*.json")) == states[State.CLAIMED]
-    assert sum(1 for path in (folder / ".postroom/held").rglob("*.json")) == states[State.HELD]
+    assert sum(1 for path in (folder / ".postroom/held").rglob("*.json")) == states[State.AWAITED]
 
 
 def check_after_the_kill(room: Path, before: Any, after: Any, notes: Path) -> None:

@@ -28,6 +28,7 @@ import postroom
 from postroom import CommunicationSystem, Room, RoomGone, RoomUnreachable, WorkerPool, aio
 from postroom.core.clock import ManualClock
 from postroom.core.system.platform import processes_with
+from postroom.mail.gateway import LOOK_S
 from postroom.room import open_room
 
 PATIENCE_S = 60.0
@@ -117,7 +118,7 @@ def test_a_sender_is_told_and_no_call_returns_an_id_any_more(
         ada = room.agent("ada")
         ada.send("bob", {})
         lose(folder)
-        clock.advance(1)
+        clock.advance(LOOK_S)
 
         for _ in range(3):
             with pytest.raises(RoomUnreachable, match="while (the room|it) was open") as told:
@@ -136,7 +137,7 @@ def test_a_room_that_is_gone_stays_gone_though_it_comes_back(folder: Path, clock
         ada = room.agent("ada")
         ada.send("bob", {})
         move_away(folder)
-        clock.advance(1)
+        clock.advance(LOOK_S)
         with pytest.raises(RoomGone, match="was deleted or moved away while the room was open"):
             ada.send("bob", {})
 
@@ -182,7 +183,7 @@ def test_a_backup_that_is_copied_over_the_file_is_noticed_by_a_heartbeat_that_is
         outside(FOLD, database)  # what lies in the log would be read from there, and nothing would be lost
         outside(COPY, backup, database)
         outside(SEND, f"sqlite:{folder}")
-        clock.advance(1)
+        clock.advance(LOOK_S)
 
         with pytest.raises(RoomGone, match="was set back to an earlier state"):
             ada.send("bob", {"n": 3})
@@ -196,10 +197,10 @@ def test_a_smaller_backup_that_is_copied_over_the_file_is_noticed_by_its_size(fo
         for _ in range(20):
             ada.send("bob", {"text": "x" * 2000})
         outside(FOLD, database)
-        clock.advance(1)
+        clock.advance(LOOK_S)
         ada.send("bob", {})
         outside(COPY, backup, database)
-        clock.advance(1)
+        clock.advance(LOOK_S)
 
         with pytest.raises(
             RoomGone, match="was made shorter, as by a backup that is copied over it, while the room was"
@@ -211,7 +212,7 @@ def test_a_cell_that_somebody_deletes_is_no_sign_of_a_room_that_was_set_back(fol
     with open_room(f"sqlite:{folder}", clock=clock) as room, open_room(f"sqlite:{folder}", clock=clock) as other:
         room.store.cell_write("x/1", {"n": 1})
         other.store.cell_write("x/1", None)
-        clock.advance(1)
+        clock.advance(LOOK_S)
         room.store.check_there()
 
         room.store.cell_write("x/2", {"n": 1})
@@ -384,7 +385,7 @@ def test_the_plain_broker_is_told(folder: Path, clock: ManualClock) -> None:
         system.initialize()
         assert system.send_message("ada", "t", {"n": 1}, to_agent="bob")
         delete(folder)
-        clock.advance(1)
+        clock.advance(LOOK_S)
 
         with pytest.raises(RoomGone):
             system.send_message("ada", "t", {"n": 2}, to_agent="bob")

@@ -26,8 +26,8 @@ from postroom.core.states import State
 from postroom.core.system.platform import start_thread, this_process
 from postroom.errors import RoomBusy
 from postroom.stores.contract import Query, Store, Ticket, Want
-from postroom.stores.nats.entries import Kept, Moment, claimed, first_entry, make_id
-from postroom.stores.nats.tables import Tables
+from postroom.stores.nats.entries import Kept, WriteTime, claimed, first_entry, make_id
+from postroom.stores.nats.tables import KnownEntries
 from postroom.stores.sqlite.store import SqliteStore
 
 from .support import count
@@ -509,7 +509,7 @@ def test_an_ack_on_nats_that_was_interrupted_is_said_again_and_holds(tmp_path: P
 def kept(number: int, **fields: Any) -> Kept:
     """An entry as a room on NATS keeps it."""
     id = make_id(number, "bob", "general", 5, 0.5)
-    moment = Moment(number, number, "w")
+    moment = WriteTime(number, number, "w")
     entry = first_entry(draft(**fields), id, "bob", moment, held_for=None)
     return Kept(number, replace(entry, first=number))
 
@@ -518,12 +518,12 @@ def test_what_is_known_of_a_room_on_nats_can_be_interrupted_while_it_changes() -
     """At every moment. All tables say the same as the rows afterwards, and each next change is made."""
     ready, delayed, asked = kept(1), kept(2, delay_s=5), kept(3, waiter="4711.1")
     for place in count_up():
-        tables = Tables()
+        tables = KnownEntries()
 
-        def change(tables: Tables = tables) -> None:
+        def change(tables: KnownEntries = tables) -> None:
             for each in (ready, delayed, asked):
                 tables.learn(each.entry.id, each.seq, each)
-            tables.learn(ready.entry.id, 4, Kept(4, claimed(ready, WANT, Moment(4, 4, "c"))))
+            tables.learn(ready.entry.id, 4, Kept(4, claimed(ready, WANT, WriteTime(4, 4, "c"))))
             tables.wind(6000)
             tables.bury(this_process(), 6000)
             tables.bury("4711.1", 6000)
@@ -548,7 +548,7 @@ def test_what_is_known_of_a_room_on_nats_can_be_interrupted_while_it_changes() -
     assert place > 50
 
 
-def check_tables(tables: Tables) -> None:
+def check_tables(tables: KnownEntries) -> None:
     rows = tables.rows.values()
     assert tables.order == sorted((row.kept.first, row.kept.entry.id) for row in rows)
     boxed = [key for channels in tables.boxes.values() for box in channels.values() for key in box]

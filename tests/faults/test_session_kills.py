@@ -92,7 +92,7 @@ def _pid_of(room: Room, id: str, number: int) -> int:
     """The pid of a worker, as soon as it is a member."""
     watch = Stopwatch()
     while True:
-        here = [member for member in members_of(room.desk, id) if member.role == "worker" and member.number]
+        here = [member for member in members_of(room.gateway, id) if member.role == "worker" and member.number]
         if len(here) == WORKERS:
             worker = sorted(here, key=lambda member: member.number)[number]
             return int(worker.process.split(":")[1])
@@ -101,7 +101,7 @@ def _pid_of(room: Room, id: str, number: int) -> int:
 
 def _check(room: Room, id: str, victim: str, pid: int) -> None:
     """Exactly one failure, the same in the record and in the folder, and it tells the truth."""
-    about = report(room.desk, id)
+    about = report(room.gateway, id)
     failure = about.info.failure
     assert failure is not None, f"{victim}: no failure was recorded"
     folder = Path(about.info.folder)

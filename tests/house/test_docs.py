@@ -29,7 +29,7 @@ def states_text() -> str:
     lines += [
         "    [*] --> READY : send",
         "    [*] --> DELAYED : send with a delay",
-        "    [*] --> HELD : answer to one who waits",
+        "    [*] --> AWAITED : answer to one who waits",
     ]
     lines += [
         f"    {source.name} --> {move.target.name} : {move.event}" for move in MOVES for source in sorted(move.sources)

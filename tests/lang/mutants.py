@@ -26,7 +26,7 @@ def mutants_of(program: str, text: str) -> list[Mutant]:
         if isinstance(node, n.Block):
             found += _without_mail(text, node)
             found += _turned_round(text, node)
-        elif isinstance(node, n.Member) and _is_mailroom(node.object):
+        elif isinstance(node, n.MemberAccess) and _is_mailroom(node.object):
             found += [(f"misspell {node.name} as {name}", _renamed(text, node, name)) for name in _misspelt(node.name)]
         elif isinstance(node, n.Call) and _is_mail(node, "send") and isinstance(node.args[0], n.ObjectExpr):
             found += _without_field(text, node.args[0])
@@ -41,15 +41,15 @@ def chosen(programs: dict[str, str], count: int, seed: int) -> list[Mutant]:
 
 
 def _is_mailroom(node: n.Node) -> bool:
-    return isinstance(node, n.Member) and node.name == "mailbox"
+    return isinstance(node, n.MemberAccess) and node.name == "mailbox"
 
 
 def _is_mail(node: n.Node, *ops: str) -> bool:
     return (
         isinstance(node, n.Call)
-        and isinstance(node.callee, n.Member)
+        and isinstance(node.callee, n.MemberAccess)
         and node.callee.name in ops
-        and isinstance(node.callee.object, n.Member)
+        and isinstance(node.callee.object, n.MemberAccess)
         and _is_mailroom(node.callee.object.object)
     )
 
@@ -96,7 +96,7 @@ def _misspelt(name: str) -> list[str]:
     return [name + "x", name[:-1], name[1] + name[0] + name[2:], name[0] + name]
 
 
-def _renamed(text: str, node: n.Member, name: str) -> str:
+def _renamed(text: str, node: n.MemberAccess, name: str) -> str:
     return text[: node.name_span.start] + name + text[node.name_span.end :]
 
 

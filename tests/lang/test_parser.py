@@ -158,7 +158,7 @@ def test_null_continue_try_and_question_dots() -> None:
     chain = value_of("a?.b?.[0]")
     assert isinstance(chain, n.Index)
     assert chain.optional
-    assert isinstance(chain.object, n.Member)
+    assert isinstance(chain.object, n.MemberAccess)
     assert chain.object.optional
 
 

@@ -108,7 +108,7 @@ def test_processes_that_are_gone_are_seen_at_once(room: Room) -> None:
     (info,) = room.agents()
     assert (info.status, info.alive) == ("gone", False)
 
-    presence.prune(room._desk, presence.Silences())
+    presence.prune(room._gateway, presence.Silences())
     assert (cell(room, "ada")["status"], cell(room, "ada")["processes"]) == ("gone", [])
 
 
@@ -140,7 +140,7 @@ def test_rounds_send_heartbeats_and_keep_house(room: Room, clock: ManualClock) -
 def test_a_round_gives_up_the_questions_that_could_not_be_given_up_before(room: Room, clock: ManualClock) -> None:
     ada, swept = room.agent("ada"), rounds(room)
     (id,) = room.store.put([check(Draft(from_agent="ada", to_agent="bob", payload={}, waiter=this_process()))])
-    room.desk.abandon_later([id])
+    room.gateway.abandon_later([id])
 
     clock.advance(HEARTBEAT_S)
     assert swept.acquire(timeout=PATIENCE_S)

@@ -58,13 +58,13 @@ def test_an_answer_that_a_hint_told_of_is_taken_without_reading_the_question(
 ) -> None:
     """Time stands still here: there is no safety look, which does read it."""
     with open_room(f"sqlite:{tmp_path}/room", clock=clock) as room:
-        bob, paused, wait = room.agent("bob"), threading.Event(), room._desk.wait
+        bob, paused, wait = room.agent("bob"), threading.Event(), room._gateway.wait
 
         def note_and_wait(*pause: Any) -> bool:
             paused.set()
             return wait(*pause)
 
-        monkeypatch.setattr(room._desk, "wait", note_and_wait)
+        monkeypatch.setattr(room._gateway, "wait", note_and_wait)
         asked = in_background(lambda: room.agent("ada").ask("bob", {}))
         assert paused.wait(30)
         question = bob.receive()
@@ -159,7 +159,7 @@ def test_an_interrupted_question_leaves_nobody_waiting(
     def interrupt(*_: object) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(room._desk, "wait", interrupt)
+    monkeypatch.setattr(room._gateway, "wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         ada.ask("bob", {})
     monkeypatch.undo()
@@ -352,5 +352,5 @@ def test_a_process_that_was_killed_is_seen_to_be_gone(tmp_path: Path) -> None:
 
         (after,) = room.agents()
         assert (after.name, after.status, after.alive) == ("bob", "gone", False)
-        assert presence.prune(room._desk, presence.Silences()) == 1
+        assert presence.prune(room._gateway, presence.Silences()) == 1
         assert [(agent.status, agent.processes) for agent in room.agents()] == [("gone", [])]

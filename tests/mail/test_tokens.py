@@ -15,20 +15,20 @@ from postroom.room import Room, open_room
 
 
 def test_a_token_proves_its_agent_and_nothing_else(room: Room) -> None:
-    human = tokens.add_token(room.desk, "me", human=True)
-    token = tokens.add_token(room.desk, "ada")
+    human = tokens.add_token(room.gateway, "me", human=True)
+    token = tokens.add_token(room.gateway, "ada")
 
-    assert tokens.credential_of(room.desk, token)[:2] == ("ada", False)
-    assert tokens.credential_of(room.desk, token).lane == "agent"
-    assert tokens.credential_of(room.desk, f" {human}\n").lane == "human"
-    assert tokens.prove(room.desk, "ada", token, "test") == tokens.credential_of(room.desk, token)
+    assert tokens.credential_of(room.gateway, token)[:2] == ("ada", False)
+    assert tokens.credential_of(room.gateway, token).lane == "agent"
+    assert tokens.credential_of(room.gateway, f" {human}\n").lane == "human"
+    assert tokens.prove(room.gateway, "ada", token, "test") == tokens.credential_of(room.gateway, token)
     with pytest.raises(IdentityRefused, match="the token is that of ada, who cannot speak as bob"):
-        tokens.prove(room.desk, "bob", token, "test")
+        tokens.prove(room.gateway, "bob", token, "test")
 
 
 def test_every_changed_token_is_refused(room: Room) -> None:
-    token = tokens.add_token(room.desk, "ada", human=True)
-    other = tokens.add_token(room.desk, "bob")
+    token = tokens.add_token(room.gateway, "ada", human=True)
+    other = tokens.add_token(room.gateway, "bob")
     changed = [token[:i] + ("x" if token[i] != "x" else "y") + token[i + 1 :] for i in range(len(token))]
     mixed = (
         other[: other.rindex("_")] + token[token.rindex("_") :] if "_" not in token[17:] else other[:17] + token[17:]
@@ -48,12 +48,12 @@ def test_every_changed_token_is_refused(room: Room) -> None:
 
     for wrong in [*changed, *broken]:
         with pytest.raises(IdentityRefused):
-            tokens.credential_of(room.desk, wrong)
+            tokens.credential_of(room.gateway, wrong)
 
 
 def test_the_room_keeps_no_token(tmp_path: Path) -> None:
     with open_room(f"sqlite:{tmp_path}/room") as room:
-        token = tokens.add_token(room.desk, "ada", human=True)
+        token = tokens.add_token(room.gateway, "ada", human=True)
 
     kept = {path: path.read_bytes() for path in (tmp_path / "room").rglob("*") if path.is_file()}
     secret = token[len("prt_") + 13 :].encode()
@@ -63,36 +63,36 @@ def test_the_room_keeps_no_token(tmp_path: Path) -> None:
 
 
 def test_a_revoked_token_is_refused_and_the_room_still_asks_for_one(room: Room) -> None:
-    tokens.add_token(room.desk, "me", human=True)
-    first, second = tokens.add_token(room.desk, "ada"), tokens.add_token(room.desk, "ada")
-    bobs = tokens.add_token(room.desk, "bob")
+    tokens.add_token(room.gateway, "me", human=True)
+    first, second = tokens.add_token(room.gateway, "ada"), tokens.add_token(room.gateway, "ada")
+    bobs = tokens.add_token(room.gateway, "bob")
 
-    assert tokens.revoke_tokens(room.desk, "ada") == 2
-    assert tokens.revoke_tokens(room.desk, "ada") == 0
+    assert tokens.revoke_tokens(room.gateway, "ada") == 2
+    assert tokens.revoke_tokens(room.gateway, "ada") == 0
     for token in (first, second):
         with pytest.raises(IdentityRefused, match="the token of ada was revoked"):
-            tokens.credential_of(room.desk, token)
-    assert tokens.credential_of(room.desk, bobs).agent == "bob"
-    assert tokens.revoke_tokens(room.desk, "bob") == 1
-    assert tokens.has_tokens(room.desk)
-    assert {each.agent for each in tokens.tokens(room.desk) if each.revoked_at is None} == {"me"}
+            tokens.credential_of(room.gateway, token)
+    assert tokens.credential_of(room.gateway, bobs).agent == "bob"
+    assert tokens.revoke_tokens(room.gateway, "bob") == 1
+    assert tokens.has_tokens(room.gateway)
+    assert {each.agent for each in tokens.tokens(room.gateway) if each.revoked_at is None} == {"me"}
 
 
 def test_without_tokens_every_name_is_believed(room: Room) -> None:
-    assert not tokens.has_tokens(room.desk)
-    assert tokens.prove(room.desk, "anybody", None, "test") is None
-    assert tokens.refusals(room.desk) == (0, [])
+    assert not tokens.has_tokens(room.gateway)
+    assert tokens.prove(room.gateway, "anybody", None, "test") is None
+    assert tokens.refusals(room.gateway) == (0, [])
 
 
 def test_claims_to_be_somebody_else_are_recorded_and_bounded(room: Room) -> None:
-    token = tokens.add_token(room.desk, "ada", human=True)
+    token = tokens.add_token(room.gateway, "ada", human=True)
     for number in range(tokens.MAX_REFUSALS + 5):
         with pytest.raises(IdentityRefused):
-            tokens.prove(room.desk, f"bob-{number}", token, "test")
+            tokens.prove(room.gateway, f"bob-{number}", token, "test")
     with pytest.raises(IdentityRefused, match="this room has tokens: set \\$POSTROOM_TOKEN"):
-        tokens.prove(room.desk, "eve", None, "door")
+        tokens.prove(room.gateway, "eve", None, "door")
 
-    count, newest = tokens.refusals(room.desk)
+    count, newest = tokens.refusals(room.gateway)
 
     assert count == tokens.MAX_REFUSALS + 6
     assert len(newest) == tokens.MAX_REFUSALS
@@ -102,8 +102,8 @@ def test_claims_to_be_somebody_else_are_recorded_and_bounded(room: Room) -> None
 
 def test_a_name_that_is_none_gets_no_token(room: Room) -> None:
     with pytest.raises(InvalidMessage, match="name: must not be empty"):
-        tokens.add_token(room.desk, "")
-    assert not tokens.has_tokens(room.desk)
+        tokens.add_token(room.gateway, "")
+    assert not tokens.has_tokens(room.gateway)
 
 
 def test_the_token_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
@@ -130,58 +130,58 @@ def test_a_variable_that_names_a_pipe_or_a_device_keeps_nobody_waiting(tmp_path:
 
 def test_the_first_token_of_a_room_is_a_persons(room: Room) -> None:
     with pytest.raises(IdentityRefused, match="the first token of a room must be a person's"):
-        tokens.add_token(room.desk, "ada")
+        tokens.add_token(room.gateway, "ada")
 
-    assert not tokens.has_tokens(room.desk)
-    tokens.add_token(room.desk, "me", human=True)
-    assert tokens.credential_of(room.desk, tokens.add_token(room.desk, "ada")).agent == "ada"
+    assert not tokens.has_tokens(room.gateway)
+    tokens.add_token(room.gateway, "me", human=True)
+    assert tokens.credential_of(room.gateway, tokens.add_token(room.gateway, "ada")).agent == "ada"
 
 
 def test_the_last_token_of_a_person_is_not_revoked_alone(room: Room) -> None:
-    mine = tokens.add_token(room.desk, "me", human=True)
-    tokens.add_token(room.desk, "me")
+    mine = tokens.add_token(room.gateway, "me", human=True)
+    tokens.add_token(room.gateway, "me")
     with pytest.raises(IdentityRefused, match="me has the last token of a person"):
-        tokens.revoke_tokens(room.desk, "me")
-    assert [each.revoked_at for each in tokens.tokens(room.desk)] == [None, None]
+        tokens.revoke_tokens(room.gateway, "me")
+    assert [each.revoked_at for each in tokens.tokens(room.gateway)] == [None, None]
 
-    zoes = tokens.add_token(room.desk, "zoe", human=True)
+    zoes = tokens.add_token(room.gateway, "zoe", human=True)
 
-    assert tokens.revoke_tokens(room.desk, "me") == 2
+    assert tokens.revoke_tokens(room.gateway, "me") == 2
     with pytest.raises(IdentityRefused, match="the token of me was revoked"):
-        tokens.credential_of(room.desk, mine)
+        tokens.credential_of(room.gateway, mine)
     with pytest.raises(IdentityRefused, match="zoe has the last token of a person"):
-        tokens.revoke_tokens(room.desk, "zoe", token_id=tokens.credential_of(room.desk, zoes).token_id)
+        tokens.revoke_tokens(room.gateway, "zoe", token_id=tokens.credential_of(room.gateway, zoes).token_id)
 
 
 def test_switching_tokens_off_takes_all_back_and_is_told(room: Room) -> None:
-    mine, adas = tokens.add_token(room.desk, "me", human=True), tokens.add_token(room.desk, "ada")
+    mine, adas = tokens.add_token(room.gateway, "me", human=True), tokens.add_token(room.gateway, "ada")
 
-    assert tokens.switch_off(room.desk, "me", 1234) == 2
+    assert tokens.switch_off(room.gateway, "me", 1234) == 2
 
-    assert not tokens.has_tokens(room.desk)
-    assert tokens.prove(room.desk, "anybody", None, "test") is None
+    assert not tokens.has_tokens(room.gateway)
+    assert tokens.prove(room.gateway, "anybody", None, "test") is None
     for token in (mine, adas):
         with pytest.raises(IdentityRefused, match="not one of this room"):
-            tokens.credential_of(room.desk, token)
-    assert [deed[1:] for deed in tokens.deeds(room.desk)] == [("switched off", "me", 1234)]
+            tokens.credential_of(room.gateway, token)
+    assert [deed[1:] for deed in tokens.deeds(room.gateway)] == [("switched off", "me", 1234)]
 
 
 def test_only_a_person_does_what_is_for_persons_where_there_are_tokens(room: Room) -> None:
-    tokens.must_be_person(room.desk, "eve", "test", "dig", human=False)  # names are believed: nobody is refused
-    tokens.add_token(room.desk, "me", human=True)
+    tokens.must_be_person(room.gateway, "eve", "test", "dig", human=False)  # names are believed: nobody is refused
+    tokens.add_token(room.gateway, "me", human=True)
 
-    tokens.must_be_person(room.desk, "me", "test", "dig", human=True)
-    tokens.must_be_person(room.desk, "eve", "test", "dig", human=False, unless=(None, "eve"))
+    tokens.must_be_person(room.gateway, "me", "test", "dig", human=True)
+    tokens.must_be_person(room.gateway, "eve", "test", "dig", human=False, unless=(None, "eve"))
     with pytest.raises(IdentityRefused, match=r"eve may not dig; a person may \(a token made with --human\)"):
-        tokens.must_be_person(room.desk, "eve", "test", "dig", human=False, unless=(None, "bob"))
+        tokens.must_be_person(room.gateway, "eve", "test", "dig", human=False, unless=(None, "bob"))
 
-    assert [entry[1:] for entry in tokens.refusals(room.desk)[1]] == [("test", "to dig", "eve")]
+    assert [entry[1:] for entry in tokens.refusals(room.gateway)[1]] == [("test", "to dig", "eve")]
 
 
 def lock_out(room: Room) -> None:
     """Leave the room with tokens of which none is a person's, as rooms of earlier versions could be."""
-    tokens.add_token(room.desk, "me", human=True)
-    tokens.add_token(room.desk, "ada")
+    tokens.add_token(room.gateway, "me", human=True)
+    tokens.add_token(room.gateway, "ada")
     for cell in room.store.cell_scan(tokens.TOKEN_CELLS):
         if cell.value["human"]:
             room.store.cell_write(cell.name, cell.value | {"revoked_ms": 1})
@@ -191,20 +191,20 @@ def test_a_room_that_locked_everybody_out_is_recovered_and_that_is_told(tmp_path
     for url in (f"sqlite:{tmp_path}/room", f"files:{tmp_path}/box"):
         with open_room(url) as room:
             lock_out(room)
-            assert not tokens.has_person(room.desk)
+            assert not tokens.has_person(room.gateway)
 
         with open_room(url) as room:
-            token = tokens.recover(room.desk, "me", 1234)
+            token = tokens.recover(room.gateway, "me", 1234)
 
-            assert tokens.credential_of(room.desk, token)[:2] == ("me", True)
-            assert [deed[1:] for deed in tokens.deeds(room.desk)] == [("recovered", "me", 1234)]
+            assert tokens.credential_of(room.gateway, token)[:2] == ("me", True)
+            assert [deed[1:] for deed in tokens.deeds(room.gateway)] == [("recovered", "me", 1234)]
         with open_room(url) as room, pytest.raises(IdentityRefused, match="a person has a token of this room"):
-            tokens.recover(room.desk, "eve", 1234)
+            tokens.recover(room.gateway, "eve", 1234)
 
 
 def test_nothing_is_recovered_where_there_are_no_tokens(tmp_path: Path) -> None:
     with open_room(f"sqlite:{tmp_path}/room") as room, pytest.raises(IdentityRefused, match="this room has no tokens"):
-        tokens.recover(room.desk, "eve", 1234)
+        tokens.recover(room.gateway, "eve", 1234)
 
 
 # What ends a loop
@@ -214,19 +214,19 @@ def test_what_is_sent_while_a_message_is_held_is_caused_by_it(room: Room) -> Non
     ada, bob = room.agent("ada"), room.agent("bob", transient=True)
     first = ada.send("bob", {"n": 1})
     room.agent("carl").send("bob", {"n": 2})
-    assert held_cause(room.desk, "bob", "ada") is None
+    assert held_cause(room.gateway, "bob", "ada") is None
     message, other = bob.poll(), bob.poll()
     assert message is not None and other is not None
 
-    from_ada, newest = held_cause(room.desk, "bob", "ada"), held_cause(room.desk, "bob", "eve")
+    from_ada, newest = held_cause(room.gateway, "bob", "ada"), held_cause(room.gateway, "bob", "eve")
 
     assert from_ada is not None and from_ada.id == first
     assert newest is not None and newest.id == other.id
-    assert {each.id for each in held_by(room.desk, "bob")} == {first, other.id}
-    assert held_by(room.desk, "ada") == []
+    assert {each.id for each in held_by(room.gateway, "bob")} == {first, other.id}
+    assert held_by(room.gateway, "ada") == []
     message.ack()
     other.ack()
-    assert held_cause(room.desk, "bob", "ada") is None
+    assert held_cause(room.gateway, "bob", "ada") is None
 
 
 def test_two_agents_that_keep_each_other_busy_are_stopped_after_eight_hops(room: Room) -> None:
@@ -240,7 +240,7 @@ def test_two_agents_that_keep_each_other_busy_are_stopped_after_eight_hops(room:
             me = (sent + 1) % 2
             message = agents[me].poll()
             assert message is not None
-            agents[me].send(names[1 - me], {"n": sent}, cause=held_cause(room.desk, names[me], names[1 - me]))
+            agents[me].send(names[1 - me], {"n": sent}, cause=held_cause(room.gateway, names[me], names[1 - me]))
             message.ack()
             sent += 1
 

@@ -227,7 +227,7 @@ def test_two_personas_do_not_answer_each_other_for_ever(room: Room) -> None:
                 turns += 1
                 room.agent(name).send("ada", {"text": f"turn {turns}"}, cause=received)
 
-    assert turns == room.desk.config.max_hops
+    assert turns == room.gateway.config.max_hops
 
 
 def test_the_half_life_grows_with_what_evaluations_take() -> None:

@@ -47,7 +47,7 @@ def sqlite_room(tmp_path: Path) -> Iterator[Room]:
 
 def one(room: Room) -> PoolInfo:
     """The one pool of a room; one that knows nothing when there is none."""
-    found = pools(room.desk)
+    found = pools(room.gateway)
     assert len(found) <= 1
     return found[0] if found else PoolInfo("", "", "", "", "", None, [], 0)
 
@@ -170,7 +170,7 @@ def test_a_pool_that_was_killed_is_not_shown_and_the_next_one_clears_it_away(sql
         program.stdin.close()
         program.stdout.close()
 
-    assert pools(room.desk) == []
+    assert pools(room.gateway) == []
     assert len(room.store.cell_scan(CELLS)) == 1  # looking deletes nothing
     make_pool("act", workers=["bob"]).report_to(room)
     until(lambda: told(room, "bob") is not None, "nothing was told")
@@ -183,10 +183,10 @@ def test_one_whose_process_nobody_can_see_counts_until_it_is_silent_for_long() -
         value = {"process": "elsewhere:1:1", "beat_ms": clock.wall_ms(), "since_ms": clock.wall_ms(), "name": "far"}
         value |= {"evaluator": "minds:judge", "failure": None, "workers": [], "more": 0}
         room.store.cell_write(f"{CELLS}far", value)
-        assert [pool.name for pool in pools(room.desk)] == ["far"]
+        assert [pool.name for pool in pools(room.gateway)] == ["far"]
 
         clock.advance(SILENCE_S + 1)
-        assert pools(room.desk) == []
+        assert pools(room.gateway) == []
 
 
 def test_many_changes_are_few_writes_and_a_quiet_pool_hardly_writes(sqlite_room: Room, make_pool, monkeypatch) -> None:

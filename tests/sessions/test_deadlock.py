@@ -169,7 +169,7 @@ def test_a_wait_with_a_timeout_is_stuck_but_never_fails(hasty: None) -> None:
         seen: list[bool] = []
 
         def look() -> None:
-            standings = members.members_of(room._desk, session.id)
+            standings = members.members_of(room._gateway, session.id)
             seen.append(deadlock.stuck(standings) and not deadlock.deadlocked(standings))
 
         timers = [threading.Timer(0.05 * n, look) for n in range(1, 12)]
@@ -334,7 +334,7 @@ def take_parts(room: Room, handles: list[Any], scripts: list[Any]) -> list[BaseE
             thread.join(0.05)
         if not any(thread.is_alive() for thread in threads):
             return errors
-    raise AssertionError(f"it hangs: {members.members_of(room.desk, handles[0].id)}")
+    raise AssertionError(f"it hangs: {members.members_of(room.gateway, handles[0].id)}")
 
 
 def check_programs(seeds: range, room: Room) -> None:

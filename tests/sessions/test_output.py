@@ -13,9 +13,9 @@ import pytest
 
 from postroom.room import Room
 from postroom.sessions.members import Standing
-from postroom.sessions.output import MAX_KEPT_BYTES, Screen, Stream, output_path
+from postroom.sessions.output import MAX_KEPT_BYTES, OutputStream, Screen, output_path
 from postroom.sessions.progress import progress_line
-from postroom.sessions.runners import Post
+from postroom.sessions.runners import WorkerRun
 
 from . import workers
 
@@ -72,7 +72,7 @@ def test_output_beyond_the_limit_is_shown_but_not_kept(
     monkeypatch.setattr("postroom.sessions.output.MAX_KEPT_BYTES", 10)
     read, write = os.pipe()
     os.set_blocking(read, False)
-    stream = Stream(read, tmp_path / "kept", "w", Screen(show=True), error=False)
+    stream = OutputStream(read, tmp_path / "kept", "w", Screen(show=True), error=False)
     for _ in range(3):
         os.write(write, b"12345678\n")
         stream.pump()
@@ -85,8 +85,8 @@ def test_output_beyond_the_limit_is_shown_but_not_kept(
     assert not stream.open
 
 
-def _post(name: str, over: bool = False) -> Post:
-    post = Post(workers.short(1), name, name, 1)
+def _post(name: str, over: bool = False) -> WorkerRun:
+    post = WorkerRun(workers.short(1), name, name, 1)
     post.over = over
     return post
 

@@ -263,7 +263,7 @@ def test_who_was_called_looks_when_it_is_written_and_is_not_rung_besides(bells, 
     called, written, hints = threading.Event(), threading.Event(), []
 
     def write():
-        bells.call("a")
+        bells.wake_early("a")
         called.set()
         assert written.wait(20)
         bells.ring({"a"})
@@ -283,7 +283,7 @@ def test_who_was_called_looks_when_it_is_written_and_is_not_rung_besides(bells, 
 def test_who_was_called_in_vain_waits_on_and_hears_the_next_ring(bells):
     hints = []
     with bells.listen(["a"], lambda: hints.append("came")) as waiter:
-        in_thread(lambda: bells.call("a")).join()  # and then whoever called died
+        in_thread(lambda: bells.wake_early("a")).join()  # and then whoever called died
         assert waiter.wait(20), "it looks, in case"
         assert hints == []
         assert rung(waiter) == [False]
@@ -295,7 +295,7 @@ def test_who_was_called_in_vain_waits_on_and_hears_the_next_ring(bells):
 @pytest.mark.usefixtures("neighbours")
 def test_what_takes_long_to_write_rings_as_ever(bells):
     with bells.listen(["a"]) as waiter:
-        bells.call("a")
+        bells.wake_early("a")
         assert waiter.wait(20)  # it has watched as long as it does, and waits again
         bells.ring({"a"})
         assert rung(waiter, waiter) == [True, False]
@@ -304,7 +304,7 @@ def test_what_takes_long_to_write_rings_as_ever(bells):
 @pytest.mark.usefixtures("neighbours")
 def test_where_several_wait_nobody_is_called_before_there_is_something(bells):
     waiters = [bells.listen(["a"]) for _ in range(3)]
-    bells.call("a")
+    bells.wake_early("a")
     assert rung(*waiters) == [False] * 3
     bells.ring({"a"})
     assert rung(*waiters) == [True] * 3
@@ -343,17 +343,17 @@ def test_watching_ends_with_a_hint_or_after_a_moment(tmp_path):
     with postroom.open(f"sqlite:{tmp_path}/room") as room:
         reader, writer = os.pipe()
         begun_ns = SYSTEM.steady_ns()
-        assert not room.desk._watch((reader,), 60)
+        assert not room.gateway._watch((reader,), 60)
         assert SYSTEM.steady_ns() - begun_ns >= SOON_NS
         os.write(writer, b"!")
-        assert room.desk._watch((reader,), 60)
+        assert room.gateway._watch((reader,), 60)
         os.close(reader)
         os.close(writer)
 
 
 def test_nobody_of_the_same_process_is_called(bells):
     with bells.listen(["a"]) as waiter:
-        bells.call("a")
+        bells.wake_early("a")
         assert rung(waiter) == [False]
         bells.ring({"a"})
         assert rung(waiter) == [True]
@@ -361,7 +361,7 @@ def test_nobody_of_the_same_process_is_called(bells):
 
 def test_a_call_wakes_another_process_by_itself(bells, tmp_path):
     with start_listener(tmp_path) as child:
-        bells.call("a")
+        bells.wake_early("a")
         assert child.communicate(timeout=20)[0] == "True\n"
 
 

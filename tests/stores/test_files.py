@@ -497,7 +497,7 @@ def test_a_question_may_be_answered_by_hand(store: FilesStore, root: Path, tmp_p
 
     (answer,) = store.find(Query(answer_to=question)).messages
 
-    assert (answer.state, answer.payload) == (State.HELD, {"n": 42})
+    assert (answer.state, answer.payload) == (State.AWAITED, {"n": 42})
     answered = store.get(question)
     assert answered is not None
     assert answered.state is State.ANSWERED
@@ -516,7 +516,7 @@ def test_a_question_may_be_answered_by_hand_and_left_where_it_lies(
 
     answered = store.get(question)
     assert answered is not None
-    assert (answered.state, answer.state) == (State.ANSWERED, State.HELD)
+    assert (answered.state, answer.state) == (State.ANSWERED, State.AWAITED)
     assert files(root / "inbox/shell") == []
     clock.advance(2)
     assert len(store.find(Query()).messages) == 2

@@ -310,7 +310,7 @@ def unseen_agent(store: Store, clock: ManualClock, name: str, process: str) -> N
 def test_nobody_waits_for_ever_for_a_process_that_cannot_be_seen_and_is_silent(scheme: str, tmp_path: Path) -> None:
     clock, unseen = ManualClock(), "elsewhere.1:7:9"
     with postroom.open(f"{scheme}:{tmp_path / 'room'}", clock=clock) as room:
-        desk, store, silences = room.desk, room.store, presence.Silences()
+        gateway, store, silences = room.gateway, room.store, presence.Silences()
         unseen_agent(store, clock, "eve", unseen)
         (asked,) = store.put([letter(from_agent="eve", waiter=unseen)])
         (answered,) = store.put([letter(from_agent="eve", waiter=unseen)])
@@ -318,15 +318,15 @@ def test_nobody_waits_for_ever_for_a_process_that_cannot_be_seen_and_is_silent(s
         answer = letter(from_agent="bob", to_agent="eve", answer_to=answered)
         (held,) = store.settle(delivery.ticket, "answered", puts=[answer]).ids
 
-        presence.prune(desk, silences)
+        presence.prune(gateway, silences)
         clock.jump_wall(86_400)  # what the wall clock says is no proof
         clock.advance(presence.SILENT_S - 1)
-        assert presence.prune(desk, silences) == 0
-        assert [message.id for message in store.find(Query(states=frozenset({State.HELD}))).messages] == [held]
+        assert presence.prune(gateway, silences) == 0
+        assert [message.id for message in store.find(Query(states=frozenset({State.AWAITED}))).messages] == [held]
 
         clock.advance(1)
-        assert presence.prune(desk, silences) == 1
-        assert presence.look(desk, "eve")["status"] == presence.GONE  # type: ignore[index]
+        assert presence.prune(gateway, silences) == 1
+        assert presence.look(gateway, "eve")["status"] == presence.GONE  # type: ignore[index]
         assert store.find(Query(waiting=True)).messages == []
         (mail,) = store.claim(Want(agent="eve", lease_s=600)).deliveries
         assert mail.message.id == held
@@ -340,7 +340,7 @@ def test_a_process_that_cannot_be_seen_and_speaks_is_left_alone(tmp_path: Path) 
         silences = presence.Silences()
         for _ in range(40):
             unseen_agent(room.store, clock, "eve", "elsewhere.1:7:9")
-            assert presence.prune(room.desk, silences) == 0
+            assert presence.prune(room.gateway, silences) == 0
             clock.advance(HEARTBEAT_S)
 
 

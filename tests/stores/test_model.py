@@ -429,7 +429,7 @@ class Stores(RuleBasedStateMachine):
 
     def shown(self, message: Message, which: int) -> tuple[object, ...]:
         answer_to = None if message.answer_to is None else self.numbers[which][message.answer_to]
-        waits = None if message.state is State.HELD else message.waiter
+        waits = None if message.state is State.AWAITED else message.waiter
         error = None if message.error is None else message.error.partition(" (delivery")[0]
         return (
             self.numbers[which][message.id], message.state, message.delivery_count, message.claimed_by, message.to_agent,

@@ -22,7 +22,7 @@ from postroom.core.states import State
 from postroom.core.system.platform import this_process
 from postroom.errors import OutcomeUnknown, RoomError, RoomNotFound, RoomUnreachable
 from postroom.room import open_room
-from postroom.stores.contract import Query, Want, Work
+from postroom.stores.contract import Query, Want, WorkDone
 from postroom.stores.nats import claims, heartbeats
 from postroom.stores.nats.entries import pack, subject_of
 from postroom.stores.nats.heartbeats import process_subject
@@ -122,7 +122,7 @@ def test_what_was_put_away_is_still_there_for_everybody(open_store: Opener, cloc
         assert [message.id for message in found] == [ids[3]]
         counts = {name: count for name, count in each.stats().states.items() if count}
         assert counts == {"stored": 1, **dict.fromkeys(ENDS, 1)}
-        assert each.work_of("bob") == Work(3, 1)
+        assert each.work_of("bob") == WorkDone(3, 1)
         assert each.put([letter(idempotency_key="key acked")]) == [ids[0]]
         assert {change.message.id for change in each.events(number)} == {*ids, waiting}
 
@@ -162,13 +162,13 @@ def test_what_was_put_away_can_be_put_back_noted_and_deleted(open_store: Opener,
 
     for each in (store, other):
         assert [message.state for message in each.find(Query()).messages] == [State.ACKED, State.ANSWERED, 0, 0]
-        assert each.work_of("bob") == Work(2, 0)
+        assert each.work_of("bob") == WorkDone(2, 0)
     deliveries = other.claim(want(limit=9)).deliveries
     assert [delivery.message.id for delivery in deliveries] == ids[2:]
     assert store.purge(Query()) == 2
     assert store.get(ids[0]) is None
     assert other.stats().states["acked"] == 0
-    assert other.work_of("bob") == Work(2, 0)
+    assert other.work_of("bob") == WorkDone(2, 0)
 
 
 def test_what_was_put_away_is_forgotten_the_oldest_first(open_store: Opener, clock: ManualClock) -> None:
@@ -516,12 +516,12 @@ def test_who_cannot_say_that_it_waits_no_more_says_it_when_the_room_answers_agai
     with pytest.raises(RoomUnreachable):
         asking.result()
     question.reply({"a": 1})
-    assert far.desk._late
-    heal(proxy, far.desk.store)  # type: ignore[arg-type]
-    far.desk.abandon_late()  # as the next round of the upkeep does
+    assert far.gateway._late
+    heal(proxy, far.gateway.store)  # type: ignore[arg-type]
+    far.gateway.abandon_late()  # as the next round of the upkeep does
 
     assert ada.receive(timeout_s=30).payload == {"a": 1}
-    assert not far.desk._questions
+    assert not far.gateway._questions
     far.close()
     near.close()
     proxy.close()
@@ -532,11 +532,11 @@ def test_a_question_of_which_nobody_knows_whether_it_was_asked_is_not_waited_for
     near = open_room(f"nats://{shared_server().address}/{name}")
     far = open_room(f"nats://{proxy.address}/{name}", server_timeout_s=0.7)
     bob, ada = near.agent("bob"), far.agent("ada")
-    store = far.desk.store
+    store = far.gateway.store
     assert isinstance(store, NatsStore)
     unknown(proxy, store, "reply", lambda: ada.ask("bob", {"q": 1}, timeout_s=60))
     bob.receive(timeout_s=30).reply({"a": 1})
-    far.desk.abandon_late()
+    far.gateway.abandon_late()
 
     assert ada.receive(timeout_s=30).payload == {"a": 1}
 

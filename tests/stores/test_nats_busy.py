@@ -16,10 +16,10 @@ from postroom.core.message import Draft, check
 from postroom.stores.contract import Query, Want
 from postroom.stores.nats.cells import CellDoc
 from postroom.stores.nats.entries import cell_subject
-from postroom.stores.nats.putting import Plan
+from postroom.stores.nats.putting import WritePlan
 from postroom.stores.nats.room import NatsRoom
 from postroom.stores.nats.store import NatsStore
-from postroom.stores.nats.wire import Found, Write
+from postroom.stores.nats.wire import StoredEntry, Write
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +50,7 @@ def until(what: str, holds: Callable[[], bool]) -> None:
 
 
 def mail(room: NatsRoom) -> list[Write]:
-    plan = Plan(room, room.moment(), {})
+    plan = WritePlan(room, room.moment(), {})
     plan.add([letter()])
     return plan.writes
 
@@ -169,13 +169,13 @@ def test_who_has_enough_to_do_asks_the_servers_for_nothing_while_nothing_is_lost
 
 # Servers that lag
 
-Pages = Callable[..., Coroutine[Any, Any, tuple[list[Found], bool]]]
+Pages = Callable[..., Coroutine[Any, Any, tuple[list[StoredEntry], bool]]]
 
 
 def lagging(page: Pages, up_to: Callable[[], int]) -> Pages:
     """Pages of a server that knows nothing beyond that sequence."""
 
-    async def lagging_page(*words: Any) -> tuple[list[Found], bool]:
+    async def lagging_page(*words: Any) -> tuple[list[StoredEntry], bool]:
         entries, more = await page(*words)
         known = [entry for entry in entries if entry.seq <= up_to()]
         return known, more and len(known) == len(entries)
@@ -220,7 +220,7 @@ def test_a_server_that_always_lags_a_little_is_enough_though_mail_comes_all_the_
 def test_what_moved_to_the_end_is_not_missed_where_a_server_does_not_know_of_it(
     pair: tuple[NatsStore, NatsStore],
     monkeypatch: pytest.MonkeyPatch,
-    first_page: Callable[[list[Found], list[Found]], tuple[list[Found], bool]],
+    first_page: Callable[[list[StoredEntry], list[StoredEntry]], tuple[list[StoredEntry], bool]],
 ) -> None:
     """The second cell is written anew while the first page is read; who gives the second page does not know that yet."""
     one, other = pair
@@ -231,7 +231,7 @@ def test_what_moved_to_the_end_is_not_missed_where_a_server_does_not_know_of_it(
     before, _ = wire.run(page(1, "c.>"))
     pages = 0
 
-    async def next_page(seq: int, pattern: str) -> tuple[list[Found], bool]:
+    async def next_page(seq: int, pattern: str) -> tuple[list[StoredEntry], bool]:
         nonlocal pages
         pages += 1
         if pages == 1:

@@ -16,7 +16,7 @@ from postroom.core.config import Config
 from postroom.core.message import Draft, check
 from postroom.stores.sqlite import file
 from postroom.stores.sqlite.store import SqliteStore
-from postroom.stores.sqlite.wal import AHEAD_FROM_PAGES, LONG_PAGES, TOO_LONG_PAGES, Fold, LogKeeper
+from postroom.stores.sqlite.wal import AHEAD_FROM_PAGES, LONG_PAGES, TOO_LONG_PAGES, Checkpointer, Fold
 
 PATIENCE_S = 10.0
 
@@ -37,11 +37,11 @@ class Folding:
 
 
 @pytest.fixture
-def keepers() -> Iterator[Callable[..., LogKeeper]]:
-    made: list[LogKeeper] = []
+def keepers() -> Iterator[Callable[..., Checkpointer]]:
+    made: list[Checkpointer] = []
 
-    def make(folding: Folding, clock: ManualClock | None = None, **how: bool) -> LogKeeper:
-        made.append(LogKeeper(folding, clock or ManualClock(), **how))
+    def make(folding: Folding, clock: ManualClock | None = None, **how: bool) -> Checkpointer:
+        made.append(Checkpointer(folding, clock or ManualClock(), **how))
         return made[-1]
 
     yield make
@@ -232,7 +232,7 @@ def test_a_log_of_its_usual_length_is_made_no_longer_and_folded_back_as_ever(
 
 
 def test_what_an_interrupt_kept_from_beginning_can_begin_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    keeper, done = LogKeeper(lambda: Fold.DONE, SYSTEM), threading.Event()
+    keeper, done = Checkpointer(lambda: Fold.DONE, SYSTEM), threading.Event()
     start = threading.Thread.start
 
     def be_interrupted(_: threading.Thread) -> None:

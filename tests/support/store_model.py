@@ -76,7 +76,7 @@ class Model:
         self.become(m, state)
 
     def become(self, m: Fields, state: State, until: int | None = None) -> None:
-        if state in FINISHED or m["state"] is State.HELD:
+        if state in FINISHED or m["state"] is State.AWAITED:
             m["waiter"] = None
         m["state"], m["until"], m["owner"] = state, until, None
 
@@ -109,8 +109,8 @@ class Model:
             state, until = State.DELAYED, self.now + draft["delay"]
         waiter = draft["waiter"]
         question = self.message(draft["answer_to"]) if draft["answer_to"] is not None else None
-        if waiter is None and question and question["waiter"] and question["state"] is not State.HELD:
-            state, until, waiter = State.HELD, None, question["waiter"]
+        if waiter is None and question and question["waiter"] and question["state"] is not State.AWAITED:
+            state, until, waiter = State.AWAITED, None, question["waiter"]
         m = {
             **draft, "number": self.count, "to": to, "state": state, "until": until, "waiter": waiter, "token": 0,
             "deliveries": 0, "by": None, "owner": None, "error": None, "ledger": [], "sent": self.wall,
@@ -143,7 +143,7 @@ class Model:
         if want["ids"] is not None:
             return (
                 m["number"] in want["ids"]
-                and m["state"] in (State.READY, State.HELD)
+                and m["state"] in (State.READY, State.AWAITED)
                 and m["to"] in (want["agent"], None)
             )
         if m["state"] is not State.READY:
@@ -207,10 +207,10 @@ class Model:
 
     def abandon(self, number: int) -> None:
         for m in self.messages:
-            if m["number"] == number and m["waiter"] and m["state"] is not State.HELD:
+            if m["number"] == number and m["waiter"] and m["state"] is not State.AWAITED:
                 m["waiter"] = None
                 self.log(m, "abandoned")
-            elif m["answer_to"] == number and m["state"] is State.HELD:
+            elif m["answer_to"] == number and m["state"] is State.AWAITED:
                 self.become(m, State.READY)
                 self.log(m, None)
 
@@ -220,7 +220,7 @@ class Model:
             if m["state"] is State.CLAIMED and m["owner"] == process:
                 m["until"] = self.now
                 self.let_time_have(m, self.judged(m), OWNER_GONE)
-            if m["waiter"] == process and m["state"] is State.HELD:
+            if m["waiter"] == process and m["state"] is State.AWAITED:
                 self.become(m, State.READY)
                 self.log(m, None)
             elif m["waiter"] == process:

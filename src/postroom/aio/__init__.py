@@ -31,9 +31,9 @@ from postroom.core.events import Hooks
 from postroom.core.message import Draft
 from postroom.errors import PostroomError, RoomClosed
 from postroom.mail import agent, received
-from postroom.mail.gateway import Desk, Pause, Series, Steps
+from postroom.mail.gateway import Gateway, Pause, Series, Steps
 from postroom.mail.received import Envelope
-from postroom.room import open_at_desk
+from postroom.room import open_through
 from postroom.stores.contract import Change, Store, Waiter
 
 from .board import Board, HeldTask, Reservation
@@ -49,8 +49,8 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-class LoopDesk(Desk):
-    """A desk whose callers are coroutines: what ends a call of theirs (`send`, `finish`, `each`) is to be awaited.
+class LoopGateway(Gateway):
+    """A gateway whose callers are coroutines: what ends a call of theirs (`send`, `finish`, `each`) is to be awaited.
 
     Everything else is for the worker thread.
     """
@@ -58,7 +58,7 @@ class LoopDesk(Desk):
     def __init__(self, store: Store, config: Config, clock: Clock, *, worker: WorkerThread) -> None:
         super().__init__(store, config, clock)
         self._worker = worker
-        worker.desk = self
+        worker.gateway = self
 
     def send(self, draft: Draft) -> Any:
         return self._worker.send(draft)
@@ -141,7 +141,7 @@ class Agent:
 
     def __init__(self, worker: WorkerThread, open_room: room.Room, name: str, *, transient: bool) -> None:
         self._worker = worker
-        self._sync = agent.Agent(open_room._desk, name, transient=transient)  # noqa: SLF001  the same desk as the room
+        self._sync = agent.Agent(open_room._gateway, name, transient=transient)  # noqa: SLF001  the same gateway as the room
         self._register = partial(open_room.agent, name, transient=transient)
         self._registering: asyncio.Future[agent.Agent] | None = worker.begin(self._register)
 
@@ -220,7 +220,7 @@ class Agent:
         course = cast(
             "Course[Any]",
             self._sync.listen(channels=channels, lease_s=lease_s, timeout_s=timeout_s, prefetch=prefetch),
-        )  # the desk's: see LoopDesk.each
+        )  # the gateway's: see LoopGateway.each
 
         async def begin() -> Course[Any]:
             await self._ready()
@@ -244,8 +244,8 @@ class Agent:
         Cancelled, it cancels running coroutines, whose messages go back at once, and waits for plain functions.
         """
         await self._ready()
-        want, desk = self._sync._want(channels, lease_s), self._sync._desk  # noqa: SLF001  the same checks, the same desk
-        serving = Serving(self._worker, desk, want, handlers, concurrency, partial(Received, self._worker))
+        want, gateway = self._sync._want(channels, lease_s), self._sync._gateway  # noqa: SLF001  the same checks, the same gateway
+        serving = Serving(self._worker, gateway, want, handlers, concurrency, partial(Received, self._worker))
         self._worker.servings.add(serving)
         try:
             await serving.run(stop)
@@ -424,11 +424,11 @@ def _as_it_is(change: Change) -> Change:
 
 
 def _hinting(sync: room.Room, topics: tuple[str, ...]) -> Any:
-    return sync.desk.each(_hints(sync.desk, topics))
+    return sync.gateway.each(_hints(sync.gateway, topics))
 
 
-def _hints(desk: Desk, topics: tuple[str, ...]) -> Series[bool]:
-    with desk.listen(topics) as waiter:
+def _hints(gateway: Gateway, topics: tuple[str, ...]) -> Series[bool]:
+    with gateway.listen(topics) as waiter:
         yield True
         while True:
             if (yield Pause(waiter, None)):
@@ -438,7 +438,7 @@ def _hints(desk: Desk, topics: tuple[str, ...]) -> Series[bool]:
 class _Opening:
     """A room that is being opened, for `await` and for `async with`."""
 
-    def __init__(self, call: Callable[[Callable[..., Desk]], room.Room], clock: Clock) -> None:
+    def __init__(self, call: Callable[[Callable[..., Gateway]], room.Room], clock: Clock) -> None:
         self._call = call
         self._clock = clock
         self._room: Room | None = None
@@ -446,7 +446,7 @@ class _Opening:
     async def _open(self) -> Room:
         worker = WorkerThread(self._clock)
         try:
-            opened = await worker.run(partial(self._call, partial(LoopDesk, worker=worker)))
+            opened = await worker.run(partial(self._call, partial(LoopGateway, worker=worker)))
         except BaseException:
             worker.give_up()
             raise
@@ -471,4 +471,4 @@ def open(
 
     Arguments and errors are those of `postroom.open`.
     """
-    return _Opening(lambda make_desk: open_at_desk(make_desk, url, create, clock, settings), clock)
+    return _Opening(lambda make_gateway: open_through(make_gateway, url, create, clock, settings), clock)

@@ -168,7 +168,7 @@ class Board:
             transient=transient,
             process=process,
         )
-        task = await begun  # the desk's: see LoopDesk.finish
+        task = await begun  # the gateway's: see LoopGateway.finish
         return None if task is None else HeldTask(self._worker, task)
 
     async def held(self, id: str, agent: str) -> HeldTask:

@@ -3,7 +3,7 @@
 A room is synchronous inside. Under asyncio every call of it runs here, one after the other, so the loop never waits for
 the store. Waiting is no call: it is done by the loop, on a descriptor, and keeps no thread.
 
-Messages that are sent while the thread is busy are stored together, in one commit (`Desk.put_each`).
+Messages that are sent while the thread is busy are stored together, in one commit (`Gateway.put_each`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from postroom.core.crashpoints import reached
 from postroom.core.message import Draft
 from postroom.core.system.platform import start_thread
 from postroom.errors import RoomClosed, RoomError
-from postroom.mail.gateway import MAX_TOGETHER, Desk, Pause, Series, Steps
+from postroom.mail.gateway import MAX_TOGETHER, Gateway, Pause, Series, Steps
 from postroom.mail.questions import Question, take_answers
 from postroom.mail.received import Received
 
@@ -96,7 +96,7 @@ class WorkerThread:
     def __init__(self, clock: Clock) -> None:
         self.loop = asyncio.get_running_loop()
         self.clock = clock
-        self.desk: Desk | None = None  # known when the room is open
+        self.gateway: Gateway | None = None  # known when the room is open
         self.closing = False
         self.servings: set[Any] = set()  # calls of `serve` that run
         self._outbox: list[Job] = []
@@ -214,11 +214,13 @@ class WorkerThread:
 
     def _take_answers(self, jobs: deque[Job]) -> None:
         """Look at all questions that stand at the head of the queue together, before each makes its step."""
-        assert self.desk is not None
+        assert self.gateway is not None
         hinted = list(takewhile(lambda job: job.question is not None and job.draft is None, jobs))
         try:
             if len(hinted) > 1:
-                take_answers(self.desk, [job.question for job in hinted if job.question is not None and not job.left])
+                take_answers(
+                    self.gateway, [job.question for job in hinted if job.question is not None and not job.left]
+                )
         except BaseException:  # a listener's: each takes its answer alone, and is told what goes wrong there
             log.warning("answers could not be taken together", exc_info=True, extra={"action": "aio_answers"})
         for job in hinted:
@@ -233,9 +235,9 @@ class WorkerThread:
             job.error = error
 
     def _put(self, jobs: list[Job]) -> None:
-        assert self.desk is not None
+        assert self.gateway is not None
         self.waits.stirred = True
-        ends = self.desk.put_each([job.draft for job in jobs if job.draft is not None])
+        ends = self.gateway.put_each([job.draft for job in jobs if job.draft is not None])
         for job, end in zip(jobs, ends, strict=True):
             if not isinstance(end, str):
                 job.error = end
@@ -300,13 +302,13 @@ class WorkerThread:
 
     def give_up(self) -> None:
         """The room could not be opened, or nobody waits for it any more: close what is open when the thread comes to it."""
-        self.post(self._close_desk)
+        self.post(self._close_gateway)
         self._stopped = True
         self._queue.put(None)
 
-    def _close_desk(self) -> None:
-        if self.desk is not None:
-            self.desk.close()
+    def _close_gateway(self) -> None:
+        if self.gateway is not None:
+            self.gateway.close()
 
 
 def _for_future(error: BaseException) -> BaseException:
@@ -378,8 +380,8 @@ class Course(Generic[T]):
     def _step(self, hinted: bool) -> Pause | Over | T:
         """In the thread: take the hint, and one step."""
         pause, self._pause = self._pause, None
-        if pause is not None and self._worker.desk is not None:
-            self._worker.desk.check_there()
+        if pause is not None and self._worker.gateway is not None:
+            self._worker.gateway.check_there()
         if pause is not None and hinted:
             assert isinstance(pause.waiter, Listening)
             hinted = pause.waiter.watched or pause.waiter.take()

@@ -39,7 +39,7 @@ def in_thread_anyway(method: Callable[Concatenate[S, P], T]) -> Callable[Concate
 
 
 def in_steps(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """A synchronous method that ends at the desk: here it only begins, and what the desk returns is awaited."""
+    """A synchronous method that ends at the gateway: here it only begins, and what the gateway returns is awaited."""
 
     @wraps(method)
     async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:

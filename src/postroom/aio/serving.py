@@ -15,12 +15,12 @@ from typing import Any
 
 from postroom.core.config import SAFETY_LOOK_S
 from postroom.errors import ROOM_IS_OVER, RoomClosed, RoomError
-from postroom.mail.gateway import Desk, Steps
+from postroom.mail.gateway import Gateway, Steps
 from postroom.mail.received import Received
 from postroom.mail.serving import (
     SETTLE_TRIES,
-    LeaseKeeper,
-    Run,
+    LeaseHeartbeat,
+    ServedMessage,
     as_failure,
     call_handler,
     check_handlers,
@@ -48,7 +48,7 @@ class Serving:
     def __init__(
         self,
         worker: WorkerThread,
-        desk: Desk,
+        gateway: Gateway,
         want: Want,
         handlers: Mapping[str, Handler],
         concurrency: int,
@@ -56,15 +56,15 @@ class Serving:
     ) -> None:
         check_handlers(handlers, concurrency)
         self._worker = worker
-        self._desk = desk
+        self._gateway = gateway
         self._want = want
-        self._inbox = Inbox(desk, want)
+        self._inbox = Inbox(gateway, want)
         self._handlers: dict[str, Any] = dict(handlers)
         self._concurrency = concurrency
         self._hand_over = hand_over  # gives a coroutine function the message that it can await
         self._turn = asyncio.Lock()
         self._leaving = asyncio.Event()
-        self._keeper = LeaseKeeper(desk, want.lease_s)
+        self._keeper = LeaseHeartbeat(gateway, want.lease_s)
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy: set[asyncio.Task[Any] | None] = set()
         self._threads: ThreadPoolExecutor | None = None
@@ -152,11 +152,11 @@ class Serving:
 
     def _take(self) -> Steps[Received | None]:
         delivery = yield from self._inbox.steps(None)
-        return None if delivery is None else Received(self._desk, delivery, self._want.lease_s)
+        return None if delivery is None else Received(self._gateway, delivery, self._want.lease_s)
 
     async def _serve_one(self, message: Received) -> Received | None:
         """Run one message; returns the next one if it could be claimed in the same step."""
-        run = find_handler(Run(message), self._handlers)
+        run = find_handler(ServedMessage(message), self._handlers)
         self._keeper.hold(message.ticket)
         try:
             await self._call(run)
@@ -168,7 +168,7 @@ class Serving:
         report(run)
         return following
 
-    async def _call(self, run: Run) -> None:
+    async def _call(self, run: ServedMessage) -> None:
         """Run the function; what it returns or raises is kept."""
         handler: Callable[[Any], Any] | None = run.handler
         if handler is None:
@@ -181,7 +181,7 @@ class Serving:
         except BaseException as error:  # noqa: BLE001  whatever it is, the message must not stay claimed
             run.error = error if _is_cancelled() else as_failure(error)
 
-    async def _call_plain(self, run: Run) -> None:
+    async def _call_plain(self, run: ServedMessage) -> None:
         """Run a plain function in a thread, to its end: it cannot be cancelled, so its message is not given away."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="postroom serving")
@@ -191,7 +191,7 @@ class Serving:
         if inspect.isawaitable(answer):
             run.answer = await answer
 
-    async def _settle(self, run: Run) -> Received | None:
+    async def _settle(self, run: ServedMessage) -> Received | None:
         """Record what became of the message, in spite of a room that is busy for a while; the next one, if there is one."""
         for tries_left in reversed(range(SETTLE_TRIES)):
             claim_next = None if self._leaving.is_set() else self._want
@@ -205,11 +205,11 @@ class Serving:
                 await self._worker.waits.sleep(SAFETY_LOOK_S)
         raise AssertionError("unreachable")
 
-    def _conclude(self, run: Run, claim_next: Want | None) -> Received | None:
+    def _conclude(self, run: ServedMessage, claim_next: Want | None) -> Received | None:
         claimed = run.message.conclude(judge(run, self._handlers), claim_next).claimed
         if claimed is None or not claimed.deliveries:
             return None
-        return Received(self._desk, claimed.deliveries[0], self._want.lease_s)
+        return Received(self._gateway, claimed.deliveries[0], self._want.lease_s)
 
 
 def _is_cancelled() -> bool:

@@ -18,17 +18,17 @@ from postroom.core.config import AGENT_LEASE_S, LEASE_S
 from postroom.core.untrusted import quoted
 from postroom.errors import Fault, InvalidMessage, RoomClosed, UnknownTask
 from postroom.mail import presence
-from postroom.mail.gateway import Deadline, Desk, Pause, Series, Steps
+from postroom.mail.gateway import Deadline, Gateway, Pause, Series, Steps
 from postroom.mail.received import check_names, check_seconds, words
 from postroom.stores.contract import topic_cells, topic_to
 
 from . import mail
 from . import task as tasks
 from .actions import BOARD, check_direction
-from .heartbeats import Keeper
+from .heartbeats import TaskHeartbeats
 from .held_task import HeldTask
 from .ready_index import TOPIC as READY_TOPIC
-from .records import IDLE_MEND_S, SIGNAL, Book, Claim, Found, ended, free
+from .records import IDLE_MEND_S, SIGNAL, Book, Claim, TaskCell, ended, free
 from .task import ABORTED, BLOCKED, CLAIMED, READY, Task, Value
 
 LOOP_ENDED: Final = "the loop ended before it was settled"
@@ -38,11 +38,11 @@ _TASKS: Final = topic_cells(tasks.PREFIX)
 class Board:
     """The tasks of a room. All methods may be called from several threads at once."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._book = Book(desk)
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._book = Book(gateway)
         self._lock = threading.Lock()
-        self._keeper: Keeper | None = None
+        self._keeper: TaskHeartbeats | None = None
         self._known = False
         self._local = threading.local()
 
@@ -72,7 +72,7 @@ class Board:
         Faults of a single task are found before anything is added. What is found later (an id that is taken, a circle)
         is raised when its turn comes: those before it stay.
         """
-        self._desk.check_open()
+        self._gateway.check_open()
         values = _new_values(items)
         for lead in {value["lead"] for value in values} - {None}:
             self._book.add_lead(lead)
@@ -117,7 +117,7 @@ class Board:
     def _be_known(self) -> None:
         """Agents may write to the board, so it is somebody."""
         if not self._known:
-            presence.enter(self._desk, BOARD, transient=True)
+            presence.enter(self._gateway, BOARD, transient=True)
             self._known = True
 
     # Claiming
@@ -149,17 +149,17 @@ class Board:
         if lease_s is None:
             lease_s = AGENT_LEASE_S if transient else LEASE_S
         check_seconds("lease_s", lease_s, zero=False)
-        claim = Claim(agent, process if transient else self._desk.process, lease_s)
-        return self._desk.finish(self._claiming(claim, task_id, timeout_s, heartbeat))
+        claim = Claim(agent, process if transient else self._gateway.process, lease_s)
+        return self._gateway.finish(self._claiming(claim, task_id, timeout_s, heartbeat))
 
     def _claiming(
         self, claim: Claim, task_id: str | None, timeout_s: float | None, heartbeat: bool
     ) -> Steps[HeldTask | None]:
-        deadline = Deadline(self._desk.clock, timeout_s)
+        deadline = Deadline(self._gateway.clock, timeout_s)
         waiter = None
         try:
             while True:
-                if self._desk.closing:
+                if self._gateway.closing:
                     raise RoomClosed("this room is closed")
                 value = self._take(claim, task_id)
                 if value is not None:
@@ -170,14 +170,14 @@ class Board:
                 if waiter is not None:
                     yield Pause(waiter, left_s)
                 else:
-                    waiter = self._desk.listen([READY_TOPIC, topic_to(BOARD)])  # armed; look once more, then wait
+                    waiter = self._gateway.listen([READY_TOPIC, topic_to(BOARD)])  # armed; look once more, then wait
         finally:
             if waiter is not None:
                 waiter.close()
 
     def _take(self, claim: Claim, task_id: str | None) -> Value | None:
         self._look()
-        hooks = self._desk.hooks
+        hooks = self._gateway.hooks
         if hooks.listeners:
             hooks.tell("before_take", claim=claim, task_id=task_id)
         value = self._take_next(claim) if task_id is None else self._book.take(task_id, claim)
@@ -197,14 +197,14 @@ class Board:
         """A claim that belongs to the agent may be asked for again."""
         value = self._read(id).value
         mine = value["state"] == CLAIMED and value["owner"] == claim.agent and value["process"] == claim.process
-        return value if mine and claim.process != self._desk.process else None
+        return value if mine and claim.process != self._gateway.process else None
 
     def _hold(self, value: Value, claim: Claim, *, heartbeat: bool) -> HeldTask:
         task = HeldTask(self._book, value, claim.lease_s, claim.process)
-        if claim.process == self._desk.process:  # what belongs to an agent is mostly held by programs of one step
+        if claim.process == self._gateway.process:  # what belongs to an agent is mostly held by programs of one step
             with self._lock:
                 if self._keeper is None:
-                    self._keeper = Keeper(self._book)
+                    self._keeper = TaskHeartbeats(self._book)
             self._keeper.hold(task, heartbeat=heartbeat)
         return task
 
@@ -236,8 +236,8 @@ class Board:
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s)
         span_s = check_seconds("lease_s", LEASE_S if lease_s is None else lease_s, zero=False)
-        claim = Claim(agent, self._desk.process, span_s)
-        return self._desk.each(self._working(claim, timeout_s, heartbeat))
+        claim = Claim(agent, self._gateway.process, span_s)
+        return self._gateway.each(self._working(claim, timeout_s, heartbeat))
 
     def _working(self, claim: Claim, timeout_s: float | None, heartbeat: bool) -> Series[HeldTask]:
         while (task := (yield from self._claiming(claim, None, timeout_s, heartbeat))) is not None:
@@ -277,7 +277,7 @@ class Board:
         aborted = self._book.change(id, decide)
         if aborted is None:
             return False
-        self._desk.store.cell_write(f"{SIGNAL}/{tasks.encoded(id)}", None)  # rings, and leaves nothing behind
+        self._gateway.store.cell_write(f"{SIGNAL}/{tasks.encoded(id)}", None)  # rings, and leaves nothing behind
         self._book.follow(aborted)
         return True
 
@@ -301,7 +301,7 @@ class Board:
     def get(self, id: str) -> Task:
         """One task as it stands. UnknownTask when it is not on the board."""
         check_names(id=id)
-        self._desk.check_open()
+        self._gateway.check_open()
         return self._book.show(self._read(id).value)
 
     def tasks(self) -> list[Task]:
@@ -309,14 +309,14 @@ class Board:
         self._look()
         return self._shown(self._book.all())
 
-    def _shown(self, found: dict[str, Found]) -> list[Task]:
+    def _shown(self, found: dict[str, TaskCell]) -> list[Task]:
         states = {id: str(each.value["state"]) for id, each in found.items()}
         return [self._book.show(each.value, states.get) for each in found.values()]
 
     def notes(self) -> dict[str, Any]:
         """What agents told the board without naming a task, the last of each."""
         self._look()
-        return mail.notes(self._desk)
+        return mail.notes(self._gateway)
 
     def watch(self, timeout_s: float | None = None) -> Iterator[Task]:
         """Each task whenever it changes, woken by every change, from now on; also when an owner is seen to be gone.
@@ -326,11 +326,11 @@ class Board:
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s)
         self._look()
-        return self._desk.each(self._watching(self._book.all(), timeout_s))
+        return self._gateway.each(self._watching(self._book.all(), timeout_s))
 
-    def _watching(self, before: dict[str, Found], timeout_s: float | None) -> Series[Task]:
-        deadline = Deadline(self._desk.clock, timeout_s)
-        with self._desk.listen([_TASKS, topic_to(BOARD)]) as waiter:
+    def _watching(self, before: dict[str, TaskCell], timeout_s: float | None) -> Series[Task]:
+        deadline = Deadline(self._gateway.clock, timeout_s)
+        with self._gateway.listen([_TASKS, topic_to(BOARD)]) as waiter:
             while True:
                 self._look()
                 found = self._book.all()
@@ -340,7 +340,7 @@ class Board:
                 for id in changed:
                     yield self._book.show(found[id].value, states.get)
                 if changed:
-                    deadline = Deadline(self._desk.clock, timeout_s)
+                    deadline = Deadline(self._gateway.clock, timeout_s)
                 left_s = deadline.left_s()
                 if left_s == 0:
                     return
@@ -350,7 +350,7 @@ class Board:
 
     def leads(self) -> list[str]:
         """Agents that were named as the lead of a task. `lead` is one in any case."""
-        self._desk.check_open()
+        self._gateway.check_open()
         return self._book.leads()
 
     def tell(self, /, action: str, sender: str, to: str, task_id: str | None = None, **said: Any) -> str:
@@ -359,13 +359,13 @@ class Board:
         Raises WrongDirection, with the rule, and sends nothing otherwise. What is told to the board is applied by whoever
         looks at it next.
         """
-        return mail.tell(self._desk, self._book, action, sender, to, task_id, said)
+        return mail.tell(self._gateway, self._book, action, sender, to, task_id, said)
 
     # Parts of the above
 
     def _look(self) -> None:
         """What everybody does who looks at the board: apply its mail, and release what dead owners hold."""
-        self._desk.check_open()
+        self._gateway.check_open()
         if getattr(self._local, "looking", False):
             return  # applying mail leads here again
         self._local.looking = True
@@ -375,14 +375,14 @@ class Board:
         finally:
             self._local.looking = False
 
-    def _read(self, id: str) -> Found:
+    def _read(self, id: str) -> TaskCell:
         found = self._book.read(id)
         if found is None:
             raise UnknownTask(f"there is no task {id} on the board")
         return found
 
     def __repr__(self) -> str:
-        return f"<Board of {self._desk.store.__class__.__name__}>"
+        return f"<Board of {self._gateway.store.__class__.__name__}>"
 
 
 def _new_values(items: Iterable[Mapping[str, Any]]) -> list[Value]:

@@ -22,7 +22,7 @@ from .records import Book
 CLOSED_EARLY: Final = "the room was closed before it was settled"
 
 
-class Keeper:
+class TaskHeartbeats:
     """The held tasks of one room in this process."""
 
     def __init__(self, book: Book) -> None:
@@ -33,7 +33,7 @@ class Keeper:
         self._stop = Latch(book.clock)
         self._changed = Latch(book.clock)
         self._thread: threading.Thread | None = None
-        book.desk.at_close(self.close)
+        book.gateway.at_close(self.close)
 
     def hold(self, task: HeldTask, *, heartbeat: bool) -> None:
         """Look after a task until it is settled or forgotten."""
@@ -64,12 +64,12 @@ class Keeper:
 
     def _run(self) -> None:
         try:
-            # of the store and not of the desk: a desk of asyncio gives waiters that only its loop may wait for
-            with self._book.desk.store.listen([SIGNALS]) as waiter:
+            # of the store and not of the gateway: a gateway of asyncio gives waiters that only its loop may wait for
+            with self._book.gateway.store.listen([SIGNALS]) as waiter:
                 while not self._stop.is_set():
                     changed = self._changed
                     self._look()
-                    self._book.desk.wait(waiter, self._span_s(), changed)
+                    self._book.gateway.wait(waiter, self._span_s(), changed)
         except ROOM_IS_OVER:
             return
 

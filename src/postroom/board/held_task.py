@@ -55,7 +55,7 @@ class HeldTask:
 
         Of a transient claim nobody keeps hold, so asking is a look at the board.
         """
-        if self.forget is None and self.settled is None and not self._book.desk.closing:
+        if self.forget is None and self.settled is None and not self._book.gateway.closing:
             self.look()
         return self._aborted
 
@@ -89,7 +89,7 @@ class HeldTask:
     def extend(self, lease_s: float | None = None) -> bool:
         """Keep it for that many seconds from now (None: for as long as it was claimed for). False when it is lost."""
         span_s = self.lease_s if lease_s is None else check_seconds("lease_s", lease_s, zero=False)
-        self._book.desk.check_open()
+        self._book.gateway.check_open()
 
         def decide(value: Value) -> Value | None:
             if not self._is_mine(value):
@@ -112,11 +112,11 @@ class HeldTask:
         """Wait until it is aborted; True then, False when time ran out or it ended otherwise."""
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s)
-        return self._book.desk.finish(self._waiting(timeout_s))
+        return self._book.gateway.finish(self._waiting(timeout_s))
 
     def _waiting(self, timeout_s: float | None) -> Steps[bool]:
         deadline = Deadline(self._book.clock, timeout_s)
-        with self._book.desk.listen([SIGNALS]) as waiter:
+        with self._book.gateway.listen([SIGNALS]) as waiter:
             while True:
                 self.look()
                 left_s = deadline.left_s()
@@ -141,7 +141,7 @@ class HeldTask:
     def _settle(self, state: str, change: Callable[[Value], Value]) -> bool:
         if self.settled is not None:
             return False
-        self._book.desk.check_open()
+        self._book.gateway.check_open()
         again: list[Value] = []
 
         def decide(value: Value) -> Value | None:

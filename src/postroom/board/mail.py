@@ -20,7 +20,7 @@ from postroom.core.message import Draft, Message, check
 from postroom.core.states import State
 from postroom.errors import InvalidMessage, PostroomError, RoomError, UnknownTask
 from postroom.mail import presence
-from postroom.mail.gateway import Desk
+from postroom.mail.gateway import Gateway
 from postroom.mail.received import words
 from postroom.stores.contract import Query, Want
 
@@ -52,24 +52,24 @@ class Lost(PostroomError):
 
 def apply(book: Book, board: Steps) -> None:
     """Apply the mail that waits for the board. One look when there is none."""
-    desk = book.desk
-    while desk.store.find(_WAITING).messages:
-        want = Want(agent=BOARD, lease_s=30.0, owner=desk.process, limit=10)
-        deliveries = desk.claim(want).deliveries
+    gateway = book.gateway
+    while gateway.store.find(_WAITING).messages:
+        want = Want(agent=BOARD, lease_s=30.0, owner=gateway.process, limit=10)
+        deliveries = gateway.claim(want).deliveries
         for delivery in deliveries:
             message = delivery.message
             try:
                 _apply_one(book, board, message)
                 outcome, problem = "acked", None
             except RoomError:  # the room's fault, not the message's: it comes again
-                desk.settle(delivery.ticket, "returned")
+                gateway.settle(delivery.ticket, "returned")
                 raise
             except PostroomError as error:
                 outcome, problem = "refused", _sentence(error)
             except Exception as error:  # noqa: BLE001  whatever a message says, it must not keep others from the board
                 outcome, problem = "refused", f"it could not be understood ({words('error', error)})"
             puts = [] if problem is None or message.from_agent == BOARD else [_info(message, problem)]
-            desk.settle(delivery.ticket, outcome, detail=problem, puts=puts)
+            gateway.settle(delivery.ticket, outcome, detail=problem, puts=puts)
         if not deliveries:
             return
 
@@ -147,24 +147,24 @@ def _status(book: Book, board: Steps, message: Message, id: str) -> None:
     elif state == CLAIMED:
         _claim(book, agent, id)
     elif state == ABORTED:
-        _must_lead(book.desk, message, found.value["lead"], "abort")
+        _must_lead(book.gateway, message, found.value["lead"], "abort")
         board.abort(id, _why(said), by=agent, _person=message.lane == HUMAN_LANE)
     elif state in (BLOCKED, ABORTED) and found.value["state"] == state:
         return
     elif state == READY and found.value["state"] in (BLOCKED, ABORTED):
-        _must_lead(book.desk, message, found.value["lead"], "put back")
+        _must_lead(book.gateway, message, found.value["lead"], "put back")
         board.reopen(id)
     elif state is not None:
         _report(board, agent, id, state, said)
 
 
-def _must_lead(desk: Desk, message: Message, lead: str | None, deed: str) -> None:
+def _must_lead(gateway: Gateway, message: Message, lead: str | None, deed: str) -> None:
     """In a room with tokens a task is called off and put back by its lead or by a person, whichever door it is said at."""
     from postroom.mail import tokens  # brings hashes and chance along, which most commands do without
 
     told = f"{deed} a task that {lead or 'nobody'} leads"
     human = message.lane == HUMAN_LANE
-    tokens.must_be_person(desk, message.from_agent, "board", told, human=human, unless=(lead, BOARD))
+    tokens.must_be_person(gateway, message.from_agent, "board", told, human=human, unless=(lead, BOARD))
 
 
 def _report(board: Steps, agent: str, id: str, state: str, said: dict[str, Any]) -> None:
@@ -190,23 +190,25 @@ def _why(said: dict[str, Any]) -> str | None:
     return why if isinstance(why, str) else None
 
 
-def notes(desk: Desk) -> dict[str, Any]:
+def notes(gateway: Gateway) -> dict[str, Any]:
     """The last note of each agent."""
-    return {cell.name.removeprefix(NOTES): cell.value["payload"] for cell in desk.store.cell_scan(NOTES)}
+    return {cell.name.removeprefix(NOTES): cell.value["payload"] for cell in gateway.store.cell_scan(NOTES)}
 
 
-def tell(desk: Desk, book: Book, action: str, sender: str, to: str, task_id: str | None, said: dict[str, Any]) -> str:
+def tell(
+    gateway: Gateway, book: Book, action: str, sender: str, to: str, task_id: str | None, said: dict[str, Any]
+) -> str:
     """Send one of the seven actions; see `Board.tell`."""
     check_direction(action, sender, to, book.leads())
     if to == BOARD:
-        presence.enter(desk, BOARD, transient=True)
+        presence.enter(gateway, BOARD, transient=True)
     draft = Draft(
         from_agent=sender,
         to_agent=to,
         type=action,
         payload=said if task_id is None else {"task_id": task_id, **said},
         correlation_id=task_id,
-        max_deliveries=desk.config.max_deliveries,
+        max_deliveries=gateway.config.max_deliveries,
     )
-    (id,) = desk.put([draft])
+    (id,) = gateway.put([draft])
     return id

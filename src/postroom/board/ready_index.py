@@ -35,7 +35,7 @@ _MAX_TRIES: Final = 1000
 Value = dict[str, Any]
 
 
-class Bucket(NamedTuple):
+class ReadyBucket(NamedTuple):
     """The entries of one bucket, in order, as they were read."""
 
     number: int
@@ -98,14 +98,14 @@ class ReadyIndex:
 
         update(self._store, _INDEX, add)
 
-    def buckets(self) -> Iterator[Bucket]:
+    def buckets(self) -> Iterator[ReadyBucket]:
         """The buckets that may hold something, in order, each read when it is asked for."""
         cell = self._store.cell_read(_INDEX)
         for number in _whole(None if cell is None else cell.value)["open"]:
             found = self._store.cell_read(_bucket_cell(number))
-            yield Bucket(number, found.version if found else 0, _entries(found.value if found else None))
+            yield ReadyBucket(number, found.version if found else 0, _entries(found.value if found else None))
 
-    def take_out(self, bucket: Bucket, places: Iterable[int]) -> bool:
+    def take_out(self, bucket: ReadyBucket, places: Iterable[int]) -> bool:
         """Take entries out, if nobody has changed the bucket since it was read. An empty bucket leaves the index."""
         gone = set(places)
         left = {place: id for place, id in bucket.entries.items() if place not in gone}

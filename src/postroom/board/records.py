@@ -23,11 +23,11 @@ from postroom.core.config import AGENT_LEASE_S
 from postroom.core.crashpoints import reached
 from postroom.core.message import Draft, check
 from postroom.errors import DependencyCycle, InvalidMessage
-from postroom.mail.gateway import Desk
+from postroom.mail.gateway import Gateway
 from postroom.stores.contract import ANY, Cell
 
 from . import task
-from .ready_index import Bucket, ReadyIndex, update
+from .ready_index import ReadyBucket, ReadyIndex, update
 from .task import ABORTED, BLOCKED, CLAIMED, DONE, READY, Task, Value, encoded
 
 CLAIMS: Final = "board-claim/"
@@ -55,7 +55,7 @@ class Claim(NamedTuple):
     lease_s: float
 
 
-class Found(NamedTuple):
+class TaskCell(NamedTuple):
     """A task's cell as it was read."""
 
     version: int
@@ -65,22 +65,22 @@ class Found(NamedTuple):
 class Book:
     """Everything that is written about tasks. All methods may be called from several threads at once."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
-        self.store = desk.store
-        self.clock = desk.clock
-        self.index = ReadyIndex(desk.store, desk.clock)
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.store = gateway.store
+        self.clock = gateway.clock
+        self.index = ReadyIndex(gateway.store, gateway.clock)
         self._alive_ns: dict[str, int] = {}  # process -> when it was seen to run
         self._looked_ns: int | None = None
-        self._seen: dict[str, Found] = {}  # what `all` found last; its values are never changed
+        self._seen: dict[str, TaskCell] = {}  # what `all` found last; its values are never changed
 
     # Reading
 
-    def read(self, id: str) -> Found | None:
+    def read(self, id: str) -> TaskCell | None:
         cell = self.store.cell_read(task.cell_of(id))
-        return None if cell is None else Found(cell.version, task.whole_value(id, cell.value))
+        return None if cell is None else TaskCell(cell.version, task.whole_value(id, cell.value))
 
-    def all(self) -> dict[str, Found]:
+    def all(self) -> dict[str, TaskCell]:
         """Every task by its id, in the order in which they are claimed."""
         known, found = self._seen, {}
         for id, cell in _by_id(self.store.cell_scan(task.PREFIX)):
@@ -88,7 +88,7 @@ class Book:
             if before is not None and before.version == cell.version:  # most of a large board, when somebody watches it
                 found[id] = before
             else:
-                found[id] = Found(cell.version, task.whole_value(id, cell.value))
+                found[id] = TaskCell(cell.version, task.whole_value(id, cell.value))
         self._seen = found
         last = len(found) + max((f.value["place"] or 0 for f in found.values()), default=0)
         return dict(sorted(found.items(), key=lambda item: (_place_or(item[1].value, last), item[0])))
@@ -185,7 +185,7 @@ class Book:
             self._take_out(bucket, passed)
         return None
 
-    def _take_out(self, bucket: Bucket, places: Iterable[int]) -> None:
+    def _take_out(self, bucket: ReadyBucket, places: Iterable[int]) -> None:
         """Take entries out of the index that cannot be claimed, unless they have become claimable meanwhile."""
         out = []
         for place in places:
@@ -236,7 +236,7 @@ class Book:
         told = self._signal(value)
         if told is not None:
             with suppress(InvalidMessage):
-                self.desk.put([told], limited=False)
+                self.gateway.put([told], limited=False)
 
     def _signal(self, value: Value) -> Draft | None:
         """Who is to be told what, the same however often it is made: the lead of an end, an owner of an abort."""
@@ -258,10 +258,10 @@ class Book:
             payload={"task_id": value["id"], **said},
             correlation_id=value["id"],
             idempotency_key=f"board/{mark}/{value['token']}/{action}",
-            max_deliveries=self.desk.config.max_deliveries,
+            max_deliveries=self.gateway.config.max_deliveries,
         )
         try:
-            return check(draft, self.desk.config.max_payload_bytes)
+            return check(draft, self.gateway.config.max_payload_bytes)
         except InvalidMessage:  # a result that fits a cell and not a message is read from the board
             draft.payload = {"task_id": value["id"], "on_board": True}
             return draft
@@ -344,7 +344,7 @@ class Book:
         if value["lease"] is None:
             self.change(value["id"], give)
 
-    def _mend_places(self, found: dict[str, Found]) -> None:
+    def _mend_places(self, found: dict[str, TaskCell]) -> None:
         """Tasks that were written by hand, or whose place another has, get a place of their own."""
         taken: set[int] = set()
         without: list[str] = []
@@ -361,9 +361,9 @@ class Book:
                 return {**value, "place": place}
 
             self.change(id, put)
-            found[id] = Found(0, put(found[id].value))
+            found[id] = TaskCell(0, put(found[id].value))
 
-    def _mend_index(self, found: dict[str, Found], wanted: dict[int, str]) -> None:
+    def _mend_index(self, found: dict[str, TaskCell], wanted: dict[int, str]) -> None:
         present: dict[int, str] = {}
         for bucket in self.index.buckets():
             present |= bucket.entries
@@ -374,7 +374,7 @@ class Book:
         if missing:
             self.index.insert(missing)
 
-    def _mend_waiting(self, found: dict[str, Found]) -> None:
+    def _mend_waiting(self, found: dict[str, TaskCell]) -> None:
         there = {cell.name for cell in self.store.cell_scan(WAITING)}
         wanted = {_waiting_cell(id, other) for other, (_, value) in found.items() for id in value["after"]}
         for name in wanted - there:

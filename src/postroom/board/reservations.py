@@ -15,7 +15,7 @@ from postroom.core.clock import iso
 from postroom.core.message import check_name, check_span
 from postroom.errors import Fault, InvalidMessage, PostroomError, ReservationConflict
 from postroom.mail import presence
-from postroom.mail.gateway import Desk
+from postroom.mail.gateway import Gateway
 from postroom.mail.received import check_seconds
 
 from . import globs as patterns
@@ -77,10 +77,10 @@ class Reservation:
 class Reservations:
     """The reservations of a room."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
         self._mine: set[str] = set()
-        desk.at_close(self._let_go)
+        gateway.at_close(self._let_go)
 
     def reserve(
         self,
@@ -95,13 +95,13 @@ class Reservations:
     ) -> Reservation:
         """Reserve files; see `Room.reserve`."""
         named = _checked(globs, agent, ttl_s, why)
-        clock = self._desk.clock
+        clock = self._gateway.clock
         value: Value = {
             "agent": agent,
             "globs": named,
             "exclusive": exclusive,
             "why": why,
-            "process": process if transient else self._desk.process,
+            "process": process if transient else self._gateway.process,
             "since": clock.wall_ms(),
             **lease_fields(clock, ttl_s),
         }
@@ -117,8 +117,8 @@ class Reservations:
             id = str(whole["next"])
             return {"next": whole["next"] + 1, "held": {**living, id: value}}
 
-        update(self._desk.store, CELL, change)
-        if value["process"] == self._desk.process:
+        update(self._gateway.store, CELL, change)
+        if value["process"] == self._gateway.process:
             self._mine.add(id)
         return Reservation(self, id, value)
 
@@ -146,11 +146,11 @@ class Reservations:
         from .records import Book
         from .task import CLAIMED
 
-        held = [each.value for each in Book(self._desk).all().values() if each.value["owner"] == value["agent"]]
+        held = [each.value for each in Book(self._gateway).all().values() if each.value["owner"] == value["agent"]]
         tasks = [f"{task['id']} {task['title']}".strip() for task in held if task["state"] == CLAIMED]
         if tasks:
             return f"working on {', '.join(tasks)}"
-        seen = presence.look(self._desk, value["agent"])
+        seen = presence.look(self._gateway, value["agent"])
         task = seen["current_task"] if seen is not None else None
         return f"working on {task}" if task else "it did not say what for"
 
@@ -193,8 +193,8 @@ class Reservations:
                 return before
             return {**_whole(before), "held": {id: value for id, value in living.items() if id not in ended}}
 
-        self._desk.check_open()
-        update(self._desk.store, CELL, change)
+        self._gateway.check_open()
+        update(self._gateway.store, CELL, change)
         self._mine.difference_update(ended)
         return ended
 
@@ -217,8 +217,8 @@ class Reservations:
                     left[id] = {**value, "globs": kept}
             return {**_whole(before), "held": left} if dropped else before
 
-        self._desk.check_open()
-        update(self._desk.store, CELL, change)
+        self._gateway.check_open()
+        update(self._gateway.store, CELL, change)
         return dropped
 
     def extend(self, id: str, ttl_s: float) -> bool:
@@ -231,25 +231,25 @@ class Reservations:
             extended = id in living
             if not extended:
                 return before
-            longer = {**living[id], **lease_fields(self._desk.clock, ttl_s)}
+            longer = {**living[id], **lease_fields(self._gateway.clock, ttl_s)}
             return {**_whole(before), "held": {**living, id: longer}}
 
-        self._desk.check_open()
-        update(self._desk.store, CELL, change)
+        self._gateway.check_open()
+        update(self._gateway.store, CELL, change)
         return extended
 
     def _read(self) -> dict[str, Value]:
-        self._desk.check_open()
-        cell = self._desk.store.cell_read(CELL)
+        self._gateway.check_open()
+        cell = self._gateway.store.cell_read(CELL)
         return self._living(_whole(None if cell is None else cell.value))
 
     def _living(self, whole: Value) -> dict[str, Value]:
         return {id: value for id, value in whole["held"].items() if self._lives(value)}
 
     def _lives(self, value: Value) -> bool:
-        left_s = lease_left_s(self._desk.clock, value)
+        left_s = lease_left_s(self._gateway.clock, value)
         process = value["process"]
-        gone = process is not None and self._desk.store.process_alive(process) is False
+        gone = process is not None and self._gateway.store.process_alive(process) is False
         return (left_s is None or left_s > 0) and not gone
 
     def _let_go(self) -> None:
@@ -259,7 +259,7 @@ class Reservations:
             return
         with suppress(PostroomError):
             update(
-                self._desk.store,
+                self._gateway.store,
                 CELL,
                 lambda before: {
                     **_whole(before),

@@ -45,8 +45,8 @@ def run(name: str, words: list[str]) -> int:
     args = _parse(parser, words, takes_program=name == "as")
     if args is None:
         return exit_codes.DONE
-    step: Callable[[Call], int] = getattr(module, function)
-    with Call(args) as call, output.fence_in_pipes(wanted=_quotes(command, args)):
+    step: Callable[[Invocation], int] = getattr(module, function)
+    with Invocation(args) as call, output.fence_in_pipes(wanted=_quotes(command, args)):
         code = step(call)
         sys.stdout.flush()
         return code
@@ -59,7 +59,7 @@ def _quotes(command: Command, args: argparse.Namespace) -> bool:
     return not command.quotes or args.action in command.quotes
 
 
-def _parse(parser: options.Parser, words: list[str], *, takes_program: bool) -> argparse.Namespace | None:
+def _parse(parser: options.CommandParser, words: list[str], *, takes_program: bool) -> argparse.Namespace | None:
     """The arguments; None when they asked for help, which was then printed."""
     program: list[str] = []
     if takes_program and "--" in words:
@@ -77,7 +77,7 @@ def _parse(parser: options.Parser, words: list[str], *, takes_program: bool) -> 
     return args
 
 
-class Call:
+class Invocation:
     """The arguments of a command, and what they lead to."""
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -133,7 +133,7 @@ class Call:
             if any(os.environ.get(name) for name in TOKEN_VARIABLES) or self.room.store.cell_scan(TOKEN_CELLS):
                 from postroom.mail import tokens
 
-                self._proved = tokens.prove(self.room.desk, self.said_name, tokens.token_in(os.environ), DOOR)
+                self._proved = tokens.prove(self.room.gateway, self.said_name, tokens.token_in(os.environ), DOOR)
             self._asked = True
         return self._proved
 
@@ -147,7 +147,7 @@ class Call:
         if held is not None:
             from postroom.mail import tokens
 
-            tokens.must_be_person(self.room.desk, held.agent, DOOR, deed, human=held.human, unless=unless)
+            tokens.must_be_person(self.room.gateway, held.agent, DOOR, deed, human=held.human, unless=unless)
 
     @property
     def lane(self) -> str:
@@ -158,7 +158,7 @@ class Call:
         """What a message of this call is sent because of: what its agent holds at this moment."""
         from postroom.mail.causes import held_cause  # needs the room, which not every command does
 
-        return held_cause(self.room.desk, self.name, to)
+        return held_cause(self.room.gateway, self.name, to)
 
     @property
     def owner(self) -> str | None:

@@ -24,18 +24,18 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=28, width=100)
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """The parser of one command. What is wrong is raised, so that one place writes errors."""
 
     def error(self, message: str) -> NoReturn:
         raise exit_codes.UsageError(f"{message} (see `{self.prog} --help`)")
 
 
-def parser_for(name: str) -> Parser:
+def parser_for(name: str) -> CommandParser:
     """The parser of one command, without the command's own options."""
     command = COMMANDS[name]
     examples = "\n".join(f"  {line}" for line in command.examples)
-    parser = Parser(
+    parser = CommandParser(
         prog=f"postroom {name}",
         description=command.summary[0].upper() + command.summary[1:] + ".",
         epilog=f"example{'s' * (len(command.examples) > 1)}:\n{examples}",

@@ -20,7 +20,7 @@ class State(IntEnum):
     EXPIRED = 5  # its time to live ended before anybody finished it
     DEAD = 6  # set aside after too many failed deliveries
     DELAYED = 7  # stored, and may be claimed later: a delayed send or a retry
-    HELD = 8  # stored, an answer kept for the one who waits for it; receive() does not see it
+    AWAITED = 8  # stored, an answer kept for the one who waits for it; receive() does not see it
 
 
 #: The words of receipts (and of the source document's `status` column) for each state.
@@ -33,7 +33,7 @@ PUBLIC_NAME: Final[dict[State, str]] = {
     State.EXPIRED: "expired",
     State.DEAD: "dead",
     State.DELAYED: "stored",
-    State.HELD: "stored",
+    State.AWAITED: "stored",
 }
 
 STATUS_WORD: Final[dict[State, str]] = {
@@ -45,10 +45,10 @@ STATUS_WORD: Final[dict[State, str]] = {
     State.EXPIRED: "failed",
     State.DEAD: "failed",
     State.DELAYED: "pending",
-    State.HELD: "pending",
+    State.AWAITED: "pending",
 }
 
-WAITING: Final = frozenset({State.READY, State.DELAYED, State.HELD})
+WAITING: Final = frozenset({State.READY, State.DELAYED, State.AWAITED})
 OPEN: Final = WAITING | {State.CLAIMED}
 FINISHED: Final = frozenset(State) - OPEN
 PUBLIC_STATES: Final = tuple(dict.fromkeys(PUBLIC_NAME.values()))
@@ -67,7 +67,7 @@ _C = frozenset({State.CLAIMED})
 _ENDED_BADLY = frozenset({State.DEAD, State.EXPIRED, State.REFUSED})
 
 MOVES: Final = (
-    Move("claimed", frozenset({State.READY, State.HELD}), State.CLAIMED, "a receiver takes it under a lease"),
+    Move("claimed", frozenset({State.READY, State.AWAITED}), State.CLAIMED, "a receiver takes it under a lease"),
     Move("due", frozenset({State.DELAYED}), State.READY, "its delay is over"),
     Move("acked", _C, State.ACKED, "the receiver is done with it"),
     Move("answered", _C, State.ANSWERED, "the receiver stored an answer and is done with it"),
@@ -78,7 +78,7 @@ MOVES: Final = (
     Move("dead", _C, State.DEAD, "the last allowed delivery failed, or the receiver gave it up"),
     Move("expired", frozenset({State.READY, State.DELAYED}), State.EXPIRED, "its time to live ended"),
     Move("requeued", _ENDED_BADLY, State.READY, "somebody put it back; its deliveries count anew"),
-    Move("unheld", frozenset({State.HELD}), State.READY, "the asker gave up; the answer is ordinary mail"),
+    Move("unheld", frozenset({State.AWAITED}), State.READY, "the asker gave up; the answer is ordinary mail"),
 )
 
 #: What ledgers say when nobody was there to say it.

@@ -318,7 +318,7 @@ def _seal_in(place: Path) -> str | None:
     return None if not text else text.decode("ascii", "replace")
 
 
-class Verdict(NamedTuple):
+class Judgement(NamedTuple):
     """What the allow-list says of a folder or an address. `why` is "" when it is allowed."""
 
     why: str
@@ -326,28 +326,28 @@ class Verdict(NamedTuple):
     group: bool = False
 
 
-def judge_place(place: Path) -> Verdict:
+def judge_place(place: Path) -> Judgement:
     """Whether discovery may open the room that a folder means, and why not."""
     try:
         about = os.lstat(place)
     except OSError as error:
-        return Verdict(f"cannot be looked at ({error.strerror})")
+        return Judgement(f"cannot be looked at ({error.strerror})")
     if not stat.S_ISDIR(about.st_mode):
-        return Verdict("is a symbolic link" if stat.S_ISLNK(about.st_mode) else "is no folder")
+        return Judgement("is a symbolic link" if stat.S_ISLNK(about.st_mode) else "is no folder")
     entry = _read(_ROOMS, os.path.realpath(place), RoomEntry)
     if entry is None:
-        return Verdict("was neither made nor allowed by you on this machine")
+        return Judgement("was neither made nor allowed by you on this machine")
     if about.st_uid != entry.owner or (about.st_uid != os.geteuid() and not entry.group):
-        return Verdict(f"belongs to user {about.st_uid}")
+        return Judgement(f"belongs to user {about.st_uid}")
     if about.st_ino != entry.inode or (_seal_in(place) != entry.seal and not entry.group):
-        return Verdict("is another folder than the one that you made or allowed there")
+        return Judgement("is another folder than the one that you made or allowed there")
     address = address_in(place)
     if address != entry.address:
-        return Verdict("means another room than when you made or allowed it")
+        return Judgement("means another room than when you made or allowed it")
     brought = _brought_by_git(place, address)
     if brought:
-        return Verdict(f"holds {brought}, which git tracks and a pull may have replaced")
-    return Verdict("", address, entry.group)
+        return Judgement(f"holds {brought}, which git tracks and a pull may have replaced")
+    return Judgement("", address, entry.group)
 
 
 def _brought_by_git(place: Path, address: str) -> str:
@@ -367,7 +367,7 @@ def _brought_by_git(place: Path, address: str) -> str:
         return ""
 
 
-def judge_url(url: RoomUrl) -> Verdict:
+def judge_url(url: RoomUrl) -> Judgement:
     """The same for an address: hooks and MCP servers open a room that a text named only when it is in the list."""
     place = place_of(url)
     if place is not None:
@@ -375,16 +375,16 @@ def judge_url(url: RoomUrl) -> Verdict:
         verdict = judge_place(Path(os.path.realpath(place.parent), place.name))
         means = "" if verdict.why else parse_url(verdict.address).rest
         same = not verdict.why and os.path.realpath(means) == os.path.realpath(room_folder(url) or "")
-        return verdict if verdict.why or same else Verdict("means another room than itself")
+        return verdict if verdict.why or same else Judgement("means another room than itself")
     if url.scheme == "memory" or _read(_ROOMS, address_key(url), RoomEntry) is not None:
-        return Verdict("", url.with_secrets())
-    return Verdict("was neither made nor allowed by you on this machine")
+        return Judgement("", url.with_secrets())
+    return Judgement("was neither made nor allowed by you on this machine")
 
 
 # --- finding a room ------------------------------------------------------------------------------------------------
 
 
-class Found(NamedTuple):
+class FoundRoom(NamedTuple):
     """A room that a search came to: its address, and the folder that it was found by (None: a variable names it)."""
 
     address: str
@@ -393,7 +393,7 @@ class Found(NamedTuple):
 
 def find_room(
     start: Path | None = None, environment: Mapping[str, str] = os.environ, *, strict: bool = False
-) -> Found | None:
+) -> FoundRoom | None:
     """The room that a program started in this folder should use; None when there is none.
 
     The environment's, else that of the nearest `.postroom` above, else that of the repository's main worktree. A folder
@@ -406,14 +406,14 @@ def find_room(
     if named:
         if strict:
             require_allowed(named)
-        return Found(named, None)
+        return FoundRoom(named, None)
     for place in search_places(start or Path.cwd()):
         if not is_candidate(place):
             continue
         verdict = judge_place(place)
         if verdict.why:
             raise RoomNotAllowed(not_allowed(place, verdict.why))
-        return Found(verdict.address, place)
+        return FoundRoom(verdict.address, place)
     return None
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from postroom.core.limits import SECOND_NS
 from postroom.mail import tokens
-from postroom.mail.gateway import Desk
+from postroom.mail.gateway import Gateway
 
 #: What a program on this machine may call it.
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
@@ -31,7 +31,7 @@ class Refusal(NamedTuple):
     message: str
 
 
-class Names:
+class ServerNames:
     """The names of one server: the Host and Origin headers of the requests that are meant for it."""
 
     def __init__(self, port: int, more: Iterable[str] = ()) -> None:
@@ -79,16 +79,16 @@ class RefusalTally:
         """Whether there are refusals that are not in the room yet."""
         return self._count > 0
 
-    def record(self, desk: Desk, door: str, claimed: str, real: str | None) -> None:
+    def record(self, gateway: Gateway, door: str, claimed: str, real: str | None) -> None:
         """Count a refusal, and write it unless one was written within the last second."""
         self._count += 1
         self._newest = (door, claimed, real)
-        if desk.clock.steady_ns() >= self._next_ns:
-            self.write(desk)
+        if gateway.clock.steady_ns() >= self._next_ns:
+            self.write(gateway)
 
-    def write(self, desk: Desk) -> None:
+    def write(self, gateway: Gateway) -> None:
         """Write what is pending now: the newest refusal, and how many it stands for."""
         if self._count:
             count, self._count = self._count, 0
-            self._next_ns = desk.clock.steady_ns() + SECOND_NS
-            tokens.record_refusal(desk, *self._newest, count=count)
+            self._next_ns = gateway.clock.steady_ns() + SECOND_NS
+            tokens.record_refusal(gateway, *self._newest, count=count)

@@ -23,7 +23,7 @@ from postroom.core.message import Message
 from postroom.core.states import State
 from postroom.core.system.platform import process_alive
 from postroom.errors import RoomBusy
-from postroom.mail.gateway import Desk
+from postroom.mail.gateway import Gateway
 from postroom.stores.contract import Cell, Query
 
 CELLS: Final = "door/"
@@ -40,7 +40,7 @@ _MAX_NAMES: Final = 100
 Value = dict[str, Any]
 
 
-class Visitor(NamedTuple):
+class HostSession(NamedTuple):
     """An agent program's session, as far as it tells of itself."""
 
     host: str
@@ -50,18 +50,18 @@ class Visitor(NamedTuple):
     attended: bool = False
 
 
-def bind(desk: Desk, visitor: Visitor, name: str | None = None) -> str:
+def bind(gateway: Gateway, visitor: HostSession, name: str | None = None) -> str:
     """The session's name in this room: the given one, the one it has, or a free one of its kind. It is bound to it."""
-    for candidate in _candidates(desk, visitor, name):
-        if _take(desk, visitor, candidate, sure=name is not None):
+    for candidate in _candidates(gateway, visitor, name):
+        if _take(gateway, visitor, candidate, sure=name is not None):
             return candidate
     raise RoomBusy(f"no free name like {visitor.default_name} was found; set POSTROOM_AGENT")
 
 
-def _candidates(desk: Desk, visitor: Visitor, name: str | None) -> Iterable[str]:
+def _candidates(gateway: Gateway, visitor: HostSession, name: str | None) -> Iterable[str]:
     if name is not None:
         return [name]
-    bound = [cell for cell in desk.store.cell_scan(CELLS) if cell.value["host"] == visitor.host]
+    bound = [cell for cell in gateway.store.cell_scan(CELLS) if cell.value["host"] == visitor.host]
     mine = [_agent(cell) for cell in bound if _is_same(cell.value, visitor)]
     numbered = (f"{visitor.default_name}-{number}" for number in range(2, _MAX_NAMES))
     return [*mine, visitor.default_name, *numbered]
@@ -71,7 +71,7 @@ def _agent(cell: Cell) -> str:
     return cell.name.removeprefix(CELLS)
 
 
-def _is_same(value: Value, visitor: Visitor) -> bool:
+def _is_same(value: Value, visitor: HostSession) -> bool:
     """Whether the cell is this session's; one that cannot say which it is, is whoever is there."""
     if visitor.session is None and visitor.process is None:
         return True
@@ -80,27 +80,27 @@ def _is_same(value: Value, visitor: Visitor) -> bool:
     return visitor.process is not None and value["process"] == visitor.process
 
 
-def _take(desk: Desk, visitor: Visitor, name: str, *, sure: bool) -> bool:
+def _take(gateway: Gateway, visitor: HostSession, name: str, *, sure: bool) -> bool:
     for _ in range(_MAX_TRIES):
-        cell = desk.store.cell_read(CELLS + name)
+        cell = gateway.store.cell_read(CELLS + name)
         if cell is not None and not sure and not _is_same(cell.value, visitor) and _is_taken(cell.value, visitor):
             return False
-        value = _bound(None if cell is None else cell.value, visitor, desk.clock.wall_ms())
+        value = _bound(None if cell is None else cell.value, visitor, gateway.clock.wall_ms())
         if cell is not None and value == cell.value:
             return True
-        if desk.store.cell_write(CELLS + name, value, expect=0 if cell is None else cell.version) is not None:
+        if gateway.store.cell_write(CELLS + name, value, expect=0 if cell is None else cell.version) is not None:
             return True
     raise RoomBusy(f"too many processes change the door of {name} at the same moment; try again")
 
 
-def _is_taken(value: Value, visitor: Visitor) -> bool:
+def _is_taken(value: Value, visitor: HostSession) -> bool:
     """Whether somebody else lives there. Of programs without a process of their own, the newest has the name."""
     if value["host"] != visitor.host:
         return True
     return value["process"] is not None and process_alive(value["process"]) is not False
 
 
-def _bound(value: Value | None, visitor: Visitor, now_ms: int) -> Value:
+def _bound(value: Value | None, visitor: HostSession, now_ms: int) -> Value:
     if value is None or (visitor.session is not None and value["session"] != visitor.session):
         value = {"told": [], "held_back": None, "since_ms": now_ms}  # another session: it was told nothing yet
     return {
@@ -115,57 +115,57 @@ def _bound(value: Value | None, visitor: Visitor, now_ms: int) -> Value:
     }
 
 
-def look(desk: Desk, name: str) -> Value | None:
+def look(gateway: Gateway, name: str) -> Value | None:
     """What is bound to a name; None when nothing is."""
-    cell = desk.store.cell_read(CELLS + name)
+    cell = gateway.store.cell_read(CELLS + name)
     return None if cell is None else cell.value
 
 
-def bound_to(desk: Desk, host: str) -> dict[str, Value]:
+def bound_to(gateway: Gateway, host: str) -> dict[str, Value]:
     """The names that sessions of one kind have, with their cells."""
-    return {_agent(cell): cell.value for cell in desk.store.cell_scan(CELLS) if cell.value["host"] == host}
+    return {_agent(cell): cell.value for cell in gateway.store.cell_scan(CELLS) if cell.value["host"] == host}
 
 
-def leave(desk: Desk, visitor: Visitor, name: str) -> None:
+def leave(gateway: Gateway, visitor: HostSession, name: str) -> None:
     """The session ended: its name is free for the next one."""
 
     def change(value: Value) -> Value | None:
         return value | {"session": None, "process": None, "attended": False} if _is_same(value, visitor) else None
 
-    _update(desk, name, change)
+    _update(gateway, name, change)
 
 
 # What it is told
 
 
-def unread(desk: Desk, name: str) -> list[Message]:
+def unread(gateway: Gateway, name: str) -> list[Message]:
     """What waits for the agent at this moment, in the order in which it would get it."""
     query = Query(states=frozenset({State.READY}), visible_to=name, order="claim", limit=MAX_UNREAD)
-    return desk.store.find(query).messages
+    return gateway.store.find(query).messages
 
 
-def held(desk: Desk, name: str) -> list[Message]:
+def held(gateway: Gateway, name: str) -> list[Message]:
     """What the agent has taken and not ended, the newest first."""
     query = Query(states=frozenset({State.CLAIMED}), order="newest", limit=MAX_CLAIMED)
-    return [message for message in desk.store.find(query).messages if message.claimed_by == name]
+    return [message for message in gateway.store.find(query).messages if message.claimed_by == name]
 
 
-def _left_over(desk: Desk, name: str, value: Value) -> list[Message]:
+def _left_over(gateway: Gateway, name: str, value: Value) -> list[Message]:
     """What an earlier session of this agent took and did not end: to this one it is news."""
     since_ms = value.get("since_ms", 0)
-    return [m for m in held(desk, name) if m.owner is None and (m.last_delivered_ms or since_ms) < since_ms]
+    return [m for m in held(gateway, name) if m.owner is None and (m.last_delivered_ms or since_ms) < since_ms]
 
 
-def news(desk: Desk, name: str) -> list[Message]:
+def news(gateway: Gateway, name: str) -> list[Message]:
     """What waits for the agent, and what was left over, that its session was not told of."""
-    value = look(desk, name)
+    value = look(gateway, name)
     if value is None:
-        return unread(desk, name)
-    found = [*_left_over(desk, name, value), *unread(desk, name)]
+        return unread(gateway, name)
+    found = [*_left_over(gateway, name, value), *unread(gateway, name)]
     return [message for message in found if message.id not in value["told"]]
 
 
-def tell(desk: Desk, name: str, messages: list[Message], how: str | None) -> list[Message]:
+def tell(gateway: Gateway, name: str, messages: list[Message], how: str | None) -> list[Message]:
     """The session is told of these now: those of them that still wait and that nobody else tells it of.
 
     After: they are not told again while they stay unread, and their ledgers say "notified", and by which door. With None
@@ -174,33 +174,33 @@ def tell(desk: Desk, name: str, messages: list[Message], how: str | None) -> lis
     fresh: list[Message] = []
 
     def change(value: Value) -> Value | None:
-        waiting = [message.id for message in (*_left_over(desk, name, value), *unread(desk, name))]
+        waiting = [message.id for message in (*_left_over(gateway, name, value), *unread(gateway, name))]
         before = set(value["told"])
         fresh[:] = [message for message in messages if message.id in waiting and message.id not in before]
         told = [id for id in waiting if id in before or any(id == message.id for message in fresh)]
         return value | {"told": told} if told != value["told"] else None
 
-    _update(desk, name, change)
+    _update(gateway, name, change)
     if how is not None:
-        note(desk, name, fresh, how)
+        note(gateway, name, fresh, how)
     return fresh
 
 
-def note(desk: Desk, name: str, messages: list[Message], how: str) -> None:
+def note(gateway: Gateway, name: str, messages: list[Message], how: str) -> None:
     """A door has taken a notice of these."""
     for message in messages:
-        desk.store.note(message.id, "notified", name, how)
+        gateway.store.note(message.id, "notified", name, how)
 
 
-def untell(desk: Desk, name: str, messages: list[Message]) -> None:
+def untell(gateway: Gateway, name: str, messages: list[Message]) -> None:
     """It could not be told after all."""
     ids = {message.id for message in messages}
-    _update(desk, name, lambda value: value | {"told": [id for id in value["told"] if id not in ids]})
+    _update(gateway, name, lambda value: value | {"told": [id for id in value["told"] if id not in ids]})
 
 
-def hold_back(desk: Desk, name: str) -> list[Message]:
+def hold_back(gateway: Gateway, name: str) -> list[Message]:
     """What the session should not stop without having read; [] when it was held back for just these already."""
-    waiting = unread(desk, name)
+    waiting = unread(gateway, name)
     if not waiting:
         return []
     these = f"{max(message.id for message in waiting)} {len(waiting)}"
@@ -210,27 +210,27 @@ def hold_back(desk: Desk, name: str) -> list[Message]:
         held[:] = [value["held_back"] != these]
         return value | {"held_back": these} if held[0] else None
 
-    _update(desk, name, change)
+    _update(gateway, name, change)
     return waiting if held and held[0] else []
 
 
-def _update(desk: Desk, name: str, change: Callable[[Value], Value | None]) -> None:
+def _update(gateway: Gateway, name: str, change: Callable[[Value], Value | None]) -> None:
     for _ in range(_MAX_TRIES):
-        cell = desk.store.cell_read(CELLS + name)
+        cell = gateway.store.cell_read(CELLS + name)
         if cell is None:
             return
         value = change(cell.value)
-        if value is None or desk.store.cell_write(cell.name, value, expect=cell.version) is not None:
+        if value is None or gateway.store.cell_write(cell.name, value, expect=cell.version) is not None:
             return
     raise RoomBusy(f"too many processes change the door of {name} at the same moment; try again")
 
 
-def busy(desk: Desk, name: str, *, working: bool) -> None:
+def busy(gateway: Gateway, name: str, *, working: bool) -> None:
     """The session is in the middle of a turn, whose steps will tell it of mail; or its turn is over.
 
     A program that is interrupted does not say so: after a minute without a step it counts as idle again.
     """
-    now_ms = desk.clock.wall_ms()
+    now_ms = gateway.clock.wall_ms()
 
     def change(value: Value) -> Value | None:
         left_ms = value.get("busy_until_ms", 0) - now_ms
@@ -238,12 +238,12 @@ def busy(desk: Desk, name: str, *, working: bool) -> None:
             return None if left_ms > BUSY_MS / 2 else value | {"busy_until_ms": now_ms + BUSY_MS}
         return value | {"busy_until_ms": 0} if left_ms > 0 else None
 
-    _update(desk, name, change)
+    _update(gateway, name, change)
 
 
-def is_busy(desk: Desk, value: Value) -> bool:
+def is_busy(gateway: Gateway, value: Value) -> bool:
     """Whether the session is in the middle of a turn, as far as it has told."""
-    return 0 < int(value.get("busy_until_ms", 0)) - desk.clock.wall_ms() <= BUSY_MS
+    return 0 < int(value.get("busy_until_ms", 0)) - gateway.clock.wall_ms() <= BUSY_MS
 
 
 def pointer(name: str, messages: list[Message], how_to_read: str) -> str:

@@ -42,7 +42,7 @@ async def ring_for(room: aio.Room, host: str, ring: Ring) -> None:
     try:
         async with room.hints([topic_cells(session_binding.CELLS)]) as hints:
             async for _ in hints:
-                bound = await room.call(lambda room: list(session_binding.bound_to(room.desk, host)))
+                bound = await room.call(lambda room: list(session_binding.bound_to(room.gateway, host)))
                 for name in bound:
                     if name not in ringing or ringing[name].done():
                         ringing[name] = asyncio.create_task(_ring_one(room, name, ring))
@@ -92,12 +92,17 @@ async def _try(ring: Ring, room: aio.Room, name: str, fresh: set[str]) -> None:
 
 def _news(room: Room, name: str) -> list[Message]:
     """What to wake the session for. One whose terminal is gone may go on unseen: its mail waits for the next terminal."""
-    bound = session_binding.look(room.desk, name)
-    if bound is None or not bound["attended"] or bound["session"] is None or session_binding.is_busy(room.desk, bound):
+    bound = session_binding.look(room.gateway, name)
+    if (
+        bound is None
+        or not bound["attended"]
+        or bound["session"] is None
+        or session_binding.is_busy(room.gateway, bound)
+    ):
         return []
     if bound["process"] is not None and process_alive(bound["process"]) is False:
         return []
-    return session_binding.news(room.desk, name)
+    return session_binding.news(room.gateway, name)
 
 
 async def touch_signal(room: aio.Room, name: str, _: list[Message]) -> None:
@@ -118,15 +123,15 @@ async def queue_in_codex(room: aio.Room, name: str, messages: list[Message]) -> 
     queued = False
 
     def tell(inside: Room) -> None:
-        told.extend(session_binding.tell(inside.desk, name, messages, None))
+        told.extend(session_binding.tell(inside.gateway, name, messages, None))
 
     def untell(inside: Room) -> None:  # in the room's thread, like `tell`: what that told is known there first
         if told:
-            session_binding.untell(inside.desk, name, told)
+            session_binding.untell(inside.gateway, name, told)
 
     try:
         await room.call(tell)
-        session = (await room.call(lambda room: session_binding.look(room.desk, name)) or {}).get("session")
+        session = (await room.call(lambda room: session_binding.look(room.gateway, name)) or {}).get("session")
         if told and session is not None:
             queued = await _queue(program, session, session_binding.pointer(name, told, READ_WITH))
     finally:
@@ -134,7 +139,7 @@ async def queue_in_codex(room: aio.Room, name: str, messages: list[Message]) -> 
             with suppress(PostroomError):
                 await room.call(untell)
     if queued:
-        await room.call(lambda room: session_binding.note(room.desk, name, told, "codex queue"))
+        await room.call(lambda room: session_binding.note(room.gateway, name, told, "codex queue"))
 
 
 async def _queue(program: str, session: str, text: str) -> bool:

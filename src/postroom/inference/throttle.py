@@ -40,7 +40,7 @@ REST_S: Final = 30.0
 _SAFETY_S: Final = 1.0
 
 
-class Gate:
+class Throttle:
     """The way to one server, for all threads of this process."""
 
     def __init__(self, server: str, concurrency: int | None = None, *, clock: Clock = SYSTEM) -> None:
@@ -172,14 +172,14 @@ def private_folder() -> Path:
 
 
 _lock = threading.Lock()
-_gates: dict[str, Gate] = {}
+_gates: dict[str, Throttle] = {}
 
 
-def gate_to(server: str) -> Gate:
+def gate_to(server: str) -> Throttle:
     """The gate to a server: one for each in this process."""
     with _lock:
         if server not in _gates:
-            _gates[server] = Gate(server)
+            _gates[server] = Throttle(server)
         return _gates[server]
 
 

@@ -14,12 +14,12 @@ from postroom.errors import Fault, InvalidMessage, ReceiveTimeout, UnknownMessag
 from postroom.stores.contract import Delivery, Ticket, Want
 
 from . import presence, questions
-from .gateway import Desk, Series, Steps
+from .gateway import Gateway, Series, Steps
 from .received import NO_CAUSE, Envelope, Received, check_names, check_seconds, follow
 from .waiting import Inbox
 
 if TYPE_CHECKING:
-    from .receiving import Ahead
+    from .receiving import Prefetcher
     from .serving import Handler
 
 LOOP_ENDED = "the loop ended before it was settled"
@@ -32,14 +32,14 @@ class Agent:
     alone (ten minutes), so that another process of the same agent can settle them.
     """
 
-    def __init__(self, desk: Desk, name: str, *, transient: bool = False) -> None:
+    def __init__(self, gateway: Gateway, name: str, *, transient: bool = False) -> None:
         check_names(name=name)
         self.name = name
         self.transient = transient
-        self._desk = desk
+        self._gateway = gateway
         self._waited = False  # whether the last `receive` found nothing at first
         self._usual_want = Want(
-            agent=name, lease_s=AGENT_LEASE_S if transient else LEASE_S, owner=None if transient else desk.process
+            agent=name, lease_s=AGENT_LEASE_S if transient else LEASE_S, owner=None if transient else gateway.process
         )
 
     def __repr__(self) -> str:
@@ -77,7 +77,7 @@ class Agent:
             questions.check_wait(wait)
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s)
-        config = self._desk.config
+        config = self._gateway.config
         chain_id, hop_count, inherited = NO_CAUSE if cause is None else follow(cause, config.max_hops)
         draft = Draft(
             from_agent=self.name,
@@ -97,8 +97,8 @@ class Agent:
             max_deliveries=config.max_deliveries,
         )
         if wait is not None:
-            return self._desk.finish(questions.sending(self._desk, draft, wait, timeout_s))
-        return self._desk.send(draft)
+            return self._gateway.finish(questions.sending(self._gateway, draft, wait, timeout_s))
+        return self._gateway.send(draft)
 
     def send_many(self, messages: Iterable[Mapping[str, Any]]) -> list[str]:
         """Send several messages, all or none, in one step. Each is a dict of `send`'s arguments: to, payload, type, …"""
@@ -116,7 +116,7 @@ class Agent:
             faults += [Fault(f"messages[{index}].{name}", "is not an argument of send_many") for name in unknown]
         if faults:
             raise InvalidMessage(faults)
-        return self._desk.put(drafts) if drafts else []
+        return self._gateway.put(drafts) if drafts else []
 
     def publish(
         self,
@@ -146,19 +146,19 @@ class Agent:
             trace=trace,
             lane=_lane,
         )
-        return self._desk.put([draft])
+        return self._gateway.put([draft])
 
     def subscribe(self, channel: str) -> None:
         """Get a copy of everything that is published in the channel from now on. Twice is once."""
         check_names(channel=channel)
-        self._desk.check_open()
-        self._desk.store.subscribe(channel, self.name)
+        self._gateway.check_open()
+        self._gateway.store.subscribe(channel, self.name)
 
     def unsubscribe(self, channel: str) -> bool:
         """Get no more copies; those that are here stay. False when it was not subscribed."""
         check_names(channel=channel)
-        self._desk.check_open()
-        return self._desk.store.unsubscribe(channel, self.name)
+        self._gateway.check_open()
+        return self._gateway.store.unsubscribe(channel, self.name)
 
     # Receiving
 
@@ -174,22 +174,22 @@ class Agent:
         want = self._want(channels, lease_s)
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s)
-        return self._desk.finish(self._receiving(want, timeout_s))
+        return self._gateway.finish(self._receiving(want, timeout_s))
 
     def _receiving(self, want: Want, timeout_s: float | None) -> Steps[Received]:
-        with Inbox(self._desk, want, arm_first=self._waited) as inbox:
+        with Inbox(self._gateway, want, arm_first=self._waited) as inbox:
             delivery = yield from inbox.steps(timeout_s)
             self._waited = inbox.waited
         if delivery is None:
             where = f" in {', '.join(want.channels)}" if want.channels else ""
             raise ReceiveTimeout(f"no message for {self.name}{where} within {timeout_s:g} s")
-        return Received(self._desk, delivery, want.lease_s)
+        return Received(self._gateway, delivery, want.lease_s)
 
     def poll(self, *, channels: Iterable[str] | None = None, lease_s: float | None = None) -> Received | None:
         """The same without waiting: a message, or None when there is none."""
         want = self._want(channels, lease_s)
-        for delivery in self._desk.claim(want).deliveries:
-            return Received(self._desk, delivery, want.lease_s)
+        for delivery in self._gateway.claim(want).deliveries:
+            return Received(self._gateway, delivery, want.lease_s)
         return None
 
     def listen(
@@ -212,17 +212,17 @@ class Agent:
         want = self._want(channels, lease_s)
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s)
-        from .receiving import MAX_PREFETCH, Ahead  # a one-shot command never needs it
+        from .receiving import MAX_PREFETCH, Prefetcher  # a one-shot command never needs it
 
         if type(prefetch) is not int or not 1 <= prefetch <= MAX_PREFETCH:
             raise InvalidMessage("prefetch", f"must be a whole number from 1 to {MAX_PREFETCH}, not {prefetch!r}")
-        return self._desk.each(self._listening(want, timeout_s, Ahead(self._desk, want, prefetch)))
+        return self._gateway.each(self._listening(want, timeout_s, Prefetcher(self._gateway, want, prefetch)))
 
-    def _listening(self, want: Want, timeout_s: float | None, ahead: Ahead) -> Series[Received]:
-        with ahead, Inbox(self._desk, want) as inbox:
+    def _listening(self, want: Want, timeout_s: float | None, ahead: Prefetcher) -> Series[Received]:
+        with ahead, Inbox(self._gateway, want) as inbox:
             delivery = yield from inbox.steps(timeout_s)
             while delivery is not None:
-                message = Received(self._desk, delivery, want.lease_s)
+                message = Received(self._gateway, delivery, want.lease_s)
                 try:
                     yield message
                 except GeneratorExit:
@@ -251,15 +251,15 @@ class Agent:
         """
         from .serving import Serving  # those who only send start faster without it
 
-        Serving(self._desk, self._want(channels, lease_s), handlers, concurrency, stop).run()
+        Serving(self._gateway, self._want(channels, lease_s), handlers, concurrency, stop).run()
 
     def claimed(self, id: str) -> Received:
         """A message that this agent holds already, perhaps claimed by an earlier process of its.
 
         Raises UnknownMessage when it is not kept here, InvalidMessage saying who holds it when it is another's.
         """
-        self._desk.check_open()
-        message = self._desk.store.get(id)
+        self._gateway.check_open()
+        message = self._gateway.store.get(id)
         if message is None:
             raise UnknownMessage(f"no message {id} is kept in this room")
         if not _is_held(message):
@@ -269,7 +269,7 @@ class Agent:
                 "id", f"message {id} is held by {quoted(message.claimed_by or '')}, not by {self.name}"
             )
         ticket = Ticket(message.id, message.token, self.name)
-        return Received(self._desk, Delivery(message, ticket), self._lease_s(None))
+        return Received(self._gateway, Delivery(message, ticket), self._lease_s(None))
 
     # Asking
 
@@ -311,9 +311,9 @@ class Agent:
             idempotency_key=idempotency_key,
             trace=trace,
             lane=_lane,
-            waiter=self._desk.process,
+            waiter=self._gateway.process,
         )
-        return self._desk.finish(questions.Question(self._desk, draft, timeout_s))
+        return self._gateway.finish(questions.Question(self._gateway, draft, timeout_s))
 
     # Being here
 
@@ -325,15 +325,15 @@ class Agent:
             check_name("current_task", current_task, faults)
         if faults:
             raise InvalidMessage(faults)
-        self._desk.check_open()
-        presence.beat(self._desk, self.name, status, current_task)
+        self._gateway.check_open()
+        presence.beat(self._gateway, self.name, status, current_task)
 
     # Parts of the above
 
     def _draft(
         self, cause: Envelope | Message | None, *, to: str | None = None, trace: str | None = None, **fields: Any
     ) -> Draft:
-        config = self._desk.config
+        config = self._gateway.config
         chain_id, hop_count, inherited = NO_CAUSE if cause is None else follow(cause, config.max_hops)
         return Draft(
             from_agent=self.name,
@@ -347,7 +347,7 @@ class Agent:
 
     def _draft_of(self, message: Mapping[str, Any]) -> Draft:
         """The draft of a message of `send_many`."""
-        config, told, cause = self._desk.config, message.get, message.get("cause")
+        config, told, cause = self._gateway.config, message.get, message.get("cause")
         chain_id, hop_count, inherited = NO_CAUSE if cause is None else follow(cause, config.max_hops)
         trace = told("trace")
         return Draft(
@@ -368,7 +368,7 @@ class Agent:
         )
 
     def _want(self, channels: Iterable[str] | None, lease_s: float | None) -> Want:
-        self._desk.check_open()
+        self._gateway.check_open()
         usual = self._usual_want
         if channels is None and lease_s is None:
             return usual

@@ -13,19 +13,19 @@ from postroom.core.message import Message
 from postroom.core.states import State
 from postroom.stores.contract import Query
 
-from .gateway import Desk
+from .gateway import Gateway
 
 #: So many claimed messages of the room are looked at, the newest first.
 _MAX_LOOKED_AT: Final = 500
 
 
-def held_by(desk: Desk, agent: str) -> list[Message]:
+def held_by(gateway: Gateway, agent: str) -> list[Message]:
     """What the agent holds at this moment, the newest first."""
     query = Query(states=frozenset({State.CLAIMED}), order="newest", limit=_MAX_LOOKED_AT)
-    return [message for message in desk.store.find(query).messages if message.claimed_by == agent]
+    return [message for message in gateway.store.find(query).messages if message.claimed_by == agent]
 
 
-def held_cause(desk: Desk, agent: str, to: str | None) -> Message | None:
+def held_cause(gateway: Gateway, agent: str, to: str | None) -> Message | None:
     """What the agent would send a message to `to` because of: what it holds from there, else the newest that it holds."""
-    held = held_by(desk, agent)
+    held = held_by(gateway, agent)
     return next((message for message in held if message.from_agent == to), next(iter(held), None))

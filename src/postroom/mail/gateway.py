@@ -1,7 +1,7 @@
 """The one door from rooms and agents to their store.
 
 Every step of a message passes here: a closed room and a forked process are refused, drafts are checked and counted, the
-hooks are told. The desk also remembers what this process has under way, so that closing a room leaves nothing behind.
+hooks are told. The gateway also remembers what this process has under way, so that closing a room leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ T = TypeVar("T")
 
 #: Who closes a room waits so long for questions that are just being stored.
 _ASKERS_NS: Final = 1_000_000_000
-#: Whether the room is still there is looked at this often.
-_LOOK_NS: Final = round(SAFETY_LOOK_S * 1e9)
+#: Whether the room is still there is looked at this often: within 5 s everybody knows (tests/faults/test_gone.py), and an
+#: idle receiver, which looks for mail every second, does not pay for it each time (tests/faults/test_idle.py).
+LOOK_S: Final = 2.5
+_LOOK_NS: Final = round(LOOK_S * 1e9)
 CLOSED_EARLY: Final = "the room was closed before it was settled"
 
 
@@ -103,14 +105,14 @@ class Pause(NamedTuple):
         return _span_s(self.timeout_s)
 
 
-#: Work that waits in between, without saying how: it yields a pause, and is told whether a hint came. `Desk.finish`
+#: Work that waits in between, without saying how: it yields a pause, and is told whether a hint came. `Gateway.finish`
 #: takes it to its end in the caller's thread; postroom.aio does so without keeping a thread.
 Steps = Generator[Pause, bool, T]
 #: The same, for work that gives one thing after the other.
 Series = Generator[Pause | T, bool, None]
 
 
-class Desk:
+class Gateway:
     """A store with the room's settings, hooks and limits around it. Shared by all threads of the process that made it."""
 
     def __init__(self, store: Store, config: Config, clock: Clock) -> None:

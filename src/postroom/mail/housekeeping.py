@@ -17,7 +17,7 @@ from postroom.core.system.platform import start_thread
 from postroom.errors import ROOM_IS_OVER
 
 from . import presence
-from .gateway import Desk, Latch
+from .gateway import Gateway, Latch
 
 KEEPER_CELL: Final = "upkeep"
 #: Who keeps house does so for this long without a word; then another may take over.
@@ -27,14 +27,14 @@ TERM_S: Final = 6 * HEARTBEAT_S
 class Upkeep:
     """The rounds of one room. Nothing runs until the first agent is looked after."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
         self._lock = threading.RLock()  # a signal's handler may come in the middle of what it guards
         self._names: list[str] = []
         self._silences = presence.Silences()
-        self._stop = Latch(desk.clock)
+        self._stop = Latch(gateway.clock)
         self._thread: threading.Thread | None = None
-        desk.at_close(self.close)
+        gateway.at_close(self.close)
 
     def look_after(self, name: str) -> None:
         """Send this agent's heartbeats from now on, and mark it stopped when the room closes."""
@@ -57,18 +57,18 @@ class Upkeep:
 
     def round(self) -> None:
         """One round: what could not be told before, heartbeats, then the housekeeping if it is this process's turn."""
-        self._desk.check_there()
-        self._desk.abandon_late()
+        self._gateway.check_there()
+        self._gateway.abandon_late()
         for name in tuple(self._names):
-            presence.beat(self._desk, name)
+            presence.beat(self._gateway, name)
         if self._take_turn():
-            presence.prune(self._desk, self._silences)
-            self._desk.sweep()
+            presence.prune(self._gateway, self._silences)
+            self._gateway.sweep()
 
     def _take_turn(self) -> bool:
         """Whether this process keeps house now: it does already, or nobody does."""
-        store, me = self._desk.store, self._desk.process
-        cell, now_ms = store.cell_read(KEEPER_CELL), self._desk.clock.wall_ms()
+        store, me = self._gateway.store, self._gateway.process
+        cell, now_ms = store.cell_read(KEEPER_CELL), self._gateway.clock.wall_ms()
         if cell is not None:
             if cell.value["owner"] == me and _ms_left(cell.value, now_ms) > TERM_S * 500:
                 return True  # renewed when half of the term is over: not a write in every round
@@ -85,13 +85,13 @@ class Upkeep:
             thread.join()
         self._thread = None  # not before: should this be interrupted, the next call waits for it
         for name in self._names:
-            presence.leave(self._desk, name)
+            presence.leave(self._gateway, name)
         self._give_up_turn()
 
     def _give_up_turn(self) -> None:
-        cell = self._desk.store.cell_read(KEEPER_CELL)
-        if cell is not None and cell.value["owner"] == self._desk.process:
-            self._desk.store.cell_write(KEEPER_CELL, None, expect=cell.version)
+        cell = self._gateway.store.cell_read(KEEPER_CELL)
+        if cell is not None and cell.value["owner"] == self._gateway.process:
+            self._gateway.store.cell_write(KEEPER_CELL, None, expect=cell.version)
 
 
 def _rounds(known: weakref.ref[Upkeep], stop: Latch) -> None:

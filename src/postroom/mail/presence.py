@@ -19,7 +19,7 @@ from postroom.core.states import State
 from postroom.errors import RoomBusy
 from postroom.stores.contract import Query
 
-from .gateway import Desk
+from .gateway import Gateway
 
 ACTIVE: Final = "active"  # open in some process
 STOPPED: Final = "stopped"  # closed by all who had it open
@@ -54,53 +54,53 @@ class AgentInfo(NamedTuple):
     transient: bool
 
 
-def enter(desk: Desk, name: str, *, transient: bool) -> None:
+def enter(gateway: Gateway, name: str, *, transient: bool) -> None:
     """The agent is open in this process; or, transient, was only seen. One read when the room knows that already."""
 
     def is_right(value: Value) -> bool:
-        return value["status"] not in (STOPPED, GONE) if transient else desk.process in value["processes"]
+        return value["status"] not in (STOPPED, GONE) if transient else gateway.process in value["processes"]
 
     def change(value: Value | None) -> Value | None:
-        now_ms = desk.clock.wall_ms()
+        now_ms = gateway.clock.wall_ms()
         if value is None:
             value = _newcomer(now_ms, SEEN if transient else ACTIVE, transient)
         elif _is_fresh(value, now_ms) and is_right(value):
             return None
-        value = _without_the_dead(desk, value) | {"heartbeat_ms": now_ms}
+        value = _without_the_dead(gateway, value) | {"heartbeat_ms": now_ms}
         if not transient:
-            return _joined(value, desk.process)
+            return _joined(value, gateway.process)
         return value | {"status": SEEN, "transient": True} if value["status"] in (STOPPED, GONE) else value
 
-    _update(desk, name, change)
+    _update(gateway, name, change)
 
 
-def beat(desk: Desk, name: str, status: str | None = None, current_task: str | None = None) -> None:
+def beat(gateway: Gateway, name: str, status: str | None = None, current_task: str | None = None) -> None:
     """The agent is alive. With a status, it also says how it is and what it does; without one, that stays as it was."""
 
     def change(value: Value | None) -> Value | None:
-        now_ms = desk.clock.wall_ms()
+        now_ms = gateway.clock.wall_ms()
         value = value or _newcomer(now_ms, ACTIVE, transient=True)
         if status is not None:
             value = value | {"status": status, "current_task": current_task}
-        elif _is_fresh(value, now_ms, HEARTBEAT_S / 2) and desk.process in value["processes"]:
+        elif _is_fresh(value, now_ms, HEARTBEAT_S / 2) and gateway.process in value["processes"]:
             return None  # another process that has the same agent open was faster
         else:
-            value = _joined(value, desk.process)
+            value = _joined(value, gateway.process)
         return value | {"heartbeat_ms": now_ms}
 
-    _update(desk, name, change)
+    _update(gateway, name, change)
 
 
-def leave(desk: Desk, name: str) -> None:
+def leave(gateway: Gateway, name: str) -> None:
     """This process has closed the agent. It is stopped when no other has it open."""
 
     def change(value: Value | None) -> Value | None:
-        if value is None or desk.process not in value["processes"]:
+        if value is None or gateway.process not in value["processes"]:
             return None
-        others = [p for p in value["processes"] if p != desk.process]
+        others = [p for p in value["processes"] if p != gateway.process]
         return value | {"processes": others} | ({} if others else {"status": STOPPED, "current_task": None})
 
-    _update(desk, name, change)
+    _update(gateway, name, change)
 
 
 class Silences:
@@ -117,65 +117,65 @@ class Silences:
         return now_ns - heard[1] >= SILENT_S * SECOND_NS
 
 
-def prune(desk: Desk, silences: Silences) -> int:
+def prune(gateway: Gateway, silences: Silences) -> int:
     """Take processes that are gone out of every agent's cell. Returns how many agents lost one.
 
     Processes that cannot be seen go when their agent has been silent for long: askers stop waiting for them, and their own
     questions are given up. Should one only have been stopped, its next heartbeat brings it back.
     """
     pruned = 0
-    for cell in desk.store.cell_scan(_PREFIX):
+    for cell in gateway.store.cell_scan(_PREFIX):
         name, value = cell.name.removeprefix(_PREFIX), cell.value
-        seen = {process: desk.store.process_alive(process) for process in value["processes"]}
+        seen = {process: gateway.store.process_alive(process) for process in value["processes"]}
         if False in seen.values():
             pruned += 1
-            _update(desk, name, lambda value: value and _without_the_dead(desk, value))
-        elif set(seen.values()) == {None} and silences.is_long(name, value["heartbeat_ms"], desk.clock.steady_ns()):
+            _update(gateway, name, lambda value: value and _without_the_dead(gateway, value))
+        elif set(seen.values()) == {None} and silences.is_long(name, value["heartbeat_ms"], gateway.clock.steady_ns()):
             pruned += 1
-            _bury_silent(desk, name, value)
+            _bury_silent(gateway, name, value)
     return pruned
 
 
-def _bury_silent(desk: Desk, name: str, silent: Value) -> None:
+def _bury_silent(gateway: Gateway, name: str, silent: Value) -> None:
     def change(value: Value | None) -> Value | None:
         if value is None or value["heartbeat_ms"] != silent["heartbeat_ms"]:
             return None  # it has just spoken
         return value | {"processes": [], "status": GONE, "current_task": None}
 
-    _update(desk, name, change)
-    cell = desk.store.cell_read(_PREFIX + name)
+    _update(gateway, name, change)
+    cell = gateway.store.cell_read(_PREFIX + name)
     if cell is None or cell.value["processes"]:
         return
-    asked = desk.store.find(Query(waiting=True, from_agent=name, limit=_MANY)).messages
-    held = desk.store.find(Query(states=frozenset({State.HELD}), to_agent=name, limit=_MANY)).messages
+    asked = gateway.store.find(Query(waiting=True, from_agent=name, limit=_MANY)).messages
+    held = gateway.store.find(Query(states=frozenset({State.AWAITED}), to_agent=name, limit=_MANY)).messages
     waits = [(message.id, message.waiter) for message in asked]
     waits += [(str(message.answer_to), message.waiter) for message in held]
     for question, waiter in waits:
         if waiter in silent["processes"]:
-            desk.store.abandon(question)
+            gateway.store.abandon(question)
 
 
-def is_known(desk: Desk, name: str) -> bool:
+def is_known(gateway: Gateway, name: str) -> bool:
     """Whether an agent of that name was ever here, or is subscribed to something."""
-    return desk.store.cell_read(_PREFIX + name) is not None or any(
-        subscription.agent == name for subscription in desk.store.subscriptions()
+    return gateway.store.cell_read(_PREFIX + name) is not None or any(
+        subscription.agent == name for subscription in gateway.store.subscriptions()
     )
 
 
-def names(desk: Desk) -> list[str]:
+def names(gateway: Gateway) -> list[str]:
     """Everybody who was ever here."""
-    return [cell.name.removeprefix(_PREFIX) for cell in desk.store.cell_scan(_PREFIX)]
+    return [cell.name.removeprefix(_PREFIX) for cell in gateway.store.cell_scan(_PREFIX)]
 
 
-def agents(desk: Desk) -> list[AgentInfo]:
+def agents(gateway: Gateway) -> list[AgentInfo]:
     """Everybody who was ever here, with what waits for each."""
     pending: dict[str | None, int] = {}
-    for box in desk.store.stats().mailboxes:
+    for box in gateway.store.stats().mailboxes:
         pending[box.to_agent] = pending.get(box.to_agent, 0) + box.depth
     found = []
-    for cell in desk.store.cell_scan(_PREFIX):
+    for cell in gateway.store.cell_scan(_PREFIX):
         name, value = cell.name.removeprefix(_PREFIX), cell.value
-        alive = is_running(desk, value)
+        alive = is_running(gateway, value)
         found.append(
             AgentInfo(
                 name=name,
@@ -191,34 +191,34 @@ def agents(desk: Desk) -> list[AgentInfo]:
     return found
 
 
-def look(desk: Desk, name: str) -> Value | None:
+def look(gateway: Gateway, name: str) -> Value | None:
     """What the room knows of an agent; None when it never was here."""
-    cell = desk.store.cell_read(_PREFIX + name)
+    cell = gateway.store.cell_read(_PREFIX + name)
     return None if cell is None else cell.value
 
 
-def is_running(desk: Desk, value: Value) -> bool | None:
+def is_running(gateway: Gateway, value: Value) -> bool | None:
     """Whether a process has the agent open. None: only one-shot commands speak for it, or nobody here can see."""
-    seen = [desk.store.process_alive(p) for p in value["processes"]]
+    seen = [gateway.store.process_alive(p) for p in value["processes"]]
     if True in seen:
         return True
     if None in seen:  # on another machine: its heartbeat has to do
-        return True if _is_fresh(value, desk.clock.wall_ms(), HEARTBEAT_LATE_S) else None
+        return True if _is_fresh(value, gateway.clock.wall_ms(), HEARTBEAT_LATE_S) else None
     return None if value["transient"] else False
 
 
-def ran_lately(desk: Desk, value: Value) -> bool:
+def ran_lately(gateway: Gateway, value: Value) -> bool:
     """Whether a process had the agent open within the last second. Mostly without looking: a look costs 0.1 ms."""
-    now_ns = desk.clock.steady_ns()
+    now_ns = gateway.clock.steady_ns()
     for process in value["processes"]:
         if 0 <= now_ns - _seen_alive_ns.get(process, -SECOND_NS) < SECOND_NS:
             return True
-        if desk.store.process_alive(process):
+        if gateway.store.process_alive(process):
             if len(_seen_alive_ns) >= _MAX_SEEN:
                 _seen_alive_ns.clear()
             _seen_alive_ns[process] = now_ns
             return True
-    return is_running(desk, value) is True
+    return is_running(gateway, value) is True
 
 
 def _newcomer(now_ms: int, status: str, transient: bool) -> Value:
@@ -243,20 +243,20 @@ def _is_fresh(value: Value, now_ms: int, span_s: float = HEARTBEAT_S) -> bool:
     return abs(now_ms - int(value["heartbeat_ms"])) < span_s * 1000
 
 
-def _without_the_dead(desk: Desk, value: Value) -> Value:
-    living = [p for p in value["processes"] if desk.store.process_alive(p) is not False]
+def _without_the_dead(gateway: Gateway, value: Value) -> Value:
+    living = [p for p in value["processes"] if gateway.store.process_alive(p) is not False]
     if len(living) == len(value["processes"]):
         return value
     return value | {"processes": living} | ({} if living else {"status": GONE, "current_task": None})
 
 
-def _update(desk: Desk, name: str, change: Callable[[Value | None], Value | None]) -> None:
+def _update(gateway: Gateway, name: str, change: Callable[[Value | None], Value | None]) -> None:
     """Change an agent's cell; None from `change` leaves it as it is."""
     for _ in range(_MAX_TRIES):
-        cell = desk.store.cell_read(_PREFIX + name)
+        cell = gateway.store.cell_read(_PREFIX + name)
         value = change(None if cell is None else cell.value)
         if value is None:
             return
-        if desk.store.cell_write(_PREFIX + name, value, expect=0 if cell is None else cell.version) is not None:
+        if gateway.store.cell_write(_PREFIX + name, value, expect=0 if cell is None else cell.version) is not None:
             return
     raise RoomBusy(f"too many processes change what is known of {name} at the same moment; try again")

@@ -14,7 +14,7 @@ from postroom.errors import AskTimeout, InvalidMessage, NotAcked, NotAnswered, P
 from postroom.stores.contract import Delivery, Query, Ticket, Waiter, Want, topic_message
 
 from . import presence
-from .gateway import Deadline, Desk, Pause, Steps
+from .gateway import Deadline, Gateway, Pause, Steps
 from .received import Received
 
 #: What `send(wait=...)` may wait for, and the states in which it has come.
@@ -30,13 +30,13 @@ def check_wait(wait: str | None) -> None:
         raise InvalidMessage("wait", f"must be {' or '.join(WAITS)}, not {wait!r}")
 
 
-def sending(desk: Desk, draft: Draft, wait: str, timeout_s: float | None) -> Steps[str]:
+def sending(gateway: Gateway, draft: Draft, wait: str, timeout_s: float | None) -> Steps[str]:
     """Store a message; its id when it is acked (or answered). NotAcked when it ended otherwise, or not in time."""
-    (id,) = desk.put([draft])
-    deadline = Deadline(desk.clock, timeout_s)
-    with desk.listen([topic_message(id)]) as waiter:
+    (id,) = gateway.put([draft])
+    deadline = Deadline(gateway.clock, timeout_s)
+    with gateway.listen([topic_message(id)]) as waiter:
         while True:
-            message = desk.store.get(id)
+            message = gateway.store.get(id)
             if message is None:
                 raise NotAcked(f"message {id} is no longer kept; what became of it is not known", id)
             if message.state in WAITS[wait]:
@@ -61,9 +61,9 @@ class Question(Generator[Pause, bool, Received]):
     several answers in one (`find_answer`, `give`; see `take_answers`).
     """
 
-    def __init__(self, desk: Desk, draft: Draft, timeout_s: float | None) -> None:
+    def __init__(self, gateway: Gateway, draft: Draft, timeout_s: float | None) -> None:
         self.draft = draft
-        self._desk = desk
+        self._gateway = gateway
         self._asker = draft.from_agent
         self._peer = draft.to_agent
         self._timeout_s = timeout_s
@@ -89,18 +89,18 @@ class Question(Generator[Pause, bool, Received]):
 
     def _ask(self) -> Steps[Received]:
         if self._id:
-            self._desk.question_begins(self._id)
+            self._gateway.question_begins(self._id)
         else:
-            self._id = self._desk.ask(self.draft)
-        self._deadline = Deadline(self._desk.clock, self._timeout_s)
+            self._id = self._gateway.ask(self.draft)
+        self._deadline = Deadline(self._gateway.clock, self._timeout_s)
         answered = False
         try:
-            with self._desk.listen([topic_message(self._id)]) as waiter:
+            with self._gateway.listen([topic_message(self._id)]) as waiter:
                 delivery = yield from self._wait(waiter)
             answered = True
-            return Received(self._desk, delivery, LEASE_S, settled=True)
+            return Received(self._gateway, delivery, LEASE_S, settled=True)
         finally:
-            self._desk.question_ends(self._id, abandon=not answered)
+            self._gateway.question_ends(self._id, abandon=not answered)
 
     def _wait(self, waiter: Waiter) -> Steps[Delivery]:
         hinted, first_look = False, True
@@ -123,11 +123,11 @@ class Question(Generator[Pause, bool, Received]):
         """The answer, at once, where a hint says that it may be here: mostly it is, and the question need not be read."""
         if self._seen is not None or self._answer is not None:
             return None  # somebody has looked already
-        return self._desk.claim_answer(self._id, _want(self._desk, self._asker))
+        return self._gateway.claim_answer(self._id, _want(self._gateway, self._asker))
 
     def _look(self) -> Delivery | None:
         """The answer if it is here; None while the question is open; raises when it ended otherwise."""
-        question, self._seen = self._seen or self._desk.store.get(self._id), None
+        question, self._seen = self._seen or self._gateway.store.get(self._id), None
         if question is None:
             raise NotAnswered(f"question {self._id} is no longer kept", self._id)
         if question.state is State.ANSWERED:
@@ -143,16 +143,16 @@ class Question(Generator[Pause, bool, Received]):
     def _take_answer(self, question: Message) -> Delivery:
         """Claim and ack the answer. One that was taken before (a question asked twice under one key) is read instead."""
         id = self._answer_id(question)
-        for delivery in _claim(self._desk, self._asker, (id,)):
+        for delivery in _claim(self._gateway, self._asker, (id,)):
             return delivery
-        kept = self._desk.store.get(id)
+        kept = self._gateway.store.get(id)
         if kept is None:
             raise NotAnswered(f"the answer to question {self._id} is no longer kept", self._id)
         return Delivery(kept, Ticket(kept.id, kept.token, self._asker))
 
     def find_answer(self) -> str | None:
         """Read the question, and give the id of its answer when it is there. Then the next step does not read it again."""
-        question = self._desk.store.get(self._id)
+        question = self._gateway.store.get(self._id)
         if question is None or question.state is not State.ANSWERED:
             return None  # what may still change is read anew by the step, after it has taken the hint
         self._seen = question
@@ -166,7 +166,7 @@ class Question(Generator[Pause, bool, Received]):
         for entry in reversed(question.ledger):
             if entry.event == "answered" and entry.detail:
                 return entry.detail
-        for message in self._desk.store.find(Query(answer_to=question.id, limit=1)).messages:
+        for message in self._gateway.store.find(Query(answer_to=question.id, limit=1)).messages:
             return message.id
         raise NotAnswered(f"the answer to question {self._id} is no longer kept", self._id)
 
@@ -176,35 +176,35 @@ class Question(Generator[Pause, bool, Received]):
         """Whether the peer ran while we waited and runs no more; or, where nobody says how long to wait, does not run."""
         if self._peer is None:
             return False
-        value = presence.look(self._desk, self._peer)
-        if first_look and value is not None and presence.ran_lately(self._desk, value):
+        value = presence.look(self._gateway, self._peer)
+        if first_look and value is not None and presence.ran_lately(self._gateway, value):
             self._peer_ran = True
             return False
-        running = None if value is None else presence.is_running(self._desk, value)
+        running = None if value is None else presence.is_running(self._gateway, value)
         if running:
             self._peer_ran = True
         return running is False and (self._peer_ran or self._timeout_s is None)
 
     def _how_peer_went(self) -> str:
-        value = presence.look(self._desk, str(self._peer))
+        value = presence.look(self._gateway, str(self._peer))
         stopped = value is not None and not value["processes"] and value["status"] != presence.GONE
         return f"{self._peer} {'stopped' if stopped else 'died'} without answering"
 
     def _why_late(self) -> str:
         late = f"no answer to question {self._id} within {self._timeout_s:g} s"
-        if self._peer is not None and not presence.is_known(self._desk, self._peer):
+        if self._peer is not None and not presence.is_known(self._gateway, self._peer):
             import difflib  # a millisecond of start-up that only a mistake needs
 
-            near = difflib.get_close_matches(self._peer, presence.names(self._desk), n=1)
+            near = difflib.get_close_matches(self._peer, presence.names(self._gateway), n=1)
             hint = f"; did you mean {quoted(near[0])}?" if near else ""
             return f"{late}: nobody called {self._peer} has been seen in this room{hint}"
-        question = self._desk.store.get(self._id)
+        question = self._gateway.store.get(self._id)
         if question is not None and question.state is State.CLAIMED:
             return f"{late}: {quoted(question.claimed_by or '')} has taken it but not answered yet"
         return f"{late}: {self._peer or 'nobody'} has not taken it{'' if self._peer else ' yet'}"
 
 
-def take_answers(desk: Desk, questions: Iterable[Question]) -> None:
+def take_answers(gateway: Gateway, questions: Iterable[Question]) -> None:
     """Look at questions to whose askers a hint came, and take the answers that are here: in one step for each asker.
 
     What was found, each finds at its next step. Whatever goes wrong here goes wrong there too, and is told there.
@@ -216,16 +216,16 @@ def take_answers(desk: Desk, questions: Iterable[Question]) -> None:
             if id is not None:
                 found.setdefault(question.draft.from_agent, {})[id] = question
         for asker, answers in found.items():
-            for delivery in _claim(desk, asker, tuple(answers)):
+            for delivery in _claim(gateway, asker, tuple(answers)):
                 answers[delivery.message.id].give(delivery)
 
 
-def _claim(desk: Desk, asker: str, ids: tuple[str, ...]) -> list[Delivery]:
-    return desk.claim(_want(desk, asker, ids)).deliveries
+def _claim(gateway: Gateway, asker: str, ids: tuple[str, ...]) -> list[Delivery]:
+    return gateway.claim(_want(gateway, asker, ids)).deliveries
 
 
-def _want(desk: Desk, asker: str, ids: tuple[str, ...] = ()) -> Want:
-    return Want(agent=asker, lease_s=LEASE_S, ids=ids, owner=desk.process, settle=True)
+def _want(gateway: Gateway, asker: str, ids: tuple[str, ...] = ()) -> Want:
+    return Want(agent=asker, lease_s=LEASE_S, ids=ids, owner=gateway.process, settle=True)
 
 
 def _peer_of(message: Message) -> str:

@@ -11,14 +11,14 @@ from postroom.core.message import MAX_SPAN_S, Draft, Message, check, check_name,
 from postroom.errors import Fault, InvalidMessage, PostroomError, TooManyHops
 from postroom.stores.contract import Delivery, Settled, Ticket, Want
 
-from .gateway import Desk
+from .gateway import Gateway
 
 #: Reasons and errors are kept in the ledger up to this many characters.
-MAX_WORDS: Final = 4000
+MAX_REASON_CHARS: Final = 4000
 UNSEEN: Final = "the receiver left before it saw it"
 
 
-class Verdict(NamedTuple):
+class Settlement(NamedTuple):
     """What becomes of a message: the store's outcome, the reason, the delay before the next delivery, the answer."""
 
     outcome: str
@@ -27,7 +27,7 @@ class Verdict(NamedTuple):
     answer: Draft | None = None
 
 
-ACKED: Final = Verdict("acked")
+ACKED: Final = Settlement("acked")
 #: Chain id, hop count and trace of a message that no other one caused.
 NO_CAUSE: Final[tuple[str | None, int, str | None]] = (None, 0, None)
 
@@ -142,11 +142,11 @@ class Received(Envelope):
     As a context manager it acks at the end of the block and retries if the block raises, unless the block settled it.
     """
 
-    __slots__ = ("_desk", "_lease_s", "answer_id", "settled")
+    __slots__ = ("_gateway", "_lease_s", "answer_id", "settled")
 
-    def __init__(self, desk: Desk, delivery: Delivery, lease_s: float, *, settled: bool | None = None) -> None:
+    def __init__(self, gateway: Gateway, delivery: Delivery, lease_s: float, *, settled: bool | None = None) -> None:
         self.message, self._ticket = delivery.message, delivery.ticket
-        self._desk = desk
+        self._gateway = gateway
         self._lease_s = lease_s
         #: None while it is the receiver's to settle; then whether settling counted.
         self.settled: bool | None = settled
@@ -168,11 +168,11 @@ class Received(Envelope):
 
     def dead(self, reason: str) -> bool:
         """It can never work: set it aside as a dead letter."""
-        return self.conclude(Verdict("dead", words("reason", reason))).held
+        return self.conclude(Settlement("dead", words("reason", reason))).held
 
     def refuse(self, reason: str) -> bool:
         """Say no. The message ends, and one who asked gets `Refused` with the reason."""
-        return self.conclude(Verdict("refused", words("reason", reason))).held
+        return self.conclude(Settlement("refused", words("reason", reason))).held
 
     def reply(
         self, payload: dict[str, Any], *, type: str | None = None, ttl_s: float | None = None, _lane: str = "agent"
@@ -188,17 +188,17 @@ class Received(Envelope):
     def extend(self, lease_s: float | None = None) -> bool:
         """Keep it for that many seconds from now (None: for as long as it was claimed for). False when it is lost."""
         span_s = self._lease_s if lease_s is None else check_seconds("lease_s", lease_s, zero=False)
-        self._desk.check_open()
-        return self._desk.store.extend(self._ticket, span_s)
+        self._gateway.check_open()
+        return self._gateway.store.extend(self._ticket, span_s)
 
     # The same, for loops that settle one message and claim the next in one step
 
-    def conclude(self, verdict: Verdict, claim_next: Want | None = None) -> Settled:
+    def conclude(self, verdict: Settlement, claim_next: Want | None = None) -> Settled:
         """Settle it, and claim the next one in the same step. One that was settled here before is left alone."""
         if self.settled is not None:
-            claimed = None if claim_next is None else self._desk.claim(claim_next)
+            claimed = None if claim_next is None else self._gateway.claim(claim_next)
             return Settled(held=False, state=None, ids=[], claimed=claimed)
-        settled = self._desk.settle(
+        settled = self._gateway.settle(
             self._ticket,
             verdict.outcome,
             detail=verdict.detail,
@@ -211,19 +211,19 @@ class Received(Envelope):
             self.answer_id = settled.ids[0]
         return settled
 
-    def retry_verdict(self, reason: str | BaseException | None, delay_s: float | None = None) -> Verdict:
+    def retry_verdict(self, reason: str | BaseException | None, delay_s: float | None = None) -> Settlement:
         """Deliver it again, after the usual delay unless one is given."""
         if delay_s is None:
-            delay_s = backoff_s(self.delivery_count, self._desk.clock.random())
+            delay_s = backoff_s(self.delivery_count, self._gateway.clock.random())
         else:
             check_seconds("delay_s", delay_s)
-        return Verdict("retry", None if reason is None else words("reason", reason), delay_s)
+        return Settlement("retry", None if reason is None else words("reason", reason), delay_s)
 
     def answer_verdict(
         self, payload: dict[str, Any], *, type: str | None = None, ttl_s: float | None = None, lane: str = "agent"
-    ) -> Verdict:
+    ) -> Settlement:
         """End it with this answer; InvalidMessage when the answer is not valid."""
-        chain_id, hop_count, trace = follow(self, self._desk.config.max_hops)
+        chain_id, hop_count, trace = follow(self, self._gateway.config.max_hops)
         answer = Draft(
             from_agent=self._ticket.agent,
             payload=payload,
@@ -237,10 +237,10 @@ class Received(Envelope):
             hop_count=hop_count,
             lane=lane,
             trace=trace,
-            max_deliveries=self._desk.config.max_deliveries,
+            max_deliveries=self._gateway.config.max_deliveries,
             answer_to=self.id,
         )
-        return Verdict("answered", answer=check(answer, self._desk.config.max_payload_bytes))
+        return Settlement("answered", answer=check(answer, self._gateway.config.max_payload_bytes))
 
     def give_back(self, error: BaseException | str) -> None:
         """Let others have it, because this receiver failed or left. Never raises: the end of the lease does the same.
@@ -259,7 +259,7 @@ class Received(Envelope):
     def return_unseen(self) -> None:
         """Let others have it, as if it had not been claimed: nobody saw it. Never raises, like `give_back`."""
         with suppress(PostroomError):
-            self.conclude(Verdict("returned", UNSEEN))
+            self.conclude(Settlement("returned", UNSEEN))
 
     def __enter__(self) -> Self:
         return self
@@ -296,7 +296,7 @@ def words(field: str, value: str | BaseException) -> str:
     else:
         raise InvalidMessage(field, f"must be text, not {type(value).__name__}")
     text = text.encode("utf-8", "backslashreplace").decode()
-    return text if len(text) <= MAX_WORDS else text[:MAX_WORDS] + "… (cut)"
+    return text if len(text) <= MAX_REASON_CHARS else text[:MAX_REASON_CHARS] + "… (cut)"
 
 
 def _exception_text(error: BaseException) -> str:

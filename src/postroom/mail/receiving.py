@@ -7,18 +7,18 @@ from typing import Final, Self
 
 from postroom.stores.contract import Delivery, Want
 
-from .gateway import Desk
+from .gateway import Gateway
 from .received import ACKED, Received
 
 #: No loop claims more in one step: others wait for the write lock meanwhile.
 MAX_PREFETCH: Final = 1000
 
 
-class Ahead:
+class Prefetcher:
     """Settles one message and claims the next, or several at once; at its end, gives back what nobody saw."""
 
-    def __init__(self, desk: Desk, want: Want, prefetch: int) -> None:
-        self._desk = desk
+    def __init__(self, gateway: Gateway, want: Want, prefetch: int) -> None:
+        self._gateway = gateway
         self._want = Want(
             agent=want.agent, lease_s=want.lease_s, channels=want.channels, owner=want.owner, limit=prefetch
         )
@@ -40,26 +40,26 @@ class Ahead:
         claimed, self.looked = message.conclude(ACKED, claim_next=self._want).claimed, True
         if claimed is None or not claimed.deliveries:
             return None
-        self._claimed_ns = self._desk.clock.steady_ns()
+        self._claimed_ns = self._gateway.clock.steady_ns()
         self._waiting.extend(claimed.deliveries)
-        self._desk.unseen.update(delivery.ticket for delivery in claimed.deliveries)
+        self._gateway.unseen.update(delivery.ticket for delivery in claimed.deliveries)
         return self._next()
 
     def _next(self) -> Delivery:
         delivery = self._waiting.popleft()
-        self._desk.unseen.discard(delivery.ticket)
+        self._gateway.unseen.discard(delivery.ticket)
         return delivery
 
     def _still_ours(self, delivery: Delivery) -> bool:
         """Whether nobody else has it. One whose lease ended while it waited its turn gets a new one."""
-        waited_s = (self._desk.clock.steady_ns() - self._claimed_ns) / 1e9
+        waited_s = (self._gateway.clock.steady_ns() - self._claimed_ns) / 1e9
         if waited_s < self._want.lease_s:
             return True
-        return self._desk.store.extend(delivery.ticket, self._want.lease_s)
+        return self._gateway.store.extend(delivery.ticket, self._want.lease_s)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         while self._waiting:
-            Received(self._desk, self._next(), self._want.lease_s).return_unseen()
+            Received(self._gateway, self._next(), self._want.lease_s).return_unseen()

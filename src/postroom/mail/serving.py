@@ -12,8 +12,8 @@ from postroom.core.config import SAFETY_LOOK_S
 from postroom.errors import ROOM_IS_OVER, Fault, InvalidMessage, PostroomError, RoomClosed, RoomError, TooManyHops
 from postroom.stores.contract import Delivery, Settled, Ticket, Want
 
-from .gateway import Desk, Latch
-from .received import ACKED, Received, Verdict, words
+from .gateway import Gateway, Latch
+from .received import ACKED, Received, Settlement, words
 from .waiting import Inbox
 
 log = logging.getLogger("postroom")
@@ -27,7 +27,7 @@ SETTLE_TRIES: Final = 3
 
 
 @dataclass(slots=True)
-class Run:
+class ServedMessage:
     """One message on its way through `serve`: each step fills in its part."""
 
     message: Received
@@ -36,13 +36,13 @@ class Run:
     error: BaseException | None = None
 
 
-def find_handler(run: Run, handlers: Mapping[str, Handler]) -> Run:
+def find_handler(run: ServedMessage, handlers: Mapping[str, Handler]) -> ServedMessage:
     """The function for the message's type, else that for every type, else none."""
     run.handler = handlers.get(run.message.type, handlers.get(ANY_TYPE))
     return run
 
 
-def call_handler(run: Run) -> Run:
+def call_handler(run: ServedMessage) -> ServedMessage:
     """Run the function; what it returns or raises is kept."""
     if run.handler is not None:
         try:
@@ -68,11 +68,11 @@ def as_failure(error: BaseException) -> BaseException:
     return failure
 
 
-def judge(run: Run, handlers: Mapping[str, Handler]) -> Verdict:
+def judge(run: ServedMessage, handlers: Mapping[str, Handler]) -> Settlement:
     """What becomes of the message."""
     if run.handler is None:
         known = ", ".join(sorted(handlers)) or "nothing"
-        return Verdict("refused", words("reason", f"no handler for type {run.message.type!r}; there are: {known}"))
+        return Settlement("refused", words("reason", f"no handler for type {run.message.type!r}; there are: {known}"))
     answer: Any = run.answer  # a function may return anything; what is no dict is a fault of the answer
     if run.error is None and answer is None:
         return ACKED
@@ -82,18 +82,18 @@ def judge(run: Run, handlers: Mapping[str, Handler]) -> Verdict:
         except InvalidMessage as error:
             run.error = error
     if isinstance(run.error, TooManyHops):  # the same at every delivery
-        return Verdict("dead", words("reason", run.error))
+        return Settlement("dead", words("reason", run.error))
     return run.message.retry_verdict(run.error, None if isinstance(run.error, Exception) else 0)
 
 
-class LeaseKeeper:
+class LeaseHeartbeat:
     """Extends the leases of messages that are being worked on, every third of a lease: in a thread, once it is started."""
 
-    def __init__(self, desk: Desk, lease_s: float) -> None:
-        self._desk = desk
+    def __init__(self, gateway: Gateway, lease_s: float) -> None:
+        self._gateway = gateway
         self._lease_s = lease_s
         self._held: dict[Ticket, None] = {}
-        self._stop = Latch(desk.clock)
+        self._stop = Latch(gateway.clock)
         self._thread = threading.Thread(target=self._run, name="postroom leases", daemon=True)
         self.every_s = lease_s / 3
 
@@ -116,7 +116,7 @@ class LeaseKeeper:
         """Extend every lease that is held, now."""
         for ticket in tuple(self._held):
             try:
-                held = self._desk.store.extend(ticket, self._lease_s)
+                held = self._gateway.store.extend(ticket, self._lease_s)
             except PostroomError:  # a busy room: there are two more thirds to try in
                 continue
             if not held:
@@ -137,18 +137,18 @@ class Serving:
 
     def __init__(
         self,
-        desk: Desk,
+        gateway: Gateway,
         want: Want,
         handlers: Mapping[str, Handler],
         concurrency: int,
         stop: threading.Event | None,
     ) -> None:
         check_handlers(handlers, concurrency)
-        self._desk = desk
+        self._gateway = gateway
         self._handlers = dict(handlers)
-        self._inbox = Inbox(desk, want)
+        self._inbox = Inbox(gateway, want)
         self._turn = threading.Lock()
-        self._leaving = Latch(desk.clock)
+        self._leaving = Latch(gateway.clock)
         self._ended = threading.Event()  # a thread has ended, so all of them will
         self._stop = self._ended if stop is None else stop
         self._crash: BaseException | None = None
@@ -156,15 +156,15 @@ class Serving:
             threading.Thread(target=self._work, name=f"postroom {want.agent} {number}", daemon=True)
             for number in range(concurrency)
         ]
-        self._keeper: LeaseKeeper
+        self._keeper: LeaseHeartbeat
 
     def run(self) -> None:
         """Serve until told to stop; then let running handlers finish.
 
         Raises what a handler ended the program with; RoomGone when the room was deleted or replaced.
         """
-        self._keeper = LeaseKeeper(self._desk, self._inbox.want.lease_s).start()
-        forget = self._desk.at_close(self.finish)
+        self._keeper = LeaseHeartbeat(self._gateway, self._inbox.want.lease_s).start()
+        forget = self._gateway.at_close(self.finish)
         try:
             for thread in self._threads:
                 thread.start()
@@ -223,7 +223,7 @@ class Serving:
 
     def _serve_one(self, delivery: Delivery) -> Delivery | None:
         """Run one message; returns the next one if it could be claimed in the same step."""
-        run = Run(Received(self._desk, delivery, self._inbox.want.lease_s))
+        run = ServedMessage(Received(self._gateway, delivery, self._inbox.want.lease_s))
         self._keeper.hold(delivery.ticket)
         try:
             run = call_handler(find_handler(run, self._handlers))
@@ -236,7 +236,7 @@ class Serving:
         following = settled.claimed.deliveries if settled.claimed is not None else []
         return following[0] if following else None
 
-    def _settle(self, run: Run, verdict: Verdict) -> Settled:
+    def _settle(self, run: ServedMessage, verdict: Settlement) -> Settled:
         """Record what became of the message, in spite of a room that is busy for a while."""
         for tries_left in reversed(range(SETTLE_TRIES)):
             claim_next = None if self._told_to_stop() else self._inbox.want
@@ -251,7 +251,7 @@ class Serving:
         raise AssertionError("unreachable")
 
 
-def report(run: Run) -> None:
+def report(run: ServedMessage) -> None:
     """Say that a function failed. Raises what ends the serving: SystemExit and the like; the message is back already."""
     if run.error is None:
         return

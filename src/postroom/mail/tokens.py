@@ -29,7 +29,7 @@ from postroom.errors import IdentityRefused, RoomBusy
 from postroom.stores.contract import Cell
 
 from . import presence
-from .gateway import Desk
+from .gateway import Gateway
 from .received import check_names
 
 TOKEN_VARIABLE: Final = "POSTROOM_TOKEN"  # noqa: S105  the variable's name
@@ -74,7 +74,7 @@ class TokenInfo(NamedTuple):
     revoked_at: str | None
 
 
-class Refusal(NamedTuple):
+class RefusedClaim(NamedTuple):
     """Somebody claimed to be who it is not: when, at which door, as whom, and who it was as far as its token tells."""
 
     time: str
@@ -92,53 +92,53 @@ class Deed(NamedTuple):
     uid: int
 
 
-def has_tokens(desk: Desk) -> bool:
+def has_tokens(gateway: Gateway) -> bool:
     """Whether names must be proved in this room: it had a token, and they were not switched off since."""
-    return bool(desk.store.cell_scan(TOKEN_CELLS))
+    return bool(gateway.store.cell_scan(TOKEN_CELLS))
 
 
-def has_person(desk: Desk) -> bool:
+def has_person(gateway: Gateway) -> bool:
     """Whether a person has a token here that still counts: whether anybody can administer the room."""
-    return any(_is_persons(cell) for cell in desk.store.cell_scan(TOKEN_CELLS))
+    return any(_is_persons(cell) for cell in gateway.store.cell_scan(TOKEN_CELLS))
 
 
-def add_token(desk: Desk, agent: str, *, human: bool = False) -> str:
+def add_token(gateway: Gateway, agent: str, *, human: bool = False) -> str:
     """Make a token for an agent and return it. Nobody can read it later; an agent may have several.
 
     Raises IdentityRefused when it would be the room's first one and not a person's: nobody could add or revoke another.
     """
     check_names(name=agent)
-    desk.check_open()
-    if not human and not has_tokens(desk):
+    gateway.check_open()
+    if not human and not has_tokens(gateway):
         raise IdentityRefused(
             "the first token of a room must be a person's, who then makes those of agents: "
             "`postroom agent add YOUR_NAME --human` first"
         )
-    return _new_token(desk, agent, human=human)
+    return _new_token(gateway, agent, human=human)
 
 
-def _new_token(desk: Desk, agent: str, *, human: bool) -> str:
+def _new_token(gateway: Gateway, agent: str, *, human: bool) -> str:
     for _ in range(_MAX_TRIES):
         id, secret = secrets.token_hex(_ID_BYTES), secrets.token_urlsafe(_SECRET_BYTES)
         value = {
             "agent": agent,
             "human": human,
             "hash": _hash_of(secret),
-            "made_ms": desk.clock.wall_ms(),
+            "made_ms": gateway.clock.wall_ms(),
             "revoked_ms": None,
         }
-        if desk.store.cell_write(TOKEN_CELLS + id, value, expect=0) is not None:
+        if gateway.store.cell_write(TOKEN_CELLS + id, value, expect=0) is not None:
             return f"{_HEAD}_{id}_{secret}"
     raise RoomBusy("no free number for a token was found; try again")
 
 
-def revoke_tokens(desk: Desk, agent: str, *, token_id: str | None = None) -> int:
+def revoke_tokens(gateway: Gateway, agent: str, *, token_id: str | None = None) -> int:
     """Take an agent's tokens back (or the one of that id). They are refused from now on. Returns how many.
 
     Raises IdentityRefused, and revokes none, when no person would have a token after it.
     """
-    desk.check_open()
-    cells = [cell for cell in desk.store.cell_scan(TOKEN_CELLS) if cell.value["revoked_ms"] is None]
+    gateway.check_open()
+    cells = [cell for cell in gateway.store.cell_scan(TOKEN_CELLS) if cell.value["revoked_ms"] is None]
     taken = [
         cell
         for cell in cells
@@ -151,60 +151,62 @@ def revoke_tokens(desk: Desk, agent: str, *, token_id: str | None = None) -> int
         )
     for cell in taken:
         # nothing else ever changes such a cell: whatever version is there, it is revoked after this
-        desk.store.cell_write(cell.name, cell.value | {"revoked_ms": desk.clock.wall_ms()})
+        gateway.store.cell_write(cell.name, cell.value | {"revoked_ms": gateway.clock.wall_ms()})
     return len(taken)
 
 
-def switch_off(desk: Desk, by: str, uid: int) -> int:
+def switch_off(gateway: Gateway, by: str, uid: int) -> int:
     """Take every token back and forget them: names are believed again. Returns how many still counted.
 
     Those of persons go last: an interruption leaves a room that a person can still administer, or do this in once more.
     """
-    desk.check_open()
-    cells = sorted(desk.store.cell_scan(TOKEN_CELLS), key=_is_persons)
+    gateway.check_open()
+    cells = sorted(gateway.store.cell_scan(TOKEN_CELLS), key=_is_persons)
     if cells:
-        _log_deed(desk, SWITCHED_OFF, by, uid)
+        _log_deed(gateway, SWITCHED_OFF, by, uid)
     for cell in cells:
-        desk.store.cell_write(cell.name, None)
+        gateway.store.cell_write(cell.name, None)
     return sum(cell.value["revoked_ms"] is None for cell in cells)
 
 
-def recover(desk: Desk, agent: str, uid: int) -> str:
+def recover(gateway: Gateway, agent: str, uid: int) -> str:
     """Make a person's token in a room that has tokens and none of a person, and return it. It is recorded first.
 
     Only while no other process has the room open, as far as the store and the heartbeats of agents tell. Raises IdentityRefused
     where a person has a token, where the room has none at all, and while others have it open: then nothing was done.
     """
     check_names(name=agent)
-    desk.check_open()
-    in_use = desk.store.open_elsewhere()
-    if not has_tokens(desk):
+    gateway.check_open()
+    in_use = gateway.store.open_elsewhere()
+    if not has_tokens(gateway):
         raise IdentityRefused(
             "this room has no tokens, so there is nothing to recover; `postroom agent add NAME --human`"
         )
-    if has_person(desk):
+    if has_person(gateway):
         raise IdentityRefused("a person has a token of this room and can add others; `postroom agent list` shows who")
-    running = [each.name for each in presence.agents(desk) if each.alive and set(each.processes) != {desk.process}]
+    running = [
+        each.name for each in presence.agents(gateway) if each.alive and set(each.processes) != {gateway.process}
+    ]
     if in_use or running:
         who = f" ({', '.join(running)})" if running else ""
         raise IdentityRefused(f"another process has this room open{who}; end whatever uses it, then recover it")
-    _log_deed(desk, RECOVERED, agent, uid)
-    return _new_token(desk, agent, human=True)
+    _log_deed(gateway, RECOVERED, agent, uid)
+    return _new_token(gateway, agent, human=True)
 
 
-def deeds(desk: Desk) -> list[Deed]:
+def deeds(gateway: Gateway) -> list[Deed]:
     """When tokens were recovered or switched off, the oldest first."""
-    cell = desk.store.cell_read(LOG_CELL)
+    cell = gateway.store.cell_read(LOG_CELL)
     return [] if cell is None else [Deed(*(entry[name] for name in Deed._fields)) for entry in cell.value]
 
 
-def _log_deed(desk: Desk, what: str, agent: str, uid: int) -> None:
-    entry = Deed(desk.clock.wall_ms(), what, agent, uid)._asdict()
+def _log_deed(gateway: Gateway, what: str, agent: str, uid: int) -> None:
+    entry = Deed(gateway.clock.wall_ms(), what, agent, uid)._asdict()
     for _ in range(_MAX_TRIES):
-        cell = desk.store.cell_read(LOG_CELL)
+        cell = gateway.store.cell_read(LOG_CELL)
         kept = [] if cell is None else cell.value
         after = [*kept, entry][-MAX_REFUSALS:]
-        if desk.store.cell_write(LOG_CELL, after, expect=0 if cell is None else cell.version) is not None:
+        if gateway.store.cell_write(LOG_CELL, after, expect=0 if cell is None else cell.version) is not None:
             return
     raise RoomBusy("what is done to the tokens could not be recorded, so it was not done; try again")
 
@@ -213,9 +215,9 @@ def _is_persons(cell: Cell) -> bool:
     return bool(cell.value["human"]) and cell.value["revoked_ms"] is None
 
 
-def tokens(desk: Desk) -> list[TokenInfo]:
+def tokens(gateway: Gateway) -> list[TokenInfo]:
     """Every token that was made here, the oldest first."""
-    cells = sorted(desk.store.cell_scan(TOKEN_CELLS), key=lambda cell: (cell.value["made_ms"], cell.name))
+    cells = sorted(gateway.store.cell_scan(TOKEN_CELLS), key=lambda cell: (cell.value["made_ms"], cell.name))
     return [
         TokenInfo(
             cell.name.removeprefix(TOKEN_CELLS),
@@ -228,13 +230,13 @@ def tokens(desk: Desk) -> list[TokenInfo]:
     ]
 
 
-def credential_of(desk: Desk, token: str) -> Credential:
+def credential_of(gateway: Gateway, token: str) -> Credential:
     """What a token proves. IdentityRefused, without saying which part was wrong, when it proves nothing."""
-    desk.check_open()
+    gateway.check_open()
     head, _, rest = token.strip().partition("_")
     id, _, secret = rest.partition("_")
     well_formed = head == _HEAD and len(id) == 2 * _ID_BYTES and id.isalnum() and id.isascii()
-    cell = desk.store.cell_read(TOKEN_CELLS + id) if well_formed else None
+    cell = gateway.store.cell_read(TOKEN_CELLS + id) if well_formed else None
     expected = _hash_of("") if cell is None else cell.value["hash"]
     matches = hmac.compare_digest(_hash_of(secret), expected)
     if cell is None or not matches:
@@ -268,11 +270,11 @@ def _small_text(path: str) -> str:
 
 
 #: Records a refusal; takes what `record_refusal` takes.
-Record = Callable[[Desk, str, str, str | None], None]
+Record = Callable[[Gateway, str, str, str | None], None]
 
 
 def prove(
-    desk: Desk, claimed: str | None, token: str | None, door: str, *, record: Record | None = None
+    gateway: Gateway, claimed: str | None, token: str | None, door: str, *, record: Record | None = None
 ) -> Credential | None:
     """Who speaks: what the token proves, which a claimed name must agree with. None in a room without tokens.
 
@@ -281,61 +283,61 @@ def prove(
     """
     record = record or record_refusal
     if token is None:
-        if not has_tokens(desk):
+        if not has_tokens(gateway):
             return None
         if claimed is not None:
-            record(desk, door, claimed, None)
+            record(gateway, door, claimed, None)
         raise IdentityRefused(
             f"this room has tokens: set ${TOKEN_VARIABLE} to that of {claimed or 'your agent'} "
             "(`postroom agent add NAME` makes one)"
         )
     try:
-        credential = credential_of(desk, token)
+        credential = credential_of(gateway, token)
     except IdentityRefused:
         if token or claimed:  # who shows nothing and says nothing claims nothing
-            record(desk, door, claimed or "", None)
+            record(gateway, door, claimed or "", None)
         raise
     if claimed is not None and claimed != credential.agent:
-        record(desk, door, claimed, credential.agent)
+        record(gateway, door, claimed, credential.agent)
         raise IdentityRefused(f"the token is that of {credential.agent}, who cannot speak as {claimed}")
     return credential
 
 
 def must_be_person(
-    desk: Desk, who: str, door: str, deed: str, *, human: bool, unless: Collection[str | None] = ()
+    gateway: Gateway, who: str, door: str, deed: str, *, human: bool, unless: Collection[str | None] = ()
 ) -> None:
     """In a room with tokens, raise IdentityRefused unless a person does this, or one of those whose own affair it is.
 
     `who` and `human` are what a token proved; the refusal is recorded. Where names are not proved, nobody is refused.
     """
-    if human or who in unless or not has_tokens(desk):
+    if human or who in unless or not has_tokens(gateway):
         return
-    record_refusal(desk, door, f"to {deed}", who)
+    record_refusal(gateway, door, f"to {deed}", who)
     raise IdentityRefused(f"{who} may not {deed}; a person may (a token made with --human)")
 
 
-def record_refusal(desk: Desk, door: str, claimed: str, real: str | None, *, count: int = 1) -> None:
+def record_refusal(gateway: Gateway, door: str, claimed: str, real: str | None, *, count: int = 1) -> None:
     """Keep that somebody claimed to be who it is not. `count` is how many refusals the entry stands for."""
     entry = {
-        "time_ms": desk.clock.wall_ms(),
+        "time_ms": gateway.clock.wall_ms(),
         "door": door,
         "claimed": claimed[:_MAX_CLAIM].encode("utf-8", "backslashreplace").decode(),
         "real": real,
     }
     for _ in range(_MAX_TRIES):
-        cell = desk.store.cell_read(REFUSALS_CELL)
+        cell = gateway.store.cell_read(REFUSALS_CELL)
         value: dict[str, Any] = {"count": 0, "newest": []} if cell is None else cell.value
         value = {"count": value["count"] + count, "newest": [*value["newest"], entry][-MAX_REFUSALS:]}
-        if desk.store.cell_write(REFUSALS_CELL, value, expect=0 if cell is None else cell.version) is not None:
+        if gateway.store.cell_write(REFUSALS_CELL, value, expect=0 if cell is None else cell.version) is not None:
             return
 
 
-def refusals(desk: Desk) -> tuple[int, list[Refusal]]:
+def refusals(gateway: Gateway) -> tuple[int, list[RefusedClaim]]:
     """How many claims were refused so far, and the newest of them, the oldest first."""
-    cell = desk.store.cell_read(REFUSALS_CELL)
+    cell = gateway.store.cell_read(REFUSALS_CELL)
     if cell is None:
         return 0, []
-    newest = [Refusal(iso(e["time_ms"]), e["door"], e["claimed"], e["real"]) for e in cell.value["newest"]]
+    newest = [RefusedClaim(iso(e["time_ms"]), e["door"], e["claimed"], e["real"]) for e in cell.value["newest"]]
     return cell.value["count"], newest
 
 

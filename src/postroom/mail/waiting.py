@@ -7,7 +7,7 @@ from typing import Final, Self
 from postroom.errors import RoomClosed
 from postroom.stores.contract import Delivery, Waiter, Want, topic_channel, topic_to
 
-from .gateway import Deadline, Desk, Latch, Pause, Steps
+from .gateway import Deadline, Gateway, Latch, Pause, Steps
 
 #: A store that says "something is due now" is asked again no sooner than this, in seconds.
 SHORTEST_WAIT_S: Final = 0.001
@@ -25,17 +25,17 @@ class Inbox:
     message. In a channel only one is woken: if that one is busy, nobody comes.
     """
 
-    def __init__(self, desk: Desk, want: Want, *, arm_first: bool = False) -> None:
+    def __init__(self, gateway: Gateway, want: Want, *, arm_first: bool = False) -> None:
         self.want = want
         #: Whether there was nothing to take at first. Who had to wait will mostly have to wait again, and does well to
         #: arm first (`arm_first`): then it looks once before it waits, and not twice.
         self.waited = arm_first
-        self._desk = desk
+        self._gateway = gateway
         self._waiter: Waiter | None = None
 
     def next(self, timeout_s: float | None, stop: Latch | None = None) -> Delivery | None:
         """Claim the next message, waiting for it; see `steps`."""
-        return self._desk.finish(self.steps(timeout_s, stop))
+        return self._gateway.finish(self.steps(timeout_s, stop))
 
     def steps(
         self, timeout_s: float | None, stop: Latch | None = None, *, arm_first: bool = False
@@ -45,14 +45,14 @@ class Inbox:
         Arms before it looks, so that no message is missed between looking and waiting. An interrupt while it waits
         leaves nothing claimed. `arm_first` is for those who expect nothing: they have just looked.
         """
-        deadline = Deadline(self._desk.clock, timeout_s)
+        deadline = Deadline(self._gateway.clock, timeout_s)
         if self._waiter is None and (self.waited or arm_first):
             self._arm()
         self.waited = False
         while not (stop is not None and stop.is_set()):
-            if self._desk.closing:
+            if self._gateway.closing:
                 raise RoomClosed("this room is closed")
-            claimed = self._desk.claim(self.want)
+            claimed = self._gateway.claim(self.want)
             if claimed.deliveries:
                 self._rest()
                 return claimed.deliveries[0]
@@ -67,7 +67,7 @@ class Inbox:
         return None
 
     def _arm(self) -> None:
-        self._waiter = self._desk.listen(topics_of(self.want))
+        self._waiter = self._gateway.listen(topics_of(self.want))
 
     def _rest(self) -> None:
         if self.want.channels is not None:

@@ -91,8 +91,8 @@ class Coordinator:
         **rules: Any,
     ) -> None:
         self.pool = pool
-        self.clock = clock or (room.desk.clock if room is not None else SYSTEM)
-        max_hops = rules.pop("max_hops", room.desk.config.max_hops if room is not None else Config().max_hops)
+        self.clock = clock or (room.gateway.clock if room is not None else SYSTEM)
+        max_hops = rules.pop("max_hops", room.gateway.config.max_hops if room is not None else Config().max_hops)
         self._half_life_s = half_life_s
         self._rules = Config(
             half_life_s=half_life_for(None) if half_life_s is None else half_life_s,
@@ -154,7 +154,7 @@ class Coordinator:
 
     # Parts of the above
 
-    def _hear(self, message: dict[str, Any], on_change: Listener | None) -> tuple[Decision, Hearing | None]:
+    def _hear(self, message: dict[str, Any], on_change: Listener | None) -> tuple[Decision, Consideration | None]:
         """Ask everybody, and decide as soon as it can be."""
         config = self._config_for(message)
         participants = tuple(self.pool.workers)
@@ -162,7 +162,7 @@ class Coordinator:
         first = decide(dict.fromkeys(participants), self.now(), config, seed)
         if first.closed:  # the hop cap, or nobody to ask: no model is bothered
             return first, None
-        hearing = Hearing(self, config, participants, seed)
+        hearing = Consideration(self, config, participants, seed)
         try:
             self.pool.begin(message, config.deadline_s + self._late_s, hearing.hear, skip=(config.sender,))
         except BaseException:
@@ -233,7 +233,7 @@ class _LateWriter:
                 self._decisions.add_late(message_id, late)
 
 
-class Hearing:
+class Consideration:
     """One message as it is considered: what has come so far, and the decision by that. Fed by the pool's threads."""
 
     def __init__(self, coordinator: Coordinator, config: Config, participants: tuple[str, ...], seed: int) -> None:

@@ -112,7 +112,7 @@ class RoomDecisions(Decisions):
     def __init__(self, room: Room, clock: Clock) -> None:
         self._store = room.store
         self._clock = clock
-        self._process = room.desk.process
+        self._process = room.gateway.process
         self._versions: dict[str, int] = {}  # of cells that are ours to decide
         self._local = LocalDecisions()  # threads of one process: one of them asks the room, the others wait for it
         self._lock = threading.Lock()

@@ -37,7 +37,7 @@ from .evaluation import Evaluation
 from .protocol import context_text, message_text
 from .request import NEVER_NS, Backlog, Policy, Request
 from .restarts import Recycling, RestartPolicy
-from .worker import EVALUATE_TIMEOUT_S, EVENTS, Plan, PoolWorker
+from .worker import EVALUATE_TIMEOUT_S, EVENTS, PoolWorker, WorkerPlan
 
 if TYPE_CHECKING:
     from postroom.room import Room
@@ -86,7 +86,7 @@ class WorkerPool:
         if in_hand is None:
             in_hand = 1 if policy == "drop_oldest" else IN_HAND
         _check(evaluator, in_hand, start_timeout_s, grace_s)
-        self._plan = Plan(
+        self._plan = WorkerPlan(
             evaluator=evaluator,
             queue_size=queue_size,
             policy=policy,
@@ -356,14 +356,14 @@ class WorkerPool:
         """
         from .report import Report
 
-        desk = room.desk
-        desk.check_open()
+        gateway = room.gateway
+        gateway.check_open()
         with self._lock:
             self._check_open()  # with the lock: whoever shuts the pool down meanwhile closes this report too
             self._reports = [report for report in self._reports if not report.closed]
-            known = next((report for report in self._reports if report.is_to(desk)), None)
+            known = next((report for report in self._reports if report.is_to(gateway)), None)
             if known is None:
-                self._reports.append(Report(desk, self, name))
+                self._reports.append(Report(gateway, self, name))
             else:
                 known.call_it(name)
 

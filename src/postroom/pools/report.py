@@ -20,7 +20,7 @@ from postroom.core.clock import SYSTEM, iso
 from postroom.core.config import HEARTBEAT_S
 from postroom.core.system.platform import current_pid
 from postroom.errors import ROOM_IS_OVER, PostroomError
-from postroom.mail.gateway import Desk, Latch
+from postroom.mail.gateway import Gateway, Latch
 from postroom.stores.contract import Cell
 
 from .restarts import Exit
@@ -102,17 +102,17 @@ class Reported(Protocol):
     def failure(self) -> Exception | None: ...
 
 
-def pools(desk: Desk) -> list[PoolInfo]:
+def pools(gateway: Gateway) -> list[PoolInfo]:
     """The pools that work in the room at this moment, the oldest first. Changes nothing."""
-    found = [cell for cell in desk.store.cell_scan(CELLS) if is_live(desk, cell)]
+    found = [cell for cell in gateway.store.cell_scan(CELLS) if is_live(gateway, cell)]
     return [_info(cell) for cell in sorted(found, key=lambda cell: (cell.value["since_ms"], cell.name))]
 
 
-def is_live(desk: Desk, cell: Cell) -> bool:
+def is_live(gateway: Gateway, cell: Cell) -> bool:
     """Whether the pool of a cell still runs, as far as can be seen from here."""
-    seen = desk.store.process_alive(cell.value["process"])
+    seen = gateway.store.process_alive(cell.value["process"])
     if seen is None:  # on another machine: it is judged by its last word
-        return abs(desk.clock.wall_ms() - int(cell.value["beat_ms"])) < SILENCE_S * 1000
+        return abs(gateway.clock.wall_ms() - int(cell.value["beat_ms"])) < SILENCE_S * 1000
     return seen
 
 
@@ -138,19 +138,19 @@ class Report:
     A write that fails is made good by the next one.
     """
 
-    def __init__(self, desk: Desk, pool: Reported, name: str | None) -> None:
+    def __init__(self, gateway: Gateway, pool: Reported, name: str | None) -> None:
         self.name = name
-        self._desk = desk
+        self._gateway = gateway
         self._pool = pool
         self._pid = current_pid()
-        self._since_ms = desk.clock.wall_ms()
+        self._since_ms = gateway.clock.wall_ms()
         self._steady_s = SYSTEM.steady_ns() / 1e9  # exits are told by the steady clock
-        self._cell = f"{CELLS}{self._since_ms:x}-{self._pid}-{round(desk.clock.random() * 2**32):08x}"
+        self._cell = f"{CELLS}{self._since_ms:x}-{self._pid}-{round(gateway.clock.random() * 2**32):08x}"
         self._lock = threading.Lock()
-        self._stirred = Latch(desk.clock)
-        self._stop = Latch(desk.clock)
+        self._stirred = Latch(gateway.clock)
+        self._stop = Latch(gateway.clock)
         self._last: Value | None = None
-        self._forget: Callable[[], None] = desk.at_close(self.close)
+        self._forget: Callable[[], None] = gateway.at_close(self.close)
         self._thread = threading.Thread(target=self._run, name="postroom pool report", daemon=True)
         self._thread.start()
 
@@ -158,9 +158,9 @@ class Report:
     def closed(self) -> bool:
         return self._stop.is_set()
 
-    def is_to(self, desk: Desk) -> bool:
+    def is_to(self, gateway: Gateway) -> bool:
         """Whether this is the room that it tells."""
-        return desk is self._desk
+        return gateway is self._gateway
 
     def call_it(self, name: str | None) -> None:
         """The pool has that name from now on, if it had none."""
@@ -187,7 +187,7 @@ class Report:
     # In its own thread
 
     def _run(self) -> None:
-        clock = self._desk.clock
+        clock = self._gateway.clock
         with suppress(*ROOM_IS_OVER):
             self._try(self._clear_away)
             while not self._stop.is_set():
@@ -196,7 +196,7 @@ class Report:
                 self._try(self._write)
                 clock.wait_readable([self._stop.fileno(), stirred.fileno()], HEARTBEAT_S)
                 self._stop.wait(FOLD_S)
-            self._try(lambda: self._desk.store.cell_write(self._cell, None))
+            self._try(lambda: self._gateway.store.cell_write(self._cell, None))
 
     def _try(self, step: Callable[[], object]) -> None:
         try:
@@ -208,15 +208,15 @@ class Report:
 
     def _clear_away(self) -> None:
         """Delete what pools that were killed left behind."""
-        for cell in self._desk.store.cell_scan(CELLS):
-            if not is_live(self._desk, cell):
-                self._desk.store.cell_write(cell.name, None, expect=cell.version)
+        for cell in self._gateway.store.cell_scan(CELLS):
+            if not is_live(self._gateway, cell):
+                self._gateway.store.cell_write(cell.name, None, expect=cell.version)
 
     def _write(self) -> None:
-        now_ms = self._desk.clock.wall_ms()
+        now_ms = self._gateway.clock.wall_ms()
         value, last = self._value(now_ms), self._last
         if last is None or value != last | {"beat_ms": now_ms} or now_ms - last["beat_ms"] >= BEAT_S * 1000:
-            self._desk.store.cell_write(self._cell, value)
+            self._gateway.store.cell_write(self._cell, value)
             self._last = value
 
     def _value(self, now_ms: int) -> Value:
@@ -225,7 +225,7 @@ class Report:
         return {
             "name": self.name or pool.evaluator,
             "evaluator": pool.evaluator,
-            "process": self._desk.process,
+            "process": self._gateway.process,
             "since_ms": self._since_ms,
             "beat_ms": now_ms,
             "failure": None if pool.failure is None else str(pool.failure)[:MAX_TEXT],

@@ -175,8 +175,8 @@ class Following:
                     self._stop.wait(SAFETY_LOOK_S)
 
     def _follow(self) -> None:
-        desk = self._room.desk
-        with desk.listen([FEED]) as waiter:
+        gateway = self._room.gateway
+        with gateway.listen([FEED]) as waiter:
             while not self._stop.is_set():
                 changes = self._room.events(self._cursor)
                 for change in changes:
@@ -185,7 +185,7 @@ class Following:
                     self._look_at(change.message)
                     self._cursor = change.number
                 if not changes:
-                    desk.wait(waiter, None, self._stop)
+                    gateway.wait(waiter, None, self._stop)
 
     def _look_at(self, message: Message) -> None:
         """Give a message to the workers, if it is new."""

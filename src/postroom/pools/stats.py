@@ -34,7 +34,7 @@ def spans_of(values: deque[float]) -> Spans:
     )
 
 
-class Figures:
+class WorkerFigures:
     """The figures of one worker, over all its processes.
 
     Counted: done, failed, timed_out, aborted, died, dropped, refused; late (results that came when nobody waited any more)

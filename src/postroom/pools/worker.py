@@ -38,7 +38,7 @@ from .process import Life
 from .protocol import Error, Evaluate, Ping, Pong, Ready, Result, message_text
 from .request import NEVER_NS, Backlog, Policy, Request
 from .restarts import KEPT_EXITS, Cause, Exit, GiveUp, Recycling, RestartPolicy, decide
-from .stats import Figures
+from .stats import WorkerFigures
 
 log = logging.getLogger("postroom")
 
@@ -54,7 +54,7 @@ atexit.register(_program_ends.set)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WorkerPlan:
     """How the workers of a pool are run."""
 
     evaluator: str
@@ -70,7 +70,7 @@ class Plan:
     show: bool = False
 
 
-class Keeper(Protocol):
+class WorkerOwner(Protocol):
     """The pool, as its workers see it. Called in the loop's thread."""
 
     def may_recycle(self, worker: PoolWorker) -> bool:
@@ -113,10 +113,12 @@ class _PingWait:
 class PoolWorker:
     """One worker. Made by `WorkerPool.initialize_worker`."""
 
-    def __init__(self, name: str, context: Mapping[str, Any], plan: Plan, loop: PoolLoop, keeper: Keeper) -> None:
+    def __init__(
+        self, name: str, context: Mapping[str, Any], plan: WorkerPlan, loop: PoolLoop, keeper: WorkerOwner
+    ) -> None:
         self.name = name
         self.context = {"persona_id": name, **context}
-        self.figures = Figures()
+        self.figures = WorkerFigures()
         self.exits: list[Exit] = []
         self.state: State = "starting"
         self._pid = current_pid()

@@ -65,7 +65,7 @@ def run(control: socket.socket) -> int:
     take_over(setup["setting"])
     faulthandler.register(DUMP_SIGNAL, all_threads=True)
     with side:
-        station = Station(control, side)
+        station = WorkerMain(control, side)
         try:
             evaluator = load_evaluator(setup["evaluator"], setup["context"])
         except BaseException as error:  # noqa: BLE001  whatever it was, the pool is told
@@ -108,7 +108,7 @@ def load_evaluator(name: str, context: Mapping[str, Any]) -> Evaluator:
     return function
 
 
-class Station:
+class WorkerMain:
     """The worker's two lines, and what it is at."""
 
     def __init__(self, work: socket.socket, side: socket.socket) -> None:

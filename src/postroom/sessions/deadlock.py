@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from postroom.core.clock import iso
 from postroom.core.states import OPEN
 from postroom.errors import RoomClosed
-from postroom.mail.gateway import Desk
+from postroom.mail.gateway import Gateway
 from postroom.stores.contract import Cell, Query
 
 from .members import OPENER, WORKER, Standing, prefix_of, standing_of, strike_off
@@ -35,7 +35,7 @@ ON_MAILBOX: Final = "mailbox"
 ON_WORKERS: Final = "workers"
 
 
-class Picture(NamedTuple):
+class SessionSnapshot(NamedTuple):
     """Who is in the session at one moment, with the version of every cell that says so."""
 
     members: list[Standing]
@@ -82,7 +82,7 @@ class Search:
 
     def __init__(self, record: SessionRecord) -> None:
         self._record = record
-        self._desk: Desk = record.desk
+        self._gateway: Gateway = record.gateway
         self._lock = threading.Lock()
         self._suspected: tuple[int, dict[str, int]] | None = None
         self._since_ns = 0
@@ -102,7 +102,7 @@ class Search:
         if record.over or not deadlocked(before.members) or self._has_mail(before.members):
             self._suspected = None
             return False
-        now_ns = self._desk.clock.steady_ns()
+        now_ns = self._gateway.clock.steady_ns()
         if self._suspected != (record.version, before.versions):
             self._suspected, self._since_ns = (record.version, before.versions), now_ns
         if now_ns - self._since_ns < SETTLE_S * 1_000_000_000:
@@ -110,13 +110,13 @@ class Search:
         if self._picture().versions != before.versions:
             return False
         said = "deadlock: " + "; ".join(who_waits(before.members))
-        failure = Failure(iso(self._desk.clock.wall_ms()), said, "", None, DEADLOCK)
+        failure = Failure(iso(self._gateway.clock.wall_ms()), said, "", None, DEADLOCK)
         return self._record.fail_at(record.version, record.value, failure)
 
-    def _picture(self) -> Picture:
+    def _picture(self) -> SessionSnapshot:
         """The members now, without those whose process is gone."""
-        cells = self._desk.store.cell_scan(prefix_of(self._record.id))
-        gone = {cell.name for cell in cells if self._desk.store.process_alive(cell.value["process"]) is False}
+        cells = self._gateway.store.cell_scan(prefix_of(self._record.id))
+        gone = {cell.name for cell in cells if self._gateway.store.process_alive(cell.value["process"]) is False}
         living_ids = {standing_of(cell).id for cell in cells if cell.name not in gone}
         kept: list[Cell] = []
         for cell in cells:
@@ -124,9 +124,9 @@ class Search:
                 kept.append(cell)
             else:
                 with suppress(RoomClosed):
-                    strike_off(self._desk, self._record.id, standing_of(cell).id)
+                    strike_off(self._gateway, self._record.id, standing_of(cell).id)
         members = [standing_of(cell) for cell in kept]
-        return Picture(
+        return SessionSnapshot(
             [m._replace(blocked=False) if prefix_of(self._record.id) + m.id in gone else m for m in members],
             {cell.name: cell.version for cell in kept},
         )
@@ -146,6 +146,6 @@ class Search:
         # first what is found by an index; a message that was put there past the session is found by going through all
         for correlation_id in (self._record.id, None):
             query = Query(states=OPEN, channels=channels, correlation_id=correlation_id, limit=1)
-            if self._desk.store.find(query).messages:
+            if self._gateway.store.find(query).messages:
                 return True
         return False

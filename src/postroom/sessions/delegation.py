@@ -16,14 +16,14 @@ from typing import Any, Final
 from postroom.core.clock import iso
 from postroom.core.system.platform import no_follow
 from postroom.errors import PostroomError, RoomClosed, SessionFailed
-from postroom.mail.gateway import Deadline, Desk
+from postroom.mail.gateway import Deadline, Gateway
 
 from .deadlock import ON_WORKERS, Search
-from .members import WORKER, Member, Wait, enrol, members_of, strike_off
+from .members import WORKER, Member, MemberWait, enrol, members_of, strike_off
 from .output import Screen
 from .progress import progress_line
 from .record import Failure, SessionRecord, failure_of
-from .runners import Crew, Post
+from .runners import Runner, WorkerRun
 from .worker import WorkerCall
 
 #: After SIGTERM a worker has this long to put its things in order before it is killed.
@@ -35,18 +35,18 @@ _PROGRESS_S: Final = 0.25
 JOURNAL: Final = "workers.jsonl"
 
 
-def enrol_workers(member: Member, calls: list[WorkerCall], names: list[str]) -> list[Post]:
+def enrol_workers(member: Member, calls: list[WorkerCall], names: list[str]) -> list[WorkerRun]:
     """Make workers members of the session, before they run. Raises when the session is over: then none is one."""
     record = member.record
-    ids = enrol(member.desk, record.id, names, WORKER, member.id)
+    ids = enrol(member.gateway, record.id, names, WORKER, member.id)
     try:
         first = record.admit(len(ids))
     except BaseException:
         for id in ids:
-            strike_off(member.desk, record.id, id)
+            strike_off(member.gateway, record.id, id)
         raise
     return [
-        Post(call, name, id, first + place)
+        WorkerRun(call, name, id, first + place)
         for place, (call, name, id) in enumerate(zip(calls, names, ids, strict=True))
     ]
 
@@ -58,7 +58,7 @@ class Delegation:
         self,
         member: Member,
         search: Search,
-        crew: Crew,
+        crew: Runner,
         folder: Path,
         screen: Screen,
         deadline_s: float | None,
@@ -67,17 +67,17 @@ class Delegation:
         self._member = member
         self._search = search
         self._record: SessionRecord = member.record
-        self._desk: Desk = member.desk
+        self._gateway: Gateway = member.gateway
         self._crew = crew
         self._posts = crew.posts
         self._folder = folder
         self._screen = screen
         self._deadline_s = deadline_s
-        self._deadline = Deadline(self._desk.clock, deadline_s)
+        self._deadline = Deadline(self._gateway.clock, deadline_s)
         self._grace_s = grace_s
         self._failure: Failure | None = None
         self._reported: set[str] = set()
-        self._next_progress = Deadline(self._desk.clock, 0)
+        self._next_progress = Deadline(self._gateway.clock, 0)
 
     def run(self) -> list[Any]:
         """Run the workers to their end; their results in order. Raises the failure of the session.
@@ -88,7 +88,7 @@ class Delegation:
         ids = [post.member_id for post in self._posts]
         topics = [self._record.topic, *([self._member.topic] if self._screen.shows_progress else ())]
         try:
-            with self._member.waiting(**waits, members=ids) as wait, self._desk.listen(topics) as waiter:
+            with self._member.waiting(**waits, members=ids) as wait, self._gateway.listen(topics) as waiter:
                 self._waiter = waiter
                 try:
                     self._crew.start()
@@ -103,14 +103,14 @@ class Delegation:
             self._crew.close()
             self._screen.wipe()
             for post in self._posts:
-                strike_off(self._desk, self._record.id, post.member_id)
+                strike_off(self._gateway, self._record.id, post.member_id)
         if self._failure is not None:
             raise self._record.error(self._failure)
         return [post.result for post in self._posts]
 
     # Attending
 
-    def _until(self, is_enough: Callable[[], bool], wait: Wait | None, deadline: Deadline) -> None:
+    def _until(self, is_enough: Callable[[], bool], wait: MemberWait | None, deadline: Deadline) -> None:
         """Attend to the workers until it is enough, or time is over."""
         while True:
             again_s = 1.0
@@ -133,8 +133,8 @@ class Delegation:
             fds.append(self._waiter.fileno())
         except OSError:  # this room's waiters have no descriptor: look more often
             span_s = min(span_s, 0.05)
-        self._desk.clock.wait_readable(fds, span_s)
-        if self._desk.closing:
+        self._gateway.clock.wait_readable(fds, span_s)
+        if self._gateway.closing:
             raise RoomClosed("the room was closed while workers ran")
         self._waiter.wait(0)
 
@@ -144,7 +144,7 @@ class Delegation:
             self._failure = record.failure
             if self._failure is None and record.ended_ms is not None:
                 said = "the session was closed while workers ran"
-                self._failure = failure_of(said, self._member.name, self._desk.clock)
+                self._failure = failure_of(said, self._member.name, self._gateway.clock)
 
     def _report(self) -> None:
         """Those who ended since the last time: write it down, and let the session fail if one failed."""
@@ -153,13 +153,13 @@ class Delegation:
                 self._reported.add(post.member_id)
                 if post.failure is not None:
                     self._failure = self._record.fail(post.failure)
-                strike_off(self._desk, self._record.id, post.member_id)
+                strike_off(self._gateway, self._record.id, post.member_id)
                 self._journal(post)
 
-    def _journal(self, post: Post) -> None:
+    def _journal(self, post: WorkerRun) -> None:
         """A line about a worker that has ended, for `postroom session show`."""
         line = {"name": post.name, "number": post.number, "pid": post.pid, "end": post.end}
-        line |= {"ended": iso(self._desk.clock.wall_ms())}
+        line |= {"ended": iso(self._gateway.clock.wall_ms())}
         with suppress(OSError), open(self._folder / JOURNAL, "a", encoding="utf-8", opener=no_follow) as file:
             file.write(json.dumps(line) + "\n")
 
@@ -167,8 +167,8 @@ class Delegation:
         if not self._screen.shows_progress:
             return False
         if self._next_progress.left_s() == 0:  # not at every line that a worker prints
-            self._next_progress = Deadline(self._desk.clock, _PROGRESS_S)
-            self._screen.say(progress_line(self._posts, members_of(self._desk, self._record.id)))
+            self._next_progress = Deadline(self._gateway.clock, _PROGRESS_S)
+            self._screen.say(progress_line(self._posts, members_of(self._gateway, self._record.id)))
         return True
 
     # Ending
@@ -180,7 +180,7 @@ class Delegation:
         late = [post.name for post in self._posts if not post.over]
         if late and self._failure is None:
             said = f"worker {', '.join(late)} ran past the deadline of {self._deadline_s:g} s"
-            self._failure = self._record.fail(failure_of(said, late[0], self._desk.clock))
+            self._failure = self._record.fail(failure_of(said, late[0], self._gateway.clock))
 
     def _interrupted(self, error: BaseException) -> None:
         """The caller itself is stopped: by Ctrl-C, by a room that is gone, by a worker that cannot be started."""
@@ -188,7 +188,7 @@ class Delegation:
             return
         said = f"{self._member.name} was interrupted (Ctrl-C)" if isinstance(error, KeyboardInterrupt) else None
         with suppress(PostroomError):
-            self._record.fail(failure_of(error, self._member.name, self._desk.clock, said))
+            self._record.fail(failure_of(error, self._member.name, self._gateway.clock, said))
 
     def _end(self) -> None:
         """End all workers that still run: they may stop by themselves, then they are told to, then they are killed."""
@@ -200,6 +200,6 @@ class Delegation:
             with suppress(
                 KeyboardInterrupt, PostroomError
             ):  # a second Ctrl-C does not wait for what is left of the grace
-                self._until(self._all_over, None, Deadline(self._desk.clock, span_s))
+                self._until(self._all_over, None, Deadline(self._gateway.clock, span_s))
         with suppress(PostroomError):
             self._report()  # also of those who were never started

@@ -13,11 +13,11 @@ from postroom.core.config import LEASE_S
 from postroom.core.message import Draft, Message, check_name, check_span
 from postroom.core.states import State
 from postroom.errors import Fault, InvalidMessage, ReceiveTimeout
-from postroom.mail.gateway import Deadline, Desk, Pause, Steps
+from postroom.mail.gateway import Deadline, Gateway, Pause, Steps
 from postroom.stores.contract import Query, Want, topic_channel
 
 from .deadlock import ON_MAILBOX, Search, channel_of
-from .members import Member, Wait
+from .members import Member, MemberWait
 
 if TYPE_CHECKING:
     from postroom.stores.contract import Waiter
@@ -75,7 +75,7 @@ class Mailbox:
         self._member = member
         self._search = search
         self._record = member.record
-        self._desk: Desk = member.desk
+        self._gateway: Gateway = member.gateway
         self._channel = channel_of(member.record.id, name)
         self._want = Want(agent=member.name, lease_s=LEASE_S, channels=(self._channel,), settle=True)
 
@@ -91,7 +91,7 @@ class Mailbox:
         check_ms("delay_ms", delay_ms)
         with self._member.acting():
             self._record.check()
-            return self._desk.send(
+            return self._gateway.send(
                 Draft(
                     from_agent=self._member.name,
                     payload={VALUE: value},
@@ -112,10 +112,10 @@ class Mailbox:
         """
         if timeout_ms is not None:
             check_ms("timeout_ms", timeout_ms)
-        return self._desk.finish(self._receiving(timeout_ms))
+        return self._gateway.finish(self._receiving(timeout_ms))
 
     def _receiving(self, timeout_ms: float | None) -> Steps[Any]:
-        deadline = Deadline(self._desk.clock, None if timeout_ms is None else timeout_ms / 1000)
+        deadline = Deadline(self._gateway.clock, None if timeout_ms is None else timeout_ms / 1000)
         waiter: Waiter | None = None
         with self._member.waiting(on=ON_MAILBOX, names=[self.name], timed=timeout_ms is not None) as wait:
             try:
@@ -126,7 +126,7 @@ class Mailbox:
                     self._member.check_here()  # another thread may have left for all of us
                     if not self._member.blocked or self._mail_is_near(hinted or due_s is not None):
                         wait.stir()
-                        claimed = self._desk.claim(self._want)
+                        claimed = self._gateway.claim(self._want)
                         if claimed.deliveries:
                             return value_of(claimed.deliveries[0].message)
                         due_s = _not_zero(claimed.next_due_s)
@@ -135,14 +135,14 @@ class Mailbox:
                     if deadline.left_s() == 0:
                         raise ReceiveTimeout(f"Mailbox receive timeout after {timeout_ms:g}ms")
                     if waiter is None:  # armed before the next look, so that nothing is missed
-                        waiter = self._desk.listen([topic_channel(self._channel), self._record.topic])
+                        waiter = self._gateway.listen([topic_channel(self._channel), self._record.topic])
                         continue
                     hinted = yield Pause(waiter, _soonest(deadline.left_s(), due_s, self._rest(wait)))
             finally:
                 if waiter is not None:
                     waiter.close()
 
-    def _rest(self, wait: Wait) -> float:
+    def _rest(self, wait: MemberWait) -> float:
         """Found nothing: say so, and see whether anybody can still send something. Seconds until the next look."""
         again_s = wait.rest()
         if self._member.blocked and not wait.shown["timed"]:
@@ -157,7 +157,7 @@ class Mailbox:
         With a look that writes, those who are blocked would never be seen to stay so. Delayed mail is looked for, which
         goes through all mail of the session, only after a hint, or when something in the room was known to be due.
         """
-        channels, find = (self._channel,), self._desk.store.find
+        channels, find = (self._channel,), self._gateway.store.find
         ready = Query(states=_READY, channels=channels, visible_to=self._member.name, order="claim", limit=1)
         delayed = Query(states=_DELAYED, channels=channels, correlation_id=self._record.id, limit=1)
         return bool(find(ready).messages or (maybe_delayed and find(delayed).messages))

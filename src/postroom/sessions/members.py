@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
 from postroom.errors import PostroomError, SessionEnded, SessionFailed
-from postroom.mail.gateway import Desk
+from postroom.mail.gateway import Gateway
 from postroom.stores.contract import Cell, topic_cells
 
 from .record import SessionRecord
@@ -45,9 +45,9 @@ def prefix_of(session_id: str) -> str:
     return f"member:{session_id}/"
 
 
-def new_member_id(desk: Desk) -> str:
+def new_member_id(gateway: Gateway) -> str:
     """A name for a member that no other has; names sort by time."""
-    return f"{desk.clock.wall_ms():011x}-{os.urandom(4).hex()}"
+    return f"{gateway.clock.wall_ms():011x}-{os.urandom(4).hex()}"
 
 
 def bind_elsewhere(thread: threading.Thread) -> None:
@@ -79,29 +79,31 @@ def standing_of(cell: Cell) -> Standing:
     return Standing(id=cell.name.rpartition("/")[2], **cell.value)
 
 
-def members_of(desk: Desk, session_id: str) -> list[Standing]:
+def members_of(gateway: Gateway, session_id: str) -> list[Standing]:
     """The members of a session, in the order in which they came."""
-    return [standing_of(cell) for cell in desk.store.cell_scan(prefix_of(session_id))]
+    return [standing_of(cell) for cell in gateway.store.cell_scan(prefix_of(session_id))]
 
 
-def enrol(desk: Desk, session_id: str, names: list[str], role: str, parent: str | None) -> list[str]:
+def enrol(gateway: Gateway, session_id: str, names: list[str], role: str, parent: str | None) -> list[str]:
     """Write the cells of new members, who are not blocked; `SessionRecord.admit` lets them in. Returns their ids."""
     ids = []
     for name in names:
-        ids.append(new_member_id(desk))
-        value = Standing("", name, role, desk.process, parent, 0, desk.clock.wall_ms(), [], blocked=False)._asdict()
+        ids.append(new_member_id(gateway))
+        value = Standing(
+            "", name, role, gateway.process, parent, 0, gateway.clock.wall_ms(), [], blocked=False
+        )._asdict()
         del value["id"]
-        desk.store.cell_write(prefix_of(session_id) + ids[-1], value)
+        gateway.store.cell_write(prefix_of(session_id) + ids[-1], value)
     return ids
 
 
-def strike_off(desk: Desk, session_id: str, member_id: str) -> None:
+def strike_off(gateway: Gateway, session_id: str, member_id: str) -> None:
     """Take a member out. Twice is once; a room that is closed or in trouble keeps the cell of a process that is gone."""
     with suppress(PostroomError):
-        desk.store.cell_write(prefix_of(session_id) + member_id, None)
+        gateway.store.cell_write(prefix_of(session_id) + member_id, None)
 
 
-class Wait:
+class MemberWait:
     """One thread of a member that waits. Made by `Member.waiting`; looks first, and rests between looks."""
 
     def __init__(self, member: Member, shown: dict[str, Any]) -> None:
@@ -127,8 +129,8 @@ class Member:
 
     def __init__(self, record: SessionRecord, id: str, name: str, role: str, parent: str | None, number: int) -> None:
         self.record = record
-        self.desk = record.desk
-        self.clock = record.desk.clock
+        self.gateway = record.gateway
+        self.clock = record.gateway.clock
         self.id = id
         self.name = name
         self.role = role
@@ -139,7 +141,7 @@ class Member:
         self._parent = parent
         self._since_ms = self.clock.wall_ms()
         self._lock = threading.RLock()
-        self._waits: list[Wait] = []
+        self._waits: list[MemberWait] = []
         self._acting = 0
         self._left = False
         self._actors: WeakSet[threading.Thread] = WeakSet()
@@ -176,9 +178,9 @@ class Member:
                 self._acting -= 1
 
     @contextmanager
-    def waiting(self, **shown: Any) -> Iterator[Wait]:
+    def waiting(self, **shown: Any) -> Iterator[MemberWait]:
         """This thread waits from here on; `shown` is what others see of it: `on`, `names` and `timed` at least."""
-        wait = Wait(self, shown | {"since_ms": self.clock.wall_ms()})
+        wait = MemberWait(self, shown | {"since_ms": self.clock.wall_ms()})
         with self._lock:
             self.check_here()
             self.bind(wait.thread)
@@ -202,15 +204,15 @@ class Member:
         if self._left:
             raise SessionEnded(f"{self.name} has left session {self.record.id}")
 
-    def stir(self, wait: Wait) -> None:
-        """See `Wait.stir`."""
+    def stir(self, wait: MemberWait) -> None:
+        """See `MemberWait.stir`."""
         with self._lock:
             self.check_here()  # who has left takes nothing, also in a thread that waited before
             wait.looking = True
             self._unblock()
 
-    def rest(self, wait: Wait, *, show: bool) -> None:
-        """See `Wait.rest`."""
+    def rest(self, wait: MemberWait, *, show: bool) -> None:
+        """See `MemberWait.rest`."""
         with self._lock:
             wait.looking = False
             if show and not self._left:
@@ -241,7 +243,7 @@ class Member:
         value = {
             "name": self.name,
             "role": self.role,
-            "process": self.desk.process,
+            "process": self.gateway.process,
             "parent": self._parent,
             "number": self.number,
             "since_ms": self._since_ms,
@@ -249,7 +251,7 @@ class Member:
             "blocked": blocked,
         }
         if value != self._written:
-            self.desk.store.cell_write(self.cell, value)
+            self.gateway.store.cell_write(self.cell, value)
             self._written = value
 
     def leave(self) -> None:
@@ -258,4 +260,4 @@ class Member:
             if self._left:
                 return
             self._left = True
-        strike_off(self.desk, self.record.id, self.id)
+        strike_off(self.gateway, self.record.id, self.id)

@@ -61,7 +61,7 @@ class Screen:
             self.progress = ""
 
 
-class Stream:
+class OutputStream:
     """One stream of one worker: from its pipe into its file and onto the screen."""
 
     def __init__(self, fd: int, path: Path, name: str, screen: Screen, *, error: bool) -> None:

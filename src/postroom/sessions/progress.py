@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from .deadlock import stuck, wait_words
 from .members import Standing
-from .runners import Post
+from .runners import WorkerRun
 
 
-def progress_line(posts: Sequence[Post], members: Sequence[Standing]) -> str:
+def progress_line(posts: Sequence[WorkerRun], members: Sequence[Standing]) -> str:
     """For instance: `1 of 3 done · running: fetcher · analyzer waits on mailbox tasks`."""
     done = sum(post.over for post in posts)
     by_id = {member.id: member for member in members}

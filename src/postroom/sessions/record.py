@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from postroom.core.clock import Clock, from_iso, iso
 from postroom.core.system.platform import no_follow
 from postroom.errors import Deadlock, RoomBusy, SessionEnded, SessionFailed, UnknownSession, WorkerTraceback
-from postroom.mail.gateway import Desk
+from postroom.mail.gateway import Gateway
 from postroom.mail.received import words
 from postroom.stores.contract import topic_cells
 
@@ -80,17 +80,17 @@ class Record(NamedTuple):
 class SessionRecord:
     """The record of one session. All methods may be called from several threads and processes at once."""
 
-    def __init__(self, desk: Desk, id: str) -> None:
+    def __init__(self, gateway: Gateway, id: str) -> None:
         self.id = id
-        self.desk = desk
+        self.gateway = gateway
         self.cell = f"{_PREFIX}{id}{_SUFFIX}"
         #: Those who listen to this hear of members that come, of the failure and of the end.
         self.topic = topic_cells(self.cell)
 
     def read(self) -> Record:
         """What stands there now. UnknownSession when there is none."""
-        self.desk.check_open()
-        cell = self.desk.store.cell_read(self.cell)
+        self.gateway.check_open()
+        cell = self.gateway.store.cell_read(self.cell)
         if cell is None:
             raise UnknownSession(f"there is no session {self.id} in this room; `postroom session list` shows them")
         return Record(cell.version, cell.value)
@@ -122,7 +122,7 @@ class SessionRecord:
             record = self.check()
             first = int(record.value["admitted"]) + 1
             value = record.value | {"admitted": first + count - 1}
-            if self.desk.store.cell_write(self.cell, value, expect=record.version) is not None:
+            if self.gateway.store.cell_write(self.cell, value, expect=record.version) is not None:
                 return first
         raise RoomBusy(f"too many want to join session {self.id} at the same moment; try again")
 
@@ -142,7 +142,7 @@ class SessionRecord:
     def fail_at(self, version: int, value: Value, failure: Failure) -> bool:
         """Record a failure if the record is still of that version. Nobody joined, failed or ended it since, then."""
         value = value | {"failure": failure._asdict()}
-        if self.desk.store.cell_write(self.cell, value, expect=version) is None:
+        if self.gateway.store.cell_write(self.cell, value, expect=version) is None:
             return False
         # after the others were woken: they need not wait for a file
         write_failed_file(Path(value["folder"]), failure)
@@ -154,46 +154,46 @@ class SessionRecord:
             record = self.read()
             if record.ended_ms is not None:
                 return
-            value = record.value | {"ended_ms": self.desk.clock.wall_ms()}
-            if self.desk.store.cell_write(self.cell, value, expect=record.version) is not None:
+            value = record.value | {"ended_ms": self.gateway.clock.wall_ms()}
+            if self.gateway.store.cell_write(self.cell, value, expect=record.version) is not None:
                 return
 
     def blame_gone_opener(self, record: Record | None = None) -> bool:
         """Record the failure of a session whose opener's process is gone. Returns whether it is."""
         record = record or self.read()
-        if record.over or self.desk.store.process_alive(record.value["opener"]) is not False:
+        if record.over or self.gateway.store.process_alive(record.value["opener"]) is not False:
             return False
-        self.fail(opener_gone(self.desk.clock))
+        self.fail(opener_gone(self.gateway.clock))
         return True
 
 
-def create(desk: Desk, make_folder: Callable[[str], Path]) -> SessionRecord:
+def create(gateway: Gateway, make_folder: Callable[[str], Path]) -> SessionRecord:
     """A new session, with a folder of its own, which `make_folder` makes for its id."""
     for _ in range(_MAX_TRIES):
-        now_ms = desk.clock.wall_ms()
+        now_ms = gateway.clock.wall_ms()
         stamp = re.sub(r"\D", "", iso(now_ms))[:14]
-        id = f"{stamp[:8]}-{stamp[8:]}-{int(desk.clock.random() * 16**6):06x}"
-        record = SessionRecord(desk, id)
-        if desk.store.cell_read(record.cell) is not None:
+        id = f"{stamp[:8]}-{stamp[8:]}-{int(gateway.clock.random() * 16**6):06x}"
+        record = SessionRecord(gateway, id)
+        if gateway.store.cell_read(record.cell) is not None:
             continue
         folder = make_folder(id)
         value = {
             "timestamp_ms": now_ms,
-            "opener": desk.process,
+            "opener": gateway.process,
             "folder": str(folder),
             "admitted": 0,
             "failure": None,
             "ended_ms": None,
         }
-        if desk.store.cell_write(record.cell, value, expect=0) is not None:
+        if gateway.store.cell_write(record.cell, value, expect=0) is not None:
             return record
     raise RoomBusy("no free name for a new session was found; try again")
 
 
-def all_records(desk: Desk) -> list[tuple[str, Record]]:
+def all_records(gateway: Gateway) -> list[tuple[str, Record]]:
     """Every session of the room, by its id: the oldest first."""
-    desk.check_open()
-    cells = desk.store.cell_scan(_PREFIX)
+    gateway.check_open()
+    cells = gateway.store.cell_scan(_PREFIX)
     ours = [cell for cell in cells if cell.name.endswith(_SUFFIX)]
     return [
         (cell.name.removeprefix(_PREFIX).removesuffix(_SUFFIX), Record(cell.version, cell.value))

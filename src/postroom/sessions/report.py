@@ -15,7 +15,7 @@ from postroom.core.clock import iso
 from postroom.core.message import Message
 from postroom.core.states import OPEN, State
 from postroom.core.system.platform import no_follow, process_alive
-from postroom.mail.gateway import Deadline, Desk
+from postroom.mail.gateway import Deadline, Gateway
 from postroom.stores.contract import Query, topic_cells
 
 from .deadlock import stuck, wait_words
@@ -73,35 +73,36 @@ class SessionReport(NamedTuple):
     mailboxes: list[BoxInfo]
 
 
-def list_sessions(desk: Desk, *, blame: bool = True) -> list[SessionInfo]:
+def list_sessions(gateway: Gateway, *, blame: bool = True) -> list[SessionInfo]:
     """Every session of the room, the oldest first.
 
     A session whose opener was killed, with nobody left to record it, is recorded as failed by this look; with `blame`
     False nothing is changed.
     """
-    found = all_records(desk)
+    found = all_records(gateway)
     return [
-        _info(desk, id, _judged(desk, id, record) if blame else record, members_of(desk, id)) for id, record in found
+        _info(gateway, id, _judged(gateway, id, record) if blame else record, members_of(gateway, id))
+        for id, record in found
     ]
 
 
-def _judged(desk: Desk, id: str, record: Record) -> Record:
-    session = SessionRecord(desk, id)
+def _judged(gateway: Gateway, id: str, record: Record) -> Record:
+    session = SessionRecord(gateway, id)
     return session.read() if session.blame_gone_opener(record) else record
 
 
-def report(desk: Desk, id: str, *, blame: bool = True) -> SessionReport:
+def report(gateway: Gateway, id: str, *, blame: bool = True) -> SessionReport:
     """Everything about one session; looks as `list_sessions` does. UnknownSession when there is none."""
-    record = SessionRecord(desk, id).read()
-    record = _judged(desk, id, record) if blame else record
-    members = members_of(desk, id)
+    record = SessionRecord(gateway, id).read()
+    record = _judged(gateway, id, record) if blame else record
+    members = members_of(gateway, id)
     ended = _journal(Path(record.value["folder"]))
-    workers = sorted([*ended, *(_worker(desk, member) for member in members)], key=lambda worker: worker.number)
-    return SessionReport(_info(desk, id, record, members), workers, _boxes(desk, id))
+    workers = sorted([*ended, *(_worker(gateway, member) for member in members)], key=lambda worker: worker.number)
+    return SessionReport(_info(gateway, id, record, members), workers, _boxes(gateway, id))
 
 
-def _info(desk: Desk, id: str, record: Record, members: list[Standing]) -> SessionInfo:
-    living = [member for member in members if desk.store.process_alive(member.process) is not False]
+def _info(gateway: Gateway, id: str, record: Record, members: list[Standing]) -> SessionInfo:
+    living = [member for member in members if gateway.store.process_alive(member.process) is not False]
     if record.failure is not None:
         state = FAILED
     elif record.ended_ms is not None:
@@ -112,9 +113,9 @@ def _info(desk: Desk, id: str, record: Record, members: list[Standing]) -> Sessi
     return SessionInfo(id, state, opened, len(living), record.value["folder"], record.failure)
 
 
-def _worker(desk: Desk, member: Standing) -> WorkerInfo:
+def _worker(gateway: Gateway, member: Standing) -> WorkerInfo:
     pid = int(member.process.split(":")[1])
-    if desk.store.process_alive(member.process) is False:
+    if gateway.store.process_alive(member.process) is False:
         return WorkerInfo(member.name, member.number, member.role, "gone", [], pid)
     timed = {True: ", with a time-out", False: ""}
     waits = [wait_words(wait) + timed[bool(wait["timed"])] for wait in member.waits]
@@ -136,10 +137,10 @@ def _journal(folder: Path) -> list[WorkerInfo]:
     return found
 
 
-def _boxes(desk: Desk, id: str) -> list[BoxInfo]:
+def _boxes(gateway: Gateway, id: str) -> list[BoxInfo]:
     prefix = f"session:{id}/"
     counts: dict[str, list[int]] = {}
-    for message in _messages(desk, id):
+    for message in _messages(gateway, id):
         count = counts.setdefault(message.channel.removeprefix(prefix), [0, 0, 0])
         count[0] += 1
         count[1] += message.state is State.ACKED
@@ -147,39 +148,39 @@ def _boxes(desk: Desk, id: str) -> list[BoxInfo]:
     return [BoxInfo(name, *count) for name, count in sorted(counts.items())]
 
 
-def _messages(desk: Desk, id: str) -> Iterable[Message]:
+def _messages(gateway: Gateway, id: str) -> Iterable[Message]:
     query = Query(correlation_id=id, limit=_PAGE)
-    page = desk.store.find(query)
+    page = gateway.store.find(query)
     yield from page.messages
     while page.cursor is not None:
-        page = desk.store.find(query, page.cursor)
+        page = gateway.store.find(query, page.cursor)
         yield from page.messages
 
 
 # Acting on sessions from outside
 
 
-def stop(desk: Desk, id: str, grace_s: float) -> bool:
+def stop(gateway: Gateway, id: str, grace_s: float) -> bool:
     """Let a session fail, and see that its workers end: those that still run after `grace_s` are killed.
 
     Returns whether they are all gone. Workers on other machines end by themselves, or by their caller.
     """
-    record = SessionRecord(desk, id)
-    now = iso(desk.clock.wall_ms())
+    record = SessionRecord(gateway, id)
+    now = iso(gateway.clock.wall_ms())
     record.fail(Failure(now, STOPPED, "", None))
-    with desk.listen([topic_cells(prefix_of(id))]) as waiter:
+    with gateway.listen([topic_cells(prefix_of(id))]) as waiter:
         for span_s in (grace_s, 5.0):
-            deadline = Deadline(desk.clock, span_s)
-            while _workers_here(desk, id) and deadline.left_s() != 0:
-                desk.wait(waiter, min(deadline.left_s() or 0, 0.2))
-            for member in _workers_here(desk, id):
+            deadline = Deadline(gateway.clock, span_s)
+            while _workers_here(gateway, id) and deadline.left_s() != 0:
+                gateway.wait(waiter, min(deadline.left_s() or 0, 0.2))
+            for member in _workers_here(gateway, id):
                 _kill(member)
-    return not _workers_here(desk, id)
+    return not _workers_here(gateway, id)
 
 
-def _workers_here(desk: Desk, id: str) -> list[Standing]:
+def _workers_here(gateway: Gateway, id: str) -> list[Standing]:
     """The workers of a session that run on this machine. One that was not started yet has no number."""
-    return [m for m in members_of(desk, id) if m.role == WORKER and m.number and process_alive(m.process)]
+    return [m for m in members_of(gateway, id) if m.role == WORKER and m.number and process_alive(m.process)]
 
 
 def _kill(member: Standing) -> None:
@@ -190,24 +191,24 @@ def _kill(member: Standing) -> None:
             os.killpg(pid, signal.SIGKILL)
 
 
-def clean(desk: Desk, older_than_s: float) -> list[str]:
+def clean(gateway: Gateway, older_than_s: float) -> list[str]:
     """Forget sessions that are over and were opened that long ago: records, messages, folders.
 
     Returns their ids. Sessions that are open are never touched.
     """
-    before_ms = desk.clock.wall_ms() - round(older_than_s * 1000)
+    before_ms = gateway.clock.wall_ms() - round(older_than_s * 1000)
     done = []
-    for id, record in all_records(desk):
-        if not _judged(desk, id, record).over or record.value["timestamp_ms"] > before_ms:
+    for id, record in all_records(gateway):
+        if not _judged(gateway, id, record).over or record.value["timestamp_ms"] > before_ms:
             continue
-        while desk.store.purge(Query(correlation_id=id, limit=_ALL)):
+        while gateway.store.purge(Query(correlation_id=id, limit=_ALL)):
             pass
-        for member in members_of(desk, id):
-            strike_off(desk, id, member.id)
+        for member in members_of(gateway, id):
+            strike_off(gateway, id, member.id)
         folder = Path(record.value["folder"])
         if id in folder.name:  # only what this session made
             shutil.rmtree(folder, ignore_errors=True)
-        desk.store.cell_write(SessionRecord(desk, id).cell, None)
+        gateway.store.cell_write(SessionRecord(gateway, id).cell, None)
         done.append(id)
     return done
 

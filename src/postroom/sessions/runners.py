@@ -19,9 +19,9 @@ from postroom.core.system.fork_server import HEADER_BYTES, send_frame
 from postroom.errors import PostroomError
 
 from . import members
-from .output import ERR, OUT, Screen, Stream, output_path
+from .output import ERR, OUT, OutputStream, Screen, output_path
 from .record import Failure, failure_of, raised_by
-from .worker import Place, WorkerCall, json_text
+from .worker import FunctionPlace, WorkerCall, json_text
 
 #: What a worker's process runs, and what is called when the caller is killed.
 MODULE: Final = "postroom.sessions.worker_main"
@@ -31,7 +31,7 @@ WILL: Final = f"{MODULE}:caller_gone"
 NOT_STARTED: Final = "was not started"
 
 
-class Post:
+class WorkerRun:
     """One worker of a delegation, and how it fares."""
 
     def __init__(self, call: WorkerCall, name: str, member_id: str, number: int) -> None:
@@ -52,10 +52,10 @@ class Post:
         self.over, self.end = True, NOT_STARTED
 
 
-class Crew(ABC):
+class Runner(ABC):
     """Runs workers. All methods are called in the thread that delegates."""
 
-    posts: Sequence[Post]
+    posts: Sequence[WorkerRun]
 
     @abstractmethod
     def start(self) -> None:
@@ -78,14 +78,14 @@ class Crew(ABC):
         """Leave nothing behind. Workers that still run are killed, where that can be done."""
 
 
-class _Runner:
+class _WorkerProcess:
     """A worker's process, and what came from it so far."""
 
-    def __init__(self, post: Post, child: Child, folder: Path, screen: Screen) -> None:
+    def __init__(self, post: WorkerRun, child: Child, folder: Path, screen: Screen) -> None:
         self.post = post
         self.child = child
         self.streams = [
-            Stream(fd, output_path(folder, post.number, post.name, kind), post.name, screen, error=kind == ERR)
+            OutputStream(fd, output_path(folder, post.number, post.name, kind), post.name, screen, error=kind == ERR)
             for kind, fd in ((OUT, child.output), (ERR, child.errors))
         ]
         self.has_task = False
@@ -142,13 +142,13 @@ class _Runner:
         post.over = True
 
 
-class ProcessCrew(Crew):
+class ProcessRunner(Runner):
     """Each worker in a process of its own."""
 
     def __init__(
         self,
-        posts: Sequence[Post],
-        places: Sequence[Place],
+        posts: Sequence[WorkerRun],
+        places: Sequence[FunctionPlace],
         task: dict[str, Any],
         folder: Path,
         screen: Screen,
@@ -160,7 +160,7 @@ class ProcessCrew(Crew):
         self._folder = folder
         self._screen = screen
         self._clock = clock
-        self._runners: list[_Runner] = []
+        self._runners: list[_WorkerProcess] = []
         self._will = f"{task['session']}/{task['parent']}/{posts[0].member_id}"
         self._server = shared_server([MODULE, task["store"]])
 
@@ -180,7 +180,7 @@ class ProcessCrew(Crew):
         will = {name: self._task[name] for name in ("url", "settings", "session", "parent_name")}
         self._server.will(self._will, WILL, json.dumps(will))
         for post in self.posts:
-            self._runners.append(_Runner(post, self._server.start(TARGET), self._folder, self._screen))
+            self._runners.append(_WorkerProcess(post, self._server.start(TARGET), self._folder, self._screen))
         shared = self._task | {"setting": caller_setting()}
         for runner, place in zip(self._runners, self._places, strict=True):
             post = runner.post
@@ -208,7 +208,7 @@ class ProcessCrew(Crew):
         for runner in self._running():
             runner.child.send_signal(number)
 
-    def _running(self) -> list[_Runner]:
+    def _running(self) -> list[_WorkerProcess]:
         return [runner for runner in self._runners if not runner.post.over]
 
     def close(self) -> None:
@@ -220,14 +220,14 @@ class ProcessCrew(Crew):
 
 
 #: Runs one worker in this thread as the member of that id, name and number; returns its result.
-RunHere = Callable[[Post], Any]
+RunHere = Callable[[WorkerRun], Any]
 
 
-class ThreadCrew(Crew):
+class ThreadRunner(Runner):
     """Each worker in a thread of this process. Threads cannot be killed: one that does not stop is left behind."""
 
     def __init__(
-        self, posts: Sequence[Post], run: RunHere, is_abort: Callable[[BaseException], bool], clock: Clock
+        self, posts: Sequence[WorkerRun], run: RunHere, is_abort: Callable[[BaseException], bool], clock: Clock
     ) -> None:
         self.posts = posts
         self._run = run
@@ -249,7 +249,7 @@ class ThreadCrew(Crew):
                     left.leave_out()
                 raise
 
-    def _work(self, post: Post) -> None:
+    def _work(self, post: WorkerRun) -> None:
         try:
             result = self._run(post)
             post.result, post.end = decode_payload(json_text("result", result)), "done"

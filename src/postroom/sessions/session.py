@@ -22,7 +22,7 @@ from postroom.core.config import settings_of
 from postroom.core.system.folder_watch import WATCH
 from postroom.core.system.platform import make_private_folder
 from postroom.errors import InvalidMessage, PostroomError, RoomClosed, SessionEnded, SessionFailed
-from postroom.mail.gateway import Desk
+from postroom.mail.gateway import Gateway
 from postroom.mail.received import check_names, check_seconds
 
 from . import record as session_record
@@ -34,20 +34,20 @@ from .worker import WorkerCall, check_calls, names_of, place_of
 
 if TYPE_CHECKING:
     from .output import Screen
-    from .runners import Crew, Post
+    from .runners import Runner, WorkerRun
 
 #: The folder of a room's sessions, inside the room's own.
 SESSIONS: Final = "sessions"
 GRACE_S: Final = 2.0
 
 
-class Host:
+class SessionHome:
     """What a session needs to know of its room: where it lives, and how another process opens it."""
 
-    def __init__(self, desk: Desk, url: str, folder: Path | None) -> None:
-        self.desk = desk
+    def __init__(self, gateway: Gateway, url: str, folder: Path | None) -> None:
+        self.gateway = gateway
         self.url = url
-        self.settings = settings_of(desk.config)
+        self.settings = settings_of(gateway.config)
         self._folder = folder
 
     def make_folder(self, session_id: str) -> Path:
@@ -66,7 +66,7 @@ class Host:
     @property
     def keeps_folders(self) -> bool:
         """Whether the folders of sessions outlive the room's being open."""
-        return self.desk.store.durable
+        return self.gateway.store.durable
 
 
 class Session:
@@ -76,11 +76,11 @@ class Session:
     session leaves, the session has ended.
     """
 
-    def __init__(self, host: Host, member: Member) -> None:
+    def __init__(self, host: SessionHome, member: Member) -> None:
         self._host = host
         self._member = member
         self._record: SessionRecord = member.record
-        self._desk = host.desk
+        self._gateway = host.gateway
         self._search = Search(self._record)
         value = self._record.read().value
         self.id = self._record.id
@@ -90,7 +90,7 @@ class Session:
         self.dir = Path(value["folder"])
         self.mailbox = Mailroom(member, self._search)
         self._left = False
-        self._undo: list[Callable[[], None]] = [self._desk.at_close(self.cleanup)]
+        self._undo: list[Callable[[], None]] = [self._gateway.at_close(self.cleanup)]
 
     @property
     def name(self) -> str:
@@ -115,7 +115,7 @@ class Session:
         """
         if not isinstance(error, BaseException | str):
             raise InvalidMessage("error", f"must be an exception or a text, not {type(error).__name__}")
-        self._record.fail(failure_of(error, self._member.name, self._desk.clock))
+        self._record.fail(failure_of(error, self._member.name, self._gateway.clock))
 
     # Workers
 
@@ -143,7 +143,7 @@ class Session:
         if deadline_s is not None:
             check_seconds("deadline_s", deadline_s, zero=False)
         check_seconds("grace_s", grace_s)
-        places = [place_of(call) for call in calls] if self._desk.store.shared else []
+        places = [place_of(call) for call in calls] if self._gateway.store.shared else []
         with self._member.acting():
             self._record.check()
             if not calls:
@@ -154,27 +154,27 @@ class Session:
                 crew = self._crew(posts, places, screen)
             except BaseException:
                 for post in posts:
-                    strike_off(self._desk, self.id, post.member_id)
+                    strike_off(self._gateway, self.id, post.member_id)
                 raise
         return Delegation(self._member, self._search, crew, self.dir, screen, deadline_s, grace_s).run()
 
-    def _crew(self, posts: list[Post], places: list[Any], screen: Screen) -> Crew:
-        from .runners import ProcessCrew, ThreadCrew
+    def _crew(self, posts: list[WorkerRun], places: list[Any], screen: Screen) -> Runner:
+        from .runners import ProcessRunner, ThreadRunner
 
-        clock = self._desk.clock
+        clock = self._gateway.clock
         if not places:
-            return ThreadCrew(posts, self._run_here, self._is_abort, clock)
+            return ThreadRunner(posts, self._run_here, self._is_abort, clock)
         task = {
             "url": self._host.url,
             "settings": self._host.settings,
             "session": self.id,
             "parent": self._member.id,
             "parent_name": self._member.name,
-            "store": type(self._desk.store).__module__,
+            "store": type(self._gateway.store).__module__,
         }
-        return ProcessCrew(posts, places, task, self.dir, screen, clock)
+        return ProcessRunner(posts, places, task, self.dir, screen, clock)
 
-    def _run_here(self, post: Post) -> Any:
+    def _run_here(self, post: WorkerRun) -> Any:
         """Run a worker in this thread, as a member of its own."""
         session = worker_session(self._host, self.id, post.member_id, post.name, self._member.id, post.number)
         try:
@@ -212,7 +212,7 @@ class Session:
         if error is not None and not self._left and not self._is_abort(error):
             said = f"{self.name} was interrupted (Ctrl-C)" if isinstance(error, KeyboardInterrupt) else None
             with suppress(PostroomError):
-                self._record.fail(failure_of(error, self.name, self._desk.clock, said))
+                self._record.fail(failure_of(error, self.name, self._gateway.clock, said))
         self.cleanup()
 
     def __repr__(self) -> str:
@@ -224,7 +224,7 @@ class Session:
         """Fail the session when somebody makes a `.failed` file in its folder, whatever is in it."""
 
         def on_file(complete: bool) -> bool:
-            failure = read_failed_file(self.dir, self._desk.clock)
+            failure = read_failed_file(self.dir, self._gateway.clock)
             if failure is None or (not complete and failure.message.startswith("somebody made")):
                 return False  # gone again, or still being written: there will be another look
             with suppress(PostroomError):
@@ -237,45 +237,45 @@ class Session:
                 on_file(complete=True)
 
 
-def open_session(host: Host) -> Session:
+def open_session(host: SessionHome) -> Session:
     """Open a new session; its folder is watched for a `.failed` file."""
-    record = session_record.create(host.desk, host.make_folder)
+    record = session_record.create(host.gateway, host.make_folder)
     session = _enter(host, record, CALLER, OPENER)
     session.watch_folder()
     if not host.keeps_folders:
-        host.desk.at_close(lambda: shutil.rmtree(session.dir, ignore_errors=True))
+        host.gateway.at_close(lambda: shutil.rmtree(session.dir, ignore_errors=True))
     return session
 
 
-def join_session(host: Host, id: str, name: str | None) -> Session:
+def join_session(host: SessionHome, id: str, name: str | None) -> Session:
     """Become a member of a session that somebody else opened.
 
     Raises SessionFailed, Deadlock or SessionEnded when it is over, UnknownSession when there is none.
     """
     check_names(session=id)
-    record = SessionRecord(host.desk, id)
+    record = SessionRecord(host.gateway, id)
     record.blame_gone_opener()
-    failure = read_failed_file(Path(record.check().value["folder"]), host.desk.clock)
+    failure = read_failed_file(Path(record.check().value["folder"]), host.gateway.clock)
     if failure is not None:  # made by hand, and the one who watches has not seen it yet
         raise record.error(record.fail(failure))
-    return _enter(host, record, name or f"member-{host.desk.process.split(':')[1]}", JOINED)
+    return _enter(host, record, name or f"member-{host.gateway.process.split(':')[1]}", JOINED)
 
 
-def _enter(host: Host, record: SessionRecord, name: str, role: str) -> Session:
+def _enter(host: SessionHome, record: SessionRecord, name: str, role: str) -> Session:
     check_names(name=name)
-    (id,) = enrol(host.desk, record.id, [name], role, None)
+    (id,) = enrol(host.gateway, record.id, [name], role, None)
     try:
         number = record.admit()
     except BaseException:
-        strike_off(host.desk, record.id, id)
+        strike_off(host.gateway, record.id, id)
         raise
     member = Member(record, id, name, role, None, number)
     member.introduce()
     return Session(host, member)
 
 
-def worker_session(host: Host, session_id: str, member_id: str, name: str, parent: str, number: int) -> Session:
+def worker_session(host: SessionHome, session_id: str, member_id: str, name: str, parent: str, number: int) -> Session:
     """The session of a worker, whose caller made it a member before it was started."""
-    member = Member(SessionRecord(host.desk, session_id), member_id, name, WORKER, parent, number)
+    member = Member(SessionRecord(host.gateway, session_id), member_id, name, WORKER, parent, number)
     member.introduce()
     return Session(host, member)

@@ -110,7 +110,7 @@ def names_of(calls: Sequence[WorkerCall]) -> list[str]:
 # Whether another process can find the function
 
 
-class Place(NamedTuple):
+class FunctionPlace(NamedTuple):
     """Where a worker's function is found: its module and its name there. For the program itself, its file or module."""
 
     module: str
@@ -119,7 +119,7 @@ class Place(NamedTuple):
     main_module: str | None = None
 
 
-def place_of(call: WorkerCall) -> Place:
+def place_of(call: WorkerCall) -> FunctionPlace:
     """Where another process finds the worker. NotStartable, with what to do, when it cannot."""
     module = getattr(call.worker.function, "__module__", None) or ""
     qualname = getattr(call.worker.function, "__qualname__", "")
@@ -129,12 +129,12 @@ def place_of(call: WorkerCall) -> Place:
             "define it at the top level of a module"
         )
     if module != _MAIN:
-        return Place(module, qualname)
+        return FunctionPlace(module, qualname)
     main = sys.modules[_MAIN]
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name:  # python -m
         _check_guard(call, getattr(main, "__file__", None))
-        return Place(module, qualname, main_module=spec.name)
+        return FunctionPlace(module, qualname, main_module=spec.name)
     path = getattr(main, "__file__", None)
     if path is None or not os.path.isfile(path) or hasattr(sys, "ps1") or "ipykernel" in sys.modules:
         raise NotStartable(
@@ -142,7 +142,7 @@ def place_of(call: WorkerCall) -> Place:
             "put it into a .py file and import it from there"
         )
     _check_guard(call, path)
-    return Place(module, qualname, main_path=os.path.abspath(path))
+    return FunctionPlace(module, qualname, main_path=os.path.abspath(path))
 
 
 def _check_guard(call: WorkerCall, path: str | None) -> None:

@@ -22,7 +22,7 @@ from postroom.errors import NotStartable, PostroomError, RoomClosed, SessionEnde
 from postroom.room import open_room
 
 from .record import Failure, SessionRecord, failure_of, raised_by
-from .session import Host, worker_session
+from .session import SessionHome, worker_session
 from .worker import Worker, json_text
 
 #: The program is loaded under this name, so that what stands under its `__main__` guard is left out.
@@ -56,14 +56,14 @@ def _on_terminate(_number: int, _frame: object) -> None:
 def _work(task: dict[str, Any]) -> bytes:
     room = open_room(task["url"], **task["settings"])
     with room:
-        host = Host(room.desk, task["url"], room.folder)
+        host = SessionHome(room.gateway, task["url"], room.folder)
         session = worker_session(host, task["session"], task["member"], task["name"], task["parent"], task["number"])
         try:
             function = _find(task["place"], task["name"])
             positional, named = decode_payload(task["arguments"])
             result = json_text("result", function(session, *positional, **named))
         except BaseException as error:  # noqa: BLE001  whatever it was, the session is told
-            return _failed(SessionRecord(room.desk, session.id), task["name"], error)
+            return _failed(SessionRecord(room.gateway, session.id), task["name"], error)
         session.cleanup()
         return b'{"result":' + result.encode() + b"}"
 
@@ -120,4 +120,4 @@ def caller_gone(will: str) -> None:
     with open_room(said["url"], **said["settings"], create=False) as room:
         name = said["parent_name"]
         failure = failure_of(f"{name} was killed, or ended, while its workers ran", name, SYSTEM)
-        SessionRecord(room.desk, said["session"]).fail(failure)
+        SessionRecord(room.gateway, said["session"]).fail(failure)

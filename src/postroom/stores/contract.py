@@ -167,7 +167,7 @@ class Subscription(NamedTuple):
     since_ms: int
 
 
-class Mailbox(NamedTuple):
+class MailboxFigures(NamedTuple):
     """What waits for one agent (or for nobody in particular) in one channel."""
 
     to_agent: str | None
@@ -176,7 +176,7 @@ class Mailbox(NamedTuple):
     oldest_ms: int
 
 
-class Work(NamedTuple):
+class WorkDone(NamedTuple):
     """What an agent did so far: messages it finished, and messages that failed in its hands and nobody finished since."""
 
     processed: int
@@ -187,7 +187,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of a room at one moment: messages by public state, mailboxes, and what the store tells of itself."""
 
     states: dict[str, int]
-    mailboxes: list[Mailbox]
+    mailboxes: list[MailboxFigures]
     store: dict[str, Any]
 
 
@@ -450,7 +450,7 @@ class Store(ABC):
     def check_there(self) -> None:  # noqa: B027  a store without a place of its own has nothing to look at
         """Raise RoomGone when what this store has open is no longer what lies at the room's address.
 
-        Asked about once a second by every process that uses the room (`Desk.check_there`), so it costs little. Once it has
+        Asked about once a second by every process that uses the room (`Gateway.check_there`), so it costs little. Once it has
         raised it always does: whatever comes back to that address, this store has missed a part of it.
         Not promised: that a change of the files which leaves all of them in their places is noticed.
         """
@@ -473,7 +473,7 @@ class Store(ABC):
         """Figures of this moment. Changes nothing."""
 
     @abstractmethod
-    def work_of(self, agent: str) -> Work:
+    def work_of(self, agent: str) -> WorkDone:
         """What an agent did, counting also what is no longer kept. Changes nothing."""
 
     @abstractmethod

@@ -22,7 +22,7 @@ class Asking(StoreBench):
     def test_an_answer_is_held_for_the_asker_that_waits(self) -> None:
         answer = self.reply(self.ask())
 
-        assert self.state(answer) is State.HELD
+        assert self.state(answer) is State.AWAITED
         assert self.claim("ada") == []
         assert self.claim("ada", channels=("general",)) == []
 
@@ -55,7 +55,7 @@ class Asking(StoreBench):
         delivery = self.store.claim_answer(question, want)
 
         if delivery is None:  # a store that cannot do so for less than reading the question costs
-            assert self.state(answer) is State.HELD
+            assert self.state(answer) is State.AWAITED
         else:
             assert (delivery.message.id, delivery.message.answer_to) == (answer, question)
             assert self.state(answer) is State.ACKED
@@ -69,7 +69,7 @@ class Asking(StoreBench):
         (answer,) = self.store.put([self.draft("ada", "answer!", "bob", answer_to=question)])
 
         assert self.store.claim_answer(question, want) is None
-        assert self.state(answer) is State.HELD
+        assert self.state(answer) is State.AWAITED
         assert self.store.settle(ticket, "answered", detail=answer).held
         delivery = self.store.claim_answer(question, want)
         assert delivery is None or delivery.message.id == answer
@@ -96,7 +96,7 @@ class Asking(StoreBench):
         question = self.ask()
         answer = self.send("ada", "early", "bob", answer_to=question)
 
-        assert self.state(answer) is State.HELD
+        assert self.state(answer) is State.AWAITED
         assert self.state(question) is State.READY
 
     def test_an_answer_that_comes_after_the_asker_gave_up_is_ordinary_mail(self) -> None:
@@ -161,7 +161,7 @@ class Asking(StoreBench):
 
         self.store.abandon(answer)
 
-        assert self.state(answer) is State.HELD
+        assert self.state(answer) is State.AWAITED
         assert self.events_of(answer) == ["stored"]
 
     def test_the_answer_for_an_asker_that_is_gone_is_ordinary_mail(self) -> None:
@@ -221,7 +221,7 @@ class Asking(StoreBench):
         self.clock.advance(10)
         self.store.sweep()
 
-        assert self.state(answer) is State.HELD
+        assert self.state(answer) is State.AWAITED
         assert self.drain("ada", ids=(answer,)) == [answer]
 
     def test_a_held_answer_that_is_let_loose_after_its_time_expires(self) -> None:
@@ -245,5 +245,5 @@ class Asking(StoreBench):
         answer = self.reply(self.ask())
 
         assert self.store.stats().states["stored"] == 1
-        assert self.found(states=frozenset({State.HELD})) == [answer]
-        assert self.store.find(Query(states=frozenset({State.HELD}))).messages[0].state_name == "stored"
+        assert self.found(states=frozenset({State.AWAITED})) == [answer]
+        assert self.store.find(Query(states=frozenset({State.AWAITED}))).messages[0].state_name == "stored"

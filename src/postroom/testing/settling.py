@@ -11,7 +11,7 @@ import pytest
 from postroom.core.states import State
 from postroom.core.system.platform import process_name
 from postroom.errors import InvalidMessage
-from postroom.stores.contract import OUTCOMES, Ticket, Work
+from postroom.stores.contract import OUTCOMES, Ticket, WorkDone
 
 from .workbench import StoreBench, gone_process, nothing_of, together
 
@@ -113,7 +113,7 @@ class Settling(StoreBench):
         message = self.read(id)
         assert (message.delivery_count, message.claimed_by, message.error) == (0, None, None)
         assert self.events_of(id) == ["stored", *["claimed", "returned"] * 5]
-        assert self.store.work_of("bob") == Work(0, 0)
+        assert self.store.work_of("bob") == WorkDone(0, 0)
         assert self.take().message.delivery_count == 1
 
     # Fencing

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import pytest
 
 from postroom.doors.web import server
-from postroom.doors.web.app import Rates
+from postroom.doors.web.app import RequestRates
 from postroom.doors.web.guard import new_token
 from postroom.room import Room
 
@@ -36,11 +36,11 @@ class Site(NamedTuple):
 
 
 #: Enough for a fuzzer; the limits have a test of their own.
-UNLIMITED = Rates(1e9, 1e9, 1e9)
+UNLIMITED = RequestRates(1e9, 1e9, 1e9)
 
 
 @contextmanager
-def serving(room: Room, rates: Rates | None = UNLIMITED, at: Site | None = None) -> Iterator[Site]:
+def serving(room: Room, rates: RequestRates | None = UNLIMITED, at: Site | None = None) -> Iterator[Site]:
     """Serve a room in a thread (where another was served before); when the block ends, so does the thread."""
     sock = server.listening("127.0.0.1", 0 if at is None else at.port)
     token = new_token() if at is None else at.token

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from postroom.core.clock import ManualClock
-from postroom.doors.web.by_hand import Chosen, Hand, One, Person, Send
-from postroom.doors.web.guard import Guard
+from postroom.doors.web.by_hand import ByHand, ChosenMessages, One, Person, PersonMessage
+from postroom.doors.web.guard import PageGuard
 from postroom.errors import IdentityRefused
 from postroom.mail import tokens
 from postroom.room import Room
@@ -24,21 +24,21 @@ def here(room_with: Callable[..., Room]) -> Room:
 
 
 def token_for(room: Room, name: str, *, human: bool) -> str:
-    return tokens.add_token(room.desk, name, human=human)
+    return tokens.add_token(room.gateway, name, human=human)
 
 
 def test_in_a_room_without_tokens_everybody_is_the_one_who_opened_the_page(here: Room) -> None:
-    assert Hand(here, "mia").who() == Person("mia", human=True)
+    assert ByHand(here, "mia").who() == Person("mia", human=True)
 
 
 def test_with_the_first_token_a_name_must_be_proved(here: Room) -> None:
-    hand = Hand(here, "mia")
+    hand = ByHand(here, "mia")
     token = token_for(here, "zoe", human=True)
 
     with pytest.raises(IdentityRefused, match="this room has tokens"):
         hand.who()
     assert hand.who(token) == Person("zoe", human=True)
-    assert Hand(here, "mia", token).who() == Person("zoe", human=True)
+    assert ByHand(here, "mia", token).who() == Person("zoe", human=True)
     assert hand.about() == {"name": None, "human": False, "tokens": True}
     assert hand.about(token) == {"name": "zoe", "human": True, "tokens": True}
 
@@ -46,16 +46,16 @@ def test_with_the_first_token_a_name_must_be_proved(here: Room) -> None:
 def test_a_shown_token_counts_before_that_of_the_server(here: Room) -> None:
     mine, theirs = (token_for(here, name, human=True) for name in ("mia", "zoe"))
 
-    assert Hand(here, "mia", mine).who(theirs).name == "zoe"
+    assert ByHand(here, "mia", mine).who(theirs).name == "zoe"
 
 
 def test_a_token_that_was_taken_back_acts_no_more(here: Room) -> None:
     token = token_for(here, "zoe", human=True)
-    hand = Hand(here, "mia", token)
+    hand = ByHand(here, "mia", token)
     assert hand.who().name == "zoe"
     token_for(here, "mia", human=True)
 
-    tokens.revoke_tokens(here.desk, "zoe")
+    tokens.revoke_tokens(here.gateway, "zoe")
 
     with pytest.raises(IdentityRefused, match="was revoked"):
         hand.who()
@@ -67,22 +67,22 @@ def test_a_token_that_proves_nothing_is_refused_and_recorded(here: Room, nonsens
     token_for(here, "zoe", human=True)
 
     with pytest.raises(IdentityRefused):
-        Hand(here, "mia").who(nonsense)
-    assert tokens.refusals(here.desk)[0] == 1
+        ByHand(here, "mia").who(nonsense)
+    assert tokens.refusals(here.gateway)[0] == 1
 
 
 def test_a_person_writes_in_the_lane_of_people_and_an_agent_in_that_of_agents(here: Room) -> None:
-    hand = Hand(here, "mia")
+    hand = ByHand(here, "mia")
     here.agent("bob")
 
     for who in (Person("zoe", human=True), Person("eve", human=False)):
-        hand.send(Send({"text": "hi"}, to="bob"), who)
+        hand.send(PersonMessage({"text": "hi"}, to="bob"), who)
 
     sent = here.peek(agent="bob", order="oldest")
     assert [(message.from_agent, message.lane) for message in sent] == [("zoe", "human"), ("eve", "agent")]
 
 
-def deeds_of_people(room: Room) -> dict[str, tuple[Callable[[Hand, Person], Any], Callable[[], Any]]]:
+def deeds_of_people(room: Room) -> dict[str, tuple[Callable[[ByHand, Person], Any], Callable[[], Any]]]:
     """What only people may do to others: the deed, and what it would change."""
     ada, bob = room.agent("ada"), room.agent("bob")
     dead = ada.send("bob", {"n": 1})
@@ -92,8 +92,8 @@ def deeds_of_people(room: Room) -> dict[str, tuple[Callable[[Hand, Person], Any]
     room.board.add("T1")
     room.board.claim("bob", "T1", transient=True)
     return {
-        "requeue": (lambda hand, who: hand.requeue(Chosen([dead]), who), lambda: room.receipt(dead).state),
-        "drop": (lambda hand, who: hand.drop(Chosen([dead]), who), lambda: len(room.peek(state=None))),
+        "requeue": (lambda hand, who: hand.requeue(ChosenMessages([dead]), who), lambda: room.receipt(dead).state),
+        "drop": (lambda hand, who: hand.drop(ChosenMessages([dead]), who), lambda: len(room.peek(state=None))),
         "release": (lambda hand, who: hand.release(One(held), who), lambda: room.receipt(held).state),
         "release the task": (lambda hand, who: hand.release_task(One("T1"), who), lambda: room.board.get("T1").state),
         "stop": (lambda hand, who: hand.stop_session(One("no-such"), who), lambda: None),
@@ -101,7 +101,7 @@ def deeds_of_people(room: Room) -> dict[str, tuple[Callable[[Hand, Person], Any]
 
 
 def test_the_token_of_an_agent_does_nothing_to_others(here: Room) -> None:
-    hand, deeds = Hand(here, "mia"), deeds_of_people(here)
+    hand, deeds = ByHand(here, "mia"), deeds_of_people(here)
     token_for(here, "zoe", human=True)
     for name, (deed, look) in deeds.items():
         before = look()
@@ -109,20 +109,20 @@ def test_the_token_of_an_agent_does_nothing_to_others(here: Room) -> None:
             deed(hand, Person("eve", human=False))
         assert look() == before, name
 
-    count, refused = tokens.refusals(here.desk)
+    count, refused = tokens.refusals(here.gateway)
     assert count == len(deeds)
     assert {(each.door, each.real) for each in refused} == {("web", "eve")}
 
 
 def test_an_agent_may_let_go_of_what_it_holds_itself(here: Room) -> None:
-    hand, deeds = Hand(here, "mia"), deeds_of_people(here)
+    hand, deeds = ByHand(here, "mia"), deeds_of_people(here)
 
     assert deeds["release"][0](hand, Person("bob", human=False)) == {"released": True}
     assert deeds["release the task"][0](hand, Person("bob", human=False)) == {"released": True}
 
 
 def test_a_person_may_do_all_of_it_and_is_named_in_each_trace(here: Room) -> None:
-    hand, deeds = Hand(here, "mia"), deeds_of_people(here)
+    hand, deeds = ByHand(here, "mia"), deeds_of_people(here)
     zoe = Person("zoe", human=True)
     for name in ("requeue", "release", "release the task"):
         before = deeds[name][1]()
@@ -179,8 +179,8 @@ def test_a_cookie_that_another_server_left_behind_keeps_nobody_from_acting(guard
 
 
 def test_a_cookie_left_behind_does_not_act_as_the_server_where_names_are_proved(here: Room) -> None:
-    hand = Hand(here, "mia", token_for(here, "zoe", human=True))
-    door = Guard(7678, "page's own")
+    hand = ByHand(here, "mia", token_for(here, "zoe", human=True))
+    door = PageGuard(7678, "page's own")
     shown = door.shown_token(["postroom_who_7678=left-from-yesterday"], [])
 
     with pytest.raises(IdentityRefused):

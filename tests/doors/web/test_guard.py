@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from postroom.doors.web.guard import CONTENT_POLICY, Credentials, Guard, new_token
+from postroom.doors.web.guard import CONTENT_POLICY, Credentials, PageGuard, new_token
 
 from .browser import Site
 
@@ -52,8 +52,8 @@ BAD_ORIGINS = (
 )
 
 
-def guard() -> Guard:
-    return Guard(PORT, TOKEN)
+def guard() -> PageGuard:
+    return PageGuard(PORT, TOKEN)
 
 
 @pytest.mark.parametrize("host", BAD_HOSTS)
@@ -94,7 +94,7 @@ def test_a_header_that_is_missing_or_there_twice_is_refused(hosts: list[str], or
 
 
 def test_other_names_must_be_given() -> None:
-    named = Guard(PORT, TOKEN, ["build.example"])
+    named = PageGuard(PORT, TOKEN, ["build.example"])
 
     assert guard().check_way([f"build.example:{PORT}"], []) is not None
     assert named.check_way([f"build.example:{PORT}"], [f"http://build.example:{PORT}"]) is None

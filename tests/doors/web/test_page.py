@@ -397,7 +397,7 @@ def test_in_a_room_with_tokens_a_person_says_who_it_is_before_it_acts(sqlite_roo
     sqlite_room.agent("bob")
     page = open_page(expect="403")
     assert page.locator("#who").is_hidden()  # without tokens every name is believed
-    token = tokens.add_token(sqlite_room.desk, "zoe", human=True)
+    token = tokens.add_token(sqlite_room.gateway, "zoe", human=True)
 
     page.keyboard.press("w")
     page.locator('dialog[open] input[name="to"]').fill("bob")

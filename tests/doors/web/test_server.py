@@ -11,7 +11,7 @@ import pytest
 from tests.support import ROOT
 
 import postroom
-from postroom.doors.web.app import MAX_BODY_BYTES, PARTS, Rates
+from postroom.doors.web.app import MAX_BODY_BYTES, PARTS, RequestRates
 from postroom.room import Room
 
 from .browser import Site, serving
@@ -391,7 +391,7 @@ def test_a_message_over_the_limit_of_the_room_is_refused_and_one_below_it_is_not
 
 
 def test_who_asks_too_often_is_told_to_wait_and_strangers_do_not_keep_others_out(sqlite_room: Room) -> None:
-    with serving(sqlite_room, Rates(reads_per_s=5, strangers_per_s=1, acts_per_s=1)) as site:
+    with serving(sqlite_room, RequestRates(reads_per_s=5, strangers_per_s=1, acts_per_s=1)) as site:
         client = Client(site)
         stranger = [client("/api/recent", Authorization="").status for _ in range(8)]
         reads = [client("/api/recent").status for _ in range(60)]
@@ -406,7 +406,7 @@ def test_who_asks_too_often_is_told_to_wait_and_strangers_do_not_keep_others_out
 
 
 def test_the_page_opens_with_the_right_token_however_many_strangers_knock(sqlite_room: Room) -> None:
-    with serving(sqlite_room, Rates(reads_per_s=100, strangers_per_s=0.001, acts_per_s=1)) as site:
+    with serving(sqlite_room, RequestRates(reads_per_s=100, strangers_per_s=0.001, acts_per_s=1)) as site:
         client = Client(site)
         knocks = [client("/x", Authorization="", Origin="http://evil.example").status for _ in range(3)]
         opened = [client(f"/?token={site.token}", Authorization="").status for _ in range(5)]
@@ -422,7 +422,7 @@ def test_the_page_opens_with_the_right_token_however_many_strangers_knock(sqlite
 
 
 def test_the_pages_parts_come_however_many_load_it_and_whoever_knocks(sqlite_room: Room) -> None:
-    with serving(sqlite_room, Rates(reads_per_s=5, strangers_per_s=1, acts_per_s=1)) as site:
+    with serving(sqlite_room, RequestRates(reads_per_s=5, strangers_per_s=1, acts_per_s=1)) as site:
         client = Client(site)
         knocks = [client("/api/recent", Authorization="").status for _ in range(8)]
         parts = {(name, client(f"/page/{name}", Authorization="").status) for _ in range(6) for name in PARTS}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from postroom.doors.web.follower import MAX_CHANGES, PAGE, Follower, Frame
+from postroom.doors.web.follower import MAX_CHANGES, PAGE, FeedFollower, PageFrame
 from postroom.errors import RoomUnreachable
 from postroom.room import Room
 from postroom.stores.contract import Change
@@ -174,7 +174,7 @@ def test_a_room_that_was_away_is_followed_again(sqlite_room: Room, monkeypatch: 
         return events(*args)
 
     monkeypatch.setattr(sqlite_room, "events", away_once)
-    follower = Follower(sqlite_room, began=lambda _: None, seen=lambda _: None, told=lambda _: told.set())
+    follower = FeedFollower(sqlite_room, began=lambda _: None, seen=lambda _: None, told=lambda _: told.set())
     end = follower.watch()
     sqlite_room.agent("ada").send("bob", {"n": 1})
 
@@ -196,7 +196,7 @@ def test_what_a_frame_jumps_over_is_seen_all_the_same_and_once(
     sqlite_room: Room, monkeypatch: pytest.MonkeyPatch, away: bool
 ) -> None:
     seen: list[int] = []
-    frames: list[Frame] = []
+    frames: list[PageFrame] = []
     began: list[int] = []
     done = threading.Event()
     events = sqlite_room.events
@@ -214,7 +214,7 @@ def test_what_a_frame_jumps_over_is_seen_all_the_same_and_once(
 
     monkeypatch.setattr(sqlite_room, "events", sometimes_away)
     monkeypatch.setattr("postroom.doors.web.follower.FILL_S", 3600.0)
-    follower = Follower(sqlite_room, began=began.append, seen=note, told=frames.append)
+    follower = FeedFollower(sqlite_room, began=began.append, seen=note, told=frames.append)
     end = follower.watch()
     ada = sqlite_room.agent("ada")
     ada.send_many(many(AT_ONCE))
@@ -259,16 +259,16 @@ def test_streams_end_with_the_server(sqlite_room: Room) -> None:
 
 
 def test_many_changes_come_in_few_frames_and_none_is_missed(sqlite_room: Room) -> None:
-    frames: list[Frame] = []
+    frames: list[PageFrame] = []
     done = threading.Event()
     last: list[str] = []
 
-    def told(frame: Frame) -> None:
+    def told(frame: PageFrame) -> None:
         frames.append(frame)
         if last and last[0].encode() in frame.lines:
             done.set()
 
-    follower = Follower(sqlite_room, began=lambda _: None, seen=lambda _: None, told=told)
+    follower = FeedFollower(sqlite_room, began=lambda _: None, seen=lambda _: None, told=told)
     end = follower.watch()
     ada = sqlite_room.agent("ada")
     ids = [ada.send("bob", {"n": n}) for n in range(1999)]

@@ -225,7 +225,7 @@ def go_on(folder: str, name: str | None, journal: str) -> None:
         while deliveries := store.claim(want(agent, owner=ELSEWHERE, limit=10)).deliveries:
             for delivery in deliveries:
                 assert store.settle(delivery.ticket, "acked").held
-    held = tuple(message.id for message in store.find(Query(states=frozenset({State.HELD}))).messages)
+    held = tuple(message.id for message in store.find(Query(states=frozenset({State.AWAITED}))).messages)
     assert len(store.claim(want("ada", owner=ELSEWHERE, ids=held, settle=True)).deliveries) == len(held)
     store.close()
     Journal(journal).note("went on", sent)

@@ -24,7 +24,7 @@ class Container(SystemClock):
 def main(url: str, boot: str | None = None) -> None:
     room = postroom.open(url, clock=SYSTEM if boot is None else Container(boot))
     store = room.store
-    print(room.desk.process, flush=True)
+    print(room.gateway.process, flush=True)
     for line in sys.stdin:
         said = ""
         match line.split():
@@ -39,7 +39,7 @@ def main(url: str, boot: str | None = None) -> None:
             case ["send"]:
                 (said,) = store.put([check(Draft(from_agent="ada", to_agent="bob", payload={}))])
             case ["claim"]:
-                said = str(len(store.claim(Want(agent="bob", lease_s=600, owner=room.desk.process)).deliveries))
+                said = str(len(store.claim(Want(agent="bob", lease_s=600, owner=room.gateway.process)).deliveries))
             case ["alive", name]:
                 said = str(store.process_alive(name))
             case ["close"]:

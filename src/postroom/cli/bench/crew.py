@@ -14,7 +14,7 @@ import msgspec
 from postroom.errors import PostroomError
 
 from .client import NotHere
-from .task import Found, Task
+from .task import BenchTask, Found
 
 PROGRAM: Final = (sys.executable, "-P", "-m", "postroom.cli.bench.worker")
 
@@ -23,10 +23,10 @@ class BenchFailed(PostroomError):
     """A measured process did not do what it was told."""
 
 
-class Hand:
+class MeasuredProcess:
     """One process with its task."""
 
-    def __init__(self, task: Task, program: Sequence[str] = PROGRAM) -> None:
+    def __init__(self, task: BenchTask, program: Sequence[str] = PROGRAM) -> None:
         self.task = task
         self._process = subprocess.Popen(
             list(program), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -14,7 +14,7 @@ from postroom.core.clock import SYSTEM
 
 from .client import Client, make_payload
 from .peers import peer
-from .task import PATIENCE_S, Deadline, Found, Task
+from .task import PATIENCE_S, BenchTask, Found, RoleDeadline
 
 #: So many sends, then so many receives, before it is the next depth's turn.
 PIECE: Final = 50
@@ -25,7 +25,7 @@ PIECE_CAP_S: Final = 1.0
 class Depths:
     """One client per depth, filled."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: BenchTask) -> None:
         self._task = task
         self._clients: list[Client] = []
 
@@ -37,7 +37,7 @@ class Depths:
             self._clients.append(client)
         sends: list[list[float]] = [[] for _ in self._clients]
         takes: list[list[float]] = [[] for _ in self._clients]
-        deadline = Deadline(self._task.cap_s)
+        deadline = RoleDeadline(self._task.cap_s)
         for number in range(1 + max(3, self._task.count // PIECE)):
             for place, client in enumerate(self._clients):
                 send_us, take_us = _piece(_send, client), _piece(_take, client)
@@ -64,7 +64,7 @@ def _take(client: Client) -> None:
 
 def _piece(step: Callable[[Client], None], client: Client) -> float:
     """Microseconds per step."""
-    deadline, begun_ns, done = Deadline(PIECE_CAP_S), SYSTEM.steady_ns(), 0
+    deadline, begun_ns, done = RoleDeadline(PIECE_CAP_S), SYSTEM.steady_ns(), 0
     for _ in range(PIECE):
         step(client)
         done += 1

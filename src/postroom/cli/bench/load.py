@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 
 from .client import Setup
-from .crew import Hand
+from .crew import MeasuredProcess
 from .measure import percentile
-from .task import Found, Task
+from .task import BenchTask, Found
 
 #: Between two messages of one agent, on average, in seconds.
 PAUSE_S: Final = 0.025
@@ -42,7 +42,7 @@ def load(agents: int, messages: int, folder: str | None = None, url: str | None 
         )
         flag = Path(home) / "done"
         tasks = [
-            Task(
+            BenchTask(
                 role="mingle",
                 peer="postroom",
                 setup=Setup(address=url or f"sqlite:{home}/room", me=name, to=""),
@@ -54,7 +54,7 @@ def load(agents: int, messages: int, folder: str | None = None, url: str | None 
             )
             for number, name in enumerate(names)
         ]
-        hands = [stack.enter_context(Hand(task)) for task in tasks]
+        hands = [stack.enter_context(MeasuredProcess(task)) for task in tasks]
         for hand in hands:
             hand.await_ready()
         for hand in hands:

@@ -14,10 +14,10 @@ from typing import Any, Final
 import msgspec
 
 from .client import Setup
-from .crew import Hand
+from .crew import MeasuredProcess
 from .peers import peer
-from .plan import CROWD, WORKS, Entry, Scale
-from .task import Found, Task
+from .plan import CROWD, WORKS, PlanLine, Scale
+from .task import BenchTask, Found
 
 #: What one measurement gave: numbers by name, and lists where they tell more (shares).
 Sample = dict[str, Any]
@@ -26,10 +26,10 @@ BOX: Final = "box"
 BACK: Final = "back"
 
 
-class Place:
+class MeasuringPlace:
     """Where one measurement happens: a fresh folder, and the peer's server if it has one."""
 
-    def __init__(self, entry: Entry, address: str, folder: Path) -> None:
+    def __init__(self, entry: PlanLine, address: str, folder: Path) -> None:
         self.entry = entry
         self.address = address
         self.done_flag = folder / "done"
@@ -39,10 +39,10 @@ class Place:
         """How a client here is opened."""
         return Setup(self.address, me, to, self.entry.sync, self.entry.way, crowd)
 
-    def start(self, role: str, setup: Setup, **more: Any) -> Hand:
+    def start(self, role: str, setup: Setup, **more: Any) -> MeasuredProcess:
         """A process with that role; it ends with this place at the latest."""
-        task = Task(role, self.entry.peer, setup, done_flag=str(self.done_flag), **more)
-        return self._stack.enter_context(Hand(task))
+        task = BenchTask(role, self.entry.peer, setup, done_flag=str(self.done_flag), **more)
+        return self._stack.enter_context(MeasuredProcess(task))
 
     def close(self) -> None:
         """End all processes that were started here."""
@@ -50,14 +50,14 @@ class Place:
 
 
 @contextmanager
-def place_for(entry: Entry, base: str | None) -> Iterator[Place]:
+def place_for(entry: PlanLine, base: str | None) -> Iterator[MeasuringPlace]:
     """A place that is gone after the block."""
     with tempfile.TemporaryDirectory(prefix="postroom-bench-", dir=base, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         data = folder / "data"
         data.mkdir()
         with peer(entry.peer).serve(data, entry.sync) as address:
-            place = Place(entry, address, folder)
+            place = MeasuringPlace(entry, address, folder)
             try:
                 yield place
             finally:
@@ -75,7 +75,7 @@ def _rate(count: int, begun_ns: int, ended_ns: int) -> float:
     return count / max(1, ended_ns - begun_ns) * 1e9
 
 
-def _send(place: Place, count: int, cap_s: float, role: str = "send") -> Sample:
+def _send(place: MeasuringPlace, count: int, cap_s: float, role: str = "send") -> Sample:
     hand = place.start(role, place.setup(BACK, BOX), count=count, cap_s=cap_s)
     hand.await_ready()
     hand.go()
@@ -83,14 +83,14 @@ def _send(place: Place, count: int, cap_s: float, role: str = "send") -> Sample:
     return {"rate": _rate(found["sent"], found["begun_ns"], found["ended_ns"])}
 
 
-def _send_batches(place: Place, count: int, cap_s: float) -> Sample:
+def _send_batches(place: MeasuringPlace, count: int, cap_s: float) -> Sample:
     return _send(place, count, cap_s, "send_batches")
 
 
-def _cycle(place: Place, count: int, cap_s: float, crowd: int = 1) -> Sample:
+def _cycle(place: MeasuringPlace, count: int, cap_s: float, crowd: int = 1) -> Sample:
     """Producers and consumers at once. The clock runs from the first send to the last ack."""
     shared = crowd > 1
-    consumers: list[Hand] = []
+    consumers: list[MeasuredProcess] = []
     for _ in range(crowd):
         consumers.append(place.start("consume", place.setup(BOX, BACK, crowd=shared), cap_s=4 * cap_s))
         if len(consumers) == 1:
@@ -128,11 +128,11 @@ def _cycle_sample(sent: list[Found], got: list[Found]) -> Sample:
     }
 
 
-def _crowd(place: Place, count: int, cap_s: float) -> Sample:
+def _crowd(place: MeasuringPlace, count: int, cap_s: float) -> Sample:
     return _cycle(place, count, cap_s, CROWD)
 
 
-def _wake(place: Place, count: int, cap_s: float) -> Sample:
+def _wake(place: MeasuringPlace, count: int, cap_s: float) -> Sample:
     waiter = place.start("wait", place.setup(BOX, BACK), count=count, cap_s=cap_s + count * 0.03)
     waiter.await_ready()
     ringer = place.start("ring", place.setup(BACK, BOX), count=count, cap_s=cap_s + count * 0.03)
@@ -144,7 +144,7 @@ def _wake(place: Place, count: int, cap_s: float) -> Sample:
     return {"p50_ms": percentile(waits_ms, 50), "p99_ms": percentile(waits_ms, 99), "count": len(waits_ms)}
 
 
-def _ask(place: Place, count: int, cap_s: float) -> Sample:
+def _ask(place: MeasuringPlace, count: int, cap_s: float) -> Sample:
     answerer = place.start("answer", place.setup(BOX, BACK), cap_s=cap_s)
     answerer.await_ready()
     asker = place.start("ask", place.setup(BACK, BOX), count=count, cap_s=cap_s)
@@ -162,7 +162,7 @@ def _ask(place: Place, count: int, cap_s: float) -> Sample:
     }
 
 
-def _depth(place: Place, count: int, cap_s: float, scale: Scale) -> Sample:
+def _depth(place: MeasuringPlace, count: int, cap_s: float, scale: Scale) -> Sample:
     """One process for all depths; they differ by folder, and on a server by box."""
     depths = scale.depths(peer(place.entry.peer))
     if place.entry.way != "pending":
@@ -185,7 +185,7 @@ def _depth(place: Place, count: int, cap_s: float, scale: Scale) -> Sample:
     return {"depths": depths, **found, **ratios}
 
 
-_MEASURE: Final[dict[str, Callable[[Place, int, float], Sample]]] = {
+_MEASURE: Final[dict[str, Callable[[MeasuringPlace, int, float], Sample]]] = {
     "W1": _send,
     "W2": _send_batches,
     "W3": _cycle,
@@ -195,7 +195,7 @@ _MEASURE: Final[dict[str, Callable[[Place, int, float], Sample]]] = {
 }
 
 
-def measure(work: str, entry: Entry, scale: Scale, base: str | None = None) -> Sample:
+def measure(work: str, entry: PlanLine, scale: Scale, base: str | None = None) -> Sample:
     """One measurement of a work. Raises NotHere when the entry cannot do it."""
     with place_for(entry, base) as place:
         if work == "W7":

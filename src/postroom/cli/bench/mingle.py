@@ -9,13 +9,13 @@ import postroom
 from postroom.core.clock import SYSTEM
 
 from .client import make_payload
-from .task import IDLE_S, Deadline, Found, Task, say
+from .task import IDLE_S, BenchTask, Found, RoleDeadline, say
 
 
 class Mingling:
     """The agent in its room. One thread listens, the other sends."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: BenchTask) -> None:
         self._task = task
         self._room = postroom.open(task.setup.address)
         self._agent = self._room.agent(task.setup.me)
@@ -41,7 +41,7 @@ class Mingling:
         return ids
 
     def _listen(self) -> None:
-        deadline = Deadline(self._task.cap_s)
+        deadline = RoleDeadline(self._task.cap_s)
         while not deadline.passed():
             over = os.path.exists(self._task.done_flag)
             for message in self._agent.listen(timeout_s=IDLE_S):

@@ -24,7 +24,7 @@ SPREAD: Final = 1000
 COMPARED: Final = ("postroom", "bare", "redis")
 
 
-class Work(msgspec.Struct, frozen=True):
+class Workload(msgspec.Struct, frozen=True):
     """One kind of work, with how often it is done at full scale, and what its figure is."""
 
     name: str
@@ -38,13 +38,13 @@ class Work(msgspec.Struct, frozen=True):
 WORKS: Final = {
     work.name: work
     for work in (
-        Work("W1", "send one by one", 20_000, "rate", "/s"),
-        Work("W2", f"send in batches of {BATCH}", 40_000, "rate", "/s"),
-        Work("W3", "one sends, one receives", 12_000, "rate", "/s"),
-        Work("W4", f"{CROWD} send, {CROWD} receive", 20_000, "rate", "/s"),
-        Work("W5", "wake a receiver that waits", 250, "p50_ms", "ms", more_is_better=False),
-        Work("W6", "question and answer", 4_000, "rate", "/s"),
-        Work("W7", "send and receive beside many messages", 2_000, "send_us", "µs", more_is_better=False),
+        Workload("W1", "send one by one", 20_000, "rate", "/s"),
+        Workload("W2", f"send in batches of {BATCH}", 40_000, "rate", "/s"),
+        Workload("W3", "one sends, one receives", 12_000, "rate", "/s"),
+        Workload("W4", f"{CROWD} send, {CROWD} receive", 20_000, "rate", "/s"),
+        Workload("W5", "wake a receiver that waits", 250, "p50_ms", "ms", more_is_better=False),
+        Workload("W6", "question and answer", 4_000, "rate", "/s"),
+        Workload("W7", "send and receive beside many messages", 2_000, "send_us", "µs", more_is_better=False),
     )
 }
 
@@ -52,7 +52,7 @@ WORKS: Final = {
 WORKS_WITH_FULL_SYNC: Final = frozenset({"W1", "W3", "W4"})
 
 
-class Entry(msgspec.Struct, frozen=True, order=True):
+class PlanLine(msgspec.Struct, frozen=True, order=True):
     """One line of a work's table: a peer, a way of using it, and how safe its calls are."""
 
     peer: str
@@ -72,7 +72,7 @@ class Scale(msgspec.Struct, frozen=True):
     factor: float = 0.2
     cap_s: float = 4.0
 
-    def count(self, work: Work) -> int:
+    def count(self, work: Workload) -> int:
         """How often the work is done: whole batches, and the same number for every producer of a crowd."""
         least = {"W2": BATCH, "W4": CROWD * 5}.get(work.name, 20)
         count = max(least, round(work.count * self.factor))
@@ -84,7 +84,7 @@ class Scale(msgspec.Struct, frozen=True):
         return [SHALLOW, *(depth for depth in depths if peer.most_pending is None or depth <= peer.most_pending)]
 
 
-def entries(work: str, peer: type[Peer]) -> Iterable[Entry]:
+def entries(work: str, peer: type[Peer]) -> Iterable[PlanLine]:
     """In which ways a peer does a work."""
     if work in peer.not_measured:
         return
@@ -92,4 +92,4 @@ def entries(work: str, peer: type[Peer]) -> Iterable[Entry]:
     ways = ways_of.get(work, ("",))
     for sync in ("normal", "full") if peer.has_full_sync and work in WORKS_WITH_FULL_SYNC else ("normal",):
         for way in ways:
-            yield Entry(peer.name, way, sync)
+            yield PlanLine(peer.name, way, sync)

@@ -15,7 +15,7 @@ from .client import NotHere, Peer
 from .crew import BenchFailed
 from .measure import Sample, measure
 from .peers import peer
-from .plan import COMPARED, WORKS, Entry, Scale, entries
+from .plan import COMPARED, WORKS, PlanLine, Scale, entries
 
 #: Called before each measurement: how many are done, how many there are, which one is next.
 Progress = Callable[[int, int, str], None]
@@ -25,13 +25,13 @@ class Measured(msgspec.Struct):
     """One measurement, or why there is none."""
 
     work: str
-    entry: Entry
+    entry: PlanLine
     round: int
     sample: Sample | None
     why_not: str = ""
 
 
-class Report(msgspec.Struct):
+class BenchReport(msgspec.Struct):
     """Everything that a run found, with what is needed to judge it."""
 
     begun: str
@@ -44,7 +44,7 @@ class Report(msgspec.Struct):
     measured: list[Measured]
     ended: str = ""
 
-    def samples(self, work: str, entry: Entry) -> list[Sample]:
+    def samples(self, work: str, entry: PlanLine) -> list[Sample]:
         """All that was measured of an entry."""
         return [m.sample for m in self.measured if m.work == work and m.entry == entry and m.sample is not None]
 
@@ -94,7 +94,7 @@ def run(
     thorough: bool = False,
     folder: str | None = None,
     progress: Progress = lambda *_: None,
-) -> Report:
+) -> BenchReport:
     """Measure these works of these peers.
 
     W7 is measured once: it goes round its depths by itself. So are, unless `thorough`, the peers that nothing is
@@ -102,7 +102,7 @@ def run(
     """
     here, versions, left_out = present(names)
     about = {found.name: found.about for found in here}
-    report = Report(iso(SYSTEM.wall_ms()), machine(), versions, about, left_out, rounds, scale, [])
+    report = BenchReport(iso(SYSTEM.wall_ms()), machine(), versions, about, left_out, rounds, scale, [])
     todo = [
         (number, work, entry)
         for number in range(rounds)
@@ -112,7 +112,7 @@ def run(
         if number == 0 or thorough or found.name in COMPARED
         for entry in entries(work, found)
     ]
-    hopeless: set[tuple[str, Entry]] = set()
+    hopeless: set[tuple[str, PlanLine]] = set()
     for done, (number, work, entry) in enumerate(todo):
         progress(done, len(todo), f"{work} {WORKS[work].title}: {entry.label}")
         if (work, entry) in hopeless:

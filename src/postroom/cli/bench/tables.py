@@ -6,8 +6,8 @@ from statistics import median
 from typing import Any, Final, NamedTuple
 
 from .measure import Sample
-from .plan import WORKS, Entry, Work
-from .rounds import Report
+from .plan import WORKS, PlanLine, Workload
+from .rounds import BenchReport
 
 FLOOR: Final = "bare"
 REDIS: Final = "redis"
@@ -21,7 +21,7 @@ class Table(NamedTuple):
     rows: list[tuple[str, ...]]
 
 
-def tables(report: Report) -> list[Table]:
+def tables(report: BenchReport) -> list[Table]:
     """A table for each work that was measured, in their order."""
     done = {measured.work for measured in report.measured}
     return [
@@ -31,7 +31,7 @@ def tables(report: Report) -> list[Table]:
     ]
 
 
-def entries_of(report: Report, work: str) -> list[Entry]:
+def entries_of(report: BenchReport, work: str) -> list[PlanLine]:
     """The entries of a work in the order in which they were measured."""
     return list(dict.fromkeys(measured.entry for measured in report.measured if measured.work == work))
 
@@ -42,14 +42,14 @@ def middle(samples: list[Sample], name: str) -> float | None:
     return median(values) if values else None
 
 
-def base_of(report: Report, work: str, entry: Entry, peer: str) -> Entry | None:
+def base_of(report: BenchReport, work: str, entry: PlanLine, peer: str) -> PlanLine | None:
     """The entry of that peer with which this one is compared: as safe as it, and used the same way."""
     found = [other for other in entries_of(report, work) if other.peer == peer and other.sync == entry.sync]
     like = "one step" if entry.way == "listen" else ""
     return next((other for other in found if like and other.way == like), found[0] if found else None)
 
 
-def ratio(report: Report, work: Work, entry: Entry, peer: str) -> float | None:
+def ratio(report: BenchReport, work: Workload, entry: PlanLine, peer: str) -> float | None:
     """The entry's figure divided by that of the one it is compared with. None without one, or with itself."""
     base = base_of(report, work.name, entry, peer)
     if base is None or entry.peer == peer:
@@ -58,7 +58,7 @@ def ratio(report: Report, work: Work, entry: Entry, peer: str) -> float | None:
     return None if mine is None or not theirs else mine / theirs
 
 
-def _table(report: Report, work: Work) -> Table:
+def _table(report: BenchReport, work: Workload) -> Table:
     timed = work.figure.endswith("_ms")
     columns = ["", "ms, p50" if timed else "per second", "of bare", "of Redis", "rounds"]
     columns += {"W4": ["lost", "doubled", "least share"], "W3": ["lost", "doubled"]}.get(work.name, [])
@@ -67,7 +67,7 @@ def _table(report: Report, work: Work) -> Table:
     return Table(f"{work.name}: {work.title}", tuple(columns), rows)
 
 
-def _row(report: Report, work: Work, entry: Entry) -> tuple[str, ...]:
+def _row(report: BenchReport, work: Workload, entry: PlanLine) -> tuple[str, ...]:
     samples = report.samples(work.name, entry)
     if not samples:
         why = next(m.why_not for m in report.measured if m.work == work.name and m.entry == entry)
@@ -89,7 +89,7 @@ def _row(report: Report, work: Work, entry: Entry) -> tuple[str, ...]:
     return tuple(row)
 
 
-def _depth_table(report: Report, work: Work) -> Table:
+def _depth_table(report: BenchReport, work: Workload) -> Table:
     columns = ("", "beside", "send µs", "of the first", "receive + ack µs", "of the first")
     rows: list[tuple[str, ...]] = []
     for entry in entries_of(report, work.name):

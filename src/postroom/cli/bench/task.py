@@ -19,7 +19,7 @@ PATIENCE_S: Final = 10.0
 Found = dict[str, Any]
 
 
-class Task(msgspec.Struct):
+class BenchTask(msgspec.Struct):
     """What a process is to do."""
 
     role: str
@@ -36,7 +36,7 @@ class Task(msgspec.Struct):
     others: list[str] = []  # the load test: who else is there
 
 
-class Deadline:
+class RoleDeadline:
     """When a role must stop, done or not."""
 
     def __init__(self, cap_s: float) -> None:

@@ -20,21 +20,21 @@ from .depth import Depths
 from .mingle import Mingling
 from .peers import peer
 from .plan import BATCH, PAUSE_S
-from .task import IDLE_S, PATIENCE_S, Deadline, Found, Task, say
+from .task import IDLE_S, PATIENCE_S, BenchTask, Found, RoleDeadline, say
 
 WARM_UP: Final = 50
 
 
-def send(client: Client, task: Task) -> Found:
+def send(client: Client, task: BenchTask) -> Found:
     """W1: one by one."""
     for number in range(WARM_UP):
         client.send(make_payload(-number))
     return produce(client, task)
 
 
-def produce(client: Client, task: Task) -> Found:
+def produce(client: Client, task: BenchTask) -> Found:
     """Send as fast as it goes: the numbers from `first`, as many as there is time for."""
-    deadline, begun_ns, sent = Deadline(task.cap_s), SYSTEM.steady_ns(), 0
+    deadline, begun_ns, sent = RoleDeadline(task.cap_s), SYSTEM.steady_ns(), 0
     for number in range(task.first, task.first + task.count):
         client.send(make_payload(number))
         sent += 1
@@ -43,19 +43,19 @@ def produce(client: Client, task: Task) -> Found:
     return {"sent": sent, "begun_ns": begun_ns, "ended_ns": SYSTEM.steady_ns()}
 
 
-def send_batches(client: Client, task: Task) -> Found:
+def send_batches(client: Client, task: BenchTask) -> Found:
     """W2: many at once."""
     client.send_batch([make_payload(number) for number in range(BATCH)])
-    deadline, begun_ns, sent = Deadline(task.cap_s), SYSTEM.steady_ns(), 0
+    deadline, begun_ns, sent = RoleDeadline(task.cap_s), SYSTEM.steady_ns(), 0
     while sent < task.count and not deadline.passed():
         client.send_batch([make_payload(number) for number in range(sent, sent + BATCH)])
         sent += BATCH
     return {"sent": sent, "begun_ns": begun_ns, "ended_ns": SYSTEM.steady_ns()}
 
 
-def consume(client: Client, task: Task) -> Found:
+def consume(client: Client, task: BenchTask) -> Found:
     """W3, W4: claim one, ack one, until everything is sent and nothing is left."""
-    deadline, numbers, ended_ns, over = Deadline(task.cap_s), [], 0, False
+    deadline, numbers, ended_ns, over = RoleDeadline(task.cap_s), [], 0, False
     while not deadline.passed():
         over_now = os.path.exists(task.done_flag)
         for payload in client.messages(IDLE_S):
@@ -69,7 +69,7 @@ def consume(client: Client, task: Task) -> Found:
     return {"numbers": numbers, "ended_ns": ended_ns, "drained": over}
 
 
-def wait(client: Client, task: Task) -> Found:
+def wait(client: Client, task: BenchTask) -> Found:
     """W5: be woken, again and again."""
     waits_ms = []
     for _ in range(task.count):
@@ -82,7 +82,7 @@ def wait(client: Client, task: Task) -> Found:
     return {"ms": waits_ms}
 
 
-def ring(client: Client, task: Task) -> Found:
+def ring(client: Client, task: BenchTask) -> Found:
     """W5: send now and then."""
     for number in range(task.count):
         SYSTEM.sleep(PAUSE_S)
@@ -90,11 +90,11 @@ def ring(client: Client, task: Task) -> Found:
     return {}
 
 
-def ask(client: Client, task: Task) -> Found:
+def ask(client: Client, task: BenchTask) -> Found:
     """W6: one question after the other."""
     for number in range(20):
         client.ask(make_payload(number), PATIENCE_S)
-    deadline, took_ms, begun_ns = Deadline(task.cap_s), [], SYSTEM.steady_ns()
+    deadline, took_ms, begun_ns = RoleDeadline(task.cap_s), [], SYSTEM.steady_ns()
     for number in range(task.count):
         asked_ns = SYSTEM.steady_ns()
         answer = client.ask(make_payload(number, asked_ns), PATIENCE_S)
@@ -106,16 +106,16 @@ def ask(client: Client, task: Task) -> Found:
     return {"ms": took_ms, "begun_ns": begun_ns, "ended_ns": SYSTEM.steady_ns()}
 
 
-def answer(client: Client, task: Task) -> Found:
+def answer(client: Client, task: BenchTask) -> Found:
     """W6: answer until all is asked."""
-    deadline, answered = Deadline(task.cap_s + 10), 0
+    deadline, answered = RoleDeadline(task.cap_s + 10), 0
     while not deadline.passed() and not os.path.exists(task.done_flag):
         for _ in client.answer(IDLE_S):
             answered += 1
     return {"answered": answered}
 
 
-ROLES: Final[dict[str, Callable[[Client, Task], Found]]] = {
+ROLES: Final[dict[str, Callable[[Client, BenchTask], Found]]] = {
     "send": send,
     "send_batches": send_batches,
     "produce": produce,
@@ -127,7 +127,7 @@ ROLES: Final[dict[str, Callable[[Client, Task], Found]]] = {
 }
 
 
-def begin(task: Task) -> Callable[[], Found]:
+def begin(task: BenchTask) -> Callable[[], Found]:
     """Open what the task needs; calling what this returns does the work."""
     if task.role == "depth":
         return Depths(task).measure
@@ -146,7 +146,7 @@ def begin(task: Task) -> Callable[[], Found]:
 
 def main() -> None:
     """Do one task."""
-    task = msgspec.json.decode(sys.stdin.readline(), type=Task)
+    task = msgspec.json.decode(sys.stdin.readline(), type=BenchTask)
     try:
         work = begin(task)
         say("ready")

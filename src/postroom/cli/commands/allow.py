@@ -30,7 +30,7 @@ from postroom.core.git_index import UnreadableIndex, tracked_of_room
 from postroom.errors import RoomError, RoomNotAllowed, RoomNotFound
 
 if TYPE_CHECKING:
-    from postroom.cli.call import Call
+    from postroom.cli.call import Invocation
 
 #: Of a folder with more in it than this not everything is looked at.
 MAX_LOOKED_AT: Final = 200_000
@@ -61,7 +61,7 @@ def allow_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plaintext", action="store_true", help="secrets may travel to this server without TLS")
 
 
-def allow(call: Call) -> int:
+def allow(call: Invocation) -> int:
     args = call.args
     given = {name: getattr(args, name) for name in CREDENTIAL_OPTIONS if getattr(args, name) is not None}
     target = args.target or args.room
@@ -85,7 +85,7 @@ def allow(call: Call) -> int:
     return exit_codes.DONE
 
 
-def _say(call: Call, what: str, sentence: str) -> None:
+def _say(call: Invocation, what: str, sentence: str) -> None:
     if call.json:
         output.document({"allowed": what})
     else:
@@ -185,7 +185,7 @@ def check_untracked(place: Path, url: RoomUrl | None = None) -> None:
         )
 
 
-def _allow_server(call: Call, url: RoomUrl, given: dict[str, str]) -> int:
+def _allow_server(call: Invocation, url: RoomUrl, given: dict[str, str]) -> int:
     hosts, _, name = url.rest.removeprefix("//").partition("/")
     servers = trust.servers_of(hosts)
     if url.scheme != "nats" or not servers:
@@ -236,7 +236,7 @@ def _removable(target: str | None) -> Path:
         return Path(target)
 
 
-def _list(call: Call) -> int:
+def _list(call: Invocation) -> int:
     rooms, servers = trust.rooms(), trust.servers()
     if call.json:
         output.document({"rooms": [asdict(room) for room in rooms], "servers": [asdict(server) for server in servers]})

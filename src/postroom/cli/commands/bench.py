@@ -15,8 +15,8 @@ from postroom.cli import exit_codes, options, output
 
 if TYPE_CHECKING:
     from postroom.cli.bench.load import Load
-    from postroom.cli.bench.rounds import Progress, Report
-    from postroom.cli.call import Call
+    from postroom.cli.bench.rounds import BenchReport, Progress
+    from postroom.cli.call import Invocation
 
 #: The names of works and peers, here once more so that --help need not import the measuring (tests/bench compares them).
 WORKS: Final = ("W1", "W2", "W3", "W4", "W5", "W6", "W7")
@@ -72,11 +72,11 @@ def _scale(text: str) -> float:
     return value
 
 
-def bench(call: Call) -> int:
+def bench(call: Invocation) -> int:
     return _load(call) if call.args.agents else _measure(call)
 
 
-def _measure(call: Call) -> int:
+def _measure(call: Invocation) -> int:
     from postroom.cli.bench.plan import Scale
     from postroom.cli.bench.rounds import run
     from postroom.cli.bench.tables import markdown, tables
@@ -105,7 +105,7 @@ def _measure(call: Call) -> int:
     return exit_codes.DONE
 
 
-def about(report: Report) -> list[str]:
+def about(report: BenchReport) -> list[str]:
     """The machine, the versions, and who is not here."""
     found = report.machine
     machine = f"{found['cores']} cores, {found['processor']}, {found['system']}, Python {found['python']}"
@@ -133,7 +133,7 @@ def _progress(*, quiet: bool) -> Iterator[Progress]:
         yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
 
 
-def _load(call: Call) -> int:
+def _load(call: Invocation) -> int:
     from postroom.cli.bench.load import load
 
     args = call.args

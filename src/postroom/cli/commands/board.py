@@ -15,7 +15,7 @@ from postroom.errors import InvalidMessage, PostroomError
 if TYPE_CHECKING:
     from postroom.board.held_task import HeldTask
     from postroom.board.task import Task
-    from postroom.cli.call import Call
+    from postroom.cli.call import Invocation
 
 #: What can be done at the board: the words after `postroom board`, with what they take.
 ACTIONS: Final = {
@@ -57,7 +57,7 @@ def _actions_help() -> str:
     return "one of: " + "; ".join(f"`{name} {takes}`" for name, takes in ACTIONS.items())
 
 
-def board(call: Call) -> int:
+def board(call: Invocation) -> int:
     args = call.args
     if args.action in ("list", "watch") and (args.id or args.text):
         raise exit_codes.UsageError(f"`postroom board {args.action}` takes no ID")
@@ -67,11 +67,11 @@ def board(call: Call) -> int:
         raise exit_codes.UsageError(
             f"{args.text!r} is one word too many: postroom board {args.action} {ACTIONS[args.action]}"
         )
-    step: Callable[[Call], int] = globals()[f"_{args.action}"]
+    step: Callable[[Invocation], int] = globals()[f"_{args.action}"]
     return step(call)
 
 
-def _tell(call: Call, task: Task, said: str) -> int:
+def _tell(call: Invocation, task: Task, said: str) -> int:
     if call.json:
         output.document(task.to_dict())
     else:
@@ -79,7 +79,7 @@ def _tell(call: Call, task: Task, said: str) -> int:
     return exit_codes.DONE
 
 
-def _add(call: Call) -> int:
+def _add(call: Invocation) -> int:
     args = call.args
     payload = None if args.payload is None else options.payload_of(args.payload, plain=False)
     if call.maybe_name is not None:
@@ -90,7 +90,7 @@ def _add(call: Call) -> int:
     return _tell(call, task, f"is on the board: {task.state}{waits}")
 
 
-def _claim(call: Call) -> int:
+def _claim(call: Invocation) -> int:
     from postroom.cli.interrupts import Interrupts
 
     args = call.args
@@ -123,7 +123,7 @@ def _claim(call: Call) -> int:
     return exit_codes.DONE
 
 
-def _show_claimed(call: Call, task: Task) -> None:
+def _show_claimed(call: Invocation, task: Task) -> None:
     if call.json:
         output.document(task.to_dict())
         return
@@ -136,7 +136,7 @@ def _show_claimed(call: Call, task: Task) -> None:
     output.say(f"  when done: postroom board done {output.name(task.id)} --as {output.visible(call.name + room)}")
 
 
-def _why_not(call: Call) -> str:
+def _why_not(call: Invocation) -> str:
     task = call.room.board.get(call.args.id)
     if task.unmet and task.state == "ready":
         return f"{task.id} waits for {', '.join(map(quoted, task.unmet))}"
@@ -144,7 +144,7 @@ def _why_not(call: Call) -> str:
     return f"{task.id} is {task.state}{f' by {quoted(task.owner)}' if task.owner else ''}{until}"
 
 
-def _held(call: Call, step: Callable[[HeldTask], bool], said: str) -> int:
+def _held(call: Invocation, step: Callable[[HeldTask], bool], said: str) -> int:
     """Say something of a task that this agent holds."""
     board = call.room.board
     try:
@@ -162,7 +162,7 @@ def _held(call: Call, step: Callable[[HeldTask], bool], said: str) -> int:
     return _tell(call, board.get(call.args.id), said)
 
 
-def _done(call: Call) -> int:
+def _done(call: Invocation) -> int:
     result = _result_of(call.args.text)
     return _held(call, lambda task: task.done(result), "is done")
 
@@ -179,13 +179,13 @@ def _result_of(text: str | None) -> Any:
         return text
 
 
-def _blocked(call: Call) -> int:
+def _blocked(call: Invocation) -> int:
     if not call.args.text:
         raise exit_codes.UsageError("say why: postroom board blocked ID WHY")
     return _held(call, lambda task: task.blocked(call.args.text), "is blocked")
 
 
-def _release(call: Call) -> int:
+def _release(call: Invocation) -> int:
     board = call.room.board
     task = board.get(call.args.id)
     if task.state in ("blocked", "aborted"):
@@ -195,12 +195,12 @@ def _release(call: Call) -> int:
     return _held(call, lambda task: task.release(call.args.text), "is ready again")
 
 
-def _extend(call: Call) -> int:
+def _extend(call: Invocation) -> int:
     lease_s = call.args.lease
     return _held(call, lambda task: task.extend(lease_s), f"is yours for {lease_s:.0f} s more")
 
 
-def _abort(call: Call) -> int:
+def _abort(call: Invocation) -> int:
     args, board = call.args, call.room.board
     lead = board.get(args.id).lead
     call.must_be_person(f"abort a task that {lead or 'nobody'} leads", unless=(lead,))
@@ -210,7 +210,7 @@ def _abort(call: Call) -> int:
     return exit_codes.FAILED
 
 
-def _list(call: Call) -> int:
+def _list(call: Invocation) -> int:
     tasks = call.room.board.tasks()
     if call.args.state is not None:
         from postroom.board.task import STATES
@@ -271,7 +271,7 @@ def _tree_line(task: Task, known: dict[str, Task] | None = None) -> str:
     return output.visible(f"{task.id}  {task.title}".rstrip() + f"  [{'; '.join(facts)}]")
 
 
-def _watch(call: Call) -> int:
+def _watch(call: Invocation) -> int:
     for number, task in enumerate(call.room.board.watch(), 1):
         if call.json:
             output.document(task.to_dict())

@@ -13,7 +13,7 @@ from postroom.errors import PostroomError
 from .programs import read_program, report
 
 if TYPE_CHECKING:
-    from postroom.cli.call import Call
+    from postroom.cli.call import Invocation
     from postroom.lang.syntax.program import Program
 
 
@@ -23,7 +23,7 @@ def build_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--python", action="store_true", help="print the Python that the program becomes")
 
 
-def build(call: Call) -> int:
+def build(call: Invocation) -> int:
     args = call.args
     if bool(args.output) == args.python:
         raise exit_codes.UsageError("say what to build: -o DIR for a plugin, or --python (see `postroom build --help`)")
@@ -34,7 +34,7 @@ def build(call: Call) -> int:
         return report(error, as_json=call.json)
 
 
-def _python(call: Call, program: Program) -> int:
+def _python(call: Invocation, program: Program) -> int:
     from postroom.lang.compile.compiler import python_source
 
     texts = {str(loaded.path): python_source(loaded.module) for loaded in program.modules}
@@ -45,7 +45,7 @@ def _python(call: Call, program: Program) -> int:
     return exit_codes.DONE
 
 
-def _plugin(call: Call, program: Program) -> int:
+def _plugin(call: Invocation, program: Program) -> int:
     from postroom.lang.compile.plugin import build_plugin
 
     folder = call.args.output

@@ -12,7 +12,7 @@ from postroom.cli.table import COMMANDS
 from postroom.errors import PostroomError
 
 if TYPE_CHECKING:
-    from postroom.cli.call import Call
+    from postroom.cli.call import Invocation
 
 #: Options whose value is an agent's name, and commands whose first word is one.
 NAME_OPTIONS: Final = ("--as", "--agent", "--to")
@@ -26,7 +26,7 @@ def completion_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh", "fish", "names"), metavar="bash|zsh|fish")
 
 
-def completion(call: Call) -> int:
+def completion(call: Invocation) -> int:
     shell = call.args.shell
     if shell == "names":
         output.write(_names(call))
@@ -35,7 +35,7 @@ def completion(call: Call) -> int:
     return exit_codes.DONE
 
 
-def _names(call: Call) -> str:
+def _names(call: Invocation) -> str:
     """The names of the room's agents, one per line; nothing when there is no room."""
     try:
         names = call.names_seen()

@@ -24,7 +24,7 @@ from postroom.errors import PostroomError
 from postroom.stores.contract import FEED
 
 if TYPE_CHECKING:
-    from postroom.cli.call import Call
+    from postroom.cli.call import Invocation
     from postroom.mail.agent import Agent
     from postroom.mail.receipts import Receipt
     from postroom.room import Room
@@ -55,7 +55,7 @@ def demo_options(_: argparse.ArgumentParser) -> None:
     pass
 
 
-def demo(call: Call) -> int:
+def demo(call: Invocation) -> int:
     with ExitStack() as stack:
         url = call.args.room
         if not url:
@@ -218,7 +218,7 @@ def _check(receipts: list[Receipt], story: Story) -> None:
         raise DemoFailed(f"job 3 was delivered again only after {story.after_ms:.0f} ms")
 
 
-def _show(call: Call, receipts: list[Receipt], story: Story, program: Any) -> None:
+def _show(call: Invocation, receipts: list[Receipt], story: Story, program: Any) -> None:
     if call.json:
         rows = [{"id": r.id, "state": r.state, "events": [list(entry) for entry in r.events]} for r in receipts]
         told = {"program": program, "killed": story.victim, "delivered_again_ms": round(story.after_ms)}

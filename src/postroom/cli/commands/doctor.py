@@ -14,7 +14,7 @@ from . import doctor_doors, doctor_room
 from .doctor_room import DATABASE, FAIL, OK, WARN, Check
 
 if TYPE_CHECKING:
-    from postroom.cli.call import Call
+    from postroom.cli.call import Invocation
 
 #: The whole file is read, but for no longer than this, in seconds: nobody's log can be folded back meanwhile.
 INTEGRITY_S: Final = 5.0
@@ -38,7 +38,7 @@ def doctor_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def doctor(call: Call) -> int:
+def doctor(call: Invocation) -> int:
     found = list(doctor_room.machine())
     address, how = doctor_room.find(call.args.room)
     found += how
@@ -70,7 +70,7 @@ def _check_there(address: str) -> None:
         raise RoomNotFound(f"there is no {mark} in {folder}")
 
 
-def _look_at_room(call: Call, address: str, found: list[Check]) -> bool:
+def _look_at_room(call: Invocation, address: str, found: list[Check]) -> bool:
     """Add the room's checks to those found; returns whether there is a room, in whatever state."""
     folder = room_folder(parse_url(address))
     try:
@@ -91,7 +91,7 @@ def _look_at_room(call: Call, address: str, found: list[Check]) -> bool:
     return True
 
 
-def _show(call: Call, address: str | None, found: list[Check]) -> None:
+def _show(call: Invocation, address: str | None, found: list[Check]) -> None:
     failed, warned = (sum(check.verdict == verdict for check in found) for verdict in (FAIL, WARN))
     if call.json:
         verdict = FAIL if failed else WARN if warned else OK

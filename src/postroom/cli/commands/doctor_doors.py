@@ -37,7 +37,7 @@ def home() -> Path | None:
         return None
 
 
-class Judge:
+class HostProbe:
     """How a program is asked: the words to run, and whether what it said is good."""
 
     def __init__(
@@ -49,16 +49,18 @@ class Judge:
 
 
 JUDGES: Final = {
-    "claude-code": Judge(
+    "claude-code": HostProbe(
         "claude",
         lambda wish: ["plugin", "validate", "--strict", str(plans.claude_folder(wish))],
         lambda code, _: code == 0,
     ),
-    "codex": Judge("codex", lambda _: ["mcp", "list", "--json"], lambda code, said: code == 0 and '"postroom"' in said),
-    "gemini": Judge(
+    "codex": HostProbe(
+        "codex", lambda _: ["mcp", "list", "--json"], lambda code, said: code == 0 and '"postroom"' in said
+    ),
+    "gemini": HostProbe(
         "gemini", lambda wish: ["extensions", "validate", str(plans.gemini_folder(wish))], lambda code, _: code == 0
     ),
-    "opencode": Judge(
+    "opencode": HostProbe(
         "opencode",
         lambda _: ["mcp", "list"],
         lambda code, said: code == 0 and "postroom" in said and "connected" in said,
@@ -112,7 +114,7 @@ def _command_problem(wish: plans.Wish) -> str:
     return "" if command.is_file() else f"{command} is missing"
 
 
-def _judged(name: str, wish: plans.Wish, judge: Judge, program: str) -> Check:
+def _judged(name: str, wish: plans.Wish, judge: HostProbe, program: str) -> Check:
     try:
         done = subprocess.run(
             [program, *judge.words(wish)],

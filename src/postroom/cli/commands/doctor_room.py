@@ -334,22 +334,22 @@ def claims(store: Any, now_ms: int) -> Check:
 
 def tokens(room: Room, now_ms: int) -> Check:
     """Whether names are proved here, whether a person can administer that, and what was done to get round it."""
-    found = [token for token in identity.tokens(room.desk) if token.revoked_at is None]
+    found = [token for token in identity.tokens(room.gateway) if token.revoked_at is None]
     persons = sum(token.human for token in found)
     says = (
         f"{len(found)} tokens, {persons} of them of a person"
-        if identity.has_tokens(room.desk)
+        if identity.has_tokens(room.gateway)
         else "none: names are believed"
     )
     told = [
         f"{deed.what} {ago(deed.time_ms, now_ms)} by user {deed.uid} ({deed.agent})"
-        for deed in identity.deeds(room.desk)
+        for deed in identity.deeds(room.gateway)
     ]
     says += f"; {_some(reversed(told))}" if told else ""
-    if identity.has_tokens(room.desk) and not persons:
+    if identity.has_tokens(room.gateway) and not persons:
         advice = "nobody can add or revoke any: end what uses the room, then `postroom agent recover NAME`"
         return Check("tokens", FAIL, says, advice)
-    lately = [deed for deed in identity.deeds(room.desk) if now_ms - deed.time_ms < TOLD_OF_S * 1000]
+    lately = [deed for deed in identity.deeds(room.gateway) if now_ms - deed.time_ms < TOLD_OF_S * 1000]
     if lately:
         return Check(
             "tokens", WARN, says, "make sure that it was you; if not, look at who can write to the room's folder"

@@ -18,9 +18,9 @@ from postroom.errors import IdentityRefused, PostroomError, RoomNotAllowed, Room
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from postroom.cli.call import Call
+    from postroom.cli.call import Invocation
     from postroom.doors.mcp.calls import Caller
-    from postroom.doors.mcp.server import RoomKeeper
+    from postroom.doors.mcp.server import OpenedRoom
     from postroom.mail.tokens import Credential
     from postroom.room import Room
 
@@ -29,7 +29,7 @@ def hook_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("host", metavar="HOST", help=f"{', '.join(hosts.HOSTS)}, or auto to find out")
 
 
-def hook(call: Call) -> int:
+def hook(call: Invocation) -> int:
     from postroom.doors.hook.entry import main
 
     return main([call.args.host])
@@ -44,14 +44,14 @@ def mcp_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def mcp(call: Call) -> int:
+def mcp(call: Invocation) -> int:
     try:
         from postroom.doors.mcp import server
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("mcp", "mcp_types", "uvicorn"):
             raise
         raise PostroomError("the MCP server needs more packages: pip install 'postroom[mcp]'") from None
-    keeper = server.RoomKeeper(_opener(call.args.room))
+    keeper = server.OpenedRoom(_opener(call.args.room))
     if call.args.http is None:
         if call.args.no_token:
             raise exit_codes.UsageError("--no-token goes with --http")
@@ -99,7 +99,7 @@ def _project() -> Path | None:
     return Path(said) if os.path.isdir(said) else None
 
 
-def _must_be_proved(call: Call) -> None:
+def _must_be_proved(call: Invocation) -> None:
     """A name that cannot be proved is told at once; a room that is not there, or not allowed, when a tool is called."""
     try:
         if _allowed(call.args.room) is not None:
@@ -110,7 +110,7 @@ def _must_be_proved(call: Call) -> None:
         return
 
 
-def _checked_for_http(call: Call) -> Caller | None:
+def _checked_for_http(call: Invocation) -> Caller | None:
     """Who everybody is, with --no-token; None where each caller shows a token. Over HTTP a name is always proved."""
     from postroom.doors.mcp.calls import Caller
     from postroom.mail.tokens import has_tokens
@@ -119,10 +119,10 @@ def _checked_for_http(call: Call) -> Caller | None:
     if call.args.no_token:
         if call.args.name is None:
             raise exit_codes.UsageError("--no-token needs --as NAME: somebody must have sent what is sent")
-        if has_tokens(call.room.desk):
+        if has_tokens(call.room.gateway):
             raise IdentityRefused("this room has tokens: --no-token is not for it")
         return Caller(call.args.name)
-    if not has_tokens(call.room.desk):
+    if not has_tokens(call.room.gateway):
         raise PostroomError(
             "over HTTP callers are known by their tokens, and this room has none: make one with "
             "`postroom agent add NAME --human`, then those of agents (or, for a test, add --no-token)"
@@ -151,7 +151,7 @@ class StdioSession:
         from postroom.doors.mcp.calls import Caller
         from postroom.mail.tokens import prove, token_in
 
-        proved: Credential | None = prove(room.desk, self._named, token_in(os.environ), "mcp stdio")
+        proved: Credential | None = prove(room.gateway, self._named, token_in(os.environ), "mcp stdio")
         lane = "agent" if proved is None else proved.lane
         name = self._named if proved is None else proved.agent
         host = hosts.of_client(client, os.environ) or (hosts.HOSTS["codex"] if session else None)
@@ -159,28 +159,28 @@ class StdioSession:
             if name is None:
                 raise IdentityRefused("say who you are: start the server with --as NAME, or set POSTROOM_AGENT")
             return Caller(name, lane)
-        return Caller(session_binding.bind(room.desk, _visitor(host, session), name), lane)
+        return Caller(session_binding.bind(room.gateway, _visitor(host, session), name), lane)
 
-    async def wake(self, keeper: RoomKeeper) -> None:
+    async def wake(self, keeper: OpenedRoom) -> None:
         """Beside the server: wake the program's idle sessions when mail comes, where it has a door for that."""
         from postroom.doors.waker import RINGS, ring_for
 
         host = hosts.of_client("", os.environ)
         kinds = [host.name] if host is not None else ["codex", "opencode"]  # which say nothing in our environment
-        desk = await keeper.desk()
+        calls = await keeper.calls()
         if host is not None:
-            await desk.room.call(lambda room: self.identify(room, {}))
-        await asyncio.gather(*(ring_for(desk.room, kind, RINGS[kind]) for kind in kinds if kind in RINGS))
+            await calls.room.call(lambda room: self.identify(room, {}))
+        await asyncio.gather(*(ring_for(calls.room, kind, RINGS[kind]) for kind in kinds if kind in RINGS))
 
 
-def _visitor(host: hosts.Host, session: str | None) -> session_binding.Visitor:
+def _visitor(host: hosts.Host, session: str | None) -> session_binding.HostSession:
     """The session that this server was started by."""
     from postroom.core.system.platform import process_name, this_process
 
     if not host.events:  # an editor: it is here for as long as this server, and another window has another
-        return session_binding.Visitor(host.name, host.agent, process=this_process())
+        return session_binding.HostSession(host.name, host.agent, process=this_process())
     if host.name == "codex":
-        return session_binding.Visitor(host.name, host.agent, session)
+        return session_binding.HostSession(host.name, host.agent, session)
     if host.name == "claude-code":
         session = os.environ.get("CLAUDE_CODE_SESSION_ID") or None
-    return session_binding.Visitor(host.name, host.agent, session, process_name(os.getppid()))
+    return session_binding.HostSession(host.name, host.agent, session, process_name(os.getppid()))

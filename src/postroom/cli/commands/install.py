@@ -15,7 +15,7 @@ from . import doctor_doors
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from postroom.cli.call import Call
+    from postroom.cli.call import Invocation
 
 #: What is left for the user to do, by host.
 NEXT: Final = {
@@ -43,7 +43,7 @@ def install_options(parser: argparse.ArgumentParser) -> None:
 uninstall_options = install_options
 
 
-def _wish(call: Call) -> plans.Wish:
+def _wish(call: Invocation) -> plans.Wish:
     args = call.args
     scope = args.scope or plans.DEFAULT_SCOPE.get(args.host, plans.USER)
     project = options.path_of(args.project).resolve()
@@ -55,18 +55,18 @@ def _wish(call: Call) -> plans.Wish:
     return plans.Wish(args.host, scope, args.name, project, home)
 
 
-def install(call: Call) -> int:
+def install(call: Invocation) -> int:
     return _do(call, work.plan_install, work.install, "installed")
 
 
-def uninstall(call: Call) -> int:
+def uninstall(call: Invocation) -> int:
     return _do(call, work.plan_uninstall, work.uninstall, "uninstalled")
 
 
 def _do(
-    call: Call,
-    plan: Callable[[plans.Wish], list[work.Change]],
-    do: Callable[[plans.Wish], list[work.Change]],
+    call: Invocation,
+    plan: Callable[[plans.Wish], list[work.FileChange]],
+    do: Callable[[plans.Wish], list[work.FileChange]],
     done: str,
 ) -> int:
     wish = _wish(call)

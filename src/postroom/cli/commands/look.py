@@ -10,17 +10,17 @@ from postroom.core.clock import from_iso, iso
 from postroom.errors import PostroomError, RoomError
 
 if TYPE_CHECKING:
-    from postroom.cli.call import Call
+    from postroom.cli.call import Invocation
     from postroom.core.message import Message
     from postroom.mail.presence import AgentInfo
-    from postroom.stores.contract import Mailbox
+    from postroom.stores.contract import MailboxFigures
 
 
 def status_options(_: argparse.ArgumentParser) -> None:
     pass
 
 
-def status(call: Call) -> int:
+def status(call: Invocation) -> int:
     room = call.room
     stats, agents, waits = room.stats(), room.agents(), room.waits()
     if call.json:
@@ -55,7 +55,7 @@ def agents_options(_: argparse.ArgumentParser) -> None:
     pass
 
 
-def agents(call: Call) -> int:
+def agents(call: Invocation) -> int:
     found = call.room.agents()
     if call.json:
         output.document([agent._asdict() for agent in found])
@@ -75,7 +75,7 @@ def mailboxes_options(_: argparse.ArgumentParser) -> None:
     pass
 
 
-def mailboxes(call: Call) -> int:
+def mailboxes(call: Invocation) -> int:
     boxes = call.room.stats().mailboxes
     if call.json:
         output.document([_mailbox_dict(box) for box in boxes])
@@ -84,11 +84,11 @@ def mailboxes(call: Call) -> int:
     return exit_codes.DONE
 
 
-def _mailbox_dict(box: Mailbox) -> dict[str, object]:
+def _mailbox_dict(box: MailboxFigures) -> dict[str, object]:
     return {"to_agent": box.to_agent, "channel": box.channel, "depth": box.depth, "oldest": iso(box.oldest_ms)}
 
 
-def _show_mailboxes(boxes: list[Mailbox], now_ms: int) -> None:
+def _show_mailboxes(boxes: list[MailboxFigures], now_ms: int) -> None:
     rows = [(box.to_agent or "(anybody)", box.channel, box.depth, output.ago(box.oldest_ms, now_ms)) for box in boxes]
     output.table(("mailbox", "channel", "waiting", "oldest"), rows, empty="no mail is waiting")
 
@@ -102,14 +102,14 @@ def peek_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=options.count, default=10, metavar="N", help="at most so many (default: 10)")
 
 
-def peek(call: Call) -> int:
+def peek(call: Invocation) -> int:
     args = call.args
     agent = args.agent or args.name
     _show_messages(call, call.room.peek(channels=args.channel, agent=agent, state=args.state, limit=args.limit))
     return exit_codes.DONE
 
 
-def _show_messages(call: Call, messages: list[Message]) -> None:
+def _show_messages(call: Invocation, messages: list[Message]) -> None:
     if call.json:
         output.document([message.to_dict() for message in messages])
         return
@@ -136,7 +136,7 @@ def receipt_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID")
 
 
-def receipt(call: Call) -> int:
+def receipt(call: Invocation) -> int:
     found = call.room.receipt(call.args.id)
     if call.json:
         events = [event._asdict() for event in found.events]
@@ -155,7 +155,7 @@ def dead_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=options.count, default=100, metavar="N", help="at most so many (default: 100)")
 
 
-def dead(call: Call) -> int:
+def dead(call: Invocation) -> int:
     letters = call.room.dead_letters(limit=call.args.limit)
     if call.json:
         attempts = [[attempt._asdict() for attempt in letter.attempts] for letter in letters]
@@ -186,7 +186,7 @@ def sql_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("query", metavar="QUERY", help="one statement; the room is opened for reading only")
 
 
-def sql(call: Call) -> int:
+def sql(call: Invocation) -> int:
     read_only = getattr(call.room.store, "read_only", None)
     if read_only is None:
         raise QueryFailed(f"the room {call.room.url} has no tables to read; only SQLite rooms have")

@@ -13,7 +13,7 @@ from postroom.core.untrusted import is_plain, quoted
 from postroom.errors import InvalidMessage, NoMail, PostroomError, UnknownMessage
 
 if TYPE_CHECKING:
-    from postroom.cli.call import Call
+    from postroom.cli.call import Invocation
     from postroom.mail.received import Received
 
 #: TO that means: whoever claims it first in the channel.
@@ -47,7 +47,7 @@ def send_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=options.seconds, metavar="S", help=f"with --wait (default: {PATIENCE_S:.0f})")
 
 
-def send(call: Call) -> int:
+def send(call: Invocation) -> int:
     args = call.args
     if args.timeout is not None and not args.wait:
         raise exit_codes.UsageError("--timeout goes with --wait; a send without --wait returns as soon as it is stored")
@@ -79,7 +79,7 @@ def send(call: Call) -> int:
     return exit_codes.DONE
 
 
-def _must_be_known(call: Call, to: str) -> bool:
+def _must_be_known(call: Invocation, to: str) -> bool:
     """Whether the room has seen the recipient. Raises, with the near names, unless it may be new."""
     names = call.names_seen()
     if to == call.name or to in names:
@@ -109,7 +109,7 @@ def ask_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def ask(call: Call) -> int:
+def ask(call: Invocation) -> int:
     args = call.args
     payload = options.payload_of(args.payload, plain=args.text)
     _must_be_known(call, args.to)
@@ -138,7 +138,7 @@ def publish_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--delay", type=options.seconds, default=0, metavar="S", help="deliver it after that time")
 
 
-def publish(call: Call) -> int:
+def publish(call: Invocation) -> int:
     args = call.args
     payload = options.payload_of(args.payload, plain=args.text)
     ids = call.agent().publish(
@@ -165,7 +165,7 @@ def subscribe_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("channel", metavar="CHANNEL", nargs="+")
 
 
-def subscribe(call: Call) -> int:
+def subscribe(call: Invocation) -> int:
     agent = call.agent()
     for channel in call.args.channel:
         agent.subscribe(channel)
@@ -176,7 +176,7 @@ def subscribe(call: Call) -> int:
 unsubscribe_options = subscribe_options
 
 
-def unsubscribe(call: Call) -> int:
+def unsubscribe(call: Invocation) -> int:
     agent = call.agent()
     for channel in call.args.channel:
         agent.unsubscribe(channel)
@@ -184,7 +184,7 @@ def unsubscribe(call: Call) -> int:
     return exit_codes.DONE
 
 
-def _say_channels(call: Call, done: str) -> None:
+def _say_channels(call: Invocation, done: str) -> None:
     channels = call.args.channel
     if call.json:
         output.document({"agent": call.name, "channels": channels, done: True})
@@ -210,7 +210,7 @@ def receive_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def receive(call: Call) -> int:
+def receive(call: Invocation) -> int:
     from postroom.cli.interrupts import Interrupts
 
     args = call.args
@@ -231,7 +231,7 @@ def receive(call: Call) -> int:
     return exit_codes.DONE
 
 
-def _write_out(call: Call, message: Received, write: Callable[[Call, Received], None]) -> None:
+def _write_out(call: Invocation, message: Received, write: Callable[[Invocation, Received], None]) -> None:
     """Write a message to standard output; when that fails, give it back, so that it is not taken and seen by nobody."""
     try:
         write(call, message)
@@ -246,7 +246,7 @@ def _give_back(message: Received, why: str) -> None:
     message.retry(why, delay_s=0)
 
 
-def _show_received(call: Call, message: Received) -> None:
+def _show_received(call: Invocation, message: Received) -> None:
     if call.json:
         output.document(message.to_dict())
         return
@@ -268,7 +268,7 @@ def listen_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=options.count, metavar="N", help="end after that many messages")
 
 
-def listen(call: Call) -> int:
+def listen(call: Invocation) -> int:
     """Each message is acked when it was written out and the next is asked for; what dies in between comes again."""
     agent = call.agent(transient=False)
     for number, message in enumerate(agent.listen(channels=call.args.channel), 1):
@@ -279,7 +279,7 @@ def listen(call: Call) -> int:
     return exit_codes.DONE
 
 
-def _show_line(call: Call, message: Received) -> None:
+def _show_line(call: Invocation, message: Received) -> None:
     if call.json:
         output.document(message.to_dict())
     else:
@@ -292,7 +292,7 @@ def _show_line(call: Call, message: Received) -> None:
 # --- what became of it -------------------------------------------------------------------------------------------
 
 
-def _settle(call: Call, ids: list[str], step: Callable[[Received], bool], done: str) -> int:
+def _settle(call: Invocation, ids: list[str], step: Callable[[Received], bool], done: str) -> int:
     """Say the same of each message that this agent holds; report those that it does not hold any more.
 
     One that is not known keeps nothing from the others (tests/cli/test_mail.py); alone, it is the error that it is.
@@ -317,7 +317,7 @@ def _settle(call: Call, ids: list[str], step: Callable[[Received], bool], done: 
     return exit_codes.DONE if not failed else exit_codes.NOTHING if failed == {UNKNOWN} else exit_codes.FAILED
 
 
-def _settle_one(call: Call, id: str, step: Callable[[Received], bool]) -> tuple[bool, str]:
+def _settle_one(call: Invocation, id: str, step: Callable[[Received], bool]) -> tuple[bool, str]:
     """Whether it counted, and what to say if it did not."""
     holder = call.room.get(id).claimed_by
     if holder not in (None, call.name):  # asked before the agent is: a wrong name should not become one that was seen
@@ -333,7 +333,7 @@ def ack_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", nargs="+")
 
 
-def ack(call: Call) -> int:
+def ack(call: Invocation) -> int:
     return _settle(call, call.args.id, lambda message: message.ack(), "acked")
 
 
@@ -345,7 +345,7 @@ def retry_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def retry(call: Call) -> int:
+def retry(call: Invocation) -> int:
     args = call.args
     return _settle(
         call, [args.id], lambda message: message.retry(args.why, delay_s=args.delay), "will be delivered again"
@@ -357,7 +357,7 @@ def reply_options(parser: argparse.ArgumentParser) -> None:
     options.payload_arguments(parser)
 
 
-def reply(call: Call) -> int:
+def reply(call: Invocation) -> int:
     payload = options.payload_of(call.args.payload, plain=call.args.text)
     return _settle(call, [call.args.id], lambda message: message.reply(payload, _lane=call.lane), "answered")
 
@@ -367,7 +367,7 @@ def refuse_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("why", metavar="WHY", help="the sender gets to read it")
 
 
-def refuse(call: Call) -> int:
+def refuse(call: Invocation) -> int:
     return _settle(call, [call.args.id], lambda message: message.refuse(call.args.why), "refused")
 
 
@@ -376,6 +376,6 @@ def extend_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lease", type=options.seconds, default=600, metavar="S", help="from now on (default: 600)")
 
 
-def extend(call: Call) -> int:
+def extend(call: Invocation) -> int:
     lease_s = call.args.lease
     return _settle(call, [call.args.id], lambda message: message.extend(lease_s), f"is yours for {lease_s:.0f} s more")

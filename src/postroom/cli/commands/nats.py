@@ -16,7 +16,7 @@ from postroom.cli import exit_codes, options, output
 from postroom.errors import PostroomError
 
 if TYPE_CHECKING:
-    from postroom.cli.call import Call
+    from postroom.cli.call import Invocation
 
 CLIENT_PORT: Final = 4222
 ROUTE_PORT: Final = 6222
@@ -53,7 +53,7 @@ def nats_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-tls", action="store_true", help="without certificates: everything can be read on the way")
 
 
-class Node(NamedTuple):
+class ServerNode(NamedTuple):
     """One server and its ports."""
 
     name: str
@@ -63,7 +63,7 @@ class Node(NamedTuple):
     monitor_port: int
 
 
-def nats(call: Call) -> int:
+def nats(call: Invocation) -> int:
     args = call.args
     if args.nodes not in (1, 3, 5):
         raise exit_codes.UsageError(
@@ -97,21 +97,27 @@ def _checked(option: str, words: list[str], pattern: re.Pattern[str]) -> list[st
     return list(dict.fromkeys(words))
 
 
-def _nodes(count: int, hosts: str | None, port: int) -> list[Node]:
+def _nodes(count: int, hosts: str | None, port: int) -> list[ServerNode]:
     names = [f"n{number}" for number in range(1, count + 1)]
     if hosts is None:  # on one machine each needs ports of its own
         return [
-            Node(name, "127.0.0.1", port + place, port + 2000 + place, port + 4000 + place)
+            ServerNode(name, "127.0.0.1", port + place, port + 2000 + place, port + 4000 + place)
             for place, name in enumerate(names)
         ]
     places = _checked("--hosts", [host.strip() for host in hosts.split(",")], _HOST)
     if len(places) != count:
         raise exit_codes.UsageError(f"--hosts names {len(places)} different hosts, and --nodes says {count}")
-    return [Node(name, host, port, ROUTE_PORT, MONITOR_PORT) for name, host in zip(names, places, strict=True)]
+    return [ServerNode(name, host, port, ROUTE_PORT, MONITOR_PORT) for name, host in zip(names, places, strict=True)]
 
 
 def server_config(
-    node: Node, nodes: list[Node], passwords: dict[str, str], cluster_password: str, max_file: str, *, tls: bool
+    node: ServerNode,
+    nodes: list[ServerNode],
+    passwords: dict[str, str],
+    cluster_password: str,
+    max_file: str,
+    *,
+    tls: bool,
 ) -> str:
     """The configuration of one server. Paths in it are relative to where the server is started."""
     lines = [
@@ -164,13 +170,13 @@ def _account(room: str) -> str:
     return "ROOM_" + re.sub(r"[^A-Za-z0-9]", "_", room) + "_" + room.encode().hex()[:16]
 
 
-def _tls_lines(node: Node, indent: str = "", *, verify: bool = False) -> list[str]:
+def _tls_lines(node: ServerNode, indent: str = "", *, verify: bool = False) -> list[str]:
     lines = ["tls {", f'  cert_file: "{node.name}.cert"', f'  key_file: "{node.name}.key"', '  ca_file: "ca.cert"']
     lines += ["  verify: true"] if verify else []
     return [indent + line for line in [*lines, "  timeout: 5", "}"]]
 
 
-def _cluster_lines(node: Node, nodes: list[Node], password: str, *, tls: bool) -> list[str]:
+def _cluster_lines(node: ServerNode, nodes: list[ServerNode], password: str, *, tls: bool) -> list[str]:
     routes = [f'    "nats://cluster:{password}@{other.host}:{other.route_port}"' for other in nodes if other != node]
     return [
         "cluster {",
@@ -195,7 +201,7 @@ def _write(path: Path, text: str) -> None:
 # Certificates: an authority of this cluster's own, and one certificate for each server
 
 
-def _make_certificates(folder: Path, nodes: list[Node]) -> None:
+def _make_certificates(folder: Path, nodes: list[ServerNode]) -> None:
     if shutil.which("openssl") is None:
         raise PostroomError("certificates are made with openssl, which is not here; install it, or say --no-tls")
     _openssl(
@@ -244,7 +250,7 @@ def _openssl(folder: Path, *words: str) -> None:
 # Telling
 
 
-def room_url(nodes: list[Node], room: str) -> str:
+def room_url(nodes: list[ServerNode], room: str) -> str:
     """The address under which programs open a room."""
     return f"nats://{','.join(f'{node.host}:{node.port}' for node in nodes)}/{room}"
 
@@ -255,7 +261,7 @@ def allow_words(url: str, room: str, folder: Path, *, tls: bool) -> list[str]:
     return [*words, "--tls-ca", str(folder / "ca.cert")] if tls else [*words, "--plaintext"]
 
 
-def _tell(call: Call, folder: Path, nodes: list[Node], rooms: list[str], *, tls: bool) -> None:
+def _tell(call: Invocation, folder: Path, nodes: list[ServerNode], rooms: list[str], *, tls: bool) -> None:
     urls = {room: room_url(nodes, room) for room in rooms}
     allow = {room: allow_words(url, room, folder, tls=tls) for room, url in urls.items()}
     files = sorted(path.name for path in folder.iterdir())

@@ -12,7 +12,7 @@ from postroom.cli import exit_codes, output
 from .programs import write_error
 
 if TYPE_CHECKING:
-    from postroom.cli.call import Call
+    from postroom.cli.call import Invocation
     from postroom.lang.syntax.problems import Problem
 
 
@@ -22,7 +22,7 @@ def check_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict", action="store_true", help="warnings fail too")
 
 
-def check(call: Call) -> int:
+def check(call: Invocation) -> int:
     from postroom.lang.check.check import check_file
 
     found: dict[str, list[Problem]] = {}
@@ -76,7 +76,7 @@ def fmt_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", action="store_true", help="change nothing; fail when something would change")
 
 
-def fmt(call: Call) -> int:
+def fmt(call: Invocation) -> int:
     changed, wrong = [], []
     for file in call.args.files:
         outcome = _format(file, only_look=call.args.check)

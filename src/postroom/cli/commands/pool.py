@@ -13,7 +13,7 @@ from postroom.core.clock import SYSTEM, iso
 from postroom.errors import ModelMissing
 
 if TYPE_CHECKING:
-    from postroom.cli.call import Call
+    from postroom.cli.call import Invocation
 
 #: The phases in their order; what they do is loaded when they are run.
 PHASE_NAMES: Final = ("skeleton", "evaluation", "inference", "integration")
@@ -30,7 +30,7 @@ def pool_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def pool(call: Call) -> int:
+def pool(call: Invocation) -> int:
     names = _phases(call.args.phases)
     folder = call.room.folder
     reports = []
@@ -57,14 +57,14 @@ def _phases(words: list[str]) -> list[str]:
 
 def check(name: str) -> dict[str, Any]:
     """Run one phase. Returns what is kept of it."""
-    from .pool_scenarios import PHASES, Found
+    from .pool_scenarios import PHASES, Finding
 
     phase = PHASES[name]
     details = []
     missing = ""
     for scenario, run in phase.scenarios.items():
         try:
-            passed, notes, metrics = Found(passed=False, notes=missing, metrics={}) if missing else run()
+            passed, notes, metrics = Finding(passed=False, notes=missing, metrics={}) if missing else run()
         except ModelMissing as error:
             passed, notes, metrics = False, f"not run: {error}", {}
             missing = "not run: there is no model"

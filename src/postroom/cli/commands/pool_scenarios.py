@@ -34,7 +34,7 @@ QUESTIONS: Final = ("Who knows why the build is red?", "Could somebody review th
 HELD_UP_MS: Final = 250.0
 
 
-class Found(NamedTuple):
+class Finding(NamedTuple):
     """What a scenario found."""
 
     passed: bool
@@ -46,7 +46,7 @@ class Phase(NamedTuple):
     """One phase: its title, and its scenarios by name."""
 
     title: str
-    scenarios: dict[str, Callable[[], Found]]
+    scenarios: dict[str, Callable[[], Finding]]
 
 
 def message(content: str, id: str = "m1", **more: Any) -> dict[str, Any]:
@@ -69,24 +69,24 @@ def passed_ms(started_ns: int) -> float:
 # Phase 1: workers that answer
 
 
-def startup() -> Found:
+def startup() -> Finding:
     """A worker says that it is ready."""
     started_ns = SYSTEM.steady_ns()
     with worker():
         took_ms = passed_ms(started_ns)
-    return Found(took_ms < READY_MS, f"ready after {took_ms:.0f} ms (limit {READY_MS:.0f})", {"latency": took_ms})
+    return Finding(took_ms < READY_MS, f"ready after {took_ms:.0f} ms (limit {READY_MS:.0f})", {"latency": took_ms})
 
 
-def ping_pong() -> Found:
+def ping_pong() -> Finding:
     """Ten pings, one after the other."""
     with worker() as one:
         found = [one.ping() for _ in range(10)]
     mean_ms = sum(found) / len(found)
     metrics = {"latency": mean_ms, "throughput": 1000 / mean_ms}
-    return Found(mean_ms < PING_MS, f"{mean_ms:.3f} ms on average (limit {PING_MS:.0f})", metrics)
+    return Finding(mean_ms < PING_MS, f"{mean_ms:.3f} ms on average (limit {PING_MS:.0f})", metrics)
 
 
-def rapid_fire() -> Found:
+def rapid_fire() -> Finding:
     """A hundred pings at the same time."""
     count = 100
     with worker() as one:
@@ -94,26 +94,28 @@ def rapid_fire() -> Found:
         errors = sum(error is not None for error in at_once([lambda: one.ping(5.0)] * count))
         took_ms = passed_ms(started_ns)
     metrics = {"throughput": count * 1000 / took_ms, "errorRate": errors / count}
-    return Found(errors == 0, f"{errors} errors in {count} pings at once, {took_ms:.0f} ms for all", metrics)
+    return Finding(errors == 0, f"{errors} errors in {count} pings at once, {took_ms:.0f} ms for all", metrics)
 
 
-def thousand_pings() -> Found:
+def thousand_pings() -> Finding:
     """A thousand pings in a row, without an error and without a frame out of order."""
     count = 1000
     with worker() as one:
         mean_ms = sum(one.ping() for _ in range(count)) / count
         said = one.stats()
     odd = said["gaps"] + said["reordered"]
-    return Found(odd == 0, f"{mean_ms:.3f} ms on average, {odd} frames out of order", {"latency": mean_ms})
+    return Finding(odd == 0, f"{mean_ms:.3f} ms on average, {odd} frames out of order", {"latency": mean_ms})
 
 
-def clean_shutdown() -> Found:
+def clean_shutdown() -> Finding:
     """A worker ends when it is told to."""
     with worker() as one:
         started_ns = SYSTEM.steady_ns()
         one.shutdown()
         took_ms = passed_ms(started_ns)
-    return Found(took_ms < SHUTDOWN_MS, f"over after {took_ms:.1f} ms (limit {SHUTDOWN_MS:.0f})", {"latency": took_ms})
+    return Finding(
+        took_ms < SHUTDOWN_MS, f"over after {took_ms:.1f} ms (limit {SHUTDOWN_MS:.0f})", {"latency": took_ms}
+    )
 
 
 def at_once(calls: list[Callable[[], object]]) -> list[BaseException | None]:
@@ -137,16 +139,16 @@ def at_once(calls: list[Callable[[], object]]) -> list[BaseException | None]:
 # Phase 2: workers that judge
 
 
-def correct_id() -> Found:
+def correct_id() -> Finding:
     """The result names the message that was asked about."""
     with worker(think_ms=10) as one:
         found = [one.evaluate(message("Test message", id=f"test-msg-{n}")) for n in range(5)]
     right = [each.message_id for each in found] == [f"test-msg-{n}" for n in range(5)]
     sure = ", ".join(f"{each.confidence:.2f}" for each in found if each.confidence is not None)
-    return Found(right, f"5 results, each for its message; confidence {sure}", {"latency": found[-1].round_trip_ms})
+    return Finding(right, f"5 results, each for its message; confidence {sure}", {"latency": found[-1].round_trip_ms})
 
 
-def in_sequence() -> Found:
+def in_sequence() -> Finding:
     """Several evaluations, one after the other."""
     count = 20
     with worker(think_ms=5) as one:
@@ -154,20 +156,20 @@ def in_sequence() -> Found:
         found = [one.evaluate(message(f"number {n}", id=f"m{n}")) for n in range(count)]
         took_ms = passed_ms(started_ns)
     good = sum(each.state == "ok" for each in found)
-    return Found(good == count, f"{good} of {count} in {took_ms:.0f} ms", {"throughput": count * 1000 / took_ms})
+    return Finding(good == count, f"{good} of {count} in {took_ms:.0f} ms", {"throughput": count * 1000 / took_ms})
 
 
-def processing_time() -> Found:
+def processing_time() -> Finding:
     """The mock takes as long as it is told to, and the pool adds next to nothing."""
     with worker(think_ms=[100, 400]) as one:
         found = [one.evaluate(message("hm", id=f"m{n}")) for n in range(3)]
     worst_ms = max(each.processing_time_ms for each in found)
     added_ms = max(each.round_trip_ms - each.processing_time_ms for each in found)
     notes = f"{worst_ms:.0f} ms at most (limit {MOCK_MS:.0f}), {added_ms:.2f} ms of it not in the evaluator"
-    return Found(worst_ms < MOCK_MS, notes, {"latency": worst_ms})
+    return Finding(worst_ms < MOCK_MS, notes, {"latency": worst_ms})
 
 
-def timeout() -> Found:
+def timeout() -> Finding:
     """A worker that does not answer in time is told apart from one that does, and serves on."""
     with worker(think_ms=5) as quick, worker(think_ms=60_000) as slow:
         started_ns = SYSTEM.steady_ns()
@@ -176,9 +178,9 @@ def timeout() -> Found:
         except WorkerTimeout as error:
             took_ms, said = passed_ms(started_ns), str(error)
         else:
-            return Found(passed=False, notes="it answered after all", metrics={})
+            return Finding(passed=False, notes="it answered after all", metrics={})
         alive = slow.ping() > 0 and quick.evaluate(message("and you?")).state == "ok"
-    return Found(alive and took_ms < 1200, f"{said}; it answers pings again", {"latency": took_ms})
+    return Finding(alive and took_ms < 1200, f"{said}; it answers pings again", {"latency": took_ms})
 
 
 # Phase 3: a real model
@@ -192,7 +194,7 @@ def model_spec() -> str:
     return spec
 
 
-def real_inference() -> Found:
+def real_inference() -> Finding:
     """A model answers, and its answer can be read."""
     spec = model_spec()
     with worker(MODEL, model=spec) as one:
@@ -202,10 +204,10 @@ def real_inference() -> Found:
     told = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
     why = next((f": {each.error}" for each in found if each.error), "")
     good = "ok" in states and "error" not in states
-    return Found(good, f"{spec}: {told} of {len(found)}, {slowest_ms:.0f} ms at most{why}", {"latency": slowest_ms})
+    return Finding(good, f"{spec}: {told} of {len(found)}, {slowest_ms:.0f} ms at most{why}", {"latency": slowest_ms})
 
 
-def never_blocked() -> Found:
+def never_blocked() -> Finding:
     """While a model works, the parent runs on, and another worker answers."""
     spec = model_spec()
     with worker(MODEL, model=spec) as busy, worker() as idle:
@@ -219,10 +221,10 @@ def never_blocked() -> Found:
         took_ms = (request.ended_ns - request.asked_ns) / 1e6
     good = request.error is None and max(late_ms) < HELD_UP_MS
     notes = f"inference of {took_ms:.0f} ms; parent at most {max(late_ms):.1f} ms late, {len(pings)} pings answered meanwhile"
-    return Found(good, notes, {"latency": max(late_ms)})
+    return Finding(good, notes, {"latency": max(late_ms)})
 
 
-def recovers() -> Found:
+def recovers() -> Finding:
     """A model that is too slow for the deadline is called off, and the worker serves on."""
     spec = model_spec()
     with worker(MODEL, model=spec) as one:
@@ -232,12 +234,12 @@ def recovers() -> Found:
             after = one.evaluate(message(QUESTIONS[1], id="m2"), MODEL_S)
             restarts = one.figures.counts["restarts"]
         else:
-            return Found(passed=False, notes="it answered within a millisecond: that is no model", metrics={})
+            return Finding(passed=False, notes="it answered within a millisecond: that is no model", metrics={})
     notes = f"timed out, then answered ({after.state}); {restarts} restarts"
-    return Found(after.state in ("ok", "unparsed"), notes, {"latency": after.round_trip_ms})
+    return Finding(after.state in ("ok", "unparsed"), notes, {"latency": after.round_trip_ms})
 
 
-def in_parallel() -> Found:
+def in_parallel() -> Finding:
     """Two workers ask the model at once, and each gets its own answer."""
     spec = model_spec()
     names = ["ada", "bob"]
@@ -251,13 +253,13 @@ def in_parallel() -> Found:
         took_ms = passed_ms(started_ns)
     right = [each.message_id for each in found] == names and all(each.state != "error" for each in found)
     alone_ms = sum(each.processing_time_ms for each in found)
-    return Found(right, f"2 answers in {took_ms:.0f} ms ({alone_ms:.0f} ms of work)", {"latency": took_ms})
+    return Finding(right, f"2 answers in {took_ms:.0f} ms ({alone_ms:.0f} ms of work)", {"latency": took_ms})
 
 
 # Phase 4: several that decide together
 
 
-def same_message() -> Found:
+def same_message() -> Finding:
     """All workers judge the same message at the same time."""
     names = ["ada", "bob", "carl", "dora"]
     with WorkerPool(MOCK, workers={name: {"think_ms": 100} for name in names}) as pool:
@@ -267,10 +269,10 @@ def same_message() -> Found:
     good = [each for each in found.values() if isinstance(each, Evaluation) and each.state == "ok"]
     work_ms = sum(each.processing_time_ms for each in good)
     notes = f"{len(good)} of {len(names)} in {took_ms:.0f} ms; one after the other it would be {work_ms:.0f}"
-    return Found(len(good) == len(names) and took_ms < work_ms, notes, {"latency": took_ms})
+    return Finding(len(good) == len(names) and took_ms < work_ms, notes, {"latency": took_ms})
 
 
-def decay() -> Found:
+def decay() -> Finding:
     """What is known of an old message counts half after each half-life; what was said is kept."""
     age_s, half_life_s = 10.0, 5.0
     with WorkerPool(MOCK, workers={"ada": {"think_ms": 10}}) as pool:
@@ -279,14 +281,14 @@ def decay() -> Found:
         decision = coordinator.consider(message("still there?", timestamp=sent))
     outcome = decision.outcomes["ada"]
     if outcome.confidence is None or outcome.decayed is None:
-        return Found(passed=False, notes=f"nothing to decay: {decision}", metrics={})
+        return Finding(passed=False, notes=f"nothing to decay: {decision}", metrics={})
     wanted = outcome.confidence * 0.5 ** ((age_s + decision.after_s) / half_life_s)
     off = abs(outcome.decayed - wanted)
     notes = f"{outcome.confidence:.3f} is {outcome.decayed:.3f} after {age_s + decision.after_s:.2f} s of a half-life of {half_life_s:g} s"
-    return Found(off < 0.01, notes, {"errorRate": off})
+    return Finding(off < 0.01, notes, {"errorRate": off})
 
 
-def partial() -> Found:
+def partial() -> Finding:
     """One that is slow does not keep the others from being heard."""
     thinks = {"ada": 20, "bob": 20, "carl": 60_000}
     with WorkerPool(MOCK, workers={name: {"think_ms": ms} for name, ms in thinks.items()}) as pool:
@@ -296,10 +298,10 @@ def partial() -> Found:
     heard = sorted(name for name, outcome in decision.outcomes.items() if outcome.confidence is not None)
     told = all(outcome.granted or outcome.reason is not None for outcome in decision.outcomes.values())
     notes = f"decided by {decision.trigger} after {took_ms:.0f} ms with {', '.join(heard)}; carl: {decision.outcomes['carl'].reason}"
-    return Found(heard == ["ada", "bob"] and told and took_ms < 1400, notes, {"latency": took_ms})
+    return Finding(heard == ["ada", "bob"] and told and took_ms < 1400, notes, {"latency": took_ms})
 
 
-def conversation() -> Found:
+def conversation() -> Finding:
     """Two personas answer each other, each turn soon enough to feel natural."""
     turns_ms: list[float] = []
     with WorkerPool(MOCK, workers={name: {"think_ms": 100} for name in ("ada", "bob")}) as pool:
@@ -310,12 +312,12 @@ def conversation() -> Found:
             said = message(f"turn {turn}", id=f"turn-{turn}") | {"sender_id": speaker, "hop_count": turn}
             decision: Decision = coordinator.consider(said)
             if len(decision.granted) != 1:
-                return Found(passed=False, notes=f"nobody answered turn {turn}: {decision.outcomes}", metrics={})
+                return Finding(passed=False, notes=f"nobody answered turn {turn}: {decision.outcomes}", metrics={})
             speaker = decision.granted[0]
             turns_ms.append(passed_ms(started_ns))
     worst_ms = max(turns_ms)
     notes = f"{len(turns_ms)} turns, {worst_ms:.0f} ms for the slowest (limit {TURN_MS:.0f}), 100 of them to think"
-    return Found(worst_ms < TURN_MS, notes, {"latency": worst_ms})
+    return Finding(worst_ms < TURN_MS, notes, {"latency": worst_ms})
 
 
 PHASES: Final = {

@@ -13,7 +13,7 @@ from postroom.core.untrusted import wrap
 from postroom.errors import PostroomError
 
 if TYPE_CHECKING:
-    from postroom.cli.call import Call
+    from postroom.cli.call import Invocation
 
 TTL_S: Final = 600.0
 
@@ -39,7 +39,7 @@ def reserve_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def reserve(call: Call) -> int:
+def reserve(call: Invocation) -> int:
     args = call.args
     if args.guard + args.check + bool(args.globs) > 1:
         raise exit_codes.UsageError("GLOB, --guard and --check are three different things; name one")
@@ -72,7 +72,7 @@ def reserve(call: Call) -> int:
     return exit_codes.DONE
 
 
-def _say(call: Call, path: Path, done: str) -> int:
+def _say(call: Invocation, path: Path, done: str) -> int:
     if call.json:
         output.document({"hook": str(path), "done": done})
     else:
@@ -80,7 +80,7 @@ def _say(call: Call, path: Path, done: str) -> int:
     return exit_codes.DONE
 
 
-def _list(call: Call) -> int:
+def _list(call: Invocation) -> int:
     found = call.room.reservations()
     if call.json:
         output.document([each.to_dict() for each in found])
@@ -90,7 +90,7 @@ def _list(call: Call) -> int:
     return exit_codes.DONE
 
 
-def _check(call: Call) -> int:
+def _check(call: Invocation) -> int:
     """For the hook: 0 when the commit may go on, RESERVED when it touches what others have reserved for themselves.
 
     No error ends with that code: a room that is busy, or a Postroom that is gone, is no reason to stop a commit
@@ -121,7 +121,7 @@ def unreserve_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--guard", action="store_true", help="take the git hook away again")
 
 
-def unreserve(call: Call) -> int:
+def unreserve(call: Invocation) -> int:
     args = call.args
     if bool(args.globs) + args.all + args.guard != 1:
         raise exit_codes.UsageError("name the files as they were reserved, or say --all, or --guard")

@@ -18,7 +18,7 @@ from postroom.errors import RoomNotAllowed, UnknownMessage
 from .allow import check_untracked
 
 if TYPE_CHECKING:
-    from postroom.cli.call import Call
+    from postroom.cli.call import Invocation
     from postroom.room import Room
 
 
@@ -34,7 +34,7 @@ def init_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="with --layout: only show what would be done")
 
 
-def init(call: Call) -> int:
+def init(call: Invocation) -> int:
     args = call.args
     if args.layout is not None:
         return _init_layout(call)
@@ -52,7 +52,7 @@ def init(call: Call) -> int:
     return exit_codes.DONE
 
 
-def _init_layout(call: Call) -> int:
+def _init_layout(call: Invocation) -> int:
     from postroom.cli.layouts.layout import LAYOUTS, MAX_WORKERS, Layout
 
     args = call.args
@@ -84,7 +84,7 @@ def _init_layout(call: Call) -> int:
     return exit_codes.DONE
 
 
-def _administered(call: Call, url: str) -> Room:
+def _administered(call: Invocation, url: str) -> Room:
     """The room at that address, made if it is not there. One that has tokens takes agents in from a person alone."""
     room = call.make_room(url)
     call.must_be_person("take agents into the room")
@@ -133,7 +133,7 @@ def requeue_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="every dead message of the room")
 
 
-def requeue(call: Call) -> int:
+def requeue(call: Invocation) -> int:
     args, room = call.args, call.room
     if bool(args.id) == args.all:
         raise exit_codes.UsageError("name the messages to put back, or say --all")
@@ -174,7 +174,7 @@ def replay_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", metavar="NAME", help="only what was addressed to this agent")
 
 
-def replay(call: Call) -> int:
+def replay(call: Invocation) -> int:
     args, room = call.args, call.room
     since = _since(args.since, room.clock.wall_ms())
     call.must_be_person("replay messages")

@@ -12,7 +12,7 @@ from postroom.errors import PostroomError
 from .programs import read_program, report
 
 if TYPE_CHECKING:
-    from postroom.cli.call import Call
+    from postroom.cli.call import Invocation
 
 
 def run_options(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--answer-timeout", metavar="SPAN", type=options.seconds, help="how long an answer may take")
 
 
-def run(call: Call) -> int:
+def run(call: Invocation) -> int:
     from postroom.lang.run.context import Settings
     from postroom.lang.run.run import Run
 

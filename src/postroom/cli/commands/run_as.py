@@ -18,7 +18,7 @@ from postroom.core import trust
 from postroom.core.config import URL_VARIABLE
 
 if TYPE_CHECKING:
-    from postroom.cli.call import Call
+    from postroom.cli.call import Invocation
     from postroom.room import Room
 
 #: What the program is: lead or worker.
@@ -43,7 +43,7 @@ def run_as_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("program", metavar="COMMAND", nargs="*", help="the program and its arguments")
 
 
-def run_as(call: Call) -> int:
+def run_as(call: Invocation) -> int:
     args = call.args
     if not args.program:
         raise exit_codes.UsageError("name the program to run: postroom as NAME -- COMMAND...")
@@ -60,7 +60,7 @@ def run_as(call: Call) -> int:
 
 
 @contextmanager
-def _token_for(call: Call, name: str) -> Iterator[dict[str, str]]:
+def _token_for(call: Invocation, name: str) -> Iterator[dict[str, str]]:
     """What proves the program's name, where that is asked for: the caller's own token, or, for a person, one for this run."""
     token = next((os.environ[variable] for variable in TOKEN_VARIABLES if os.environ.get(variable)), None)
     if token is None:
@@ -68,27 +68,27 @@ def _token_for(call: Call, name: str) -> Iterator[dict[str, str]]:
         return
     from postroom.mail import tokens
 
-    desk = call.room.desk
-    held = tokens.prove(desk, None, tokens.token_in(os.environ), "command line")
+    gateway = call.room.gateway
+    held = tokens.prove(gateway, None, tokens.token_in(os.environ), "command line")
     if held is None or not held.human or held.agent == name:
         yield {}
         return
-    made = tokens.add_token(desk, name)
-    proved = tokens.credential_of(desk, made)
+    made = tokens.add_token(gateway, name)
+    proved = tokens.credential_of(gateway, made)
     call.proved(proved)
     try:
         yield {tokens.TOKEN_VARIABLE: made}
     finally:
-        tokens.revoke_tokens(desk, name, token_id=proved.token_id)
+        tokens.revoke_tokens(gateway, name, token_id=proved.token_id)
 
 
-def _run_with(call: Call, room: Room, environment: dict[str, str]) -> int:
+def _run_with(call: Invocation, room: Room, environment: dict[str, str]) -> int:
     args = call.args
     environment |= {
         URL_VARIABLE: room.url.with_secrets(),
         AGENT_VARIABLE: args.agent,
         ROLE_VARIABLE: role_of(args.agent, leads(room)),
-        OWNER_VARIABLE: room.desk.process,  # what the program claims at the board ends with this process
+        OWNER_VARIABLE: room.gateway.process,  # what the program claims at the board ends with this process
     }
     agent = call.agent(transient=False)  # heartbeats until the room is closed, which is when the program has ended
     agent.heartbeat(current_task=output.visible(" ".join(args.program))[:60])

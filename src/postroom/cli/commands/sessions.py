@@ -11,7 +11,7 @@ from postroom.sessions import report
 from postroom.sessions.report import SessionInfo, SessionReport
 
 if TYPE_CHECKING:
-    from postroom.cli.call import Call
+    from postroom.cli.call import Invocation
 
 ACTIONS: Final = ("list", "show", "stop", "clean")
 WEEK_S: Final = 7 * 86400.0
@@ -32,7 +32,7 @@ def session_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def session(call: Call) -> int:
+def session(call: Invocation) -> int:
     args = call.args
     if (args.action in ("show", "stop")) != (args.id is not None):
         needs = "needs the ID of a session" if args.id is None else "takes no ID"
@@ -41,9 +41,9 @@ def session(call: Call) -> int:
     return step(call)
 
 
-def _list(call: Call) -> int:
+def _list(call: Invocation) -> int:
     room = call.room
-    found = report.list_sessions(room.desk)
+    found = report.list_sessions(room.gateway)
     if call.json:
         output.document([report.info_dict(info) for info in found])
         return exit_codes.DONE
@@ -60,8 +60,8 @@ def _why(info: SessionInfo) -> str:
     return "" if info.failure is None else info.failure.message.partition("\n")[0][:100]
 
 
-def _show(call: Call) -> int:
-    about = report.report(call.room.desk, call.args.id)
+def _show(call: Invocation) -> int:
+    about = report.report(call.room.gateway, call.args.id)
     if call.json:
         output.document(report.to_dict(about))
     else:
@@ -85,12 +85,12 @@ def _write_report(about: SessionReport) -> None:
             output.write("    " + output.visible(line))
 
 
-def _stop(call: Call) -> int:
+def _stop(call: Invocation) -> int:
     room, id = call.room, call.args.id
     call.must_be_person("stop sessions")
-    before = report.report(room.desk, id).info
-    gone = report.stop(room.desk, id, call.args.grace)
-    after = report.report(room.desk, id).info
+    before = report.report(room.gateway, id).info
+    gone = report.stop(room.gateway, id, call.args.grace)
+    after = report.report(room.gateway, id).info
     if call.json:
         output.document(report.info_dict(after) | {"workers_gone": gone})
     elif before.state in (report.FAILED, report.ENDED):
@@ -100,9 +100,9 @@ def _stop(call: Call) -> int:
     return exit_codes.DONE if gone else exit_codes.FAILED
 
 
-def _clean(call: Call) -> int:
+def _clean(call: Invocation) -> int:
     call.must_be_person("clear sessions away")
-    ids = report.clean(call.room.desk, call.args.older_than)
+    ids = report.clean(call.room.gateway, call.args.older_than)
     if call.json:
         output.document({"ids": ids})
     else:

@@ -13,7 +13,7 @@ from postroom.errors import IdentityRefused
 from postroom.mail import tokens
 
 if TYPE_CHECKING:
-    from postroom.cli.call import Call
+    from postroom.cli.call import Invocation
 
 ACTIONS: Final = ("add", "revoke", "list", "recover")
 
@@ -30,7 +30,7 @@ def agent_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def agent(call: Call) -> int:
+def agent(call: Invocation) -> int:
     args = call.args
     if (args.action == "list" or args.all) != (args.agent is None):
         needs = "needs the NAME of an agent" if args.agent is None else "takes no NAME"
@@ -42,12 +42,12 @@ def agent(call: Call) -> int:
     return {"add": _add, "revoke": _revoke, "list": _list, "recover": _recover}[args.action](call)
 
 
-def _must_be_allowed(call: Call) -> None:
+def _must_be_allowed(call: Invocation) -> None:
     """Once a room has tokens, only a person's makes and revokes others: whoever shows none is not more than an agent."""
-    desk = call.room.desk
-    if tokens.token_in(os.environ) is None and tokens.has_tokens(desk):
-        tokens.record_refusal(desk, DOOR, f"to {call.args.action} tokens", None)
-        if not tokens.has_person(desk):
+    gateway = call.room.gateway
+    if tokens.token_in(os.environ) is None and tokens.has_tokens(gateway):
+        tokens.record_refusal(gateway, DOOR, f"to {call.args.action} tokens", None)
+        if not tokens.has_person(gateway):
             raise IdentityRefused(
                 "this room has tokens, and no person has one that still counts: `postroom agent recover NAME` makes one, "
                 "while no other process has the room open"
@@ -55,24 +55,24 @@ def _must_be_allowed(call: Call) -> None:
     call.must_be_person("make or revoke tokens")
 
 
-def _add(call: Call) -> int:
+def _add(call: Invocation) -> int:
     _must_be_allowed(call)
     return _make(call, human=call.args.human)
 
 
-def _recover(call: Call) -> int:
+def _recover(call: Invocation) -> int:
     """No token is asked for, there being none that counts: what is asked for is that nobody else is here."""
     return _make(call, human=True)
 
 
-def _make(call: Call, *, human: bool) -> int:
+def _make(call: Invocation, *, human: bool) -> int:
     args = call.args
     descriptor = _new_file(args.file) if args.file else None
     try:
         if args.action == "recover":
-            token = tokens.recover(call.room.desk, args.agent, os.getuid())
+            token = tokens.recover(call.room.gateway, args.agent, os.getuid())
         else:
-            token = tokens.add_token(call.room.desk, args.agent, human=human)
+            token = tokens.add_token(call.room.gateway, args.agent, human=human)
     except BaseException:
         if descriptor is not None:
             os.close(descriptor)
@@ -110,14 +110,14 @@ def _new_file(path: str) -> int:
         raise exit_codes.UsageError(f"{place} is there already; name a new file, no token was made") from None
 
 
-def _revoke(call: Call) -> int:
-    name, desk = call.args.agent, call.room.desk
+def _revoke(call: Invocation) -> int:
+    name, gateway = call.args.agent, call.room.gateway
     _must_be_allowed(call)
     if call.args.all:
         by = call.credential.agent if call.credential is not None else ""
-        count = tokens.switch_off(desk, by, os.getuid())
+        count = tokens.switch_off(gateway, by, os.getuid())
     else:
-        count = tokens.revoke_tokens(desk, name)
+        count = tokens.revoke_tokens(gateway, name)
     if call.json:
         output.document({"agent": name, "revoked": count})
     elif call.args.all:
@@ -131,17 +131,17 @@ def _revoke(call: Call) -> int:
     return exit_codes.DONE if count or call.args.all else exit_codes.NOTHING
 
 
-def _list(call: Call) -> int:
-    desk = call.room.desk
-    found = tokens.tokens(desk)
-    count, refused = tokens.refusals(desk)
+def _list(call: Invocation) -> int:
+    gateway = call.room.gateway
+    found = tokens.tokens(gateway)
+    count, refused = tokens.refusals(gateway)
     if call.json:
         output.document(
             {
                 "tokens": [each._asdict() for each in found],
                 "refusals": count,
                 "newest": [each._asdict() for each in refused],
-                "log": [each._asdict() for each in tokens.deeds(desk)],
+                "log": [each._asdict() for each in tokens.deeds(gateway)],
             }
         )
         return exit_codes.DONE

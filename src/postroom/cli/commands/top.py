@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from postroom.cli import exit_codes, options, output
 from postroom.cli.top.keys import Keys, TerminalKeys
-from postroom.cli.top.picture import Lookout, Picture
+from postroom.cli.top.picture import Lookout, RoomPicture
 from postroom.errors import RoomBusy
 from postroom.stores.contract import FEED, topic_cells
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from postroom.cli.call import Call
+    from postroom.cli.call import Invocation
     from postroom.room import Room
     from postroom.stores.contract import Waiter
 
@@ -41,7 +41,7 @@ def top_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def top(call: Call) -> int:
+def top(call: Invocation) -> int:
     lookout = Lookout(call.room)
     interval_s = max(0.05, call.args.interval)
     if call.json:
@@ -59,7 +59,7 @@ def top(call: Call) -> int:
     return exit_codes.DONE
 
 
-def pictures(room: Room, lookout: Lookout, interval_s: float, keys: Keys) -> Iterator[Picture]:
+def pictures(room: Room, lookout: Lookout, interval_s: float, keys: Keys) -> Iterator[RoomPicture]:
     """A picture after each change, and one now and then without, until it is over."""
     with room.store.listen([FEED, topic_cells("agent/")]) as waiter:
         took_s = 0.0
@@ -110,7 +110,7 @@ def _live(room: Room, lookout: Lookout, interval_s: float) -> int:
     return exit_codes.DONE if keys.ended_by is None else 128 + keys.ended_by
 
 
-def _drawn(picture: Picture, height: int | None) -> Any:
+def _drawn(picture: RoomPicture, height: int | None) -> Any:
     from postroom.cli.top import screen
 
     return screen.draw(picture, height)

@@ -15,7 +15,7 @@ from postroom.errors import Fault, InvalidMessage, PostroomError
 from postroom.mail import tokens
 
 if TYPE_CHECKING:
-    from postroom.cli.call import Call
+    from postroom.cli.call import Invocation
     from postroom.room import Room
 
 #: Whose name a person has on the page, unless --as says another.
@@ -47,7 +47,7 @@ def port(text: str) -> int:
     return number
 
 
-def web(call: Call) -> int:
+def web(call: Invocation) -> int:
     try:
         from postroom.doors.web import guard, server
     except ModuleNotFoundError as error:

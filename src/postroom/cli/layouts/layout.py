@@ -83,10 +83,10 @@ class Layout:
         """Let the room know the agents, and where they work. Returns those it did not know."""
         from postroom.mail.presence import enter, names
 
-        desk = room._desk  # noqa: SLF001  a door; agents that nobody has opened have no other way in
-        new = [name for name in ("lead", *self.names) if name not in names(desk)]
+        gateway = room._gateway  # noqa: SLF001  a door; agents that nobody has opened have no other way in
+        new = [name for name in ("lead", *self.names) if name not in names(gateway)]
         for name in new:
-            enter(desk, name, transient=True)
+            enter(gateway, name, transient=True)
         places = {name: str(self.checkout(name)) for name in self.names} if self.worktrees else {}
         cell = room.store.cell_read(CELL)
         known = cell.value["worktrees"] if cell is not None else {}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from postroom.mail.presence import AgentInfo
     from postroom.mail.receipts import Wait
     from postroom.room import Room
-    from postroom.stores.contract import Change, Mailbox, Stats
+    from postroom.stores.contract import Change, MailboxFigures, Stats
 
 #: Rates are those of the last so many seconds.
 WINDOW_S: Final = 5.0
@@ -86,7 +86,7 @@ class DeadLine(msgspec.Struct, frozen=True):
     age_s: float
 
 
-class Picture(msgspec.Struct, frozen=True, kw_only=True):
+class RoomPicture(msgspec.Struct, frozen=True, kw_only=True):
     """A room at one moment."""
 
     room: str
@@ -102,7 +102,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     dead: list[DeadLine]
 
 
-class Rates:
+class MailRates:
     """How fast mail comes and goes, from what the feed told in the last seconds."""
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
@@ -165,7 +165,7 @@ def _reached_from(start: str, asked: Mapping[str, set[str]]) -> set[str]:
     return reached
 
 
-def box_lines(boxes: Iterable[Mailbox], flows: Mapping[Box, Flow], now_ms: int) -> list[BoxLine]:
+def box_lines(boxes: Iterable[MailboxFigures], flows: Mapping[Box, Flow], now_ms: int) -> list[BoxLine]:
     """Those first in which most waits or moves; also those that are empty because they are read."""
     depths = {(box.to_agent, box.channel): box for box in boxes}
     lines = []
@@ -204,18 +204,18 @@ class Lookout:
 
     def __init__(self, room: Room) -> None:
         self._room = room
-        self._rates = Rates()
+        self._rates = MailRates()
         # the first picture has rates too: those of the seconds before it
         self._looked_ns = room.clock.steady_ns() - round(WINDOW_S * 1e9)
         self._cursor = room.store.number_at(room.clock.wall_ms() - round(WINDOW_S * 1000))
 
-    def look(self) -> Picture:
+    def look(self) -> RoomPicture:
         """The room as it is now. Changes nothing."""
         room = self._room
         self._read_feed()
         stats, now_ms = room.stats(), room.clock.wall_ms()
         flows = self._rates.flows()
-        return Picture(
+        return RoomPicture(
             room=str(room.url),
             time=iso(now_ms),
             states=stats.states,

@@ -1,4 +1,4 @@
-"""Draws a `Picture` with rich, to the size of a terminal. Nothing is looked up here.
+"""Draws a `RoomPicture` with rich, to the size of a terminal. Nothing is looked up here.
 
 Each part gets at least its headline and a line; what is left is shared among the parts that have more to show.
 """
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from postroom.cli.output import visible
 
-from .picture import Picture
+from .picture import RoomPicture
 
 #: No name or text is drawn longer than this, however wide the terminal is.
 MAX_CELLS: Final = 200
@@ -35,7 +35,7 @@ class Column(NamedTuple):
 Cell = tuple[str, str]  # text, style
 
 
-class Part(NamedTuple):
+class ScreenPart(NamedTuple):
     """A part of the screen: its columns, its rows, and what is said when there are none."""
 
     columns: tuple[Column, ...]
@@ -43,7 +43,7 @@ class Part(NamedTuple):
     empty: str
 
 
-def draw(picture: Picture, height: int | None = None) -> RenderableType:
+def draw(picture: RoomPicture, height: int | None = None) -> RenderableType:
     """The picture as rich draws it, on `height` lines; None is as many as it takes."""
     head = _head(picture)
     parts = [_agents(picture), _mailboxes(picture), _waiting(picture), _dead(picture)]
@@ -64,7 +64,7 @@ def share_lines(wanted: Sequence[int], lines: int) -> list[int]:
     return given
 
 
-def _head(picture: Picture) -> list[Text]:
+def _head(picture: RoomPicture) -> list[Text]:
     counts = " · ".join(f"{number} {state}" for state, number in picture.states.items() if number)
     store = picture.store
     facts = [f"{picture.in_per_s:g}/s in, {picture.out_per_s:g}/s out"]
@@ -85,7 +85,7 @@ def _line(*pieces: Cell) -> Text:
     return Text.assemble(*pieces, no_wrap=True, overflow="ellipsis", end="\n")
 
 
-def _agents(picture: Picture) -> Part:
+def _agents(picture: RoomPicture) -> ScreenPart:
     columns = (
         Column("AGENTS", share=3),
         Column("status", 10),
@@ -105,14 +105,14 @@ def _agents(picture: Picture) -> Part:
         )
         for agent in picture.agents
     ]
-    return Part(columns, rows, "nobody was here yet")
+    return ScreenPart(columns, rows, "nobody was here yet")
 
 
 def _alive(alive: bool | None) -> Cell:
     return ("", "dim") if alive is None else ("yes", "green") if alive else ("no", "red")
 
 
-def _mailboxes(picture: Picture) -> Part:
+def _mailboxes(picture: RoomPicture) -> ScreenPart:
     columns = (
         Column("MAILBOXES", share=3),
         Column("channel", share=3),
@@ -132,14 +132,14 @@ def _mailboxes(picture: Picture) -> Part:
         )
         for box in picture.mailboxes
     ]
-    return Part(columns, rows, "no mail is waiting")
+    return ScreenPart(columns, rows, "no mail is waiting")
 
 
 def _rate(per_s: float) -> str:
     return f"{per_s:.0f}" if per_s >= 100 else f"{per_s:.1f}" if per_s else ""
 
 
-def _waiting(picture: Picture) -> Part:
+def _waiting(picture: RoomPicture) -> ScreenPart:
     columns = (
         Column("WAITS", share=3),
         Column("for", share=3),
@@ -157,10 +157,10 @@ def _waiting(picture: Picture) -> Part:
         )
         for wait in sorted(picture.waiting, key=lambda wait: not wait.cycle)
     ]
-    return Part(columns, rows, "nobody waits for an answer")
+    return ScreenPart(columns, rows, "nobody waits for an answer")
 
 
-def _dead(picture: Picture) -> Part:
+def _dead(picture: RoomPicture) -> ScreenPart:
     columns = (
         Column("DEAD", 36),
         Column("for", share=2),
@@ -178,10 +178,10 @@ def _dead(picture: Picture) -> Part:
         )
         for letter in picture.dead
     ]
-    return Part(columns, rows, "no dead letters")
+    return ScreenPart(columns, rows, "no dead letters")
 
 
-def _table(part: Part, count: int) -> RenderableType:
+def _table(part: ScreenPart, count: int) -> RenderableType:
     """The first rows of a part, one line each, under a headline that says how many there are."""
     name = part.columns[0].title
     if not part.rows:

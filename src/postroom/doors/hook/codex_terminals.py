@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from postroom.core.system.platform import process_alive, process_name
 from postroom.doors import session_binding
 from postroom.doors.hosts import PROMPT, START
-from postroom.mail.gateway import Desk
+from postroom.mail.gateway import Gateway
 
 PROGRAM: Final = "codex"
 #: A server, and a run without a screen, have one of these words.
@@ -27,26 +27,26 @@ WHO: Final = ("POSTROOM_AGENT", "POSTROOM_TOKEN", "POSTROOM_TOKEN_FILE")
 _MAX_UP: Final = 3
 
 
-class Place(NamedTuple):
+class TerminalPlace(NamedTuple):
     """Where a session is: the process that it ends with, if that is known, and the environment it was started in."""
 
     process: str | None
     environment: Mapping[str, str]
 
 
-def find(desk: Desk, session: str | None, event: str, cwd: object) -> Place:
+def find(gateway: Gateway, session: str | None, event: str, cwd: object) -> TerminalPlace:
     """Where the session that called this hook is."""
     server = _caller()
     if server is None:
-        return Place(None, os.environ)
+        return TerminalPlace(None, os.environ)
     if not _is_server(server):
-        return Place(process_name(server), os.environ)  # a program with its server inside
-    bound = session_binding.bound_to(desk, "codex").values()
+        return TerminalPlace(process_name(server), os.environ)  # a program with its server inside
+    bound = session_binding.bound_to(gateway, "codex").values()
     mine = next((value["process"] for value in bound if session is not None and value["session"] == session), None)
     if (mine is None or process_alive(mine) is False) and event in (START, PROMPT):
         others = {value["process"] for value in bound if value["session"] != session}
         mine = _choose(cwd, others, or_taken=event == START)
-    return Place(mine, os.environ if mine is None else _environment(server, int(mine.split(":")[1])))
+    return TerminalPlace(mine, os.environ if mine is None else _environment(server, int(mine.split(":")[1])))
 
 
 def _choose(cwd: object, others: set[str | None], *, or_taken: bool) -> str | None:

@@ -21,7 +21,7 @@ from postroom.doors import hosts, session_binding
 from postroom.doors.hosts import END, PROMPT, START, STOP, TOOL, WAKE, Host
 from postroom.errors import PostroomError, RoomNotAllowed
 from postroom.mail import presence
-from postroom.mail.gateway import Desk
+from postroom.mail.gateway import Gateway
 from postroom.stores import open_store
 from postroom.stores.contract import Ticket
 
@@ -56,11 +56,11 @@ def _answer(host: Host, event: str, given: Mapping[str, Any]) -> int:
     folder = room_folder(url)
     if url.scheme == "memory" or (folder is not None and not folder.is_dir()):
         return 0
-    desk = Desk(open_store(url, make_config({}, url.options), SYSTEM), make_config({}, url.options), SYSTEM)
+    gateway = Gateway(open_store(url, make_config({}, url.options), SYSTEM), make_config({}, url.options), SYSTEM)
     try:
-        return Visit(desk, url, host, event, given).answer()
+        return Visit(gateway, url, host, event, given).answer()
     finally:
-        desk.store.close()
+        gateway.store.close()
 
 
 def _tell_user(sentence: str) -> int:
@@ -85,8 +85,8 @@ def _place(given: Mapping[str, Any]) -> Any:
 class Visit:
     """One call of a hook, in a room."""
 
-    def __init__(self, desk: Desk, url: RoomUrl, host: Host, event: str, given: Mapping[str, Any]) -> None:
-        self._desk = desk
+    def __init__(self, gateway: Gateway, url: RoomUrl, host: Host, event: str, given: Mapping[str, Any]) -> None:
+        self._gateway = gateway
         self._url = url
         self._host = host
         self._event = event
@@ -99,22 +99,22 @@ class Visit:
         environment: Mapping[str, str] = os.environ
         if self._host.name == "codex":
             visitor, environment = self._in_codex(visitor)
-        name = session_binding.bind(self._desk, visitor, proved_name(self._desk, environment))
-        presence.enter(self._desk, name, transient=True)
+        name = session_binding.bind(self._gateway, visitor, proved_name(self._gateway, environment))
+        presence.enter(self._gateway, name, transient=True)
         if self._event == END:
             if self._given.get("reason") not in ("clear", "resume"):
-                session_binding.leave(self._desk, visitor, name)
+                session_binding.leave(self._gateway, visitor, name)
             return 0
         if self._host.name == "codex":
-            session_binding.busy(self._desk, name, working=self._event in (PROMPT, TOOL))
+            session_binding.busy(self._gateway, name, working=self._event in (PROMPT, TOOL))
         if self._event == TOOL:
             self._see_to_held(name)
         return self._tell(name) if self._may_be_told() else 0
 
-    def _in_codex(self, visitor: session_binding.Visitor) -> tuple[session_binding.Visitor, Mapping[str, str]]:
+    def _in_codex(self, visitor: session_binding.HostSession) -> tuple[session_binding.HostSession, Mapping[str, str]]:
         from . import codex_terminals
 
-        place = codex_terminals.find(self._desk, visitor.session, self._event, self._given.get("cwd"))
+        place = codex_terminals.find(self._gateway, visitor.session, self._event, self._given.get("cwd"))
         return visitor._replace(process=place.process), place.environment
 
     def _may_be_told(self) -> bool:
@@ -139,7 +139,7 @@ class Visit:
     def _new_mail(self, name: str) -> str:
         """A pointer to what the session was not told of, if it is still unread."""
         fresh = session_binding.tell(
-            self._desk, name, session_binding.news(self._desk, name), f"{self._host.name} {self._said}"
+            self._gateway, name, session_binding.news(self._gateway, name), f"{self._host.name} {self._said}"
         )
         return session_binding.pointer(name, fresh, READ_WITH.format(name=name)) if fresh else ""
 
@@ -159,12 +159,12 @@ class Visit:
         """Hold the agent back once while unread mail waits."""
         if self._given.get("stop_hook_active"):
             return 0
-        waiting = session_binding.hold_back(self._desk, name)
+        waiting = session_binding.hold_back(self._gateway, name)
         if not waiting:
             return 0
-        session_binding.tell(self._desk, name, waiting, f"{self._host.name} {self._said}")
+        session_binding.tell(self._gateway, name, waiting, f"{self._host.name} {self._said}")
         if self._host.name == "codex":
-            session_binding.busy(self._desk, name, working=True)  # it goes on
+            session_binding.busy(self._gateway, name, working=True)  # it goes on
         reason = session_binding.pointer(name, waiting, READ_WITH.format(name=name))
         _write({"decision": self._host.go_on, "reason": reason})
         return 0
@@ -176,13 +176,13 @@ class Visit:
         """
         tool = str(self._given.get("tool_name", ""))
         read = msgspec.json.encode(self._given.get("tool_response")).decode() if _is_inbox(tool) else ""
-        for message in session_binding.held(self._desk, name):
-            left_ms = (message.lease_until_ms or 0) - self._desk.clock.wall_ms()
+        for message in session_binding.held(self._gateway, name):
+            left_ms = (message.lease_until_ms or 0) - self._gateway.clock.wall_ms()
             if message.owner is None and left_ms < AGENT_LEASE_S * 500:
-                self._desk.store.extend(Ticket(message.id, message.token, name), AGENT_LEASE_S)
-            kept = self._desk.store.get(message.id) if message.id in read else None
+                self._gateway.store.extend(Ticket(message.id, message.token, name), AGENT_LEASE_S)
+            kept = self._gateway.store.get(message.id) if message.id in read else None
             if kept is not None and not any(entry.event == "shown" for entry in kept.ledger):
-                self._desk.store.note(message.id, "shown", name, f"{self._host.name} {self._said}")
+                self._gateway.store.note(message.id, "shown", name, f"{self._host.name} {self._said}")
 
     def _say(self, text: str, more: Mapping[str, Any] | None = None) -> int:
         if self._host.name == "opencode":
@@ -205,7 +205,7 @@ def _is_attended(environment: Mapping[str, str]) -> bool:
     return environment.get("CLAUDE_CODE_SESSION_ATTENDED", "1") == "1"
 
 
-def visitor_of(host: Host, given: Mapping[str, Any], environment: Mapping[str, str]) -> session_binding.Visitor:
+def visitor_of(host: Host, given: Mapping[str, Any], environment: Mapping[str, str]) -> session_binding.HostSession:
     """Who called the hook."""
     session = given.get("session_id")
     process = None
@@ -214,18 +214,18 @@ def visitor_of(host: Host, given: Mapping[str, Any], environment: Mapping[str, s
     elif host.is_parent:
         process = process_name(os.getppid())  # a shell that stays in between ends with this hook, and frees the name
     attended = host.name != "claude-code" or _is_attended(environment)
-    return session_binding.Visitor(
+    return session_binding.HostSession(
         host.name, host.agent, session if isinstance(session, str) else None, process, attended
     )
 
 
-def proved_name(desk: Desk, environment: Mapping[str, str]) -> str | None:
+def proved_name(gateway: Gateway, environment: Mapping[str, str]) -> str | None:
     """The name that the environment gives the session, proved where the room asks for it; None when it gives none."""
     name = environment.get("POSTROOM_AGENT") or None
-    if environment.get("POSTROOM_TOKEN") or environment.get("POSTROOM_TOKEN_FILE") or desk.store.cell_scan("token/"):
+    if environment.get("POSTROOM_TOKEN") or environment.get("POSTROOM_TOKEN_FILE") or gateway.store.cell_scan("token/"):
         from postroom.mail import tokens
 
-        credential = tokens.prove(desk, name, tokens.token_in(dict(environment)), "hook")
+        credential = tokens.prove(gateway, name, tokens.token_in(dict(environment)), "hook")
         if credential is None:
             raise PostroomError("nobody")
         return credential.agent

@@ -21,23 +21,23 @@ class NotJson(PostroomError):
     """The file is not JSON with comments. Nothing was changed."""
 
 
-class Member(NamedTuple):
+class ObjectMember(NamedTuple):
     """One member of an object: its name, where that begins, and its value."""
 
     name: str
     start: int
-    value: Node
+    value: JsonNode
 
 
-class Node(NamedTuple):
+class JsonNode(NamedTuple):
     """A value in the text, from `start` up to `end`; `members` of an object, None of anything else."""
 
     start: int
     end: int
-    members: list[Member] | None
+    members: list[ObjectMember] | None
 
 
-def parse(text: str) -> Node:
+def parse(text: str) -> JsonNode:
     """The value that a text is. NotJson says where it is not one."""
     start = _skip(text, 1 if text.startswith("\ufeff") else 0)
     try:
@@ -127,7 +127,7 @@ def _nested(path: tuple[str, ...], value: Any) -> Any:
     return value
 
 
-def _find(node: Node, path: tuple[str, ...]) -> Node | None:
+def _find(node: JsonNode, path: tuple[str, ...]) -> JsonNode | None:
     for name in path:
         inner = next((member.value for member in node.members or () if member.name == name), None)
         if inner is None:
@@ -136,7 +136,7 @@ def _find(node: Node, path: tuple[str, ...]) -> Node | None:
     return node
 
 
-def _inserted(text: str, node: Node, name: str, value: Any) -> str:
+def _inserted(text: str, node: JsonNode, name: str, value: Any) -> str:
     """The text with one more member at the end of an object."""
     assert node.members is not None
     indent = _indent_at(text, node.members[-1].start if node.members else node.start)
@@ -165,7 +165,7 @@ def _skip(text: str, place: int) -> int:
     return place if match is None else match.end()
 
 
-def _value(text: str, start: int) -> Node:
+def _value(text: str, start: int) -> JsonNode:
     if text[start : start + 1] == "{":
         return _object(text, start)
     if text[start : start + 1] == "[":
@@ -173,11 +173,11 @@ def _value(text: str, start: int) -> Node:
     match = _STRING.match(text, start) or _OTHER.match(text, start)
     if match is None:
         raise _wrong(text, start)
-    return Node(start, match.end(), None)
+    return JsonNode(start, match.end(), None)
 
 
-def _object(text: str, start: int) -> Node:
-    members: list[Member] = []
+def _object(text: str, start: int) -> JsonNode:
+    members: list[ObjectMember] = []
     place = _skip(text, start + 1)
     while text[place : place + 1] != "}":
         match = _STRING.match(text, place)
@@ -185,16 +185,16 @@ def _object(text: str, start: int) -> Node:
         if match is None or text[colon : colon + 1] != ":":
             raise _wrong(text, place)
         value = _value(text, _skip(text, colon + 1))
-        members.append(Member(json.loads(match[0]), place, value))
+        members.append(ObjectMember(json.loads(match[0]), place, value))
         place = _after(text, value.end, "}")
-    return Node(start, place + 1, members)
+    return JsonNode(start, place + 1, members)
 
 
-def _array(text: str, start: int) -> Node:
+def _array(text: str, start: int) -> JsonNode:
     place = _skip(text, start + 1)
     while text[place : place + 1] != "]":
         place = _after(text, _value(text, place).end, "]")
-    return Node(start, place + 1, None)
+    return JsonNode(start, place + 1, None)
 
 
 def _after(text: str, end: int, close: str) -> int:

@@ -37,7 +37,7 @@ class Own(NamedTuple):
     text: str
 
 
-class Entry(NamedTuple):
+class JsonEntry(NamedTuple):
     """One member of a JSON file that may have others."""
 
     path: Path
@@ -47,7 +47,7 @@ class Entry(NamedTuple):
     head: dict[str, str] | None = None
 
 
-class Block(NamedTuple):
+class MarkedBlock(NamedTuple):
     """One block of a text file that may have other text: from the line `start` to the line `end`."""
 
     path: Path
@@ -63,7 +63,7 @@ class Codex(NamedTuple):
     wanted: codex_settings.Wanted
 
 
-Step = Own | Entry | Block | Codex
+Step = Own | JsonEntry | MarkedBlock | Codex
 
 
 class Wish(NamedTuple):
@@ -212,7 +212,7 @@ def _opencode(wish: Wish) -> list[Step]:
     server = {"type": "local", "command": [*wish.program, "mcp"], **environment, "enabled": True, "timeout": 20000}
     command = json.dumps(wish.program)
     return [
-        Entry(settings, ("mcp", "postroom"), server, head={"$schema": "https://opencode.ai/config.json"}),
+        JsonEntry(settings, ("mcp", "postroom"), server, head={"$schema": "https://opencode.ai/config.json"}),
         Own(plugins / "postroom.js", texts.OPENCODE_PLUGIN.replace("%COMMAND%", command)),
         _skill(wish),
     ]
@@ -220,21 +220,21 @@ def _opencode(wish: Wish) -> list[Step]:
 
 def _cursor(wish: Wish) -> list[Step]:
     rules = f"---\ndescription: {texts.DESCRIPTION}\nalwaysApply: true\n---\n\n{texts.RULES}"
-    steps: list[Step] = [Entry(_base(wish) / ".cursor" / "mcp.json", ("mcpServers", "postroom"), wish.server())]
+    steps: list[Step] = [JsonEntry(_base(wish) / ".cursor" / "mcp.json", ("mcpServers", "postroom"), wish.server())]
     if wish.scope == PROJECT:
         steps.append(Own(wish.project / ".cursor" / "rules" / "postroom.mdc", rules))
     return [*steps, _skill(wish)]
 
 
-def _agents_page(wish: Wish) -> Block:
-    return Block(wish.project / "AGENTS.md", texts.rules_block(), texts.BLOCK_START, texts.BLOCK_END)
+def _agents_page(wish: Wish) -> MarkedBlock:
+    return MarkedBlock(wish.project / "AGENTS.md", texts.rules_block(), texts.BLOCK_START, texts.BLOCK_END)
 
 
 def _vscode(wish: Wish) -> list[Step]:
     data = wish.home / "Library" / "Application Support" if sys.platform == "darwin" else _config(wish)
     user = data / "Code" / "User" / "mcp.json"
     settings = user if wish.scope == USER else wish.project / ".vscode" / "mcp.json"
-    steps: list[Step] = [Entry(settings, ("servers", "postroom"), wish.server(type="stdio"))]
+    steps: list[Step] = [JsonEntry(settings, ("servers", "postroom"), wish.server(type="stdio"))]
     return [*steps, *([_agents_page(wish)] if wish.scope == PROJECT else []), _skill(wish)]
 
 
@@ -243,12 +243,12 @@ def _windsurf(wish: Wish) -> list[Step]:
     if wish.scope == PROJECT:
         rules = f"---\ntrigger: always_on\n---\n\n{texts.RULES}"
         steps: list[Step] = [
-            Entry(wish.project / ".devin" / "config.json", ("mcpServers", "postroom"), entry),
+            JsonEntry(wish.project / ".devin" / "config.json", ("mcpServers", "postroom"), entry),
             Own(wish.project / ".devin" / "rules" / "postroom.md", rules),
         ]
         return [*steps, _skill(wish)]
     legacy = wish.home / ".codeium" / "windsurf"
-    steps = [Entry(_config(wish) / "devin" / "config.json", ("mcpServers", "postroom"), entry)]
+    steps = [JsonEntry(_config(wish) / "devin" / "config.json", ("mcpServers", "postroom"), entry)]
     if legacy.is_dir():  # the older agent of the same program
-        steps.append(Entry(legacy / "mcp_config.json", ("mcpServers", "postroom"), entry))
+        steps.append(JsonEntry(legacy / "mcp_config.json", ("mcpServers", "postroom"), entry))
     return [*steps, _skill(wish)]

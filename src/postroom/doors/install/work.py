@@ -22,12 +22,12 @@ from postroom.errors import PostroomError
 
 from . import codex_settings, jsonc, toml_text
 from .ours import is_server
-from .plans import PROJECT, Block, Codex, Entry, Own, Step, Wish, steps_for
+from .plans import PROJECT, Codex, JsonEntry, MarkedBlock, Own, Step, Wish, steps_for
 
 RECORDS: Final = "installed"
 
 
-class Change(NamedTuple):
+class FileChange(NamedTuple):
     """What a file is, and what it becomes; None is no file."""
 
     path: Path
@@ -69,19 +69,19 @@ def needed_files(wish: Wish) -> list[Path]:
     return list(dict.fromkeys((*recorded, *(step.path for step in steps_for(wish)))))
 
 
-def plan_install(wish: Wish) -> list[Change]:
+def plan_install(wish: Wish) -> list[FileChange]:
     """What installing changes; nothing is changed yet. Raises PostroomError where a file cannot be changed safely."""
     return [change for change in _installed_all(wish) if change.is_needed]
 
 
-def _installed_all(wish: Wish) -> list[Change]:
+def _installed_all(wish: Wish) -> list[FileChange]:
     steps = steps_for(wish)
     for step in steps:
         _check_place(wish, step.path)
     return [_installed(step) for step in steps]
 
 
-def install(wish: Wish) -> list[Change]:
+def install(wish: Wish) -> list[FileChange]:
     """Do it. What was installed before by the same wish is brought up to date. Either all files are written, or none."""
     changes = _installed_all(wish)
     needed = [change for change in changes if change.is_needed]
@@ -117,12 +117,12 @@ def _before_us(step: Step, now: bytes | None, known: dict[str, Any] | None) -> s
         return None
     if isinstance(step, Own):
         return None if now == step.text.encode() else _packed(now)
-    if isinstance(step, Entry) and known is None and not is_server(_value_in(step, now)):
+    if isinstance(step, JsonEntry) and known is None and not is_server(_value_in(step, now)):
         return _packed(now)  # an entry of that name that somebody else wrote comes back
     return _packed(_taken_out(step.path, now, _part_of(step), _original(known)))
 
 
-def plan_uninstall(wish: Wish) -> list[Change]:
+def plan_uninstall(wish: Wish) -> list[FileChange]:
     """What uninstalling changes. Without a record, what is ours by its place and by what it says is taken out."""
     record = {entry["path"]: entry for entry in _read_record(record_path(wish))["files"]}
     shared = _records_of_others(wish)
@@ -135,18 +135,18 @@ def plan_uninstall(wish: Wish) -> list[Change]:
             continue
         _check_place(wish, path)
         if entry is not None and _packed(now) == entry["after"]:
-            changes.append(Change(path, now, _unpacked(entry["before"])))
+            changes.append(FileChange(path, now, _unpacked(entry["before"])))
         elif entry is not None and "part" in entry:
-            changes.append(Change(path, now, _taken_out(path, now, entry["part"], _original(entry))))
-        elif isinstance(step, Own) or (isinstance(step, Entry) and not is_server(_value_in(step, now))):
+            changes.append(FileChange(path, now, _taken_out(path, now, entry["part"], _original(entry))))
+        elif isinstance(step, Own) or (isinstance(step, JsonEntry) and not is_server(_value_in(step, now))):
             ours = isinstance(step, Own) and now == step.text.encode()  # one that somebody made theirs stays
-            changes.append(Change(path, now, None if ours else now))
+            changes.append(FileChange(path, now, None if ours else now))
         elif step is not None:
-            changes.append(Change(path, now, _taken_out(path, now, _part_of(step), _original(entry))))
+            changes.append(FileChange(path, now, _taken_out(path, now, _part_of(step), _original(entry))))
     return [change for change in changes if change.is_needed]
 
 
-def uninstall(wish: Wish) -> list[Change]:
+def uninstall(wish: Wish) -> list[FileChange]:
     """Do it, and forget the installation. Folders that were made for it are removed if nothing else is in them."""
     changes = plan_uninstall(wish)
     path = record_path(wish)
@@ -173,7 +173,7 @@ def _check_place(wish: Wish, path: Path) -> None:
         raise PostroomError(f"{path} leads out of the project, to {real}; nothing was changed")
 
 
-def _installed(step: Step) -> Change:
+def _installed(step: Step) -> FileChange:
     before = _read(step.path)
     try:
         text = "" if before is None else before.decode("utf-8")
@@ -183,7 +183,7 @@ def _installed(step: Step) -> Change:
         match step:
             case Own():
                 after = step.text
-            case Entry():
+            case JsonEntry():
                 head = json.dumps(step.head, indent=2) + "\n" if step.head and not text.strip() else text
                 after = jsonc.with_checked_member(head, step.member, step.value)
             case Codex():
@@ -192,10 +192,10 @@ def _installed(step: Step) -> Change:
                 after = _with_block(text, step)
     except (jsonc.NotJson, toml_text.NotToml) as error:
         raise PostroomError(f"{step.path}: {error}") from None
-    return Change(step.path, before, after.encode(), step)
+    return FileChange(step.path, before, after.encode(), step)
 
 
-def _with_block(text: str, step: Block) -> str:
+def _with_block(text: str, step: MarkedBlock) -> str:
     start, end = _block_in(text, step.start, step.end)
     if start >= 0:
         return text[:start] + step.text + text[end:]
@@ -213,9 +213,9 @@ def _block_in(text: str, start: str, end: str) -> tuple[int, int]:
 def _part_of(step: Step) -> dict[str, Any]:
     """What a record says of our part of a file: enough to take it out."""
     match step:
-        case Entry():
+        case JsonEntry():
             return {"kind": "entry", "member": list(step.member)}
-        case Block():
+        case MarkedBlock():
             return {"kind": "block", "start": step.start, "end": step.end}
         case Codex():
             return {"kind": "codex"}
@@ -258,7 +258,7 @@ def _without_entry(text: str, member: tuple[str, ...], original: str | None) -> 
     return text
 
 
-def _value_in(step: Entry, now: bytes) -> Any:
+def _value_in(step: JsonEntry, now: bytes) -> Any:
     """What a JSON file has where our entry belongs; None when it has nothing there."""
     try:
         return jsonc.value_at(now.decode("utf-8", "surrogateescape"), step.member) if now.strip() else None
@@ -283,9 +283,9 @@ def _read(path: Path) -> bytes | None:
         raise PostroomError(f"{path} cannot be read ({error.strerror}); nothing was changed") from None
 
 
-def _write_all(changes: Iterable[Change]) -> None:
+def _write_all(changes: Iterable[FileChange]) -> None:
     """Write all, or put back those that were written."""
-    done: list[Change] = []
+    done: list[FileChange] = []
     try:
         for change in changes:
             if _read(change.path) != change.before:

@@ -63,7 +63,7 @@ class ToolFailed(PostroomError):
     """A tool could not do what was asked; the text is for the model."""
 
 
-class MailDesk:
+class MailCalls:
     """The eight tools. One for each server."""
 
     def __init__(self, room: aio.Room) -> None:
@@ -88,11 +88,11 @@ class MailDesk:
 
     def refused(self, caller: Caller, claimed: str) -> None:
         """Record a claim to be, or to read as, somebody else."""
-        self.room.post(lambda room: tokens.record_refusal(room.desk, DOOR, claimed, caller.agent))
+        self.room.post(lambda room: tokens.record_refusal(room.gateway, DOOR, claimed, caller.agent))
 
     # Sending
 
-    async def _send(self, caller: Caller, given: tools.Send, _: Progress) -> dict[str, Any]:
+    async def _send(self, caller: Caller, given: tools.SendCall, _: Progress) -> dict[str, Any]:
         to = None if given.to == ANYBODY else given.to
         known, cause = await self.room.call(lambda room: _before_sending(room, caller, to, new=given.new))
         id = await self.room.agent(caller.agent, transient=True).send(
@@ -122,7 +122,7 @@ class MailDesk:
 
     # Reading
 
-    async def _inbox(self, caller: Caller, given: tools.Inbox, progress: Progress) -> dict[str, Any]:
+    async def _inbox(self, caller: Caller, given: tools.InboxCall, progress: Progress) -> dict[str, Any]:
         if given.id is not UNSET:
             return await self._read_one(caller, str(given.id), given.offset)
         if given.mode == "peek":
@@ -162,7 +162,7 @@ class MailDesk:
     async def _wait_and_claim(
         self,
         caller: Caller,
-        given: tools.Inbox,
+        given: tools.InboxCall,
         channels: tuple[str, ...] | None,
         taken: list[Message],
         progress: Progress,
@@ -174,7 +174,7 @@ class MailDesk:
             if given.limit > 1:  # what came together is given together
                 await self._claim(caller, given.limit - 1, channels, taken)
 
-    async def _peek(self, caller: Caller, given: tools.Inbox, progress: Progress) -> dict[str, Any]:
+    async def _peek(self, caller: Caller, given: tools.InboxCall, progress: Progress) -> dict[str, Any]:
         channels = None if given.channels is UNSET else given.channels
         found = await self.room.peek(agent=caller.agent, channels=channels, limit=given.limit)
         if not found and given.wait_s:
@@ -261,7 +261,7 @@ class MailDesk:
 
     # The board, and who is here
 
-    async def _board(self, caller: Caller, given: tools.Board, _: Progress) -> dict[str, Any]:
+    async def _board(self, caller: Caller, given: tools.BoardCall, _: Progress) -> dict[str, Any]:
         board, me = self.room.board, caller.agent
         id = None if given.id is UNSET else given.id
         await self.room.agent(me, transient=True)
@@ -288,11 +288,11 @@ class MailDesk:
         lead, human = (await self.room.board.get(id)).lead, caller.lane == "human"
         deed = f"abort a task that {lead or 'nobody'} leads"
         await self.room.call(
-            lambda room: tokens.must_be_person(room.desk, caller.agent, "mcp", deed, human=human, unless=(lead,))
+            lambda room: tokens.must_be_person(room.gateway, caller.agent, "mcp", deed, human=human, unless=(lead,))
         )
 
     @staticmethod
-    async def _report(held: Any, given: tools.Board) -> bool:
+    async def _report(held: Any, given: tools.BoardCall) -> bool:
         if given.action == "done":
             counted = await held.done({"text": given.text} if given.text else None)
         elif given.action == "blocked":
@@ -306,7 +306,7 @@ class MailDesk:
         agents.sort(key=lambda agent: agent.last_heartbeat, reverse=True)
         return mcp_words.people(caller.agent, agents[:MAX_AGENTS])
 
-    async def _receipt(self, caller: Caller, given: tools.Receipt, _: Progress) -> dict[str, Any]:
+    async def _receipt(self, caller: Caller, given: tools.ReceiptCall, _: Progress) -> dict[str, Any]:
         found = await self.room.receipt(given.id)
         self._must_concern(caller, found.message)
         return mcp_words.receipt(found)
@@ -348,7 +348,7 @@ class MailDesk:
         """Nobody saw these: they are ready again, and the delivery does not count."""
         tickets = [Ticket(message.id, message.token, agent) for message in messages]
         if tickets:
-            self.room.post(lambda room: [room.desk.settle(ticket, "returned", detail=UNSEEN) for ticket in tickets])
+            self.room.post(lambda room: [room.gateway.settle(ticket, "returned", detail=UNSEEN) for ticket in tickets])
 
 
 def _payload(given: Any) -> dict[str, Any]:
@@ -367,18 +367,18 @@ def _before_sending(room: Room, caller: Caller, to: str | None, *, new: bool | N
 
     `new` says that it may be one never seen here; None that this cannot be said, as of one who is asked.
     """
-    known = to is None or to == caller.agent or presence.is_known(room.desk, to)
+    known = to is None or to == caller.agent or presence.is_known(room.gateway, to)
     if not known and not new:
         raise UnknownMessage(_who_else(room, str(to), NEW_TO_SEND if new is not None else NEW_TO_ASK))
     if to is not None and room.config.pair_rate_per_s is None:
         SenderLimit(room.store, PAIR_RATE_PER_S, PAIR_BURST, room.clock).take_pair(caller.agent, to)
-    return known, held_cause(room.desk, caller.agent, to)
+    return known, held_cause(room.gateway, caller.agent, to)
 
 
 def _who_else(room: Room, to: str, if_new: str) -> str:
     from difflib import get_close_matches
 
-    names = presence.names(room.desk)
+    names = presence.names(room.gateway)
     near = get_close_matches(to, names, n=3, cutoff=0.5)
     plain = [name for name in near or names if is_plain(name)][:10]  # the tool `who` lists the others, behind its fence
     hint = f"{'near names' if near else 'here are'}: {', '.join(plain)}; " if plain else ""
@@ -389,11 +389,11 @@ def _claim_now(
     room: Room, agent: str, limit: int, channels: tuple[str, ...] | None
 ) -> tuple[list[Message], list[Message]]:
     """What the agent holds already, kept for longer, and what it gets now; both the oldest first."""
-    held = held_by(room.desk, agent)[::-1][:_MAX_HELD]
+    held = held_by(room.gateway, agent)[::-1][:_MAX_HELD]
     for message in held:
         room.store.extend(Ticket(message.id, message.token, agent), AGENT_LEASE_S)
     want = Want(agent=agent, lease_s=AGENT_LEASE_S, channels=channels, limit=limit)
-    return held, [delivery.message for delivery in room.desk.claim(want).deliveries]
+    return held, [delivery.message for delivery in room.gateway.claim(want).deliveries]
 
 
 def _waiting(room: Room, agent: str) -> int:

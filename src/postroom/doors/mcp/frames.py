@@ -24,7 +24,7 @@ class FrameFault(NamedTuple):
     message: str
 
 
-class _Frame(msgspec.Struct):
+class _RpcFrame(msgspec.Struct):
     """What every message has in common."""
 
     jsonrpc: Literal["2.0"]
@@ -35,7 +35,7 @@ class _Frame(msgspec.Struct):
     error: Raw | UnsetType = UNSET
 
 
-_frame: Final = msgspec.json.Decoder(_Frame)
+_frame: Final = msgspec.json.Decoder(_RpcFrame)
 
 
 def fault_of(line: str) -> FrameFault | None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from postroom.doors.http_guard import UNKNOWN, Names, bearer, header
+from postroom.doors.http_guard import UNKNOWN, ServerNames, bearer, header
 from postroom.errors import IdentityRefused
 from postroom.mail.tokens import Credential
 
@@ -22,10 +22,10 @@ CLAIM_HEADERS: Final = (b"x-postroom-agent", b"x-postroom-as", b"x-agent", b"x-f
 CLAIM_PARAMETERS: Final = ("as", "agent", "from", "from_agent", "name", "sender")
 
 
-class Guard:
+class McpGuard:
     """Lets requests through to the app whose Host, Origin and token are right; tells the app who calls."""
 
-    def __init__(self, app: App, names: Names, prove: Prove, user_of: Callable[[Credential], object]) -> None:
+    def __init__(self, app: App, names: ServerNames, prove: Prove, user_of: Callable[[Credential], object]) -> None:
         self._app = app
         self._names = names
         self._prove = prove

@@ -32,7 +32,7 @@ from mcp.shared.message import SessionMessage
 
 from postroom import __version__, aio
 from postroom.core.untrusted import visible
-from postroom.doors.http_guard import Names, RefusalTally
+from postroom.doors.http_guard import RefusalTally, ServerNames
 from postroom.errors import IdentityRefused, PostroomError
 from postroom.mail import tokens
 from postroom.mail.tokens import Credential
@@ -40,9 +40,9 @@ from postroom.room import Room
 from postroom.stores.contract import topic_cells, topic_to
 
 from . import shown, tools
-from .calls import DOOR, Caller, MailDesk, ToolFailed
+from .calls import DOOR, Caller, MailCalls, ToolFailed
 from .frames import FrameFault, fault_of
-from .guard import App, Guard
+from .guard import App, McpGuard
 
 Context = ServerRequestContext[Any, Any]
 #: Says who calls over stdio, from the synchronous room and the call's `_meta`; in the room's thread.
@@ -88,31 +88,31 @@ class Watch(NamedTuple):
     uri: str
 
 
-class RoomKeeper:
+class OpenedRoom:
     """The room of a server. Where there is none yet, the server runs all the same, and each call looks again."""
 
     def __init__(self, open_room: Callable[[], Awaitable[aio.Room]]) -> None:
         self._open = open_room
-        self._desk: MailDesk | None = None
+        self._calls: MailCalls | None = None
         self._lock = asyncio.Lock()
 
-    async def desk(self) -> MailDesk:
+    async def calls(self) -> MailCalls:
         """The tools in the room; RoomError, with what to do, while there is no room."""
         async with self._lock:
-            if self._desk is None:
-                self._desk = MailDesk(await self._open())
-            return self._desk
+            if self._calls is None:
+                self._calls = MailCalls(await self._open())
+            return self._calls
 
     async def close(self) -> None:
         """Close the room, if it was opened."""
-        if self._desk is not None:
-            await self._desk.room.close()
+        if self._calls is not None:
+            await self._calls.room.close()
 
 
 class PostroomServer:
     """Answers MCP requests. `identify` says who calls over stdio; over HTTP the guard has said so in the request."""
 
-    def __init__(self, keeper: RoomKeeper, identify: Identify | None) -> None:
+    def __init__(self, keeper: OpenedRoom, identify: Identify | None) -> None:
         self._keeper = keeper
         self._identify = identify
         self._watches: dict[tuple[int, str], asyncio.Task[None]] = {}
@@ -141,18 +141,18 @@ class PostroomServer:
         await asyncio.gather(*watches, return_exceptions=True)
         await self._keeper.close()
 
-    async def _caller(self, ctx: Context) -> tuple[MailDesk, Caller]:
+    async def _caller(self, ctx: Context) -> tuple[MailCalls, Caller]:
         """The tools, and who calls: as the request's token says, or, over stdio, as the process was started."""
-        desk = await self._keeper.desk()
+        calls = await self._keeper.calls()
         user = ctx.request.scope.get("user") if ctx.request is not None else None
         if isinstance(user, AuthenticatedUser):
-            return desk, Caller(user.access_token.client_id, user.access_token.subject or "agent")
+            return calls, Caller(user.access_token.client_id, user.access_token.subject or "agent")
         if self._identify is None:
             raise IdentityRefused("nobody says who calls")
         info = ctx.session.client_params
         client = info.client_info.name if info is not None and info.client_info is not None else ""
         identify, meta = self._identify, {**(ctx.meta or {}), "client": client}
-        return desk, await desk.room.call(lambda room: identify(room, meta))
+        return calls, await calls.room.call(lambda room: identify(room, meta))
 
     # Tools
 
@@ -168,8 +168,8 @@ class PostroomServer:
             await ctx.session.report_progress(done_s, total_s, text)
 
         try:
-            desk, caller = await self._caller(ctx)
-            result = await desk.call(caller, params.name, params.arguments, progress)
+            calls, caller = await self._caller(ctx)
+            result = await calls.call(caller, params.name, params.arguments, progress)
         except (PostroomError, ToolFailed) as error:
             text = str(error) if isinstance(error, ToolFailed) else shown.error(error)
             return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
@@ -198,34 +198,34 @@ class PostroomServer:
 
     async def _read_resource(self, ctx: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         uri = str(params.uri)
-        desk, caller = await self._own(ctx, uri)
+        calls, caller = await self._own(ctx, uri)
         if uri == BOARD_URI:
-            found: dict[str, Any] = shown.tasks(await desk.room.board.tasks(), 100)
+            found: dict[str, Any] = shown.tasks(await calls.room.board.tasks(), 100)
         else:
-            found = await desk.call(caller, "inbox", {"mode": "peek", "limit": 20}, _no_progress)
+            found = await calls.call(caller, "inbox", {"mode": "peek", "limit": 20}, _no_progress)
         text = msgspec.json.encode(found).decode()
         contents = types.TextResourceContents(uri=uri, mime_type="application/json", text=text)
         return types.ReadResourceResult(contents=[contents])
 
-    async def _own(self, ctx: Context, uri: str) -> tuple[MailDesk, Caller]:
+    async def _own(self, ctx: Context, uri: str) -> tuple[MailCalls, Caller]:
         """The caller, when the resource is its own or everybody's; otherwise it is as if it were not there."""
         try:
-            desk, caller = await self._caller(ctx)
+            calls, caller = await self._caller(ctx)
         except PostroomError as error:
             raise MCPError(types.INTERNAL_ERROR, shown.error(error)) from None
         if uri not in (BOARD_URI, inbox_uri(caller.agent)):
             if uri.startswith(INBOX_URI):
-                desk.refused(caller, f"reader of {uri}")
+                calls.refused(caller, f"reader of {uri}")
             raise MCPError(types.INVALID_PARAMS, "Resource not found", {"uri": uri})
-        return desk, caller
+        return calls, caller
 
     async def _subscribe(self, ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
         uri = str(params.uri)
-        desk, caller = await self._own(ctx, uri)
+        calls, caller = await self._own(ctx, uri)
         key = (id(ctx.session._connection), uri)  # noqa: SLF001  the session is made anew for each request
         if key not in self._watches:
             watch = Watch(ctx.session, uri)
-            task = asyncio.create_task(_tell_session(desk.room, caller.agent, watch))
+            task = asyncio.create_task(_tell_session(calls.room, caller.agent, watch))
             self._watches[key] = task
             task.add_done_callback(lambda _: self._watches.pop(key, None))
             while len(self._watches) > _MAX_WATCHES:
@@ -248,12 +248,12 @@ class PostroomServer:
         watching: list[asyncio.Task[None]] = []
         if uris:
             with suppress(PostroomError):
-                desk, caller = await self._caller(ctx)
+                calls, caller = await self._caller(ctx)
                 own = [uri for uri in uris if uri in (BOARD_URI, inbox_uri(caller.agent))]
                 for uri in set(uris) - set(own):
-                    desk.refused(caller, f"reader of {uri}")
+                    calls.refused(caller, f"reader of {uri}")
                 uris = own
-                watching = [asyncio.create_task(_tell_bus(desk.room, caller.agent, uri, bus)) for uri in own]
+                watching = [asyncio.create_task(_tell_bus(calls.room, caller.agent, uri, bus)) for uri in own]
         honoured = asked.model_copy(update={"resource_subscriptions": uris or None})
         try:
             return await ListenHandler(bus)(ctx, params.model_copy(update={"notifications": honoured}))
@@ -301,7 +301,7 @@ def _be_quiet() -> None:
 
 
 async def serve_stdio(
-    keeper: RoomKeeper, identify: Identify, beside: Callable[[RoomKeeper], Coroutine[Any, Any, None]] | None = None
+    keeper: OpenedRoom, identify: Identify, beside: Callable[[OpenedRoom], Coroutine[Any, Any, None]] | None = None
 ) -> None:
     """Serve one client over standard input and output, until it closes its end. `beside` runs meanwhile."""
     _be_quiet()
@@ -389,7 +389,7 @@ class HttpDoor:
     """The HTTP door on one port. `only` lets the tokens of one agent in; `no_token` lets everybody in, as that caller."""
 
     def __init__(
-        self, keeper: RoomKeeper, port: int, *, only: str | None = None, no_token: Caller | None = None
+        self, keeper: OpenedRoom, port: int, *, only: str | None = None, no_token: Caller | None = None
     ) -> None:
         self._keeper = keeper
         self._only = only
@@ -397,45 +397,45 @@ class HttpDoor:
         self._tally = RefusalTally()
         self._writing: asyncio.TimerHandle | None = None
         identify: Identify | None = None if no_token is None else (lambda _room, _meta: no_token)
-        names = Names(port)
+        names = ServerNames(port)
         security = TransportSecuritySettings(allowed_hosts=sorted(names.hosts), allowed_origins=sorted(names.origins))
         server = PostroomServer(keeper, identify).server
         app: Any = server.streamable_http_app(streamable_http_path=PATH, transport_security=security)
-        self.app: App = Guard(app, names, self._prove, _user_of)
+        self.app: App = McpGuard(app, names, self._prove, _user_of)
 
     async def close(self) -> None:
         """Write what is left to write, and close the room."""
         if self._writing is not None:
             self._writing.cancel()
-            desk = await self._keeper.desk()
-            await desk.room.call(lambda room: self._tally.write(room.desk))
+            calls = await self._keeper.calls()
+            await calls.room.call(lambda room: self._tally.write(room.gateway))
         await self._keeper.close()
 
     async def _prove(self, token: str | None, claimed: str | None) -> Credential | None:
         if not self._tokens:
             return None
-        desk = await self._keeper.desk()
+        calls = await self._keeper.calls()
         try:
-            return await desk.room.call(lambda room: self._proved(room, token, claimed))
+            return await calls.room.call(lambda room: self._proved(room, token, claimed))
         except IdentityRefused:
             if self._tally.is_pending and self._writing is None:
                 loop = asyncio.get_running_loop()
-                self._writing = loop.call_later(_TALLY_S, self._write_tally, desk.room)
+                self._writing = loop.call_later(_TALLY_S, self._write_tally, calls.room)
             raise
 
     def _proved(self, room: Room, token: str | None, claimed: str | None) -> Credential:
         """Whose token it is. Over HTTP there is no speaking without one, whatever the room says. In the room's thread."""
         door, record = f"{DOOR} http", self._tally.record
-        credential = tokens.prove(room.desk, claimed, token if token is not None else "", door, record=record)
+        credential = tokens.prove(room.gateway, claimed, token if token is not None else "", door, record=record)
         assert credential is not None
         if self._only is not None and credential.agent != self._only:
-            record(room.desk, door, self._only, credential.agent)
+            record(room.gateway, door, self._only, credential.agent)
             raise IdentityRefused(f"this door is {self._only}'s alone")
         return credential
 
     def _write_tally(self, room: aio.Room) -> None:
         self._writing = None
-        room.post(lambda sync: self._tally.write(sync.desk))
+        room.post(lambda sync: self._tally.write(sync.gateway))
 
 
 def _user_of(credential: Credential) -> AuthenticatedUser:
@@ -446,7 +446,7 @@ def _user_of(credential: Credential) -> AuthenticatedUser:
 
 
 async def serve_http(
-    keeper: RoomKeeper,
+    keeper: OpenedRoom,
     port: int,
     *,
     only: str | None = None,

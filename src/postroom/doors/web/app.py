@@ -73,7 +73,7 @@ _STATUS: Final = (
 _encode = msgspec.json.Encoder().encode
 
 
-class Rates(msgspec.Struct, frozen=True):
+class RequestRates(msgspec.Struct, frozen=True):
     """How often the server may be asked, per second."""
 
     reads_per_s: float = READS_PER_S
@@ -81,20 +81,20 @@ class Rates(msgspec.Struct, frozen=True):
     acts_per_s: float = ACTS_PER_S
 
 
-def application(hub: Hub, door: guard.Guard, hand: by_hand.Hand, rates: Rates | None = None) -> ASGIApp:
+def application(hub: Hub, door: guard.PageGuard, hand: by_hand.ByHand, rates: RequestRates | None = None) -> ASGIApp:
     """The whole server of one room."""
     pages = Pages(hub, door, hand)
     plain = Starlette(
         routes=pages.routes(),
         exception_handlers={errors.PostroomError: _told_wrong, HTTPException: _refused, ClientDisconnect: _gone},
     )
-    return Gate(plain, hub, door, rates or Rates())
+    return RequestGate(plain, hub, door, rates or RequestRates())
 
 
-class Gate:
+class RequestGate:
     """What every request passes first: its names, its token, its rate. And what every answer carries: the headers."""
 
-    def __init__(self, inner: ASGIApp, hub: Hub, door: guard.Guard, rates: Rates) -> None:
+    def __init__(self, inner: ASGIApp, hub: Hub, door: guard.PageGuard, rates: RequestRates) -> None:
         self._inner = inner
         self._door = door
         clock = hub.room.clock
@@ -178,7 +178,7 @@ async def _gone(_: Request, __: Exception) -> Response:
 class Pages:
     """The answers."""
 
-    def __init__(self, hub: Hub, door: guard.Guard, hand: by_hand.Hand) -> None:
+    def __init__(self, hub: Hub, door: guard.PageGuard, hand: by_hand.ByHand) -> None:
         self._hub = hub
         self._door = door
         self._hand = hand
@@ -203,9 +203,9 @@ class Pages:
         }
         hand = self._hand
         acts = {
-            "/api/send": self._act(by_hand.Send, hand.send, MAX_SEND_BYTES),
-            "/api/requeue": self._act(by_hand.Chosen, hand.requeue),
-            "/api/drop": self._act(by_hand.Chosen, hand.drop),
+            "/api/send": self._act(by_hand.PersonMessage, hand.send, MAX_SEND_BYTES),
+            "/api/requeue": self._act(by_hand.ChosenMessages, hand.requeue),
+            "/api/drop": self._act(by_hand.ChosenMessages, hand.drop),
             "/api/release": self._act(by_hand.One, hand.release),
             "/api/release-task": self._act(by_hand.One, hand.release_task),
             "/api/stop-session": self._act(by_hand.One, hand.stop_session),

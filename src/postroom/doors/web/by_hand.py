@@ -35,7 +35,7 @@ MAX_IDS: Final = 1000
 STOP_GRACE_S: Final = 2.0
 
 
-class Send(msgspec.Struct, forbid_unknown_fields=True):
+class PersonMessage(msgspec.Struct, forbid_unknown_fields=True):
     """A message from a person; `to` None is whoever claims it first. `new`: the recipient need not have been seen."""
 
     payload: dict[str, Any]
@@ -46,7 +46,7 @@ class Send(msgspec.Struct, forbid_unknown_fields=True):
     new: bool = False
 
 
-class Chosen(msgspec.Struct, forbid_unknown_fields=True):
+class ChosenMessages(msgspec.Struct, forbid_unknown_fields=True):
     """Messages that somebody chose."""
 
     ids: list[str]
@@ -76,7 +76,7 @@ class Person(NamedTuple):
         return HUMAN_LANE if self.human else "agent"
 
 
-class Hand:
+class ByHand:
     """What people do in one room. Every method raises before it has changed anything, or has done all of it.
 
     `name` is whoever acts while the room has no tokens; `token` proves whoever shows none of its own.
@@ -92,21 +92,21 @@ class Hand:
 
         Raises IdentityRefused when the room has tokens and none was shown, or one that proves nothing.
         """
-        needs = tokens.has_tokens(self._room.desk)
+        needs = tokens.has_tokens(self._room.gateway)
         token = self._counted(shown, needs)
         if token is None and needs:
             raise IdentityRefused("this room has tokens: show yours (the key at the top of the page) before you act")
-        credential = tokens.prove(self._room.desk, None, token, DOOR)
+        credential = tokens.prove(self._room.gateway, None, token, DOOR)
         return Person(self._name, human=True) if credential is None else Person(credential.agent, credential.human)
 
     def about(self, shown: str | None = None) -> dict[str, Any]:
         """Who somebody is, for the page to say: no name when nobody knows. Changes nothing."""
-        needs = tokens.has_tokens(self._room.desk)
+        needs = tokens.has_tokens(self._room.gateway)
         token = self._counted(shown, needs)
         if not needs and token is None:
             return {"name": self._name, "human": True, "tokens": False}
         try:
-            credential = tokens.credential_of(self._room.desk, token or "")
+            credential = tokens.credential_of(self._room.gateway, token or "")
         except IdentityRefused:
             return {"name": None, "human": False, "tokens": needs}
         return {"name": credential.agent, "human": credential.human, "tokens": needs}
@@ -119,11 +119,11 @@ class Hand:
         left_behind = shown == UNKNOWN_COOKIE and not needs
         return self._token if left_behind else shown or self._token
 
-    def send(self, wish: Send, who: Person) -> dict[str, Any]:
+    def send(self, wish: PersonMessage, who: Person) -> dict[str, Any]:
         """Send a message: a person's in the lane of people, an agent's in that of agents."""
         room = self._room
-        if wish.to is not None and not wish.new and not presence.is_known(room.desk, wish.to):
-            near = get_close_matches(wish.to, presence.names(room.desk), n=3)
+        if wish.to is not None and not wish.new and not presence.is_known(room.gateway, wish.to):
+            near = get_close_matches(wish.to, presence.names(room.gateway), n=3)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise InvalidMessage("to", f"nobody called {wish.to!r} was ever in this room{hint}")
         room.agent(who.name, transient=True)
@@ -137,18 +137,18 @@ class Hand:
             lane=who.lane,
             max_deliveries=room.config.max_deliveries,
         )
-        id = room.desk.send(draft)
+        id = room.gateway.send(draft)
         self._remember(who, "sent", [id], "")
         return {"id": id}
 
-    def requeue(self, wish: Chosen, who: Person) -> dict[str, Any]:
+    def requeue(self, wish: ChosenMessages, who: Person) -> dict[str, Any]:
         """Put dead, refused or expired messages back, with all their deliveries anew."""
         self._must_be_human(who, "put messages back")
         done = self._room.requeue(_checked(wish.ids))
         self._note(who, done, "put back")
         return {"ids": done}
 
-    def drop(self, wish: Chosen, who: Person) -> dict[str, Any]:
+    def drop(self, wish: ChosenMessages, who: Person) -> dict[str, Any]:
         """Delete messages that have ended for good. Those that are still on their way are left alone."""
         self._must_be_human(who, "drop messages")
         room, ids = self._room, _checked(wish.ids)
@@ -169,7 +169,7 @@ class Hand:
             raise InvalidMessage("id", f"nobody holds {wish.id}: it is {message.state_name}")
         self._must_be_human(who, f"release what {message.claimed_by} holds", unless=message.claimed_by)
         ticket = Ticket(message.id, message.token, message.claimed_by)
-        held = room.desk.settle(ticket, "retry", detail=f"released by {who.name}").held
+        held = room.gateway.settle(ticket, "retry", detail=f"released by {who.name}").held
         if held:
             self._note(who, [wish.id], "released", f"was held by {message.claimed_by}")
         return {"released": held}
@@ -189,13 +189,13 @@ class Hand:
     def stop_session(self, wish: One, who: Person) -> dict[str, Any]:
         """Let a session fail, and see that its workers end. Takes seconds."""
         self._must_be_human(who, "stop sessions")
-        gone = report.stop(self._room.desk, wish.id, STOP_GRACE_S)
+        gone = report.stop(self._room.gateway, wish.id, STOP_GRACE_S)
         self._remember(who, "stopped the session", [wish.id], "" if gone else "some of its workers still run")
         return {"workers_gone": gone}
 
     def _must_be_human(self, who: Person, deed: str, unless: str | None = None) -> None:
         """An agent's token does not act on others, whatever page it was given to. What is its own it may let go of."""
-        tokens.must_be_person(self._room.desk, who.name, DOOR, deed, human=who.human, unless=(unless,))
+        tokens.must_be_person(self._room.gateway, who.name, DOOR, deed, human=who.human, unless=(unless,))
 
     def _note(self, who: Person, ids: list[str], what: str, detail: str = "") -> None:
         for id in ids:

@@ -36,7 +36,7 @@ TOPICS: Final = (
 )
 
 
-class Frame(NamedTuple):
+class PageFrame(NamedTuple):
     """What happened since the last frame: its lines as JSON, and the feed's number after it.
 
     `jumped`: too much happened to tell of it line by line, and `lines` is empty.
@@ -48,7 +48,7 @@ class Frame(NamedTuple):
     jumped: bool
 
 
-class Follower:
+class FeedFollower:
     """One room's feed, for all who watch.
 
     `began` is called with the feed's number when it begins to follow, `seen` with all changes after it and `told` with
@@ -61,7 +61,7 @@ class Follower:
         *,
         began: Callable[[int], None],
         seen: Callable[[list[Change]], None],
-        told: Callable[[Frame], None],
+        told: Callable[[PageFrame], None],
     ) -> None:
         self._room = room
         self._began = began
@@ -93,7 +93,7 @@ class Follower:
 
     def _start(self) -> None:
         stop = self._stop = Latch(self._room.clock)
-        waiter = self._room.desk.listen(TOPICS)
+        waiter = self._room.gateway.listen(TOPICS)
         number = self._room.cursor()  # after the bell is armed, and before anybody is told that it watches
         self._began(number)
         thread = threading.Thread(target=self._run, args=(waiter, number, stop), name="postroom web feed", daemon=True)
@@ -103,7 +103,7 @@ class Follower:
     def _run(self, waiter: Waiter, number: int, stop: Latch) -> None:
         with waiter, suppress(*ROOM_IS_OVER):
             while not stop.is_set():
-                hinted = self._room.desk.wait(waiter, None, stop)
+                hinted = self._room.gateway.wait(waiter, None, stop)
                 try:
                     found = self._read(number)
                 except ROOM_IS_OVER:
@@ -112,7 +112,7 @@ class Follower:
                     stop.wait(AGAIN_S)
                     continue
                 if found is None and hinted:  # no message changed, but something else did
-                    found = Frame(number, b"[]", 0, jumped=False), number
+                    found = PageFrame(number, b"[]", 0, jumped=False), number
                 if found is not None:
                     frame, read = found
                     self._told(frame)
@@ -120,7 +120,7 @@ class Follower:
                     number = frame.number
                     stop.wait(FRAME_S)
 
-    def _read(self, number: int) -> tuple[Frame, int] | None:
+    def _read(self, number: int) -> tuple[PageFrame, int] | None:
         """What happened after a number, and how far it was read; None when nothing did."""
         changes: list[Change] = []
         after = number
@@ -132,11 +132,11 @@ class Follower:
             if len(changes) >= MAX_CHANGES:
                 newest = max(after, self._room.cursor())  # before they are seen: who fails here reads them again
                 self._seen(changes)
-                return Frame(newest, b"[]", len(changes), jumped=True), after
+                return PageFrame(newest, b"[]", len(changes), jumped=True), after
         if not changes:
             return None
         self._seen(changes)
-        return Frame(after, self._encode(folded(changes)), len(changes), jumped=False), after
+        return PageFrame(after, self._encode(folded(changes)), len(changes), jumped=False), after
 
     def _catch_up(self, read: int, number: int, stop: Latch) -> None:
         """Let the changes be seen that a frame jumped over: they make no lines, but they count (test_streams.py)."""

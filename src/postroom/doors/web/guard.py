@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from postroom.doors.http_guard import FORBIDDEN, MISDIRECTED, UNKNOWN, Names, Refusal, bearer
+from postroom.doors.http_guard import FORBIDDEN, MISDIRECTED, UNKNOWN, Refusal, ServerNames, bearer
 
 LOOPBACK_ADDRESSES: Final = ("127.0.0.1", "::1", "localhost")
 #: Methods that change nothing.
@@ -40,7 +40,7 @@ def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
-class Guard:
+class PageGuard:
     """The lists of one server."""
 
     def __init__(self, port: int, token: str, names: Iterable[str] = ()) -> None:
@@ -51,7 +51,7 @@ class Guard:
         #: token: a browser shows its cookies to every server of this machine, and may write them to its disk.
         self.who_name = f"postroom_who_{port}"
         self._signed_in: dict[str, str] = {}
-        self._names = Names(port, names)
+        self._names = ServerNames(port, names)
 
     def check_way(self, hosts: Sequence[str], origins: Sequence[str]) -> Refusal | None:
         """Whether the request was meant for this server, and does not come from somebody else's page.

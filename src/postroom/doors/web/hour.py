@@ -30,7 +30,7 @@ Box = tuple[str | None, str]
 Name = TypeVar("Name")
 
 
-class Bucket:
+class TenSeconds:
     """Ten seconds of one mailbox, or of one agent."""
 
     __slots__ = ("came", "depth", "taken", "waits_ms", "went")
@@ -50,7 +50,7 @@ class Plot(NamedTuple):
     wait_p95_ms: list[int | None]
 
 
-class Figures(NamedTuple):
+class HourFigures(NamedTuple):
     """Rates of the last seconds, and how long messages waited in the last hour."""
 
     in_per_s: float
@@ -65,8 +65,8 @@ class Hour:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._boxes: dict[Box, dict[int, Bucket]] = {}
-        self._agents: dict[str, dict[int, Bucket]] = {}
+        self._boxes: dict[Box, dict[int, TenSeconds]] = {}
+        self._agents: dict[str, dict[int, TenSeconds]] = {}
         #: Before this moment nothing is known.
         self.since_ms: int | None = None
 
@@ -108,12 +108,12 @@ class Hour:
                 if any(number > first and (b.came or b.went) for number, b in series.items())
             }
 
-    def box_figures(self, box: Box, now_ms: int) -> Figures:
+    def box_figures(self, box: Box, now_ms: int) -> HourFigures:
         """What a mailbox does just now."""
         with self._lock:
             return _figures(self._boxes.get(box, {}), now_ms)
 
-    def agent_figures(self, name: str, now_ms: int) -> Figures:
+    def agent_figures(self, name: str, now_ms: int) -> HourFigures:
         """What an agent sends (in) and ends (out) just now."""
         with self._lock:
             return _figures(self._agents.get(name, {}), now_ms)
@@ -124,33 +124,33 @@ class Hour:
             return _plot(self._boxes.get(box, {}), now_ms, now_ms if self.since_ms is None else self.since_ms)
 
 
-def _bucket(every: dict[Name, dict[int, Bucket]], name: Name, time_ms: int) -> Bucket:
+def _bucket(every: dict[Name, dict[int, TenSeconds]], name: Name, time_ms: int) -> TenSeconds:
     """The bucket of a moment. Of series beyond the limit it is one that nobody reads."""
     series = every.get(name)
     if series is None:
         if len(every) >= MAX_SERIES:
-            return Bucket()
+            return TenSeconds()
         series = every[name] = {}
     bucket = series.get(time_ms // BUCKET_MS)
     if bucket is None:
-        bucket = series[time_ms // BUCKET_MS] = Bucket()
+        bucket = series[time_ms // BUCKET_MS] = TenSeconds()
         if len(series) > BUCKETS + 10:
             _forget(series)
     return bucket
 
 
-def _forget(series: dict[int, Bucket]) -> None:
+def _forget(series: dict[int, TenSeconds]) -> None:
     newest = max(series)
     for number in [number for number in series if number <= newest - BUCKETS]:
         del series[number]
 
 
-def _figures(series: dict[int, Bucket], now_ms: int) -> Figures:
+def _figures(series: dict[int, TenSeconds], now_ms: int) -> HourFigures:
     current = now_ms // BUCKET_MS
     recent = [series[number] for number in range(current - _RATE_BUCKETS + 1, current + 1) if number in series]
     span_s = ((_RATE_BUCKETS - 1) * BUCKET_MS + now_ms % BUCKET_MS) / 1000
     waits = sorted(ms for number, bucket in series.items() if number > current - BUCKETS for ms in bucket.waits_ms)
-    return Figures(
+    return HourFigures(
         round(sum(bucket.came for bucket in recent) / span_s, 2),
         round(sum(bucket.went for bucket in recent) / span_s, 2),
         *(percentile(waits, share) for share in (0.5, 0.95, 0.99)),
@@ -162,7 +162,7 @@ def percentile(ordered: list[int], share: float) -> int | None:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else None
 
 
-def _plot(series: dict[int, Bucket], now_ms: int, since_ms: int) -> Plot:
+def _plot(series: dict[int, TenSeconds], now_ms: int, since_ms: int) -> Plot:
     current = now_ms // BUCKET_MS
     depths = _depths(series, current)
     came, went, depth, waits = [], [], [], []
@@ -177,7 +177,7 @@ def _plot(series: dict[int, Bucket], now_ms: int, since_ms: int) -> Plot:
     return Plot(came, went, depth, waits)
 
 
-def _depths(series: dict[int, Bucket], current: int) -> dict[int, int]:
+def _depths(series: dict[int, TenSeconds], current: int) -> dict[int, int]:
     """How many waited at the end of each bucket: as seen, and before anybody looked, worked out from what came and went."""
     depths: dict[int, int] = {}
     later = 0

@@ -12,9 +12,9 @@ from postroom.errors import RoomClosed
 from postroom.room import Room
 from postroom.stores.contract import Change
 
-from .follower import Follower, Frame
+from .follower import FeedFollower, PageFrame
 from .hour import Hour, fill
-from .reading import Reading
+from .reading import RoomReading
 from .views import Views
 
 P = ParamSpec("P")
@@ -31,18 +31,18 @@ class Subscriber:
     """One open page, or another program that follows."""
 
     def __init__(self) -> None:
-        self.frames: deque[Frame] = deque()
+        self.frames: deque[PageFrame] = deque()
         self.stirred = asyncio.Event()
 
-    def add(self, frame: Frame) -> None:
+    def add(self, frame: PageFrame) -> None:
         """A frame for this page. Too many that nobody took become one that says so."""
         if len(self.frames) >= MAX_FRAMES:
             self.frames.clear()
-            frame = Frame(frame.number, b"[]", frame.changes, jumped=True)
+            frame = PageFrame(frame.number, b"[]", frame.changes, jumped=True)
         self.frames.append(frame)
         self.stirred.set()
 
-    def take(self) -> list[Frame]:
+    def take(self) -> list[PageFrame]:
         """What came since the last time."""
         self.stirred.clear()
         taken = list(self.frames)
@@ -55,14 +55,14 @@ class Hub:
 
     def __init__(self, room: Room) -> None:
         self.room = room
-        self.reading = Reading(room)
+        self.reading = RoomReading(room)
         self.hour = Hour()
         self.views = Views(room, lambda: self.hour)
         self.closing = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._subscribers: set[Subscriber] = set()
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="postroom web")
-        self._follower = Follower(room, began=self._began, seen=self._seen, told=self._told)
+        self._follower = FeedFollower(room, began=self._began, seen=self._seen, told=self._told)
 
     async def ask(self, question: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Ask the room in a thread; a store may take its time."""
@@ -101,13 +101,13 @@ class Hub:
     def _seen(self, changes: list[Change]) -> None:
         self.hour.add(changes)
 
-    def _told(self, frame: Frame) -> None:
+    def _told(self, frame: PageFrame) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._spread, frame)
 
     # In the loop
 
-    def _spread(self, frame: Frame) -> None:
+    def _spread(self, frame: PageFrame) -> None:
         for subscriber in self._subscribers:
             subscriber.add(frame)
 

@@ -43,7 +43,7 @@ LOOK_AFTER: Final = {
 PREVIEW: Final = 160
 
 
-class Line(msgspec.Struct, omit_defaults=True, kw_only=True):
+class MessageLine(msgspec.Struct, omit_defaults=True, kw_only=True):
     """What the page knows of a message without asking for it. Ids sort in the order of the room."""
 
     id: str
@@ -80,9 +80,9 @@ def look_of(message: Message, event: str = "") -> str:
     return PUBLIC_NAME[state]
 
 
-def line_of(message: Message, event: str = "", time_ms: int = 0) -> Line:
+def line_of(message: Message, event: str = "", time_ms: int = 0) -> MessageLine:
     """The line of a message."""
-    return Line(
+    return MessageLine(
         id=message.id,
         look=look_of(message, event),
         type=message.type,
@@ -103,7 +103,7 @@ def line_of(message: Message, event: str = "", time_ms: int = 0) -> Line:
     )
 
 
-def line_with_ledger(message: Message) -> Line:
+def line_with_ledger(message: Message) -> MessageLine:
     """The line of a message that was read with its ledger."""
     last = message.ledger[-1] if message.ledger else None
     line = line_of(message, "" if last is None else last.event, 0 if last is None else last.time_ms)
@@ -111,7 +111,7 @@ def line_with_ledger(message: Message) -> Line:
     return line
 
 
-def folded(changes: Iterable[Change]) -> list[Line]:
+def folded(changes: Iterable[Change]) -> list[MessageLine]:
     """One line for each message that changed, however often it did: as it stands now, the earliest change first."""
     last: dict[str, Change] = {}
     for change in changes:
@@ -162,7 +162,7 @@ def _pieces(value: object, size: int, *, inner: bool = False) -> Iterator[str]:
         yield {True: "true", False: "false", None: "null"}[value] if isinstance(value, bool | None) else str(value)
 
 
-def passes(line: Line, wanted: Mapping[str, str]) -> bool:
+def passes(line: MessageLine, wanted: Mapping[str, str]) -> bool:
     """Whether a line is among those that somebody asked for: by agent, channel, type and text."""
     agent = wanted.get("agent")
     if agent and agent not in (line.from_agent, line.to_agent, line.claimed_by):

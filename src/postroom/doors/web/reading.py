@@ -17,7 +17,7 @@ from postroom.mail.receipts import attempts_of
 from postroom.room import Room
 from postroom.stores.contract import Change, Query
 
-from .lines import Line, line_of, line_with_ledger, passes
+from .lines import MessageLine, line_of, line_with_ledger, passes
 
 Data = dict[str, Any]
 
@@ -42,7 +42,7 @@ class CursorError(PostroomError):
         super().__init__(message)
 
 
-class Reading:
+class RoomReading:
     """Questions to one room. Nothing is changed by any of them."""
 
     def __init__(self, room: Room) -> None:
@@ -70,7 +70,7 @@ class Reading:
                 break
         return {"lines": self._lines(found)[::-1], "older": _text(cursor)}
 
-    def _lines(self, messages: list[Message]) -> list[Line]:
+    def _lines(self, messages: list[Message]) -> list[MessageLine]:
         lines = []
         asked = 0
         for message in messages:
@@ -106,7 +106,7 @@ class Reading:
         page = self._room.store.find(Query(order="oldest", limit=limit), cursor)
         return {"lines": self._with_ledgers(page.messages), "ahead": _text(page.cursor)}
 
-    def _with_ledgers(self, messages: list[Message]) -> list[Line]:
+    def _with_ledgers(self, messages: list[Message]) -> list[MessageLine]:
         whole = (self._room.store.get(message.id) for message in messages)
         return [line_with_ledger(message) for message in whole if message is not None]
 

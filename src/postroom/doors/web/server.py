@@ -11,9 +11,9 @@ from postroom.doors import http_server
 from postroom.doors.http_server import LOOPBACK
 from postroom.room import Room
 
-from .app import Rates, application
-from .by_hand import Hand
-from .guard import LOOPBACK_ADDRESSES, Guard
+from .app import RequestRates, application
+from .by_hand import ByHand
+from .guard import LOOPBACK_ADDRESSES, PageGuard
 from .hub import Hub
 
 #: POST on a telephone's keys.
@@ -36,16 +36,16 @@ async def _serve(
     room: Room,
     sock: socket.socket,
     token: str,
-    hand: Hand,
+    hand: ByHand,
     names: Sequence[str],
     began: Callable[[Callable[[], None]], None],
-    rates: Rates | None,
+    rates: RequestRates | None,
 ) -> int:
     """Serve until a signal comes, or until what `began` was given is called. Returns the signal, or 0."""
     hub = Hub(room)
     host, port = sock.getsockname()[:2]
     own = () if host in ("0.0.0.0", "::") else (f"[{host}]" if ":" in host else host,)  # noqa: S104
-    app = application(hub, Guard(port, token, (*own, *names)), hand, rates)
+    app = application(hub, PageGuard(port, token, (*own, *names)), hand, rates)
     server = http_server.Server(app)
     loop = asyncio.get_running_loop()
 
@@ -74,11 +74,11 @@ def serve(
     who: str | None = None,
     names: Sequence[str] = (),
     began: Callable[[Callable[[], None]], None] = lambda _: None,
-    rates: Rates | None = None,
+    rates: RequestRates | None = None,
 ) -> int:
     """Serve a room on a socket until SIGINT or SIGTERM; returns which, or 0. Every thread of its own is over then.
 
     `token` is the key to the page. `name` is whose deeds are done from it; once the room has tokens, `who` is the one that
     proves it. `began` is called when it is about to serve, with a function that ends it from any thread.
     """
-    return asyncio.run(_serve(room, sock, token, Hand(room, name, who), names, began, rates))
+    return asyncio.run(_serve(room, sock, token, ByHand(room, name, who), names, began, rates))

@@ -58,7 +58,7 @@ class Views:
     def __init__(self, room: Room, hour: Callable[[], Hour]) -> None:
         self._room = room
         self._hour = hour
-        self._book = Book(room.desk)
+        self._book = Book(room.gateway)
 
     def pulse(self) -> Data:
         """What stands at the top of every view."""
@@ -124,12 +124,12 @@ class Views:
     def _session_waits(self) -> list[Data]:
         """Who waits in a session, for which mailbox or workers. When nobody there can act, all of it is a cycle."""
         found = []
-        infos = session_report.list_sessions(self._room.desk, blame=False)[-MAX_SESSIONS:]
+        infos = session_report.list_sessions(self._room.gateway, blame=False)[-MAX_SESSIONS:]
         for info in infos:
             if info.state not in (session_report.OPEN_STATE, session_report.STUCK):
                 continue
             stuck = info.state == session_report.STUCK
-            for member in members_of(self._room.desk, info.id):
+            for member in members_of(self._room.gateway, info.id):
                 found += [
                     {
                         "asker": member.name,
@@ -193,7 +193,7 @@ class Views:
     # Sessions
 
     def _sessions(self, pick: str) -> Data:
-        infos = session_report.list_sessions(self._room.desk, blame=False)
+        infos = session_report.list_sessions(self._room.gateway, blame=False)
         shown = infos[::-1][:MAX_SESSIONS]
         chosen = next((info for info in infos if info.id == pick), shown[0] if shown else None)
         return {
@@ -218,16 +218,16 @@ class Views:
         if info.state not in (session_report.OPEN_STATE, session_report.STUCK):
             return False
         with suppress(UnknownSession):
-            opener = SessionRecord(self._room.desk, info.id).read().value["opener"]
+            opener = SessionRecord(self._room.gateway, info.id).read().value["opener"]
             return self._room.store.process_alive(opener) is False
         return False
 
     def _session(self, id: str) -> Data | None:
         try:
-            about = session_report.report(self._room.desk, id, blame=False)
+            about = session_report.report(self._room.gateway, id, blame=False)
         except UnknownSession:  # cleared away since it was listed
             return None
-        members = members_of(self._room.desk, id)
+        members = members_of(self._room.gateway, id)
         folder = Path(about.info.folder)
         return {
             **self._session_line(about.info),
@@ -281,7 +281,7 @@ def pools(room: Room) -> list[Data]:
     """The pools that work in the room, as far as they tell of themselves (`pools/report.py`)."""
     return [
         {**pool._asdict(), "since_ms": from_iso(pool.since), "workers": [worker._asdict() for worker in pool.workers]}
-        for pool in pool_report.pools(room.desk)
+        for pool in pool_report.pools(room.gateway)
     ]
 
 

@@ -15,7 +15,7 @@ from postroom.lang.syntax.program import Program
 from postroom.lang.syntax.source import Span
 
 from .mail_uses import ANYWHERE, MailUse, Part, delegates_of, fields_of_message, parts_of, reads_of, uses_of
-from .stage import ENDED, FAULT, STUCK, THROWN, UNCLEAR, Actor, Run
+from .stage import ENDED, FAULT, STUCK, THROWN, UNCLEAR, Actor, RehearsalRun
 
 #: How many items a list that is not known has, how large a number is: two, then three.
 SIZES: Final = (2, 3)
@@ -116,13 +116,13 @@ def _not_led(leaders: list[Part]) -> list[Part]:
         (leader.name, node.callee.name)
         for leader in leaders
         for node in n.walk(leader.body)
-        if isinstance(node, n.Call) and isinstance(node.callee, n.Name | n.Member)
+        if isinstance(node, n.Call) and isinstance(node.callee, n.Name | n.MemberAccess)
     }
     first = [part for part in leaders if not any(by != part.name and part.name == name for by, name in called)]
     return first or leaders
 
 
-def _concerned(program: Program, parts: list[Part], runs: dict[str, list[Run]]) -> list[Part]:
+def _concerned(program: Program, parts: list[Part], runs: dict[str, list[RehearsalRun]]) -> list[Part]:
     """The parts that the program itself uses: of imported files, only those that took part; of a library, what it keeps to itself."""
     took_part = {name for some in runs.values() for run in some for name in run.took_part}
     led = any(delegates_of(part) for part in parts)
@@ -137,16 +137,16 @@ def _for_others(part: Part) -> bool:
     return part.function is not None and part.function.exported
 
 
-def _rehearse(root: list[Part], max_steps: int) -> list[Run]:
+def _rehearse(root: list[Part], max_steps: int) -> list[RehearsalRun]:
     """Every way a root can go, as far as decisions and steps lead: both sizes, both orders, conditions both ways."""
-    runs: list[Run] = []
+    runs: list[RehearsalRun] = []
     steps = 0
     waiting: deque[tuple[int, bool, tuple[bool, ...]]] = deque(
         (size, order, ()) for size in SIZES for order in (False, True)
     )
     while waiting and len(runs) < MAX_RUNS and steps < min(MAX_STEPS, max_steps):
         size, order, given = waiting.popleft()
-        run = Run(size, given, last_first=order).play(root)
+        run = RehearsalRun(size, given, last_first=order).play(root)
         runs.append(run)
         steps += run.steps
         made = tuple(answer for answer, _ in run.decisions)
@@ -155,7 +155,7 @@ def _rehearse(root: list[Part], max_steps: int) -> list[Run]:
     return runs
 
 
-def _found_in(runs: list[Run], uses: list[MailUse], known: set[tuple[str, int]]) -> list[Problem]:
+def _found_in(runs: list[RehearsalRun], uses: list[MailUse], known: set[tuple[str, int]]) -> list[Problem]:
     problems: dict[tuple[str, int], Problem] = {}
     told = [run for run in runs if run.outcome in {ENDED, STUCK}]
     for run in sorted(runs, key=lambda run: len(run.decisions)):
@@ -174,7 +174,7 @@ def _found_in(runs: list[Run], uses: list[MailUse], known: set[tuple[str, int]])
     return list(problems.values())
 
 
-def _missing_field(run: Run) -> Problem:
+def _missing_field(run: RehearsalRun) -> Problem:
     missing = run.missing
     assert missing is not None
     message, node = missing.message, missing.node
@@ -183,7 +183,7 @@ def _missing_field(run: Run) -> Problem:
     return Problem(node.name_span, "message-field", text, hint=near(node.name, message), severity=WARNING)
 
 
-def _stuck(run: Run, uses: list[MailUse], always: bool) -> Problem:
+def _stuck(run: RehearsalRun, uses: list[MailUse], always: bool) -> Problem:
     """All wait. Told at the first who does, with whom it waits for, round to where it began."""
     actor = run.waiting[0]
     cycle = _cycle(run.waiting, uses)
@@ -203,7 +203,7 @@ def _waits_for(actor: Actor) -> str:
     return f"{actor.name} waits for {actor.waits.box} in line {actor.waits.call.span.line}"
 
 
-def _when(run: Run, always: bool) -> str:
+def _when(run: RehearsalRun, always: bool) -> str:
     if always or not run.decisions:
         return ""
     answers = [
@@ -238,7 +238,7 @@ def _cycle(waiting: list[Actor], uses: list[MailUse]) -> list[Actor]:
     return []
 
 
-def _unread(runs: list[Run], known: set[tuple[str, int]]) -> list[Problem]:
+def _unread(runs: list[RehearsalRun], known: set[tuple[str, int]]) -> list[Problem]:
     """What is sent, and by nobody read, however it goes. Of several that send the same, one that is read is enough."""
     sent = {key: found for run in runs if run.outcome == ENDED for key, found in run.sent.items()}
     read = {key for run in runs for key in run.read}

@@ -55,7 +55,7 @@ class ExpressionChecker:
             n.Number: lambda node: literal_kind(node.value),
             n.Bool: lambda node: literal_kind(node.value),
             n.Null: lambda _: NULL,
-            n.Self: self._bare_self,
+            n.SelfExpression: self._bare_self,
             n.ExitStatus: lambda _: INT,
             n.String: self._string,
             n.ListExpr: self._list,
@@ -68,7 +68,7 @@ class ExpressionChecker:
             n.Pipe: self._pipe,
             n.Assign: self._assign,
             n.Increment: self._increment,
-            n.Member: self._member,
+            n.MemberAccess: self._member,
             n.Index: self._index,
             n.Call: self._call,
             n.Await: self._await,
@@ -139,7 +139,7 @@ class ExpressionChecker:
     def _exports(self, symbol: Symbol) -> list[str]:
         return list(symbol.module.exports()) if symbol.module else []
 
-    def _bare_self(self, node: n.Self) -> Kind:
+    def _bare_self(self, node: n.SelfExpression) -> Kind:
         self.error(node.span, "self", "self alone means nothing", "self.session and self.delegate([...]) are known")
         return ANY
 
@@ -265,13 +265,17 @@ class ExpressionChecker:
         return symbol
 
     def _settable_part(self, node: n.Expr, value: Kind) -> None:
-        target = node.object if isinstance(node, n.Member | n.Index) else node
+        target = node.object if isinstance(node, n.MemberAccess | n.Index) else node
         kind = self.kind(target)
         if isinstance(node, n.Index):
             self.kind(node.index)
-        if (isinstance(node, n.Member | n.Index) and node.optional) or kind.name in {"mailroom", "session", "string"}:
+        if (isinstance(node, n.MemberAccess | n.Index) and node.optional) or kind.name in {
+            "mailroom",
+            "session",
+            "string",
+        }:
             self.error(node.span, "assignment", "this cannot be set")
-        elif isinstance(node, n.Member) and kind.name == "object" and kind.closed and kind.fields is not None:
+        elif isinstance(node, n.MemberAccess) and kind.name == "object" and kind.closed and kind.fields is not None:
             if node.name in kind.fields:
                 self.wants(node.span, value, kind.fields[node.name], f"the field {node.name}")
             else:
@@ -286,8 +290,8 @@ class ExpressionChecker:
 
     # ---------------------------------------------------------------- members
 
-    def _member(self, node: n.Member) -> Kind:
-        if isinstance(node.object, n.Self):
+    def _member(self, node: n.MemberAccess) -> Kind:
+        if isinstance(node.object, n.SelfExpression):
             return self._self_member(node)
         module = self._module_of(node.object)
         if module is not None:
@@ -302,7 +306,7 @@ class ExpressionChecker:
             self.error(node.name_span, "member", f"{kind} has no {node.name}", hint)
         return found or ANY
 
-    def _self_member(self, node: n.Member) -> Kind:
+    def _self_member(self, node: n.MemberAccess) -> Kind:
         if self.function is not None and self.function.kind == "fun":
             hint = "give it what it needs as a parameter, or make it a skill"
             self.error(
@@ -321,7 +325,7 @@ class ExpressionChecker:
         symbol = self.scope.find(node.name) if isinstance(node, n.Name) else None
         return symbol if symbol is not None and symbol.what == "module" else None
 
-    def _exported(self, node: n.Member, symbol: Symbol) -> Kind:
+    def _exported(self, node: n.MemberAccess, symbol: Symbol) -> Kind:
         if symbol.module is None:
             return ANY  # the import itself is at fault, and was named
         exports = symbol.module.exports()

@@ -41,7 +41,9 @@ def _started_by(part: Part, known: dict[str, str]) -> list[str]:
     names += [
         node.callee.name
         for node in n.walk(part.body)
-        if isinstance(node, n.Call) and isinstance(node.callee, n.Member) and isinstance(node.callee.object, n.Name)
+        if isinstance(node, n.Call)
+        and isinstance(node.callee, n.MemberAccess)
+        and isinstance(node.callee.object, n.Name)
     ]
     return list(dict.fromkeys(name for name in names if name in known))
 

@@ -59,7 +59,11 @@ def uses_of(part: Part) -> list[MailUse]:
             aliases.setdefault(node.target.name, node.value)
     found = []
     for node in n.walk(part.body):
-        if isinstance(node, n.Call) and isinstance(node.callee, n.Member) and node.callee.name in {"send", "receive"}:
+        if (
+            isinstance(node, n.Call)
+            and isinstance(node.callee, n.MemberAccess)
+            and node.callee.name in {"send", "receive"}
+        ):
             mailbox = _mailbox(node.callee.object, aliases, 0)
             if mailbox is not None:
                 found.append(MailUse(node.callee.name, mailbox, part.name, node))
@@ -72,9 +76,9 @@ def delegates_of(part: Part) -> list[n.Call]:
         node
         for node in n.walk(part.body)
         if isinstance(node, n.Call)
-        and isinstance(node.callee, n.Member)
+        and isinstance(node.callee, n.MemberAccess)
         and node.callee.name == "delegate"
-        and isinstance(node.callee.object, n.Self)
+        and isinstance(node.callee.object, n.SelfExpression)
     ]
 
 
@@ -103,7 +107,7 @@ def reads_of(part: Part) -> list[tuple[str, str, Span]]:
         elif isinstance(node, n.Assign | n.Increment):
             again.update(inner.name for inner in n.walk(node.target) if isinstance(inner, n.Name))
     for node in n.walk(part.body):
-        if isinstance(node, n.Member) and isinstance(node.object, n.Name) and not node.optional:
+        if isinstance(node, n.MemberAccess) and isinstance(node.object, n.Name) and not node.optional:
             name = node.object.name
             if name in names and name not in again and node.name not in OBJECT_MEMBERS:
                 found.append((names[name], node.name, node.name_span))
@@ -115,7 +119,7 @@ def _mailbox(node: n.Expr, aliases: dict[str, n.Expr], depth: int) -> str | None
     node = bare(node)
     if isinstance(node, n.Name) and node.name in aliases and depth < 8:
         return _mailbox(aliases[node.name], aliases, depth + 1)
-    if isinstance(node, n.Member) and _is_mailroom(node.object, aliases, depth):
+    if isinstance(node, n.MemberAccess) and _is_mailroom(node.object, aliases, depth):
         return node.name
     if isinstance(node, n.Index) and _is_mailroom(node.object, aliases, depth):
         index = bare(node.index)
@@ -128,9 +132,13 @@ def _is_mailroom(node: n.Expr, aliases: dict[str, n.Expr], depth: int) -> bool:
     node = bare(node)
     if isinstance(node, n.Name) and node.name in aliases and depth < 8:
         return _is_mailroom(aliases[node.name], aliases, depth + 1)
-    if not isinstance(node, n.Member) or node.name != "mailbox":
+    if not isinstance(node, n.MemberAccess) or node.name != "mailbox":
         return False
     session = bare(node.object)
     if isinstance(session, n.Name) and session.name in aliases:
         session = bare(aliases[session.name])
-    return isinstance(session, n.Member) and session.name == "session" and isinstance(session.object, n.Self)
+    return (
+        isinstance(session, n.MemberAccess)
+        and session.name == "session"
+        and isinstance(session.object, n.SelfExpression)
+    )

@@ -21,11 +21,11 @@ from .stand_ins import (
     SELF,
     SESSION,
     Box,
+    CalledWorker,
     Code,
-    Job,
-    Message,
     Method,
-    Place,
+    Namespace,
+    ReceivedObject,
     StandIn,
     Unclear,
     copied,
@@ -58,7 +58,7 @@ _EXPRESSIONS: Final[dict[type, str]] = {
     n.Number: "_literal",
     n.Bool: "_literal",
     n.Null: "_null",
-    n.Self: "_self",
+    n.SelfExpression: "_self",
     n.ExitStatus: "_unknown",
     n.String: "_string",
     n.ListExpr: "_list",
@@ -71,7 +71,7 @@ _EXPRESSIONS: Final[dict[type, str]] = {
     n.Pipe: "_pipe",
     n.Assign: "_assign",
     n.Increment: "_increment",
-    n.Member: "_member",
+    n.MemberAccess: "_member",
     n.Index: "_index",
     n.Call: "_call",
     n.Await: "_await",
@@ -96,7 +96,7 @@ class Delegate:
 
     __slots__ = ("call", "jobs")
 
-    def __init__(self, jobs: list[Job], call: n.Node) -> None:
+    def __init__(self, jobs: list[CalledWorker], call: n.Node) -> None:
         self.jobs = jobs
         self.call = call
 
@@ -108,7 +108,7 @@ class Raised(Exception):
 class MissingField(Raised):
     """A message does not have what its receiver reads."""
 
-    def __init__(self, node: n.Member, message: Message) -> None:
+    def __init__(self, node: n.MemberAccess, message: ReceivedObject) -> None:
         self.node = node
         self.message = message
         super().__init__(node.name)
@@ -158,7 +158,7 @@ class Env:
         return None
 
 
-class Follower:
+class PartFollower:
     """Follows the code of one part of one file."""
 
     def __init__(self, stage: Stage, loaded: LoadedModule, tries: list[int]) -> None:
@@ -249,7 +249,7 @@ class Follower:
             env.names[pattern.name] = value
         elif isinstance(pattern, n.ObjectPattern):
             for field in pattern.fields:
-                member = n.Member(field.span, n.Null(field.span), field.name, field.span, False)
+                member = n.MemberAccess(field.span, n.Null(field.span), field.name, field.span, False)
                 env.names[field.name] = self._member_of(member, value)
         elif isinstance(pattern, n.ListPattern):
             items = walk_through(value, self.stage)
@@ -328,7 +328,7 @@ class Follower:
     def _null(self, _node: n.Null, _env: Env) -> Steps:
         yield from ()
 
-    def _self(self, _node: n.Self, _env: Env) -> Steps:
+    def _self(self, _node: n.SelfExpression, _env: Env) -> Steps:
         yield from ()
         return SELF
 
@@ -344,9 +344,9 @@ class Follower:
         if node.name in self.top:
             return Code(self.top[node.name], self.loaded)
         if node.name in self.loaded.imports:
-            return Place("module", self.loaded.imports[node.name])
+            return Namespace("module", self.loaded.imports[node.name])
         if node.name in BUILTINS:
-            return Place("builtin", extra={"name": node.name})
+            return Namespace("builtin", extra={"name": node.name})
         raise Unclear
 
     def _string(self, node: n.String, env: Env) -> Steps:
@@ -429,10 +429,10 @@ class Follower:
                 raise Unclear
             holder.names[target.name] = value
             return
-        if not isinstance(target, n.Member | n.Index):
+        if not isinstance(target, n.MemberAccess | n.Index):
             raise Unclear
         of = yield from self.value(target.object, env)
-        key = target.name if isinstance(target, n.Member) else (yield from self.value(target.index, env))
+        key = target.name if isinstance(target, n.MemberAccess) else (yield from self.value(target.index, env))
         if isinstance(of, StandIn):
             of.fields[key if isinstance(key, str | int) else key_of(key)] = value
         elif isinstance(of, dict) and isinstance(key, str | StandIn):
@@ -450,21 +450,21 @@ class Follower:
 
     # ---------------------------------------------------------------- members and calls
 
-    def _member(self, node: n.Member, env: Env) -> Steps:
+    def _member(self, node: n.MemberAccess, env: Env) -> Steps:
         return self._member_of(node, (yield from self.value(node.object, env)))
 
-    def _member_of(self, node: n.Member, of: Any) -> Any:
+    def _member_of(self, node: n.MemberAccess, of: Any) -> Any:
         if of is SELF:
             return SESSION if node.name == "session" else Method(SELF, node.name)
         if of is SESSION:
             return MAILROOM if node.name == "mailbox" else StandIn()
         if of is MAILROOM:
             return Box(node.name)
-        if isinstance(of, Place) and of.loaded is not None:
+        if isinstance(of, Namespace) and of.loaded is not None:
             item = of.loaded.exports().get(node.name)
             if isinstance(item, n.Function):
                 return Code(item, of.loaded)
-        if isinstance(of, Message) and node.name not in of and not node.optional:
+        if isinstance(of, ReceivedObject) and node.name not in of and not node.optional:
             found = member_of(of, node.name, node.optional, self.stage)
             if found is None:
                 raise MissingField(node, of)
@@ -515,9 +515,9 @@ class Follower:
             return (yield from self._delegate(args[0] if args else None, node))
         if isinstance(callee, Code):
             if callee.function.kind == "worker":
-                return Job(callee, args)
+                return CalledWorker(callee, args)
             return (yield from self._call_function(callee, args))
-        if isinstance(callee, Place) and callee.what == "builtin":
+        if isinstance(callee, Namespace) and callee.what == "builtin":
             return builtin(callee.extra["name"], args, self.stage)
         if isinstance(callee, Method):
             return (yield from self._method(callee, args, node))
@@ -526,7 +526,7 @@ class Follower:
         raise Unclear
 
     def _delegate(self, jobs: Any, node: n.Node) -> Steps:
-        if not isinstance(jobs, list) or not all(isinstance(job, Job) for job in jobs):
+        if not isinstance(jobs, list) or not all(isinstance(job, CalledWorker) for job in jobs):
             raise Unclear
         return (yield Delegate(list(jobs), node))
 
@@ -534,7 +534,7 @@ class Follower:
         self.calls += 1
         if self.calls > MAX_CALLS:
             raise Unclear
-        inner = Follower(self.stage, callee.loaded, self.tries)
+        inner = PartFollower(self.stage, callee.loaded, self.tries)
         inner.calls = self.calls
         result = yield from inner.run(callee.function, args)
         self.calls -= 1
@@ -555,7 +555,7 @@ class Follower:
 
     def _await(self, node: n.Await, env: Env) -> Steps:
         value = yield from self.value(node.value, env)
-        if isinstance(value, Job):
+        if isinstance(value, CalledWorker):
             return (yield Delegate([value], node))[0]
         return value
 
@@ -580,7 +580,7 @@ class Follower:
 
 def _changes_something(step: n.DoBlock) -> bool:
     """Whether a step of a prompt does something that its worker, or another one, can see."""
-    return any(isinstance(node, n.Self | n.Assign | n.Increment) for node in n.walk(step))
+    return any(isinstance(node, n.SelfExpression | n.Assign | n.Increment) for node in n.walk(step))
 
 
 def _unknown_key(key: StandIn) -> str:

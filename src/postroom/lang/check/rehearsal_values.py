@@ -10,7 +10,7 @@ from postroom.lang.values import attributes, values
 from postroom.lang.values.kinds import kind_of
 from postroom.lang.values.raised import WrongValue
 
-from .stand_ins import MAX_SIZE, Box, Message, Method, Place, StandIn, Unclear, has_stand_in, parts_of
+from .stand_ins import MAX_SIZE, Box, Method, Namespace, ReceivedObject, StandIn, Unclear, has_stand_in, parts_of
 
 #: Members of lists that do not look into the items: they work with stand-ins too.
 _BLIND: Final = frozenset(["push", "pop", "insert", "remove", "at", "slice", "concat", "reverse", "flat"])
@@ -144,7 +144,7 @@ def member_of(of: Any, name: str, optional: bool, judge: Judge) -> Any:
     found = _own_member(of, name)
     if found is not None:
         return found
-    if isinstance(of, Message) or (optional and (of is None or isinstance(of, dict))):
+    if isinstance(of, ReceivedObject) or (optional and (of is None or isinstance(of, dict))):
         return None
     raise Unclear
 
@@ -163,7 +163,7 @@ def call_method(method: Method, args: list[Any], judge: Judge) -> Any:
     """A member of a string, list, object or number."""
     of = known(method.of)
     unknown = (method.name, key_of(of), *map(key_of, args))
-    if isinstance(of, StandIn | Place):
+    if isinstance(of, StandIn | Namespace):
         return judge.derived(unknown)
     function = attributes.METHODS.get(kind_of(of), {}).get(method.name)
     if function is None:

@@ -13,9 +13,9 @@ from typing import Any, Final
 from postroom.lang.syntax import nodes as n
 
 from .mail_uses import Part
-from .rehearsal import Delegate, Follower, MissingField, Raised, Receive, Steps
+from .rehearsal import Delegate, MissingField, PartFollower, Raised, Receive, Steps
 from .rehearsal_values import known
-from .stand_ins import Code, Job, Message, StandIn, Unclear
+from .stand_ins import CalledWorker, Code, ReceivedObject, StandIn, Unclear
 
 MAX_STEPS: Final = 6_000  # of one run: more is a loop that only real values end
 MAX_ACTORS: Final = 64
@@ -47,7 +47,7 @@ _RUNNING: Final = object()
 _DONE: Final = object()
 
 
-class Run:
+class RehearsalRun:
     """One rehearsal, with decisions given for its beginning. After `play`, `outcome` says how it went."""
 
     def __init__(self, size: int, decisions: tuple[bool, ...], *, last_first: bool) -> None:
@@ -101,7 +101,7 @@ class Run:
 
     def send(self, box: str, value: Any, call: n.Call) -> None:
         if isinstance(value, dict):
-            value = Message(value, box, call)
+            value = ReceivedObject(value, box, call)
         self.sent[id(call)] = (box, call)
         for actor in self._actors:
             if actor.waits is not None and actor.waits.box == box:
@@ -113,7 +113,7 @@ class Run:
 
     # ---------------------------------------------------------------- playing
 
-    def play(self, parts: list[Part]) -> Run:
+    def play(self, parts: list[Part]) -> RehearsalRun:
         """Follows parts to their end: one root, or workers that are taken to run together."""
         try:
             for part in parts:
@@ -145,7 +145,7 @@ class Run:
 
     def _start(self, part: Part) -> None:
         actor = Actor(part.name, None, [0])
-        follower = Follower(self, part.loaded, actor.tries)
+        follower = PartFollower(self, part.loaded, actor.tries)
         if part.function is None:
             actor.steps = follower.run_body(part.body)
         else:
@@ -178,7 +178,7 @@ class Run:
             else:
                 self._delegate(actor, asked.jobs)
 
-    def _delegate(self, actor: Actor, jobs: list[Job]) -> None:
+    def _delegate(self, actor: Actor, jobs: list[CalledWorker]) -> None:
         actor.team = []
         for job in jobs:
             actor.team.append(self._worker(job.callee, job.args, actor))
@@ -187,7 +187,7 @@ class Run:
 
     def _worker(self, callee: Code, args: list[Any], parent: Actor) -> Actor:
         actor = Actor(callee.function.name, parent, [0])
-        follower = Follower(self, callee.loaded, actor.tries)
+        follower = PartFollower(self, callee.loaded, actor.tries)
         actor.steps = follower.run(callee.function, args)
         self._add(actor)
         return actor

@@ -44,7 +44,7 @@ class StandIn:
         return value
 
 
-class Message(dict[str, Any]):
+class ReceivedObject(dict[str, Any]):
     """An object that came out of a mailbox: it remembers where it was sent."""
 
     __slots__ = ("mailbox", "sent_by")
@@ -64,7 +64,7 @@ class Code:
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class CalledWorker:
     """A called worker."""
 
     callee: Code
@@ -87,7 +87,7 @@ class Method:
 
 
 @dataclass(eq=False)
-class Place:
+class Namespace:
     """`self`, `self.session`, `self.session.mailbox`, a module or a builtin, as a value."""
 
     what: str
@@ -95,9 +95,9 @@ class Place:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-SELF: Final = Place("self")
-SESSION: Final = Place("session")
-MAILROOM: Final = Place("mailroom")
+SELF: Final = Namespace("self")
+SESSION: Final = Namespace("session")
+MAILROOM: Final = Namespace("mailroom")
 
 
 def stand_in(kind: Kind, size: int, depth: int = 0) -> Any:
@@ -154,4 +154,4 @@ def _copied(value: Any) -> Any:
 
 def has_stand_in(value: Any) -> bool:
     """Whether something in a value is not known."""
-    return any(isinstance(part, StandIn | Job | Code | Box | Place | Method) for part in parts_of(value))
+    return any(isinstance(part, StandIn | CalledWorker | Code | Box | Namespace | Method) for part in parts_of(value))

@@ -20,7 +20,7 @@ class WrongCall(PostroomError):
     """A program was not called as it can be; the sentence says how."""
 
 
-class Entry(NamedTuple):
+class EntryPoint(NamedTuple):
     """Something that can be started: a worker, a function, a skill, a method of a trait, or the file's bare block."""
 
     name: str
@@ -45,18 +45,18 @@ def _wanted(param: n.Param) -> str:
     return param.type.span.text.upper().replace("\n", " ") if isinstance(param.type, n.TypeName) else "VALUE"
 
 
-def entries_of(module: n.Module) -> list[Entry]:
+def entries_of(module: n.Module) -> list[EntryPoint]:
     """Everything of a file that can be started, in the order of the file; the bare block is `main`."""
-    found: list[Entry] = [Entry(MAIN, None)] if module.body is not None else []
+    found: list[EntryPoint] = [EntryPoint(MAIN, None)] if module.body is not None else []
     for item in module.items:
         if isinstance(item, n.Function):
-            found.append(Entry(item.name, item))
+            found.append(EntryPoint(item.name, item))
         elif isinstance(item, n.Trait):
-            found += [Entry(method.name, method, item) for method in item.methods]
+            found += [EntryPoint(method.name, method, item) for method in item.methods]
     return found
 
 
-def find_entry(module: n.Module, name: str | None) -> Entry:
+def find_entry(module: n.Module, name: str | None) -> EntryPoint:
     """What to start: by its name, by that of its annotation, or as Trait.method; without a name `main`, else what there is.
 
     Without a name and without a `main`: the only entry point of a trait, else the only worker. WrongCall when that leaves
@@ -80,7 +80,7 @@ def find_entry(module: n.Module, name: str | None) -> Entry:
     raise WrongCall(f"the program has no worker {wanted!r}{'; ' + hint if hint else ''} ({known})")
 
 
-def arguments_of(entry: Entry, words: Sequence[str], module: n.Module) -> list[object]:
+def arguments_of(entry: EntryPoint, words: Sequence[str], module: n.Module) -> list[object]:
     """The arguments in order, from words NAME=VALUE. WrongCall, which shows how it is called, when one is missing or wrong."""
     types = {item.name: item.type for item in module.items if isinstance(item, n.TypeDecl)}
     given: dict[str, str] = {}

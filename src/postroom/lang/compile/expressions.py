@@ -84,7 +84,7 @@ class ExpressionCompiler:
     def _null(self, _: n.Null) -> ast.expr:
         return constant(None)
 
-    def _self(self, _: n.Self) -> ast.expr:
+    def _self(self, _: n.SelfExpression) -> ast.expr:
         return load("self") if self.has_self else call("here")
 
     def _exit_status(self, _: n.ExitStatus) -> ast.expr:
@@ -163,7 +163,7 @@ class ExpressionCompiler:
             target = target.value
         if isinstance(target, n.Name):
             return ast.NamedExpr(target=ast.Name(id=self.name_to_set(target), ctx=ast.Store()), value=value)
-        if isinstance(target, n.Member):
+        if isinstance(target, n.MemberAccess):
             return call("set_member", self.expr(target.object), constant(target.name), value)
         assert isinstance(target, n.Index)
         return call("set_index", self.expr(target.object), self.expr(target.index), value)
@@ -181,7 +181,7 @@ class ExpressionCompiler:
             new = ast.NamedExpr(target=ast.Name(id=name, ctx=ast.Store()), value=call("step", load(name), by))
             pair = ast.Tuple(elts=[load(name), new], ctx=ast.Load())
             return ast.Subscript(value=pair, slice=constant(0), ctx=ast.Load())
-        if isinstance(target, n.Member):
+        if isinstance(target, n.MemberAccess):
             return call("step_member", self.expr(target.object), constant(target.name), by)
         assert isinstance(target, n.Index)
         return call("step_index", self.expr(target.object), self.expr(target.index), by)
@@ -192,9 +192,9 @@ class ExpressionCompiler:
         """Which part of the session an expression is: `self`, `session`, `mailbox` or `box`; None when it is none."""
         if isinstance(node, n.Paren):
             return self.session_part(node.value)
-        if isinstance(node, n.Self):
+        if isinstance(node, n.SelfExpression):
             return "self"
-        if not isinstance(node, n.Member) or node.optional:
+        if not isinstance(node, n.MemberAccess) or node.optional:
             return None
         inner = self.session_part(node.object)
         if inner == "self":
@@ -203,7 +203,7 @@ class ExpressionCompiler:
             return "mailbox" if node.name == "mailbox" else None
         return "box" if inner == "mailbox" else None
 
-    def _member(self, node: n.Member) -> ast.expr:
+    def _member(self, node: n.MemberAccess) -> ast.expr:
         inner = self.session_part(node.object)
         value = self.expr(node.object)
         if not node.optional:
@@ -228,16 +228,16 @@ class ExpressionCompiler:
         callee = node.callee
         while isinstance(callee, n.Paren):
             callee = callee.value
-        args = self.exprs(node.args) if not isinstance(callee, n.Member) else []
+        args = self.exprs(node.args) if not isinstance(callee, n.MemberAccess) else []
         if isinstance(callee, n.Name):
             known = self.names.find(callee.name) is None and (callee.name in self.globals or callee.name in BUILTINS)
             function = self.expr(callee)
             return call(function, *args) if known else call("call", function, *args)
-        if isinstance(callee, n.Member):
+        if isinstance(callee, n.MemberAccess):
             return self._method(callee, node.args)
         return call("call", self.expr(callee), *args)
 
-    def _method(self, callee: n.Member, given: Sequence[n.Expr]) -> ast.expr:
+    def _method(self, callee: n.MemberAccess, given: Sequence[n.Expr]) -> ast.expr:
         part = self.session_part(callee.object)
         if part in ("self", "box") or (self._is_import(callee.object) and not callee.optional):
             name = callee.name
@@ -252,7 +252,7 @@ class ExpressionCompiler:
     def _await(self, node: n.Await) -> ast.expr:
         """Receiving and delegating wait by themselves; a worker that is awaited by itself is delegated to."""
         inner = node.value
-        if isinstance(inner, n.Call) and isinstance(inner.callee, n.Member):
+        if isinstance(inner, n.Call) and isinstance(inner.callee, n.MemberAccess):
             part = self.session_part(inner.callee.object)
             if (part, inner.callee.name) in {("self", "delegate"), ("box", "receive")}:
                 return self.expr(inner)
@@ -354,7 +354,7 @@ _EXPRESSIONS: Final[dict[type, str]] = {
     n.Number: "_constant",
     n.Bool: "_constant",
     n.Null: "_null",
-    n.Self: "_self",
+    n.SelfExpression: "_self",
     n.ExitStatus: "_exit_status",
     n.String: "_string",
     n.ListExpr: "_list",
@@ -367,7 +367,7 @@ _EXPRESSIONS: Final[dict[type, str]] = {
     n.Pipe: "_pipe",
     n.Assign: "_assign",
     n.Increment: "_increment",
-    n.Member: "_member",
+    n.MemberAccess: "_member",
     n.Index: "_index",
     n.Call: "_call",
     n.Await: "_await",

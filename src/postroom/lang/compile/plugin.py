@@ -23,7 +23,7 @@ from postroom.errors import PostroomError
 from postroom.lang.syntax import nodes as n
 from postroom.lang.syntax.program import Program
 
-from .entries import COMMAND, SKILL, Entry, entries_of
+from .entries import COMMAND, SKILL, EntryPoint, entries_of
 
 MANIFEST: Final = Path(".claude-plugin") / "plugin.json"
 #: Says in the manifest who made the folder; only such a folder is made anew.
@@ -66,7 +66,7 @@ class Door(NamedTuple):
 
     kind: str
     name: str
-    entry: Entry
+    entry: EntryPoint
 
 
 class Plugin(NamedTuple):

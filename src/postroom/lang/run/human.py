@@ -71,7 +71,7 @@ def _harmless(text: str) -> str:
 TERMINAL: Final = Terminal()
 
 
-class TerminalDesk:
+class TerminalAnswers:
     """Answers the questions that workers send to the terminal's agent, in a thread of its own."""
 
     def __init__(self, room: Room, name: str) -> None:

@@ -23,7 +23,7 @@ from postroom.core.system.platform import process_descriptor, this_process
 from .context import VARIABLE as SETTINGS
 
 if TYPE_CHECKING:
-    from postroom.lang.values.commands import Command, Redirect
+    from postroom.lang.values.commands import ProgramCommand, Redirect
 
 MARK: Final = "POSTROOM_COMMAND"
 #: After SIGTERM a command has this long to put its things in order before it is killed.
@@ -39,7 +39,7 @@ _STANDARD: Final = (0, 1, 2)
 _numbers = count(1)
 
 
-class Outcome(NamedTuple):
+class PipelineResult(NamedTuple):
     """How a pipeline ended: its code, what it wrote if that was captured, and the end of what it complained."""
 
     command: str
@@ -55,8 +55,8 @@ class Outcome(NamedTuple):
 
 
 def run_pipeline(
-    commands: Sequence[Command], *, given: bytes | None, capture: bool, timeout_s: float | None, guarded: bool
-) -> Outcome:
+    commands: Sequence[ProgramCommand], *, given: bytes | None, capture: bool, timeout_s: float | None, guarded: bool
+) -> PipelineResult:
     """Run commands side by side, the output of each the input of the next, to their end.
 
     After, also if it raises (Ctrl-C): none of them runs any more. What they leave running in the background does.
@@ -96,7 +96,7 @@ class _Running:
 
     # Starting
 
-    def start(self, commands: Sequence[Command], given: bytes | None) -> None:
+    def start(self, commands: Sequence[ProgramCommand], given: bytes | None) -> None:
         """Start all commands. One that cannot be started does not keep the others from running, as in a shell."""
         source = 0 if given is None else self._keep(_file_with(given))
         for place, command in enumerate(commands):
@@ -111,7 +111,7 @@ class _Running:
             source = next_source
         self._close(*self._ours)
 
-    def _start_one(self, command: Command, ends: dict[int, int], *, last: bool) -> None:
+    def _start_one(self, command: ProgramCommand, ends: dict[int, int], *, last: bool) -> None:
         opened: list[int] = []
         try:
             for redirect in command.redirects:
@@ -135,13 +135,13 @@ class _Running:
             self._open.add(descriptor)
             self._descriptors[descriptor] = child
 
-    def _environment(self, command: Command) -> dict[bytes, bytes]:
+    def _environment(self, command: ProgramCommand) -> dict[bytes, bytes]:
         added = {_raw(name): _raw(value) for name, value in command.environment.items()}
         ours = {**os.environb, MARK.encode(): self._mark.encode(), **added}
         ours.pop(SETTINGS.encode(), None)  # how this program is run is no business of its commands
         return ours
 
-    def _note_failure(self, command: Command, error: OSError, *, last: bool) -> None:
+    def _note_failure(self, command: ProgramCommand, error: OSError, *, last: bool) -> None:
         name = command.words[0]
         if isinstance(error, _RedirectFailed):
             code, said = FAILED, f"{error.target}: {error.strerror}"
@@ -155,7 +155,7 @@ class _Running:
 
     # Attending
 
-    def attend(self, timeout_s: float | None) -> Outcome:
+    def attend(self, timeout_s: float | None) -> PipelineResult:
         """Pass on what they write until all have ended, or the time is up."""
         until_ns = None if timeout_s is None else SYSTEM.steady_ns() + round(timeout_s * 1e9)
         while self._busy():
@@ -223,7 +223,7 @@ class _Running:
             while raw:
                 raw = raw[os.write(2, raw) :]
 
-    def _outcome(self, timed_out: float = 0.0) -> Outcome:
+    def _outcome(self, timed_out: float = 0.0) -> PipelineResult:
         code = self._failed_code if self._last_failed or not self._children else self._children[-1].returncode
         ending = f"exit code {code}"
         if code < 0:
@@ -234,7 +234,9 @@ class _Running:
             self._failed and code == 0
         ):  # a program in the middle that was not there: what came out is not what was asked for
             code, ending = self._failed_code, f"exit code {self._failed_code}"
-        return Outcome(self._command, code, bytes(self._said), bytes(self._complained), ending, timed_out, self._failed)
+        return PipelineResult(
+            self._command, code, bytes(self._said), bytes(self._complained), ending, timed_out, self._failed
+        )
 
     # Ending
 

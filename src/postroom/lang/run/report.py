@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from postroom.errors import PostroomError, SessionFailed
 from postroom.lang.syntax.problems import ProgramProblems
-from postroom.lang.values.raised import Place, ProgramError, places_of, shown_path
+from postroom.lang.values.raised import ProgramError, SourcePlace, places_of, shown_path
 
 _FRAME: Final = re.compile(r'^  File "(.*\.pw)", line (\d+), in (.*)$', re.M)
 
@@ -25,13 +25,13 @@ def told(error: PostroomError) -> str:
     lines = [f"postroom: {error}"]
     failure = error.failure if isinstance(error, SessionFailed) else None
     if failure is not None and failure.stack:
-        theirs = [Place(file, int(line), 0, name) for file, line, name in _FRAME.findall(failure.stack)]
+        theirs = [SourcePlace(file, int(line), 0, name) for file, line, name in _FRAME.findall(failure.stack)]
         if theirs:
             lines += [f"  in worker {failure.worker}, at {theirs[-1]}", *_line(theirs[-1]), *_callers(theirs[:-1])]
     return "\n".join([*lines, *_callers(places)])
 
 
-def _line(place: Place) -> list[str]:
+def _line(place: SourcePlace) -> list[str]:
     text = linecache.getline(place.file, place.line).rstrip("\r\n")
     if not text.strip():
         return []
@@ -40,7 +40,7 @@ def _line(place: Place) -> list[str]:
     return [shown, f"      {' ' * len(before)}^"] if place.column else [shown]
 
 
-def _callers(places: list[Place]) -> list[str]:
+def _callers(places: list[SourcePlace]) -> list[str]:
     return [f"  called from {place.function}, {place}" for place in reversed(places)]
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from postroom.errors import RoomNotFound
 from postroom.lang.builtins import MAIN
 from postroom.lang.compile.compiler import MAIN_BLOCK
-from postroom.lang.compile.entries import Entry, arguments_of, find_entry
+from postroom.lang.compile.entries import EntryPoint, arguments_of, find_entry
 from postroom.lang.compile.import_hook import load_program_module, module_name, remember
 from postroom.lang.compile.names import mangled
 from postroom.lang.runtime import run_in
@@ -43,8 +43,8 @@ class Needs:
                 if isinstance(node, n.Prompt):
                     self.model |= node.kind == "think"
                     self.human |= node.kind == "ask"
-                elif isinstance(node, n.Member) and node.name == "delegate":
-                    self.workers |= isinstance(node.object, n.Self)
+                elif isinstance(node, n.MemberAccess) and node.name == "delegate":
+                    self.workers |= isinstance(node.object, n.SelfExpression)
                 elif isinstance(node, n.Await):
                     self.workers |= isinstance(node.value, n.Call) and isinstance(node.value.callee, n.Name)
 
@@ -132,7 +132,7 @@ class Run:
 
         shared_server([MODULE, "postroom.stores.sqlite.store", *_PRELOAD, module_name(self._path)])
 
-    def _function(self, entry: Entry) -> Callable[..., Any]:
+    def _function(self, entry: EntryPoint) -> Callable[..., Any]:
         for loaded in self.program.modules:
             remember(loaded.path, loaded.module)
         module = load_program_module(self._path)
@@ -154,10 +154,10 @@ class Run:
         session: Session = self._stack.enter_context(room.session())
         settings = self._settings._replace(room=room.url.with_secrets())
         if self.needs.human and not settings.human and not settings.replay:
-            from .human import TerminalDesk
+            from .human import TerminalAnswers
 
             settings = settings._replace(terminal=f"terminal-{session.id}")
-            TerminalDesk(room, settings.terminal or "")
+            TerminalAnswers(room, settings.terminal or "")
         settings.to_environment()
         context.settings = self._settings = settings
         return session
@@ -180,8 +180,8 @@ class Run:
                 self._room = open_room(Path(folder) / FOLDER)
             self._stack.callback(self._room.close)
             # its workers send: in a room with tokens a program is let in by one, as every command that speaks is
-            if tokens.has_tokens(self._room.desk):
-                tokens.prove(self._room.desk, None, tokens.token_in(os.environ), "postroom run")
+            if tokens.has_tokens(self._room.gateway):
+                tokens.prove(self._room.gateway, None, tokens.token_in(os.environ), "postroom run")
         return self._room
 
 

@@ -19,11 +19,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from postroom.lang.values import values
-from postroom.lang.values.commands import Chain, Command, Pipeline, Redirect, Runnable
+from postroom.lang.values.commands import Chain, Pipeline, ProgramCommand, Redirect, Runnable
 from postroom.lang.values.raised import CommandFailed, CommandTimeout, WrongValue
 
 from .context import current
-from .pipeline import Outcome, run_pipeline
+from .pipeline import PipelineResult, run_pipeline
 
 #: Of the end of what a command complained, so much stands in the error's sentence.
 _SHOWN_STDERR: Final = 600
@@ -45,20 +45,20 @@ def command(
     words: Sequence[str | list[str]],
     environment: dict[str, str] | None = None,
     redirects: Sequence[Redirect] = (),
-) -> Command:
+) -> ProgramCommand:
     """A command; words that are lists are several words."""
     flat = [part for given in words for part in (given if isinstance(given, list) else [given])]
     if not flat or not flat[0]:
         raise WrongValue("a command needs a program: its first word is empty")
-    return Command(flat, environment or {}, tuple(redirects))
+    return ProgramCommand(flat, environment or {}, tuple(redirects))
 
 
-def pipeline(*commands: Command) -> Pipeline:
+def pipeline(*commands: ProgramCommand) -> Pipeline:
     """`a | b | c`."""
     return Pipeline(commands)
 
 
-def chain(first: Command | Pipeline, *others: tuple[str, Callable[[], Command | Pipeline]]) -> Chain:
+def chain(first: ProgramCommand | Pipeline, *others: tuple[str, Callable[[], ProgramCommand | Pipeline]]) -> Chain:
     """`a && b || c`."""
     return Chain(first, others)
 
@@ -103,7 +103,7 @@ def last_code() -> int:
     return current().last_code
 
 
-def _run(what: Runnable, given: object, *, capture: bool) -> Outcome:
+def _run(what: Runnable, given: object, *, capture: bool) -> PipelineResult:
     if isinstance(what, Chain):
         outcome = _run(what.first, given, capture=capture)
         for op, other in what.others:
@@ -129,7 +129,7 @@ def _run(what: Runnable, given: object, *, capture: bool) -> Outcome:
     return outcome
 
 
-def _check(outcome: Outcome) -> Outcome:
+def _check(outcome: PipelineResult) -> PipelineResult:
     if outcome.code == 0 and not outcome.timed_out:
         return outcome
     name = outcome.command if len(outcome.command) <= _SHOWN_COMMAND else outcome.command[: _SHOWN_COMMAND - 3] + "..."
@@ -152,6 +152,6 @@ def _check(outcome: Outcome) -> Outcome:
     )
 
 
-def _hint(outcome: Outcome) -> str:
+def _hint(outcome: PipelineResult) -> str:
     hint = _BUILTINS.get(outcome.command.partition(" ")[0])
     return f" ({hint})" if hint else ""

@@ -32,7 +32,7 @@ class ExpressionParser(TextParser):
         start = self.starts[self.i]
         left = self._binary(1)
         if self.kinds[self.i] == "=":
-            if not isinstance(left, n.Name | n.Member | n.Index):
+            if not isinstance(left, n.Name | n.MemberAccess | n.Index):
                 self.fail(
                     "assignment", "this cannot be assigned to: expected a name, a field or an item", span=left.span
                 )
@@ -100,7 +100,7 @@ class ExpressionParser(TextParser):
                 self.i += 1
                 left = self._index(start, left, False)
             elif kind in {"++", "--"}:
-                if not isinstance(left, n.Name | n.Member | n.Index):
+                if not isinstance(left, n.Name | n.MemberAccess | n.Index):
                     self.fail("assignment", f"{kind} needs a name, a field or an item before it", span=left.span)
                 self.i += 1
                 left = n.Increment(self.span(start), left, kind)
@@ -125,7 +125,7 @@ class ExpressionParser(TextParser):
             return n.Await(self.span(start), left)
         at = self.starts[self.i]
         name = self.key("a member's name after .")
-        return n.Member(self.span(start), left, name, self.span(at), optional)
+        return n.MemberAccess(self.span(start), left, name, self.span(at), optional)
 
     def _index(self, start: int, left: n.Expr, optional: bool) -> n.Expr:
         opened = self.starts[self.i - 1]
@@ -186,7 +186,7 @@ class ExpressionParser(TextParser):
     def _simple(self, kind: str, start: int) -> n.Expr:
         span = self.span(start)
         if kind == "self":
-            return n.Self(span)
+            return n.SelfExpression(span)
         if kind == "null":
             return n.Null(span)
         return n.ExitStatus(span) if kind == "$?" else n.Bool(span, kind == "true")

@@ -75,7 +75,7 @@ _SHELL_GOES_ON: Final = frozenset(["|", "&&", "||"])
 _MAX_PROBLEMS: Final = 20
 
 
-class _Frame:
+class _Mode:
     """One open mode: where it was opened, what closes it, how many of its own brackets are open inside."""
 
     __slots__ = ("closer", "depth", "mode", "start")
@@ -110,7 +110,7 @@ class Lexer:
         self.out = Tokens(source)
         self.text = source.text
         self.at = 1 if source.text.startswith("\ufeff") else 0
-        self.stack = [_Frame("code", "", 0)]
+        self.stack = [_Mode("code", "", 0)]
 
     def run(self) -> Tokens:
         end = len(self.text)
@@ -138,7 +138,7 @@ class Lexer:
         self.out.problems.append(Problem(Span(self.out.source, start, end), code, message, hint=hint))
 
     def _push(self, mode: str, closer: str, start: int) -> None:
-        self.stack.append(_Frame(mode, closer, start))
+        self.stack.append(_Mode(mode, closer, start))
 
     def _close_what_is_open(self) -> None:
         """At the end of the text: a command may end here, anything else that is still open never ends."""
@@ -176,7 +176,7 @@ class Lexer:
 
     # ---------------------------------------------------------------- code
 
-    def _code(self, frame: _Frame) -> None:
+    def _code(self, frame: _Mode) -> None:
         match, text, emit = _CODE.match, self.text, self._emit
         while found := match(text, self.at):
             kind, start, end = found.lastgroup, self.at, found.end()
@@ -198,7 +198,7 @@ class Lexer:
         if self.at < len(text):
             self._unreadable()
 
-    def _bracket(self, frame: _Frame, *, opens: bool) -> bool:
+    def _bracket(self, frame: _Mode, *, opens: bool) -> bool:
         """Counts the brackets inside a value; true when this one closes it."""
         if opens:
             frame.depth += 1
@@ -284,7 +284,7 @@ class Lexer:
 
     # ---------------------------------------------------------------- strings
 
-    def _string(self, _frame: _Frame) -> None:
+    def _string(self, _frame: _Mode) -> None:
         """Text up to the next value or the end of the string."""
         text, start, at, cooked = self.text, self.at, self.at, []
         in_command = self.stack[-2].mode == "shell"
@@ -321,7 +321,7 @@ class Lexer:
 
     # ---------------------------------------------------------------- prompts
 
-    def _prompt(self, frame: _Frame) -> None:
+    def _prompt(self, frame: _Mode) -> None:
         """Text up to the next value, step, or the end of the prompt. Balanced braces are text."""
         text, start, at = self.text, self.at, self.at
         cooked: list[str] = []
@@ -357,7 +357,7 @@ class Lexer:
 
     # ---------------------------------------------------------------- commands
 
-    def _shell(self, frame: _Frame) -> None:
+    def _shell(self, frame: _Mode) -> None:
         match, text = _SHELL.match, self.text
         while True:
             start = self.at
@@ -377,7 +377,7 @@ class Lexer:
             ):
                 return
 
-    def _shell_leaves(self, frame: _Frame, kind: str, start: int, end: int) -> bool:
+    def _shell_leaves(self, frame: _Mode, kind: str, start: int, end: int) -> bool:
         """Braces, redirections, operators and line ends; true when the command is over."""
         if kind == "brace":
             return self._shell_brace(frame, start)
@@ -400,7 +400,7 @@ class Lexer:
                 return
         self._emit("word", start, end, self.text[start:end])
 
-    def _shell_brace(self, frame: _Frame, start: int) -> bool:
+    def _shell_brace(self, frame: _Mode, start: int) -> bool:
         """Balanced braces are characters; a `}` that closes nothing ends a `$` statement, as it ends its block."""
         if self.text[start] == "{":
             frame.depth += 1
@@ -413,7 +413,7 @@ class Lexer:
         self._emit("word", start, start + 1, self.text[start])
         return False
 
-    def _shell_ends(self, frame: _Frame, kind: str, start: int, end: int) -> bool:
+    def _shell_ends(self, frame: _Mode, kind: str, start: int, end: int) -> bool:
         """Operators and line ends; true when the command is over."""
         if kind == "newline" and self.out.kinds[-1] in _SHELL_GOES_ON:
             return False

@@ -332,7 +332,7 @@ class Null(Node):
 
 
 @dataclass(slots=True, eq=False)
-class Self(Node):
+class SelfExpression(Node):
     """`self`: only `self.session...` and `self.delegate([...])` mean something."""
 
 
@@ -438,7 +438,7 @@ class Pipe(Node):
 
 @dataclass(slots=True, eq=False)
 class Assign(Node):
-    """`target = value`; the target is a `Name`, `Member` or `Index`. Its value is the value."""
+    """`target = value`; the target is a `Name`, `MemberAccess` or `Index`. Its value is the value."""
 
     target: Expr
     value: Expr
@@ -453,7 +453,7 @@ class Increment(Node):
 
 
 @dataclass(slots=True, eq=False)
-class Member(Node):
+class MemberAccess(Node):
     """`object.name`; with `?.` (`optional`) a null object or a missing field gives null."""
 
     object: Expr
@@ -594,7 +594,7 @@ Expr = (
     | Number
     | Bool
     | Null
-    | Self
+    | SelfExpression
     | ExitStatus
     | String
     | ListExpr
@@ -607,7 +607,7 @@ Expr = (
     | Pipe
     | Assign
     | Increment
-    | Member
+    | MemberAccess
     | Index
     | Call
     | Await

@@ -62,11 +62,11 @@ def load_program(path: str | Path) -> Program:
 
 def read_program(path: str | Path) -> tuple[Program | None, list[Problem]]:
     """What can be read of a program, and what cannot. None when the entry itself cannot be parsed."""
-    loader = _Loader(Path(path))
+    loader = _ImportReader(Path(path))
     return loader.load(), loader.problems
 
 
-class _Loader:
+class _ImportReader:
     """Follows the imports of an entry file."""
 
     def __init__(self, entry: Path) -> None:

@@ -15,7 +15,7 @@ class Redirect(NamedTuple):
     to_fd: int | None = None
 
 
-class Command(NamedTuple):
+class ProgramCommand(NamedTuple):
     """One program to start: its words, what is added to its environment, its redirections in order."""
 
     words: list[str]
@@ -32,7 +32,7 @@ class Command(NamedTuple):
 class Pipeline(NamedTuple):
     """Commands, the output of each the input of the next."""
 
-    commands: tuple[Command, ...]
+    commands: tuple[ProgramCommand, ...]
 
     def __str__(self) -> str:
         return " | ".join(map(str, self.commands))
@@ -44,8 +44,8 @@ class Chain(NamedTuple):
     All but the first are made only when it is their turn.
     """
 
-    first: Command | Pipeline
-    others: tuple[tuple[str, Callable[[], Command | Pipeline]], ...]
+    first: ProgramCommand | Pipeline
+    others: tuple[tuple[str, Callable[[], ProgramCommand | Pipeline]], ...]
 
 
-Runnable = Command | Pipeline | Chain
+Runnable = ProgramCommand | Pipeline | Chain

@@ -26,7 +26,7 @@ _NOTE: Final = "thrown value: "
 _MAX_NOTE: Final = 20_000
 
 
-class Place(NamedTuple):
+class SourcePlace(NamedTuple):
     """A place in a program: its file, and line and column counted from 1."""
 
     file: str
@@ -55,7 +55,7 @@ class ProgramError(PostroomError):
 
     def __init__(self, message: str, kind: str = "") -> None:
         self.message = message
-        self.place: Place | None = None
+        self.place: SourcePlace | None = None
         self.kind = kind or type(self).__name__
         super().__init__(message)
 
@@ -141,20 +141,20 @@ def _value_of(error: Exception, failure: Any) -> tuple[Any, str]:
     return None, "null"
 
 
-def place_of(traceback: TracebackType | None) -> Place | None:
+def place_of(traceback: TracebackType | None) -> SourcePlace | None:
     """The innermost place of a program in a traceback; None when no program is in it."""
     places = places_of(traceback)
     return places[-1] if places else None
 
 
-def places_of(traceback: TracebackType | None) -> list[Place]:
+def places_of(traceback: TracebackType | None) -> list[SourcePlace]:
     """The places of programs in a traceback, the outermost first."""
-    found: list[Place] = []
+    found: list[SourcePlace] = []
     while traceback is not None:
         code = traceback.tb_frame.f_code
         if code.co_filename.endswith(SUFFIX):
             column = _column(traceback)
-            found.append(Place(code.co_filename, traceback.tb_lineno, column, code.co_name))
+            found.append(SourcePlace(code.co_filename, traceback.tb_lineno, column, code.co_name))
         traceback = traceback.tb_next
     return found
 

@@ -99,7 +99,7 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-class _Mine(threading.local):
+class _ThreadCalls(threading.local):
     """What a thread is about to do: the slots that it called."""
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ class Bells:
         except OSError as error:
             raise NoBells(str(error)) from error
         self._send = self.sockets.ring
-        self._mine = _Mine()
+        self._mine = _ThreadCalls()
 
     def _map_page(self, path: Path, mode: int) -> str:
         descriptor = open_shared(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
@@ -152,7 +152,7 @@ class Bells:
 
     # Ringing
 
-    def call(self, topic: str) -> None:
+    def wake_early(self, topic: str) -> None:
         """Let who waits for this get up: this thread is about to write something for it. Then `ring`.
 
         Getting up takes about as long as writing does, so both are done at the same time. Who was called and sees nothing

@@ -22,7 +22,7 @@ from postroom.errors import Fault, InvalidMessage
 
 from .names import kept_as
 from .room import FileTables
-from .tree import OWN, Signature, Tree
+from .tree import OWN, FileSignature, Tree
 
 BOARD: Final = "board"
 STATUS: Final = f"{BOARD}/status.json"
@@ -46,15 +46,17 @@ Tasks = dict[str, tuple[int, dict[str, Any]]]
 _MOST_BYTES: Final = 64 * 1024 * 1024
 
 
-class Board:
+class BoardFiles:
     """The two files of one room."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         #: Whether somebody may have changed the files.
         self.suspect = True
-        self._looked: dict[str, Signature | None] = {}
-        self._broken: dict[str, tuple[Signature | None, int]] = {}  # a file that is no JSON: its looks, and since when
+        self._looked: dict[str, FileSignature | None] = {}
+        self._broken: dict[
+            str, tuple[FileSignature | None, int]
+        ] = {}  # a file that is no JSON: its looks, and since when
         self._known: Tasks = {}
 
     def tasks(self, room: FileTables) -> Tasks:

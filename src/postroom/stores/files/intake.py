@@ -18,7 +18,7 @@ from postroom.core.system.platform import ANYTHING, FolderWatch, NoWatch, watch_
 from postroom.stores.contract import FEED, topic_cells, topic_channel, topic_to
 from postroom.stores.tables import steps
 
-from .board import BOARD, PATIENCE_S, Board
+from .board import BOARD, PATIENCE_S, BoardFiles
 from .message import ROUND_IT_BYTES, Body, Unreadable, draft_of, read_file, timestamp_ms_of
 from .names import folder_of, is_cut, is_message_file, is_utf8, kept_as, name_of
 from .room import CHANNELS, FileRow, FileTables
@@ -37,7 +37,7 @@ _SETTLED_NS: Final = 1_000_000_000
 class Intake:
     """What this process has yet to look at."""
 
-    def __init__(self, tree: Tree, board: Board, take_turn: Callable[[int, int], bool]) -> None:
+    def __init__(self, tree: Tree, board: BoardFiles, take_turn: Callable[[int, int], bool]) -> None:
         self._tree = tree
         self._board = board
         self._take_turn = take_turn

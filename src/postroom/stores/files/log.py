@@ -65,7 +65,7 @@ class RowRecord(msgspec.Struct, array_like=True):
     number: int = 0
 
 
-class Record(msgspec.Struct, omit_defaults=True):
+class LogRecord(msgspec.Struct, omit_defaults=True):
     """One step: the rows it changed, those it deleted (key, file, signal), cells and subscriptions."""
 
     rows: list[RowRecord] = []
@@ -79,10 +79,10 @@ class Record(msgspec.Struct, omit_defaults=True):
 
 
 _encode: Final = msgspec.json.Encoder().encode
-_decode: Final = msgspec.json.Decoder(Record).decode
+_decode: Final = msgspec.json.Decoder(LogRecord).decode
 
 
-def line_of(record: Record) -> bytes:
+def line_of(record: LogRecord) -> bytes:
     """A step as it is written down."""
     text = _encode(record)
     return _LINE % zlib.crc32(text) + text + b"\n"
@@ -201,7 +201,7 @@ class Log:
         """How long it is."""
         return os.fstat(self._file).st_size
 
-    def read_on(self) -> list[tuple[int, Record]]:
+    def read_on(self) -> list[tuple[int, LogRecord]]:
         """The steps that were written since the last call, each with the place where its line ends.
 
         Raises RoomDamaged: then none of them counts as read.
@@ -218,14 +218,14 @@ class Log:
                 self.base = record.base
         return found
 
-    def all_lines(self) -> list[tuple[int, Record]]:
+    def all_lines(self) -> list[tuple[int, LogRecord]]:
         """All steps of the log that is open, as far as it was read. Raises RoomDamaged when they cannot be read again."""
         found, end, damage = self._look(0, self.place)
         if end != self.place:
             raise self._damaged(end, damage or self.place - end)
         return found
 
-    def _look(self, start: int, stop: int) -> tuple[list[tuple[int, Record]], int, int]:
+    def _look(self, start: int, stop: int) -> tuple[list[tuple[int, LogRecord]], int, int]:
         """The whole lines of a part of the log, the place where they end, and how many bytes of damage follow there."""
         data = os.pread(self._file, stop - start, start) if stop > start else b""
         found = list(_lines(data, start))
@@ -244,7 +244,7 @@ class Log:
 
     # Writing. The caller has the lock, and everything before was ended.
 
-    def append(self, record: Record, *, sync: bool, unread: bool = False) -> int:
+    def append(self, record: LogRecord, *, sync: bool, unread: bool = False) -> int:
         """Write a step down; the place where its line ends. Raises RoomUnreachable: then it does not count.
 
         `unread`: by somebody who has not read the log to its end, and will read this line like those of others.
@@ -273,7 +273,7 @@ class Log:
     def set_mark(self, place: int) -> None:
         os.pwrite(self._mark, _PLACE.pack(place), 0)
 
-    def begin_anew(self, record: Record) -> None:
+    def begin_anew(self, record: LogRecord) -> None:
         """Put one line in the place of the whole log; it means the same. Others see that there is another log."""
         line = line_of(record)
         new = self.path.with_name("log.new")
@@ -303,7 +303,7 @@ def _read_place(descriptor: int) -> int:
     return int(_PLACE.unpack(data)[0]) if len(data) == _PLACE.size else 0
 
 
-def _lines(data: bytes, place: int) -> Iterator[tuple[int, Record]]:
+def _lines(data: bytes, place: int) -> Iterator[tuple[int, LogRecord]]:
     """The whole lines of a piece of a log that begins at that place, each with the place where it ends."""
     start = 0
     while (text := _text_at(data, start)) is not None:

@@ -17,7 +17,7 @@ from postroom.core.states import State
 from postroom.errors import RoomUnreachable
 from postroom.stores.tables.tables import Row, Tables, discard, later_ms
 
-from .log import Record, RowRecord
+from .log import LogRecord, RowRecord
 from .message import Body, Unreadable, make_file, read_file
 from .names import another_of, file_of, folder_of, is_cut, kept_as, key_of_us, us_of_key
 from .tree import OWN, Tree
@@ -27,7 +27,7 @@ CHANNELS: Final = "_channel"
 SIGNALS: Final = ("done", "blocked")
 BY_HAND: Final = "its file was taken from the inbox by hand"
 #: The folders of those who are in no inbox.
-_PLACES: Final = {State.DELAYED: "later", State.HELD: "held", State.DEAD: "dead"}
+_PLACES: Final = {State.DELAYED: "later", State.AWAITED: "held", State.DEAD: "dead"}
 #: A message that was taken in is read whatever its size: another process may allow more than this one.
 _MOST_BYTES: Final = 1024**3
 _FIXED: Final = tuple(name for name in Draft.__struct_fields__ if name not in ("payload", "waiter"))
@@ -68,7 +68,7 @@ def prepare(tree: Tree, clock: Clock, salt: int, draft: Draft, us: int) -> Prepa
 
 
 @dataclass(slots=True)
-class Step:
+class LogStep:
     """What a step has changed so far."""
 
     rows: dict[int, FileRow] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class FileTables(Tables):
         super().__init__(config, clock, salt, base_ns)
         self.tree = tree
         self._reserve = reserve
-        self.took = Step()
+        self.took = LogStep()
         self.prepared: dict[int, Prepared] = {}  # id(draft) -> its file
         self.bodies: dict[int, Body] = {}  # what was read in this step
         self.lying: dict[str, int] = {}  # path -> key of what is ready, or was dropped: what may lie in the inboxes
@@ -385,17 +385,17 @@ class FileTables(Tables):
 
     # Writing down, and reading what others wrote down
 
-    def record(self) -> Record:
+    def record(self) -> LogRecord:
         """The step that was taken, as it is written down; each row's file belongs to its new place from now on."""
         step = self.took
-        return Record(
+        return LogRecord(
             rows=[self._record_row(row, step) for row in step.rows.values()],
             gone=step.gone,
             cells=[(name, *cell) for name, cell in step.cells.items()],
             subscribers=[(*name, since_ms) for name, since_ms in step.subscribers.items()],
         )
 
-    def _record_row(self, row: FileRow, step: Step) -> RowRecord:
+    def _record_row(self, row: FileRow, step: LogStep) -> RowRecord:
         was = row.before = row.path
         self._stop_lying(row)
         row.path = self.place_of(row)
@@ -423,7 +423,7 @@ class FileTables(Tables):
         if len(self._order) > 1000 + 4 * len(self.rows):
             self.forget_news()
 
-    def apply(self, record: Record, number: int) -> None:
+    def apply(self, record: LogRecord, number: int) -> None:
         """Take over a step of somebody else (or of our own, when the room is read anew)."""
         for each in record.rows:
             self._apply_row(each, each.number or number, at_start=record.base is not None)
@@ -443,7 +443,7 @@ class FileTables(Tables):
             self.tally[who, done] += count
         self.last_version = max(self.last_version, record.version)
         self.last_number = max(self.last_number, number)
-        self.took = Step()
+        self.took = LogStep()
 
     def _apply_row(self, each: RowRecord, number: int, *, at_start: bool) -> None:
         row = self.rows.get(each.key)
@@ -485,7 +485,7 @@ class FileTables(Tables):
             size_bytes=size_bytes, file=file, dropped=dropped, signal=signal, first=first,
         )  # fmt: skip
 
-    def whole(self, base: int) -> Record:
+    def whole(self, base: int) -> LogRecord:
         """Everything, as the first line of a new log."""
         rows = []
         for row in self.rows.values():
@@ -493,7 +493,7 @@ class FileTables(Tables):
             each.number = row.number
             rows.append(each)
         rows.sort(key=lambda each: each.number)
-        return Record(
+        return LogRecord(
             rows=rows,
             cells=[(name, version, text) for name, (version, text) in self.cells.items()],
             subscribers=[(*name, since_ms) for name, since_ms in self.subscribers.items()],

@@ -32,12 +32,12 @@ from postroom.stores.liveness import Attendance
 from postroom.stores.tables import steps
 from postroom.stores.tables.store import TableStore, Turn, whole
 
-from .board import BOARD, BOARD_FILES, TASKS, Board
+from .board import BOARD, BOARD_FILES, TASKS, BoardFiles
 from .intake import INBOX, OUTBOX, Intake
-from .log import Log, Record
+from .log import Log, LogRecord
 from .names import us_of_key
 from .readme import README
-from .room import BY_HAND, CHANNELS, FileRow, FileTables, Prepared, Step, prepare
+from .room import BY_HAND, CHANNELS, FileRow, FileTables, LogStep, Prepared, prepare
 from .tree import OWN, TEMP, Tree
 from .waiter import FilesWaiter
 
@@ -95,7 +95,7 @@ class FilesStore(TableStore):
 
     def _open_room(self, log: Log) -> None:
         self._log = log
-        self._board = Board(self._tree)
+        self._board = BoardFiles(self._tree)
         self._intake = Intake(self._tree, self._board, log.take_turn)
         self._parts += [log, self._intake]
         with log.locked():
@@ -130,7 +130,7 @@ class FilesStore(TableStore):
             sync_path_to(self.folder)
             about = About(LAYOUT, secrets.randbits(SALT_BITS), "", 0)
         if not (self.folder / OWN / "log").exists():
-            self._log.begin_anew(Record(base=0))
+            self._log.begin_anew(LogRecord(base=0))
         self._about = about
         if about.boot != self.clock.boot_id() and not self._goes_on(about):
             self._after_boot(about)
@@ -239,10 +239,10 @@ class FilesStore(TableStore):
             return  # the next one tries again
         self._log.set_mark(self._log.place)
         folders: list[int] = []
-        self._commit(room, Step(), folders)
+        self._commit(room, LogStep(), folders)
         _sync(folders)
 
-    def _follow_again(self, records: list[Record], room: FileTables) -> None:
+    def _follow_again(self, records: list[LogRecord], room: FileTables) -> None:
         """Bring every file of some steps where it belongs in the end, from wherever they left it.
 
         Whatever was moved already is left alone: in an inbox, a file of the same name may be somebody else's by now
@@ -302,7 +302,7 @@ class FilesStore(TableStore):
         and need not know what is there, so that who only sends need not read what everybody else does. It is the caller's turn.
         """
         self._begin()
-        rings = Step()
+        rings = LogStep()
         folders: list[int] = []
         due = look and self._intake.glance(self._tables())
         with self._log.locked():
@@ -318,7 +318,7 @@ class FilesStore(TableStore):
                 if room.took and room is self._room:
                     self._room = None  # what was not written down did not happen
                     self._intake.look_again()
-                room.took = Step()
+                room.took = LogStep()
                 if isinstance(error, OSError):
                     problem = f"{self.folder} could not be read or written ({error.strerror}); nothing was changed"
                     raise RoomUnreachable(problem) from error
@@ -338,7 +338,7 @@ class FilesStore(TableStore):
 
     # Writing a step down, and letting the tree follow
 
-    def _commit(self, room: FileTables, rings: Step, folders: list[int]) -> None:
+    def _commit(self, room: FileTables, rings: LogStep, folders: list[int]) -> None:
         in_order = self._log.mark() == self._log.size()
         while room.took:
             step = room.took
@@ -347,7 +347,7 @@ class FilesStore(TableStore):
             room.end_step(self._log.base + place)
             rings.everyone.update(step.everyone)
             rings.one_each += step.one_each
-            room.took = Step()
+            room.took = LogStep()
             crashpoints.reached("files.logged")
             try:
                 self._follow(record, room)
@@ -359,14 +359,14 @@ class FilesStore(TableStore):
                 break  # it is written down, so it counts; the next who locks lets the tree follow
             if in_order and not room.took:
                 self._log.set_mark(place)
-        room.took = Step()
+        room.took = LogStep()
 
-    def _folders_to_sync(self, record: Record) -> list[int]:
+    def _folders_to_sync(self, record: LogRecord) -> list[int]:
         full = self._config.sync == "full"
         changed = {row.path.rpartition("/")[0] for row in record.rows if full or row.was.startswith(f"{TEMP}/")}
         return [self._tree.hold(folder) for folder in sorted(changed)]
 
-    def _follow(self, record: Record, room: FileTables) -> None:
+    def _follow(self, record: LogRecord, room: FileTables) -> None:
         """Move the files of a step where they belong. What cannot be is a step of its own, in `room.took`."""
         for each in record.rows:
             row = room.rows[each.key]
@@ -377,7 +377,7 @@ class FilesStore(TableStore):
                     self._tree.link(row.path, row.signal)
         self._remove(record)
 
-    def _remove(self, record: Record) -> None:
+    def _remove(self, record: LogRecord) -> None:
         for _, path, signal in record.gone:
             self._tree.unlink(path)
             if signal is not None:
@@ -434,6 +434,7 @@ class FilesStore(TableStore):
                 us += 1
             yield
         except OSError as error:
+            self.check_there()  # a room that is gone says so
             raise RoomUnreachable(f"{self.folder} cannot be written: {error.strerror}; nothing was stored") from error
         finally:
             for draft in mine:

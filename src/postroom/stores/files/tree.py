@@ -34,7 +34,7 @@ class NotAFile(OSError):
     """What lies there is a symbolic link, a folder, a pipe or larger than any message."""
 
 
-class Signature(NamedTuple):
+class FileSignature(NamedTuple):
     """What lies at a path, as far as it can be told without reading it: another after every change by hand."""
 
     mode: int
@@ -174,7 +174,7 @@ class Tree:
         found = self.signature(path)
         return None if found is None else stat.S_IFMT(found.mode)
 
-    def signature(self, path: str) -> Signature | None:
+    def signature(self, path: str) -> FileSignature | None:
         """What lies at a path; None for nothing."""
         folder, _, name = path.rpartition("/")
         try:
@@ -183,7 +183,7 @@ class Tree:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
                 return None
             raise
-        return Signature(about.st_mode, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+        return FileSignature(about.st_mode, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
 
     def read(self, path: str, most_bytes: int) -> bytes:
         """The content of a file. Raises FileNotFoundError, or NotAFile for what is no plain file or too large."""

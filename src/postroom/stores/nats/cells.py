@@ -10,11 +10,11 @@ import msgspec
 from postroom.core.message import decode_payload, payload_text
 from postroom.core.states import State
 from postroom.errors import Fault, InvalidMessage
-from postroom.stores.contract import ANY, Cell, Subscription, Work
+from postroom.stores.contract import ANY, Cell, Subscription, WorkDone
 
 from .entries import cell_subject, hex_of
 from .room import NatsRoom
-from .wire import Changed, Found, Write
+from .wire import Changed, StoredEntry, Write
 
 #: A deleted entry is remembered for this long, so that those who were away for a moment learn of it.
 TOMBSTONE_S: Final = 60
@@ -31,7 +31,7 @@ class CellDoc(msgspec.Struct, frozen=True):
 _decode_cell: Final = msgspec.json.Decoder(CellDoc).decode
 
 
-def _cell_of(found: Found) -> Cell:
+def _cell_of(found: StoredEntry) -> Cell:
     doc = _decode_cell(found.data)
     return Cell(doc.name, found.seq, decode_payload(bytes(doc.value)))
 
@@ -157,13 +157,13 @@ def work_subject(agent: str) -> str:
     return f"w.{hex_of(agent)}"
 
 
-def tally_of(room: NatsRoom, agent: str) -> tuple[Work, int]:
+def tally_of(room: NatsRoom, agent: str) -> tuple[WorkDone, int]:
     """What an agent did with messages that were put away or deleted, and the sequence of that count."""
     found = room.wire.run(room.wire.last(work_subject(agent)))
     if found is None:
-        return Work(0, 0), 0
+        return WorkDone(0, 0), 0
     doc = decode_payload(found.data)
-    return Work(doc["processed"], doc["errors"]), found.seq
+    return WorkDone(doc["processed"], doc["errors"]), found.seq
 
 
 class Archive(msgspec.Struct, frozen=True):
@@ -192,6 +192,6 @@ def archive_of(room: NatsRoom) -> tuple[Archive, int]:
     return (Archive(), 0) if found is None else (msgspec.json.decode(found.data, type=Archive), found.seq)
 
 
-def tally_data(agent: str, work: Work) -> bytes:
+def tally_data(agent: str, work: WorkDone) -> bytes:
     """That count as it is kept."""
     return msgspec.json.encode({"agent": agent, "processed": work.processed, "errors": work.errors})

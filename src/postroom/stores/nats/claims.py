@@ -14,9 +14,9 @@ from postroom.core.system.platform import process_alive, this_process
 from postroom.errors import OutcomeUnknown, RoomError, RoomUnreachable
 from postroom.stores.contract import Claimed, Delivery, Settled, Ticket, Want
 
-from .entries import Entry, Kept, Line, Moment, claimed, counts, extended, judged, pattern_to, wound
+from .entries import Entry, Kept, LedgerLine, WriteTime, claimed, counts, extended, judged, pattern_to, wound
 from .entries import settled as _ended
-from .putting import Plan
+from .putting import WritePlan
 from .room import NatsRoom
 from .tables import Chosen
 from .wire import Changed, Committed, Write
@@ -70,7 +70,7 @@ class _Picked(NamedTuple):
 
     best: list[Chosen]
     ended: list[Chosen]
-    moment: Moment
+    moment: WriteTime
 
 
 @contextmanager
@@ -116,7 +116,7 @@ def _steps(picked: _Picked, want: Want) -> list[_Step]:
     return steps
 
 
-def _make(room: NatsRoom, steps: Sequence[_Step], moment: Moment, *, raises: bool) -> list[Kept]:
+def _make(room: NatsRoom, steps: Sequence[_Step], moment: WriteTime, *, raises: bool) -> list[Kept]:
     writes = [room.write_of(entry, kept.seq) for kept, entry, _ in steps]
     ends = room.commit_each(writes, moment.write)
     return _taken(room, steps, writes, ends, raises=raises)
@@ -168,11 +168,11 @@ def _claim_named(room: NatsRoom, want: Want) -> list[Delivery]:
     free: list[tuple[Kept, bool]] = []
     for kept in room.read_open(want.ids or ()):
         entry = kept.entry
-        process = entry.waiter if kept.state is State.HELD else entry.owner
+        process = entry.waiter if kept.state is State.AWAITED else entry.owner
         gone = process is not None and process_alive(process) is False
-        may_have = kept.state is State.HELD or judged(entry, moment.room_ms, gone=gone) is State.READY
+        may_have = kept.state is State.AWAITED or judged(entry, moment.room_ms, gone=gone) is State.READY
         if entry.to_agent in (want.agent, None) and may_have:
-            free.append((kept, gone and kept.state is not State.HELD))
+            free.append((kept, gone and kept.state is not State.AWAITED))
     free.sort(key=lambda each: (-each[0].entry.priority, each[0].first))
     steps = [(kept, claimed(kept, want, moment, gone=gone), True) for kept, gone in free]
     return _deliver(room, _make(room, steps, moment, raises=True), want)
@@ -296,7 +296,7 @@ def _settle(
     while counts(kept, ticket.token):
         assert kept is not None
         moment = room.moment(moment.write)
-        plan = Plan(room, moment, {ticket.id: kept})
+        plan = WritePlan(room, moment, {ticket.id: kept})
         plan.add(puts)
         ids = plan.ids
         said = ids[0] if outcome == "answered" and ids else detail
@@ -323,7 +323,7 @@ def _settle(
     return False, None, []
 
 
-def _stored_with(line: Line, ids: list[str]) -> list[str]:
+def _stored_with(line: LedgerLine, ids: list[str]) -> list[str]:
     """The answer that was stored with an end, which an earlier call may have given another id."""
     return [line.detail] if line.event == "answered" and line.detail and line.detail not in ids else ids
 

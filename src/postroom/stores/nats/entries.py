@@ -45,7 +45,7 @@ MOVED: Final = b"moved"
 _UNSEEN: Final = frozenset({"unheld"})
 
 
-class Line(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+class LedgerLine(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """A line of the ledger, with the name of the write that made it: after a lost reply, that tells whose it was."""
 
     event: str
@@ -96,7 +96,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     waiter_beats: bool = False
     last_delivered_ms: int | None = None
     error: str | None = None
-    ledger: tuple[Line, ...] = ()
+    ledger: tuple[LedgerLine, ...] = ()
     #: Sequences that came before: of its first entry (its place in the order of the room), of the claim that counts, and of
     #: its last change that the feed tells of. 0: this very entry's (`token`: OWN).
     first: int = 0
@@ -131,7 +131,7 @@ class Kept(NamedTuple):
         return State(self.entry.state)
 
 
-class Moment(NamedTuple):
+class WriteTime(NamedTuple):
     """When and by which write something is done."""
 
     room_ms: int
@@ -231,13 +231,13 @@ def cell_subject(name: str) -> str:
 # The life of a message
 
 
-def first_entry(draft: Draft, id: str, to_agent: str | None, moment: Moment, *, held_for: Entry | None) -> Entry:
+def first_entry(draft: Draft, id: str, to_agent: str | None, moment: WriteTime, *, held_for: Entry | None) -> Entry:
     """A message that is stored. `held_for` is the question whose asker waits for this answer."""
     payload = draft.payload_json.encode()
     inline = len(payload) <= INLINE_BYTES
     state, wake_ms = State.READY, None
     if held_for is not None:
-        state = State.HELD
+        state = State.AWAITED
     elif draft.delay_s:
         state, wake_ms = State.DELAYED, later_ms(moment.room_ms, draft.delay_s)
     ttl_ms = 0 if draft.ttl_s is None else max(1, round(draft.ttl_s * 1000))
@@ -268,7 +268,7 @@ def first_entry(draft: Draft, id: str, to_agent: str | None, moment: Moment, *, 
         state=state,
         wake_ms=wake_ms,
         expires_ms=moment.room_ms + ttl_ms if ttl_ms else None,
-        ledger=(Line("stored", moment.wall_ms, draft.from_agent, None, moment.write),),
+        ledger=(LedgerLine("stored", moment.wall_ms, draft.from_agent, None, moment.write),),
     )
 
 
@@ -302,9 +302,9 @@ def judged(entry: Entry, now_ms: int, *, gone: bool = False) -> State:
         if entry.deliveries >= entry.max_deliveries:
             return State.DEAD
         return State.EXPIRED if is_expired(entry, now_ms) else State.READY
-    if state is State.HELD and not gone:
+    if state is State.AWAITED and not gone:
         return state
-    if state in (State.READY, State.DELAYED, State.HELD):
+    if state in (State.READY, State.DELAYED, State.AWAITED):
         if is_expired(entry, now_ms):
             return State.EXPIRED
         if state is State.DELAYED and (entry.wake_ms is None or entry.wake_ms > now_ms):
@@ -322,11 +322,11 @@ def timer_ms(entry: Entry) -> int | None:
     return None
 
 
-def _next(kept: Kept, moment: Moment, event: str, agent: str | None, detail: str | None, **changes: Any) -> Entry:
+def _next(kept: Kept, moment: WriteTime, event: str, agent: str | None, detail: str | None, **changes: Any) -> Entry:
     """The entry after one step: what went before is carried along, and the step is a line in the ledger."""
     entry = kept.entry
     state = changes.get("state", entry.state)
-    if entry.state == State.HELD or state in FINISHED:
+    if entry.state == State.AWAITED or state in FINISHED:
         changes.setdefault("waiter", None)
     if state in FINISHED and entry.state not in FINISHED:
         changes["finished_ms"] = moment.room_ms
@@ -335,11 +335,11 @@ def _next(kept: Kept, moment: Moment, event: str, agent: str | None, detail: str
     return replace(
         entry,
         **{"first": kept.first, "token": kept.token, "number": 0, **changes},
-        ledger=(*entry.ledger, Line(event, moment.wall_ms, agent, detail, moment.write)),
+        ledger=(*entry.ledger, LedgerLine(event, moment.wall_ms, agent, detail, moment.write)),
     )
 
 
-def wound(kept: Kept, moment: Moment, *, gone: bool = False) -> Entry | None:
+def wound(kept: Kept, moment: WriteTime, *, gone: bool = False) -> Entry | None:
     """The entry with what the clock, or the end of a process, did to it; None when there is nothing to write down.
 
     The token stays: until somebody else takes the message, its late holder may still settle it.
@@ -348,7 +348,7 @@ def wound(kept: Kept, moment: Moment, *, gone: bool = False) -> Entry | None:
     seen = judged(entry, moment.room_ms, gone=gone)
     if seen is State.EXPIRED and entry.state != seen:
         return _next(kept, moment, "expired", None, NOT_IN_TIME, state=seen, error=NOT_IN_TIME)
-    if entry.state == State.HELD and gone:
+    if entry.state == State.AWAITED and gone:
         return _next(kept, moment, "unheld", None, None, state=State.READY)
     if entry.state != State.CLAIMED or seen is State.CLAIMED:
         return None
@@ -362,8 +362,8 @@ def wound(kept: Kept, moment: Moment, *, gone: bool = False) -> Entry | None:
     return _next(kept, moment, "released", entry.claimed_by, why, state=State.READY, **owner)
 
 
-def claimed(kept: Kept, want: Want, moment: Moment, *, gone: bool = False) -> Entry:
-    """The entry when a receiver takes the message; it must be judged READY, or HELD and asked for by its id."""
+def claimed(kept: Kept, want: Want, moment: WriteTime, *, gone: bool = False) -> Entry:
+    """The entry when a receiver takes the message; it must be judged READY, or AWAITED and asked for by its id."""
     let_go = wound(kept, moment, gone=gone)
     if let_go is not None:
         kept = Kept(kept.seq, let_go)
@@ -378,7 +378,7 @@ def claimed(kept: Kept, want: Want, moment: Moment, *, gone: bool = False) -> En
     return _next(Kept(kept.seq, taken), moment, "acked", want.agent, None, state=State.ACKED, token=OWN)
 
 
-def settled(kept: Kept, outcome: str, agent: str, detail: str | None, delay_s: float, moment: Moment) -> Entry:
+def settled(kept: Kept, outcome: str, agent: str, detail: str | None, delay_s: float, moment: WriteTime) -> Entry:
     """The entry after what its holder said of it."""
     entry = kept.entry
     if outcome == "retry" and entry.deliveries < entry.max_deliveries:
@@ -396,7 +396,7 @@ def settled(kept: Kept, outcome: str, agent: str, detail: str | None, delay_s: f
     return _next(kept, moment, outcome, agent, detail, state=State[outcome.upper()], error=error)
 
 
-def extended(kept: Kept, agent: str, lease_s: float, moment: Moment) -> Entry:
+def extended(kept: Kept, agent: str, lease_s: float, moment: WriteTime) -> Entry:
     """The entry with a lease that ends that much later than now.
 
     Of several extensions in a row the ledger keeps the last, whose write may still be looked for. Each stands in the entry that is
@@ -410,14 +410,14 @@ def extended(kept: Kept, agent: str, lease_s: float, moment: Moment) -> Entry:
     return _next(kept, moment, "extended", agent, f"{lease_s:g} s", **lease, wake_ms=until_ms)
 
 
-def noted(kept: Kept, event: str, agent: str | None, detail: str | None, moment: Moment) -> Entry | None:
+def noted(kept: Kept, event: str, agent: str | None, detail: str | None, moment: WriteTime) -> Entry | None:
     """The entry with a note; None when its ledger is full."""
     if len(_encode(kept.entry.ledger)) >= LEDGER_BYTES:
         return None
     return _next(kept, moment, event, agent, detail)
 
 
-def abandoned(kept: Kept, moment: Moment, why: str = "the asker no longer waits") -> Entry:
+def abandoned(kept: Kept, moment: WriteTime, why: str = "the asker no longer waits") -> Entry:
     """The question when nobody waits for its answer any more.
 
     It still knows the answers that were held: whoever could not let go of them at once does so at the next try
@@ -426,12 +426,12 @@ def abandoned(kept: Kept, moment: Moment, why: str = "the asker no longer waits"
     return _next(kept, moment, "abandoned", kept.entry.from_agent, why, waiter=None)
 
 
-def asker_gone(kept: Kept, moment: Moment) -> Entry:
+def asker_gone(kept: Kept, moment: WriteTime) -> Entry:
     """The question of a process that is gone."""
     return abandoned(kept, moment, ASKER_GONE)
 
 
-def unheld(kept: Kept, moment: Moment) -> Entry:
+def unheld(kept: Kept, moment: WriteTime) -> Entry:
     """An answer that becomes ordinary mail."""
     return _next(kept, moment, "unheld", None, None, state=State.READY)
 
@@ -443,7 +443,7 @@ def with_answer(kept: Kept, id: str) -> Entry:
     return replace(entry, first=kept.first, token=kept.token, number=number, held=(*entry.held, id))
 
 
-def requeued(kept: Kept, moment: Moment) -> Entry | None:
+def requeued(kept: Kept, moment: WriteTime) -> Entry | None:
     """The message put back; None when it did not end badly."""
     let_go = wound(kept, moment)
     if let_go is not None:

@@ -24,7 +24,7 @@ from postroom.errors import RoomBusy, RoomClosed
 from postroom.stores import contract
 
 from .entries import MOVED, hex_of, is_there, pattern_to, patterns_around, subject_of, unpack
-from .tables import Tables
+from .tables import KnownEntries
 from .wire import Wire
 
 #: How long an empty answer from here is believed without a look at the leader.
@@ -73,7 +73,7 @@ class Follower:
     """The tables of one opened room, and those who wait for a change of them."""
 
     def __init__(self, wire: Wire, clock: Clock) -> None:
-        self.tables = Tables()
+        self.tables = KnownEntries()
         self.lock = threading.RLock()
         self._wire = wire
         self._clock = clock

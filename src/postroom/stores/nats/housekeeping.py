@@ -14,14 +14,14 @@ from typing import Final
 import msgspec
 
 from postroom.core.states import FINISHED, State
-from postroom.stores.contract import FORGOTTEN, Query, Swept, Work
+from postroom.stores.contract import FORGOTTEN, Query, Swept, WorkDone
 
 from .cells import ARCHIVE_SUBJECT, TOMBSTONE_S, archive_of, cell_read, cell_write, tally_data, tally_of, work_subject
 from .entries import (
     MOVED,
     Entry,
     Kept,
-    Moment,
+    WriteTime,
     asker_gone,
     is_there,
     judged,
@@ -102,9 +102,9 @@ def _write_down(room: NatsRoom, overdue: Sequence[Chosen]) -> list[str]:
     return events
 
 
-def _step(each: Chosen, moment: Moment) -> Entry | None:
+def _step(each: Chosen, moment: WriteTime) -> Entry | None:
     entry = wound(each.kept, moment, gone=each.gone)
-    if entry is None and each.waiter_gone and each.kept.state is not State.HELD:
+    if entry is None and each.waiter_gone and each.kept.state is not State.AWAITED:
         return asker_gone(each.kept, moment)
     return entry
 
@@ -154,7 +154,7 @@ def _tally_writes(room: NatsRoom, entries: Iterable[Entry], times: int = 1) -> l
     for agent, states in by_agent.items():
         work, seq = tally_of(room, agent)
         done = times * sum(state in PROCESSED for state in states)
-        new = Work(work.processed + done, work.errors + times * len(states) - done)
+        new = WorkDone(work.processed + done, work.errors + times * len(states) - done)
         writes.append(Write(work_subject(agent), tally_data(agent, new), seq))
     return writes
 

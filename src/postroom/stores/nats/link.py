@@ -70,7 +70,7 @@ def forget_loop_after_fork() -> None:
     _background = Loop()
 
 
-class Call:
+class LoopCall:
     """Something that a caller waits for in its own thread, and the background loop answers, once. Answered as a future is.
 
     The loop must never wait for a caller. The handler of a signal may raise at any moment of the caller's waiting, and in the
@@ -115,7 +115,7 @@ class Call:
             self.set_exception(RoomClosed("the room was closed meanwhile"))
 
 
-class Errand(Call):
+class Errand(LoopCall):
     """Coroutines that the loop runs for a caller: one, whose result is the answer, or several at once, each with its end."""
 
     __slots__ = ("_is_one", "_task", "_works")
@@ -167,7 +167,7 @@ class Link:
     """
 
     def __init__(self) -> None:
-        self._calls: set[Call] = set()
+        self._calls: set[LoopCall] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._again: set[asyncio.Task[None]] = set()
         self._is_closed = self._is_left = False
@@ -184,7 +184,7 @@ class Link:
                 raise RoomClosed from None
             raise
 
-    def wait_for(self, call: Call, act: Callable[..., object], *arguments: Any, timeout_s: float = -1) -> Any:
+    def wait_for(self, call: LoopCall, act: Callable[..., object], *arguments: Any, timeout_s: float = -1) -> Any:
         """Let the loop do something that answers a call, and wait for the answer; None when time ran out. Raises RoomClosed.
 
         Interrupted, the call is dropped: the loop ends what it has begun for it, and forgets what it has not.

@@ -15,9 +15,9 @@ from postroom.core.system.platform import this_process
 from postroom.errors import InvalidMessage, OutcomeUnknown, RoomError
 
 from .cells import subscribers
-from .entries import Entry, Kept, Moment, first_entry, make_id, name_hash, parts_of, with_answer
+from .entries import Entry, Kept, WriteTime, first_entry, make_id, name_hash, parts_of, with_answer
 from .room import NatsRoom
-from .unsure import Part
+from .unsure import DraftWrites
 from .wire import MAX_TOGETHER, Changed, Write
 
 
@@ -33,12 +33,12 @@ class KeyDoc(msgspec.Struct, frozen=True):
 _decode_key: Final = msgspec.json.Decoder(KeyDoc).decode
 
 
-class Plan:
+class WritePlan:
     """The writes that store some drafts. Made anew when somebody else was faster."""
 
-    def __init__(self, room: NatsRoom, moment: Moment, questions: Mapping[str, Kept]) -> None:
+    def __init__(self, room: NatsRoom, moment: WriteTime, questions: Mapping[str, Kept]) -> None:
         self.writes: list[Write] = []
-        self.parts: list[Part] = []
+        self.parts: list[DraftWrites] = []
         self.ids: list[str] = []
         #: The questions that were given, and the answers that are held for those who asked.
         self.held: dict[str, list[str]] = {}
@@ -50,7 +50,7 @@ class Plan:
         self._questions: dict[str, Kept | None] = dict(questions)
         self._keys: dict[str, tuple[KeyDoc | None, int]] = {}
 
-    def add(self, drafts: Sequence[Draft], repeats: Sequence[Part | None] = ()) -> None:
+    def add(self, drafts: Sequence[Draft], repeats: Sequence[DraftWrites | None] = ()) -> None:
         """Plan to store these, some of which are repeats. Raises InvalidMessage for a known key with another content."""
         self._read_what_is_needed(drafts)
         for draft, repeat in zip_longest(drafts, repeats):
@@ -73,10 +73,10 @@ class Plan:
                 "messages", f"at most {MAX_TOGETHER} entries can be stored in one step, not {len(self.writes)}"
             )
 
-    def _add_part(self, draft: Draft) -> Part:
+    def _add_part(self, draft: Draft) -> DraftWrites:
         start = len(self.writes)
         ids = self._add_keyed(draft) if draft.idempotency_key is not None else self._add(draft)
-        return Part(draft, ids, self.writes[start:], self._moment.write)
+        return DraftWrites(draft, ids, self.writes[start:], self._moment.write)
 
     def _read_what_is_needed(self, drafts: Sequence[Draft]) -> None:
         room = self._room
@@ -128,7 +128,7 @@ class Plan:
     def _held_for(self, draft: Draft) -> Entry | None:
         """The question whose asker waits for this answer."""
         question = self._questions.get(draft.answer_to or "")
-        if draft.waiter is not None or question is None or question.state is State.HELD:
+        if draft.waiter is not None or question is None or question.state is State.AWAITED:
             return None
         return None if question.entry.waiter is None else question.entry
 
@@ -149,12 +149,12 @@ def put(room: NatsRoom, drafts: Sequence[Draft]) -> list[str]:
         raise OutcomeUnknown(str(error), [id for part in first for id in part.ids]) from error
 
 
-def _put(room: NatsRoom, drafts: Sequence[Draft], repeats: Sequence[Part | None]) -> list[str]:
+def _put(room: NatsRoom, drafts: Sequence[Draft], repeats: Sequence[DraftWrites | None]) -> list[str]:
     write: str | None = None
     while True:
         moment = room.moment(write)
         write = moment.write
-        plan = Plan(room, moment, {})
+        plan = WritePlan(room, moment, {})
         plan.add(drafts, repeats)
         if not plan.writes:
             return plan.ids

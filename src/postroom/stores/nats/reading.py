@@ -12,13 +12,13 @@ from postroom.core.message import Message
 from postroom.core.states import FINISHED, PUBLIC_NAME, PUBLIC_STATES, State
 from postroom.errors import InvalidMessage
 from postroom.stores import contract
-from postroom.stores.contract import Change, Page, Query, Stats, Work
+from postroom.stores.contract import Change, Page, Query, Stats, WorkDone
 
 from .cells import archive_of, tally_of
 from .entries import Entry, Kept, judged
 from .following import ARCHIVE, OPEN_PART
 from .room import NatsRoom, stream_settings, told_ms
-from .tables import Row
+from .tables import IndexedEntry
 
 #: How the states of messages count as their last holder's work.
 PROCESSED = frozenset({State.ACKED, State.ANSWERED, State.REFUSED})
@@ -54,7 +54,7 @@ def know_for(room: NatsRoom, query: Query) -> None:
         room.follower.know(OPEN_PART, ARCHIVE)
 
 
-def matching(room: NatsRoom, query: Query, cursor: int | None) -> Iterator[Row]:
+def matching(room: NatsRoom, query: Query, cursor: int | None) -> Iterator[IndexedEntry]:
     """The rows that a query asks for, in its order, after (or, newest first, before) the cursor."""
     rows = room.tables.in_order(None if query.order == "claim" else cursor, newest=query.order == "newest")
     if query.order == "claim":
@@ -63,7 +63,7 @@ def matching(room: NatsRoom, query: Query, cursor: int | None) -> Iterator[Row]:
     return (row for row in rows if _matches(query, row.kept.entry, _judged(row, now_ms)))
 
 
-def _judged(row: Row, now_ms: int) -> State:
+def _judged(row: IndexedEntry, now_ms: int) -> State:
     """By the clock alone: whether a process is gone is for those to judge who act on it."""
     return judged(row.kept.entry, now_ms)
 
@@ -80,7 +80,7 @@ def _matches(query: Query, entry: Entry, state: State) -> bool:
         and query.type in (None, entry.type)
         and query.correlation_id in (None, entry.correlation_id)
         and query.answer_to in (None, entry.answer_to)
-        and not (query.waiting and (entry.waiter is None or entry.state == State.HELD))
+        and not (query.waiting and (entry.waiter is None or entry.state == State.AWAITED))
         and (query.sent_after_ms is None or entry.timestamp_ms >= query.sent_after_ms)
         and (query.sent_before_ms is None or entry.timestamp_ms < query.sent_before_ms)
     )
@@ -145,7 +145,7 @@ def stats(room: NatsRoom) -> Stats:
             if state is State.READY:
                 sent_ms[entry.to_agent, entry.channel].append(entry.timestamp_ms)
     names = sorted(sent_ms, key=lambda name: (name[0] or "", name[1]))
-    mailboxes = [contract.Mailbox(*name, len(sent_ms[name]), min(sent_ms[name])) for name in names]
+    mailboxes = [contract.MailboxFigures(*name, len(sent_ms[name]), min(sent_ms[name])) for name in names]
     about = {
         "kind": "nats",
         "stream": room.wire.stream,
@@ -191,7 +191,7 @@ def servers_report(room: NatsRoom) -> dict[str, Any]:
     }
 
 
-def work_of(room: NatsRoom, agent: str) -> Work:
+def work_of(room: NatsRoom, agent: str) -> WorkDone:
     """What an agent did, counting also what is no longer kept."""
     room.follower.know(OPEN_PART)
     with room.follower.lock:
@@ -199,4 +199,4 @@ def work_of(room: NatsRoom, agent: str) -> Work:
     kept = [entry.state for entry in entries if entry.claimed_by == agent and not entry.archived]
     gone, _ = tally_of(room, agent)
     processed = sum(state in PROCESSED for state in kept) + gone.processed
-    return Work(processed, sum(state in FAILED for state in kept) + gone.errors)
+    return WorkDone(processed, sum(state in FAILED for state in kept) + gone.errors)

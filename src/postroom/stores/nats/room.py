@@ -21,7 +21,7 @@ from .access import Access
 from .entries import (
     Entry,
     Kept,
-    Moment,
+    WriteTime,
     archive_subject,
     hex_of,
     is_there,
@@ -36,7 +36,7 @@ from .following import Follower
 from .heartbeats import Lives
 from .reserve import Reserve
 from .unsure import Unsure
-from .wire import Changed, Committed, Found, Wire, Write
+from .wire import Changed, Committed, StoredEntry, Wire, Write
 
 #: Before this version the servers cannot write several entries in one step.
 LEAST_VERSION: Final = (2, 12)
@@ -144,9 +144,9 @@ class NatsRoom:
         """Room time."""
         return (self._base_ns + self.clock.steady_ns()) // 1_000_000
 
-    def moment(self, write: str | None = None) -> Moment:
+    def moment(self, write: str | None = None) -> WriteTime:
         """Now, for one write; or for another attempt at the same write."""
-        return Moment(self.now_ms(), self.clock.wall_ms(), write or f"{self._nonce}{next(self._writes):x}")
+        return WriteTime(self.now_ms(), self.clock.wall_ms(), write or f"{self._nonce}{next(self._writes):x}")
 
     def next_key(self) -> int:
         """A key that is higher than all that were given out or seen here."""
@@ -177,7 +177,7 @@ class NatsRoom:
             found = self.results([self.wire.last(each) for each in subjects])
         return [kept for kept in map(self.kept_of, found) if kept]
 
-    def kept_of(self, found: Found | None) -> Kept | None:
+    def kept_of(self, found: StoredEntry | None) -> Kept | None:
         """What was found, as an entry; what is known here learns of it."""
         if found is None:
             return None
@@ -239,7 +239,7 @@ class NatsRoom:
             self.follower.wrote(each.subject, seq, each.data)
         return committed.seqs
 
-    def change(self, id: str, step: Callable[[Kept, Moment], Entry | None]) -> Kept | None:
+    def change(self, id: str, step: Callable[[Kept, WriteTime], Entry | None]) -> Kept | None:
         """Take a message one step further, whatever others do to it meanwhile. None when there is no such step (any more)."""
         moment = self.moment()
         while True:
@@ -283,7 +283,7 @@ class NatsRoom:
                     continue
                 alive = process_alive(process)
                 if alive is False:
-                    self._bury(process)
+                    self._mark_dead(process)
                 elif alive:
                     self._seen_alive_ns[process] = now_ns
 
@@ -296,9 +296,9 @@ class NatsRoom:
         names = sorted(name for name in beating if name is not None and process_alive(name) is None)
         for name in self.lives.look(names):
             with self.follower.lock:
-                self._bury(name)
+                self._mark_dead(name)
 
-    def _bury(self, process: str) -> None:
+    def _mark_dead(self, process: str) -> None:
         """Nothing is written for it, so nobody else would tell those who wait here for what it held."""
         for id in self.tables.bury(process, self.now_ms()):
             self.follower.stir(id)

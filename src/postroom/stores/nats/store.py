@@ -37,12 +37,12 @@ from postroom.stores.contract import (
     Ticket,
     Waiter,
     Want,
-    Work,
+    WorkDone,
 )
 
 from . import cells, claims, housekeeping, putting, reading
 from .access import access_of
-from .entries import Entry, Kept, Moment, abandoned, noted, unheld
+from .entries import Entry, Kept, WriteTime, abandoned, noted, unheld
 from .link import forget_loop_after_fork
 from .room import NatsRoom
 
@@ -52,7 +52,7 @@ CLOSE_S: Final = 2.0
 os.register_at_fork(after_in_child=forget_loop_after_fork)
 
 
-class _Mine(threading.local):
+class _ThreadStep(threading.local):
     """The method that is in the middle of a step in this thread."""
 
     step: FrameType | None = None
@@ -95,7 +95,7 @@ class NatsStore(contract.Store):
         self._pid = os.getpid()
         self._open = True
         self._inside: set[int] = set()  # the threads that are in the middle of a step
-        self._mine = _Mine()
+        self._mine = _ThreadStep()
         self._ended: SimpleQueue[None] = SimpleQueue()  # a word for each step that ends after the room is closed
         self._room = NatsRoom(access, name, config, clock, create=create)
 
@@ -175,7 +175,7 @@ class NatsStore(contract.Store):
                 raise InvalidMessage("event", f"must be one of {', '.join(NOTES)}, not {event!r}")
             there = []
 
-            def step(kept: Kept, moment: Moment) -> Entry | None:
+            def step(kept: Kept, moment: WriteTime) -> Entry | None:
                 there.append(True)
                 return noted(kept, event, agent, detail, moment)
 
@@ -186,17 +186,17 @@ class NatsStore(contract.Store):
         with self._enter() as room:
             held: list[str] | None = None
 
-            def step(kept: Kept, moment: Moment) -> Entry | None:
+            def step(kept: Kept, moment: WriteTime) -> Entry | None:
                 nonlocal held  # of the very entry that is replaced: an answer may come at this moment (tests/stores/test_nats.py)
                 held = [*kept.entry.held]
-                waits = kept.entry.waiter is not None and kept.state is not State.HELD
+                waits = kept.entry.waiter is not None and kept.state is not State.AWAITED
                 return abandoned(kept, moment) if waits else None
 
             room.change(id, step)
             if held is None:  # it was deleted; its answers know what they answer
                 held = [answer.id for answer in reading.find(room, Query(answer_to=id), None).messages]
             for answer in held:
-                room.change(answer, lambda kept, moment: unheld(kept, moment) if kept.state is State.HELD else None)
+                room.change(answer, lambda kept, moment: unheld(kept, moment) if kept.state is State.AWAITED else None)
 
     def requeue(self, ids: Iterable[str]) -> list[str]:
         with self._enter() as room:
@@ -224,7 +224,7 @@ class NatsStore(contract.Store):
         with self._enter() as room:
             return reading.stats(room)
 
-    def work_of(self, agent: str) -> Work:
+    def work_of(self, agent: str) -> WorkDone:
         with self._enter() as room:
             return reading.work_of(room, agent)
 

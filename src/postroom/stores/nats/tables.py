@@ -33,7 +33,7 @@ class Chosen(NamedTuple):
     waiter_gone: bool
 
 
-class Row:
+class IndexedEntry:
     """An entry and where it stands in the tables. To be looked at under the lock only; see `Chosen`."""
 
     __slots__ = ("kept", "owner_gone", "ready", "timer", "waiter_gone")
@@ -48,7 +48,7 @@ class Row:
     @property
     def gone(self) -> bool:
         """Whether the process is gone that this message depends on as it stands."""
-        return self.waiter_gone if self.kept.entry.state == State.HELD else self.owner_gone
+        return self.waiter_gone if self.kept.entry.state == State.AWAITED else self.owner_gone
 
     def judged(self, now_ms: int) -> State:
         return judged(self.kept.entry, now_ms, gone=self.gone)
@@ -57,11 +57,11 @@ class Row:
         return Chosen(self.kept, self.gone, self.waiter_gone)
 
 
-class Tables:
+class KnownEntries:
     """The entries that are known here."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, Row] = {}
+        self.rows: dict[str, IndexedEntry] = {}
         self.order: list[tuple[int, str]] = []  # (first sequence, id)
         # recipient (or nobody) -> channel -> (-priority, first sequence, id) of what may be claimed, the best first
         self.boxes: defaultdict[str | None, dict[str, list[tuple[int, int, str]]]] = defaultdict(dict)
@@ -116,7 +116,7 @@ class Tables:
             self._is_torn = False
             return True
         if known is None:
-            known = self.rows[id] = Row(kept)
+            known = self.rows[id] = IndexedEntry(kept)
             insort(self.order, (kept.first, id))
         known.kept, known.owner_gone, known.waiter_gone = kept, False, False
         self.top_key = max(self.top_key, kept.entry.top_key)
@@ -133,7 +133,7 @@ class Tables:
         del self.order[bisect_left(self.order, (row.kept.first, id))]
         self._is_torn = False
 
-    def _drop(self, id: str, seq: int, known: Row | None) -> None:
+    def _drop(self, id: str, seq: int, known: IndexedEntry | None) -> None:
         self._dropped[id] = seq
         while len(self._dropped) > _MAX_DROPPED:
             self._dropped.popitem(last=False)
@@ -142,7 +142,7 @@ class Tables:
             place = bisect_left(self.order, (known.kept.first, id))
             del self.order[place]
 
-    def _place(self, row: Row) -> None:
+    def _place(self, row: IndexedEntry) -> None:
         entry = row.kept.entry
         if entry.owner is not None and entry.state == State.CLAIMED:
             self.owners[entry.owner].add(entry.id)
@@ -152,7 +152,7 @@ class Tables:
             self._make_ready(row)
         self._set_timer(row, timer_ms(entry))
 
-    def _lift(self, row: Row) -> None:
+    def _lift(self, row: IndexedEntry) -> None:
         entry = row.kept.entry
         _discard(self.owners, entry.owner, entry.id)
         _discard(self.waits, entry.waiter, entry.id)
@@ -160,12 +160,12 @@ class Tables:
         self._set_timer(row, None)
         self.overdue.pop(entry.id, None)
 
-    def _make_ready(self, row: Row) -> None:
+    def _make_ready(self, row: IndexedEntry) -> None:
         entry = row.kept.entry
         row.ready = (-entry.priority, row.kept.first, entry.id)
         insort(self.boxes[entry.to_agent].setdefault(entry.channel, []), row.ready)
 
-    def _make_unready(self, row: Row) -> None:
+    def _make_unready(self, row: IndexedEntry) -> None:
         if row.ready is None:
             return
         entry = row.kept.entry
@@ -178,7 +178,7 @@ class Tables:
         if not channels:
             del self.boxes[entry.to_agent]
 
-    def _set_timer(self, row: Row, ms: int | None) -> None:
+    def _set_timer(self, row: IndexedEntry, ms: int | None) -> None:
         if row.timer is not None:
             del self.timers[bisect_left(self.timers, row.timer)]
             row.timer = None
@@ -209,14 +209,14 @@ class Tables:
             row.waiter_gone |= row.kept.entry.waiter == process
             if before != (row.owner_gone, row.waiter_gone):
                 found.append(id)
-            if row.gone and row.kept.entry.state in (State.CLAIMED, State.HELD):
+            if row.gone and row.kept.entry.state in (State.CLAIMED, State.AWAITED):
                 self._turn(row, now_ms)
             else:
                 self.overdue[id] = None
                 self._is_torn = False
         return found
 
-    def _turn(self, row: Row, now_ms: int) -> None:
+    def _turn(self, row: IndexedEntry, now_ms: int) -> None:
         """Put a row where its judged state belongs."""
         entry = row.kept.entry
         seen = row.judged(now_ms)
@@ -227,7 +227,7 @@ class Tables:
             self._make_ready(row)
             if entry.expires_ms is not None and entry.expires_ms > now_ms:
                 self._set_timer(row, entry.expires_ms)
-        if seen in FINISHED or entry.state in (State.CLAIMED, State.HELD):
+        if seen in FINISHED or entry.state in (State.CLAIMED, State.AWAITED):
             self.overdue[entry.id] = None
         self._is_torn = False
 
@@ -292,7 +292,7 @@ class Tables:
                 found.append(row.chosen())
         return found
 
-    def in_order(self, after: int | None, *, newest: bool) -> Iterator[Row]:
+    def in_order(self, after: int | None, *, newest: bool) -> Iterator[IndexedEntry]:
         """All rows by their first sequence, after (or, newest first, before) that one."""
         self.mend()
         if newest:

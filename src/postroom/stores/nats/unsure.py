@@ -17,7 +17,7 @@ MAX_UNSURE: Final = 1000
 UNSURE_S: Final = 3600
 
 
-class Part(NamedTuple):
+class DraftWrites(NamedTuple):
     """What is written for one draft, under which name of a write."""
 
     draft: Draft
@@ -35,11 +35,11 @@ class Unsure:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._parts: list[tuple[int, Part]] = []
+        self._parts: list[tuple[int, DraftWrites]] = []
         self._settlings: dict[tuple[Ticket, str], str] = {}
         self._lock = threading.Lock()
 
-    def remember(self, parts: Iterable[Part]) -> None:
+    def remember(self, parts: Iterable[DraftWrites]) -> None:
         """These may be stored or not. Those with a key are found by it, and an asker asks again."""
         now_ns = self._clock.steady_ns()
         with self._lock:
@@ -49,7 +49,7 @@ class Unsure:
                     self._parts.append((now_ns, part))
             del self._parts[:-MAX_UNSURE]
 
-    def repeats_of(self, drafts: Sequence[Draft]) -> list[Part | None]:
+    def repeats_of(self, drafts: Sequence[Draft]) -> list[DraftWrites | None]:
         """For each draft the part that it repeats, which is forgotten here; none for most."""
         if not self._parts:
             return []
@@ -58,7 +58,7 @@ class Unsure:
             self._parts = [each for each in self._parts if each[0] >= since_ns]
             return [self._take(draft) for draft in drafts]
 
-    def _take(self, draft: Draft) -> Part | None:
+    def _take(self, draft: Draft) -> DraftWrites | None:
         for place, (_, part) in enumerate(self._parts):
             if part.draft == draft:
                 del self._parts[place]

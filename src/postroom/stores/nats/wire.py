@@ -22,7 +22,7 @@ import msgspec
 from postroom.errors import OutcomeUnknown, RoomClosed, RoomError, RoomNotAllowed, RoomUnreachable
 
 from .access import Access, NotPrivate, options_of, speaking_privately
-from .link import Call, Ear, Errand, Heard, Link, hearing_at_once, quietly, sequence_of
+from .link import Ear, Errand, Heard, Link, LoopCall, hearing_at_once, quietly, sequence_of
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class Write(NamedTuple):
     ttl_s: int = 0
 
 
-class Found(NamedTuple):
+class StoredEntry(NamedTuple):
     """One entry as it is kept."""
 
     subject: str
@@ -92,7 +92,7 @@ class Committed(NamedTuple):
     """What was written, under these sequences; or, after a lost reply, how the first of it was found to stand now."""
 
     seqs: list[int]
-    found: Found | None = None
+    found: StoredEntry | None = None
 
 
 class Changed(Exception):
@@ -179,7 +179,7 @@ class Wire:
         self._up, self._refused = asyncio.Event(), asyncio.Event()
         self._not_private: set[str] = set()
         self._asked = itertools.count()
-        self._replies: dict[bytes, asyncio.Future[bytes] | Call] = {}
+        self._replies: dict[bytes, asyncio.Future[bytes] | LoopCall] = {}
         self._unanswered = 0
         await self._connect()
         self._inbox = f"{self._nc.new_inbox()}."
@@ -330,7 +330,7 @@ class Wire:
 
         The short way of almost every change and look: no task, and few turns of the loop. Who gets no reply takes the long one.
         """
-        call = Call()
+        call = LoopCall()
         reply: bytes | None = self._link.wait_for(call, self._post, messages, call, timeout_s=self._attempt_s)
         if reply is None:
             with suppress(RoomClosed):  # at this very moment
@@ -338,7 +338,7 @@ class Wire:
             raise _NoReply(sent=True)
         return reply
 
-    def _post(self, messages: Sequence[Message], call: Call) -> None:
+    def _post(self, messages: Sequence[Message], call: LoopCall) -> None:
         if call.is_dropped:
             return
         if not self._up.is_set():
@@ -355,7 +355,7 @@ class Wire:
         except (self._error, OSError):
             _fail(call, True)
 
-    def _give_up(self, reply: asyncio.Future[bytes] | Call) -> None:
+    def _give_up(self, reply: asyncio.Future[bytes] | LoopCall) -> None:
         """An attempt had its time. After some of these the connection itself is looked at: a cut cable makes no sound."""
         _fail(reply, True)
         self._unanswered += 1
@@ -417,11 +417,11 @@ class Wire:
 
     # Reading
 
-    async def last(self, subject: str) -> Found | None:
+    async def last(self, subject: str) -> StoredEntry | None:
         """What stands under a subject, as the leader knows it."""
         return await self._get(last_by_subj=self._prefix + subject)
 
-    def last_now(self, subject: str) -> Found | None:
+    def last_now(self, subject: str) -> StoredEntry | None:
         """The same, from any thread, in the shortest way as long as replies come."""
         request = msgspec.json.encode({"last_by_subj": self._prefix + subject})
         try:
@@ -432,30 +432,30 @@ class Wire:
             return self.run(self.last(subject))
         return self._found(answer)
 
-    async def next(self, seq: int, pattern: str) -> Found | None:
+    async def next(self, seq: int, pattern: str) -> StoredEntry | None:
         """The first entry from that sequence on whose subject fits, as the leader knows it."""
         return await self._get(seq=seq, next_by_subj=self._prefix + pattern)
 
-    async def _get(self, **which: Any) -> Found | None:
+    async def _get(self, **which: Any) -> StoredEntry | None:
         return self._found(await self.api(f"STREAM.MSG.GET.{self.stream}", **which))
 
-    def _found(self, answer: dict[str, Any]) -> Found | None:
+    def _found(self, answer: dict[str, Any]) -> StoredEntry | None:
         if "error" in answer:
             if answer["error"].get("err_code") == _NOT_FOUND:
                 return None
             raise self._refusal(answer["error"])
         message = answer["message"]
         data = b64decode(message["data"]) if "data" in message else b""
-        return Found(message["subject"].removeprefix(self._prefix), message["seq"], data)
+        return StoredEntry(message["subject"].removeprefix(self._prefix), message["seq"], data)
 
-    async def page(self, seq: int, pattern: str, count: int = PAGE) -> tuple[list[Found], bool]:
+    async def page(self, seq: int, pattern: str, count: int = PAGE) -> tuple[list[StoredEntry], bool]:
         """Entries from that sequence on, in order, from any server (which may lag); and whether there are more."""
 
-        async def attempt() -> tuple[list[Found], bool]:
+        async def attempt() -> tuple[list[StoredEntry], bool]:
             inbox = self._nc.new_inbox()
             subscription = await self._nc.subscribe(inbox)
             request = {"seq": seq, "batch": count, "next_by_subj": self._prefix + pattern}
-            found: list[Found] = []
+            found: list[StoredEntry] = []
             try:
                 await self._nc.publish(f"$JS.API.DIRECT.GET.{self.stream}", msgspec.json.encode(request), reply=inbox)
                 while True:
@@ -468,7 +468,7 @@ class Wire:
                     if status is not None:
                         raise _NoReply(sent=False)
                     subject = message.headers["Nats-Subject"].removeprefix(self._prefix)
-                    found.append(Found(subject, int(message.headers["Nats-Sequence"]), message.data))
+                    found.append(StoredEntry(subject, int(message.headers["Nats-Sequence"]), message.data))
             except self._error:
                 raise _NoReply(sent=False) from None
             finally:
@@ -476,7 +476,7 @@ class Wire:
 
         return await self._until_answered(attempt, f"the room {self.room} cannot be read")
 
-    async def scan(self, pattern: str, seq: int = 1) -> list[Found]:
+    async def scan(self, pattern: str, seq: int = 1) -> list[StoredEntry]:
         """All entries from that sequence on, each once, as the leader knew them when this began or later.
 
         Pages come from any server, and one that lags lacks the newest. What is written meanwhile moves to the end, past all pages
@@ -484,7 +484,7 @@ class Wire:
         entry that was the leader's newest after them, and nothing came after it there. To wait until the leader has no more
         would take as long as others write (tests/stores/test_nats_busy.py). What a server lacks that lags is asked of the leader.
         """
-        found: dict[str, Found] = {}
+        found: dict[str, StoredEntry] = {}
         position = ahead = seq
         newest = await self.last(pattern)
         while newest is not None and newest.seq >= position:
@@ -503,7 +503,7 @@ class Wire:
                 ahead = first.seq + 1
         return sorted(found.values(), key=lambda entry: entry.seq)
 
-    async def _pages(self, seq: int, pattern: str) -> tuple[list[Found], bool]:
+    async def _pages(self, seq: int, pattern: str) -> tuple[list[StoredEntry], bool]:
         """Entries from that sequence on, page after page until there are no more; and whether it was one page."""
         entries, more = await self.page(seq, pattern)
         is_one = not more
@@ -718,6 +718,6 @@ def _head(headers: dict[str, str]) -> str:
     return f"NATS/1.0\r\n{lines}\r\n"
 
 
-def _fail(reply: asyncio.Future[bytes] | Call, sent: bool) -> None:
+def _fail(reply: asyncio.Future[bytes] | LoopCall, sent: bool) -> None:
     if not reply.done():
         reply.set_exception(_NoReply(sent))

@@ -40,7 +40,7 @@ from postroom.stores.liveness import Attendance
 
 from .connection import Here, Numbers, Row, ThreadConnection
 from .contention import Crowd, Patience
-from .wal import AHEAD_FROM_PAGES, AHEAD_PAGES, LONG_PAGES, Fold, LogKeeper
+from .wal import AHEAD_FROM_PAGES, AHEAD_PAGES, LONG_PAGES, Checkpointer, Fold
 
 DATABASE: Final = "messages.db"
 SCHEMA_VERSION: Final = 1
@@ -111,7 +111,7 @@ def in_our_words(error: apsw.Error, path: Path) -> RoomError:
     return RoomUnreachable(f"{path} could not be read or written ({error}); nothing was changed")
 
 
-class _Mine(threading.local):
+class _ThreadConnections(threading.local):
     """What a thread has of a file: its connection, from the first time that it is asked for."""
 
     log: tuple[int, int] | None = None  # the identity of the write-ahead log that its connection has open
@@ -146,10 +146,10 @@ class SqliteFile:
         self._columns = columns
         self._vfs = vfs
         self._next_tidy_ns = 0
-        self._mine = _Mine(self._open_connection)
+        self._mine = _ThreadConnections(self._open_connection)
         #: Those of all threads; strong references: see ThreadConnection.
         self._connections: set[apsw.Connection] = set()
-        self._log = LogKeeper(self._fold, clock, beside=self.folds_beside)
+        self._log = Checkpointer(self._fold, clock, beside=self.folds_beside)
         #: The log is made longer when it has more pages than this; only with sync=full.
         waits_for_disk = config.sync == "full" and self.folds_beside
         self.lengthen_from = AHEAD_FROM_PAGES if waits_for_disk else WAL_PAGES
@@ -434,7 +434,7 @@ class SqliteFile:
         messages of which nobody here knows (tests/stores/test_sqlite.py); and a thread of the parent may have held SQLite's locks when it forked.
         """
         _Kept(self._mine, self._connections).keep_for_ever()
-        self._mine, self._connections = _Mine(self._open_connection), set()
+        self._mine, self._connections = _ThreadConnections(self._open_connection), set()
 
     @property
     def inherited(self) -> bool:
@@ -714,7 +714,7 @@ class SqliteFile:
             if connection not in in_use:
                 with suppress(apsw.Error, apsw.ThreadingViolationError):
                     connection.close()
-        self._mine = _Mine(self._open_connection)
+        self._mine = _ThreadConnections(self._open_connection)
         self._crowd.close()
         self.attendance.close()
         self._leave()
@@ -735,7 +735,7 @@ def _tell_of_commits(known: weakref.ref[SqliteFile]) -> Callable[[apsw.Connectio
 class _Kept(msgspec.Struct, gc=False):
     """What is never let go, not even when the interpreter ends: it refers to itself, and the collector does not know it."""
 
-    mine: _Mine
+    mine: _ThreadConnections
     connections: set[apsw.Connection]
     module: Any = apsw  # which closes all connections when it goes
     itself: Any = None

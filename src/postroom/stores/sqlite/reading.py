@@ -23,14 +23,14 @@ from postroom.stores.contract import (
     ORDERS,
     Cell,
     Change,
-    Mailbox,
+    MailboxFigures,
     Page,
     Query,
     Stats,
     Store,
     Subscription,
     Want,
-    Work,
+    WorkDone,
     topic_channel,
     topic_to,
 )
@@ -44,7 +44,7 @@ _to_json = msgspec.json.Encoder().encode
 _from_json = msgspec.json.Decoder().decode
 
 
-class Moment(msgspec.Struct, gc=False):
+class StepTime(msgspec.Struct, gc=False):
     """The times of one step, and whom to wake when it is committed."""
 
     now: int
@@ -59,7 +59,7 @@ class Moment(msgspec.Struct, gc=False):
             self.everyone.add(topic_to(to_agent))
 
 
-class _Mine(threading.local):
+class _ThreadClaims(threading.local):
     """What a thread knows of its own claims: whether the last one that nobody hinted at was in vain, and whether one did now."""
 
     was_empty = False
@@ -74,15 +74,15 @@ class SqliteReading(Store):
         self._config = config
         self._file = SqliteFile(folder, config, clock, COLUMNS, vfs)
         self._rows = Rows(self._file.salt)
-        self._mine = _Mine()
+        self._mine = _ThreadClaims()
         self._processes: dict[str, int] = {}
         #: The keys of what was claimed lately: who settles it need not work them out of its id.
         self._keys: dict[str, int] = {}
         self._names: dict[int, str] = {}
 
-    def _moment(self) -> Moment:
+    def _moment(self) -> StepTime:
         clock = self.clock
-        return Moment((clock.steady_ns() + self._file.offset_ns) // 1_000_000, clock.wall_ms(), {FEED}, [])
+        return StepTime((clock.steady_ns() + self._file.offset_ns) // 1_000_000, clock.wall_ms(), {FEED}, [])
 
     def _key(self, id: str) -> int:
         """The key of an id; -1, which no message has, for ids of other rooms."""
@@ -147,7 +147,7 @@ class SqliteReading(Store):
 
     # Reading
 
-    def _message(self, row: Row, moment: Moment) -> Message:
+    def _message(self, row: Row, moment: StepTime) -> Message:
         if any(number is not None and number not in self._names for number in (row[OWNER], row[WAITER])):
             self._learn_processes()
         return self._rows.message(row, moment.now, moment.wall_ms, self._names)
@@ -179,7 +179,7 @@ class SqliteReading(Store):
         statements = self._file.statements
         return where(query, statements["judged"], statements["late_claims"], answer_to, keys)
 
-    def _in_claim_order(self, query: Query, moment: Moment) -> list[Row]:
+    def _in_claim_order(self, query: Query, moment: StepTime) -> list[Row]:
         """What a receiver would get, best first: straight from the indexes that claims use, where the query allows it."""
         simple = msgspec.structs.replace(query, order="claim", limit=100, visible_to=None, channels=None, states=None)
         if query.visible_to is not None and query.states == frozenset({State.READY}) and simple == Query(order="claim"):
@@ -222,12 +222,12 @@ class SqliteReading(Store):
         yield
         self._file.select("COMMIT")
 
-    def _stored(self, row: Row, moment: Moment) -> Change:
+    def _stored(self, row: Row, moment: StepTime) -> Change:
         message = self._message(row, moment)
         detail = None if message.replay_of is None else f"replay of {message.replay_of}"
         return Change(row[0], "stored", message.timestamp_ms, message.from_agent, detail, message)
 
-    def _changed(self, row: Row, moment: Moment) -> Change:
+    def _changed(self, row: Row, moment: StepTime) -> Change:
         full = self._message(row, moment)
         message = msgspec.structs.replace(full, ledger=())
         if len(full.ledger) == 1:  # only stored: an answer that became ordinary mail
@@ -288,8 +288,8 @@ class SqliteReading(Store):
             states[PUBLIC_NAME[State(state)]] += count
         return Stats(states=states, mailboxes=_mailboxes(boxes, moment), store=self._about())
 
-    def work_of(self, agent: str) -> Work:
-        return Work(*self._file.execute("work_of", (agent,))[0])
+    def work_of(self, agent: str) -> WorkDone:
+        return WorkDone(*self._file.execute("work_of", (agent,))[0])
 
     def _about(self) -> dict[str, Any]:
         return {
@@ -326,11 +326,11 @@ class SqliteReading(Store):
         return int(self._file.select("PRAGMA user_version")[0][0])
 
 
-def _mailboxes(boxes: dict[tuple[str | None, str], list[int]], moment: Moment) -> list[Mailbox]:
+def _mailboxes(boxes: dict[tuple[str | None, str], list[int]], moment: StepTime) -> list[MailboxFigures]:
     """Boxes with something in them, in the order of their names; `oldest` was a key."""
     behind_ms = moment.wall_ms - moment.now
     found = [
-        Mailbox(to_agent, channel, depth, (oldest >> FRACTION_BITS) + behind_ms)
+        MailboxFigures(to_agent, channel, depth, (oldest >> FRACTION_BITS) + behind_ms)
         for (to_agent, channel), (depth, oldest) in boxes.items()
         if depth
     ]

@@ -17,13 +17,13 @@ from postroom.stores.contract import in_the_middle
 from .file import SqliteFile
 
 
-class _Keeper(Protocol):
+class _FileStore(Protocol):
     """Whoever keeps a room in a file."""
 
     _file: SqliteFile
 
 
-_K = TypeVar("_K", bound=_Keeper)
+_K = TypeVar("_K", bound=_FileStore)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -52,7 +52,7 @@ def whole(method: Callable[Concatenate[_K, _P], _T]) -> Callable[Concatenate[_K,
 _CODE = whole(lambda _: None).__code__
 
 
-def _is_within_another(keeper: _Keeper) -> bool:
+def _is_within_another(keeper: _FileStore) -> bool:
     """Whether this thread is in the middle of another step, whose transaction this is: a signal's handler, or what is
     collected, may use the room, too.
     """

@@ -93,7 +93,7 @@ class Rows:
         if taken is None:
             seen = judge(state, wake_at, expires, delivery_count >= max_deliveries, now)
         else:
-            if state == State.HELD or taken.state is State.ACKED:
+            if state == State.AWAITED or taken.state is State.ACKED:
                 waiter = None
             state = seen = taken.state
             token, delivery_count, last_delivered_ms = token + 1, delivery_count + 1, wall_ms

@@ -10,7 +10,7 @@
 --   1 CLAIMED   somebody works on it                              wake_at: when the lease ends
 --   2 ACKED     3 ANSWERED    4 REFUSED    5 EXPIRED    6 DEAD    wake_at: none
 --   7 DELAYED   may be claimed later                              wake_at: when it is due, or expires before that
---   8 HELD      an answer kept for its asker                      wake_at: none
+--   8 AWAITED   an answer kept for its asker                      wake_at: none
 --
 -- Numbers. `key` orders messages and `change` orders what happened to them; both come from one counter that follows the
 -- room's time and only grows, taken inside the write transaction. So commit order is key order, the feed is a merge of

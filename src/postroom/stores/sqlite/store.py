@@ -40,7 +40,7 @@ from postroom.stores.contract import (
 
 from .connection import Row
 from .file import SqliteFile
-from .reading import Moment, SqliteReading
+from .reading import SqliteReading, StepTime
 from .rollback import whole
 from .rows import STATE, Taken, ledger_text
 
@@ -63,17 +63,17 @@ _to_json = msgspec.json.Encoder().encode
 _from_json = msgspec.json.Decoder().decode
 
 
-class Step:
+class Transaction:
     """One write transaction at one moment of the room; its end rings the bells."""
 
     __slots__ = ("_file", "_first", "_moment", "_now", "_ring")
 
-    def __init__(self, file: SqliteFile, now: Callable[[], Moment], ring: Callable[[Moment], None]) -> None:
+    def __init__(self, file: SqliteFile, now: Callable[[], StepTime], ring: Callable[[StepTime], None]) -> None:
         self._file = file
         self._now = now
         self._ring = ring
 
-    def __enter__(self) -> Moment:
+    def __enter__(self) -> StepTime:
         self._file.begin()
         # under the lock, however long it took to get it: leases and expiry count from here (tests/stores/test_sqlite.py)
         self._moment = self._now()
@@ -118,15 +118,15 @@ class SqliteStore(SqliteReading):
         bells = self._bells
         return self._no_bells if bells is None else bells.way()
 
-    def _ring(self, moment: Moment) -> None:
+    def _ring(self, moment: StepTime) -> None:
         crashpoints.reached("sqlite.committed")
         bells = self._bells  # once: another thread may close the room meanwhile
         if bells is not None:
             bells.ring(moment.everyone, moment.one_each)
 
-    def _step(self) -> Step:
+    def _step(self) -> Transaction:
         """One write transaction at one moment, and the bells after it."""
-        return Step(self._file, self._moment, self._ring)
+        return Transaction(self._file, self._moment, self._ring)
 
     # Putting
 
@@ -134,7 +134,7 @@ class SqliteStore(SqliteReading):
         """Let who waits for this get up while it is being written; not where the disk is waited for, which takes longer."""
         bells = self._bells
         if bells is not None and self._config.sync != "full":
-            bells.call(topic)
+            bells.wake_early(topic)
 
     def put(self, drafts: Sequence[Draft]) -> list[str]:
         if len(drafts) == 1 and not self._file.left_open():
@@ -183,7 +183,7 @@ class SqliteStore(SqliteReading):
         return ids_of(keys, self._file.salt)
 
     def _put_all(
-        self, drafts: Sequence[Draft], moment: Moment, waiters: Mapping[str, int | None] = _NO_WAITERS
+        self, drafts: Sequence[Draft], moment: StepTime, waiters: Mapping[str, int | None] = _NO_WAITERS
     ) -> list[str]:
         """Store them. `waiters` are known to wait for the answers to these questions; of others it is looked up."""
         ids: list[str] = []
@@ -199,7 +199,7 @@ class SqliteStore(SqliteReading):
             crashpoints.reached("sqlite.inserted")
         return ids
 
-    def _put_one(self, draft: Draft, moment: Moment, waiters: Mapping[str, int | None]) -> str:
+    def _put_one(self, draft: Draft, moment: StepTime, waiters: Mapping[str, int | None]) -> str:
         state, waiter = State.READY, None
         if draft.waiter is not None:
             waiter = self._process_id(draft.waiter)
@@ -208,7 +208,7 @@ class SqliteStore(SqliteReading):
                 waiter = waiters[draft.answer_to]
             elif rows := self._file.execute("waiter_of", (self._key(draft.answer_to),)):
                 waiter = rows[0][0]
-            state = State.READY if waiter is None else State.HELD
+            state = State.READY if waiter is None else State.AWAITED
         return self._insert(draft, moment, state, draft.to_agent, waiter)
 
     def _repeat_of(self, draft: Draft) -> list[str]:
@@ -223,16 +223,16 @@ class SqliteStore(SqliteReading):
                 )
         return [self._rows.id(row[0]) for row in rows]
 
-    def _insert(self, draft: Draft, moment: Moment, state: State, to_agent: str | None, waiter: int | None) -> str:
+    def _insert(self, draft: Draft, moment: StepTime, state: State, to_agent: str | None, waiter: int | None) -> str:
         key = self._file.insert(self._row(None, draft, moment, state, to_agent, waiter))
-        if state is State.HELD:
+        if state is State.AWAITED:
             moment.everyone.add(topic_message(draft.answer_to or ""))
         else:
             moment.wake_receiver(to_agent, draft.channel)
         return id_of(key, self._file.salt)
 
     def _row(
-        self, key: int | None, draft: Draft, moment: Moment, state: State, to_agent: str | None, waiter: int | None
+        self, key: int | None, draft: Draft, moment: StepTime, state: State, to_agent: str | None, waiter: int | None
     ) -> Row:
         """What `insert` in schema.sql takes."""
         expires = None if draft.ttl_s is None else moment.now + round(draft.ttl_s * 1000)
@@ -241,7 +241,7 @@ class SqliteStore(SqliteReading):
             state = State.DELAYED
             due = moment.now + max(1, round(draft.delay_s * 1000))
             wake_at = due if expires is None else min(due, expires)
-        elif state is State.HELD:
+        elif state is State.AWAITED:
             wake_at = None
         salt = self._file.salt
         return (
@@ -256,7 +256,7 @@ class SqliteStore(SqliteReading):
 
     @whole
     def claim(self, want: Want) -> Claimed:
-        self._call_the_roll()
+        self._check_owners_alive()
         mine = self._mine
         hinted, mine.hinted = mine.hinted, False
         claimed = self._look_first(want) if mine.was_empty and not hinted else None
@@ -308,32 +308,32 @@ class SqliteStore(SqliteReading):
             found = due_s != 0 and self._candidates(want, now)
         return None if due_s == 0 or found else Claimed([], due_s)
 
-    def _claim_now(self, want: Want, moment: Moment) -> _Found:
+    def _claim_now(self, want: Want, moment: StepTime) -> _Found:
         """Take what there is, in a step. Nothing, where more timers have run out than one step may act on: then it is made again."""
         terms = self._terms(want, moment)
         if moment.now >= self._next_look and self._is_due(moment.now):
-            self._wind(moment)
+            self._apply_due_timers(moment)
             if self._next_due_s(moment.now) == 0:
                 return [], 0, terms
         rows, due_s = self._candidates(want, moment.now), None
         if not rows:
             due_s = self._next_due_s(moment.now)
             if due_s == 0:
-                self._wind(moment)
+                self._apply_due_timers(moment)
                 rows = self._candidates(want, moment.now)
                 due_s = None if rows else self._next_due_s(moment.now)
         for row in rows:
             self._take(row, terms, moment)
         return rows, due_s, terms
 
-    def _terms(self, want: Want, moment: Moment) -> Taken:
+    def _terms(self, want: Want, moment: StepTime) -> Taken:
         """What a claim makes of a message."""
         if want.settle:
             return Taken(State.ACKED, None, want.agent, None)
         owner = None if want.owner is None else self._process_id(want.owner)
         return Taken(State.CLAIMED, moment.now + max(1, round(want.lease_s * 1000)), want.agent, owner)
 
-    def _take(self, row: Row, terms: Taken, moment: Moment) -> bool:
+    def _take(self, row: Row, terms: Taken, moment: StepTime) -> bool:
         """Give somebody a message that was read. False when it is no longer as it was read (never under the write lock)."""
         if terms.state is State.ACKED:
             taken = self._file.change("take_and_ack", (row[0], moment.wall_ms, terms.agent, row[STATE]))
@@ -346,11 +346,11 @@ class SqliteStore(SqliteReading):
     # What was taken is made into messages after the commit: others wait for the lock until then. A payload that is no JSON
     # (somebody has edited the file) raises here; the message stays claimed, and comes again until it is set aside.
 
-    def _claimed(self, found: _Found, moment: Moment) -> Claimed:
+    def _claimed(self, found: _Found, moment: StepTime) -> Claimed:
         rows, due_s, terms = found
         return Claimed([self._delivery(row, terms, moment) for row in rows], due_s)
 
-    def _delivery(self, row: Row, terms: Taken, moment: Moment) -> Delivery:
+    def _delivery(self, row: Row, terms: Taken, moment: StepTime) -> Delivery:
         message = self._rows.message(row, moment.now, moment.wall_ms, self._names, terms)
         if len(self._keys) >= _KEYS_KEPT:
             self._keys.clear()
@@ -368,7 +368,7 @@ class SqliteStore(SqliteReading):
         self._next_look = now + _LOOK_MS
         return False
 
-    def _wind(self, moment: Moment) -> Swept:
+    def _apply_due_timers(self, moment: StepTime) -> Swept:
         """Act on timers that have run out: what is due is ready, what expired is expired, ended leases end.
 
         On some hundreds at most, for everybody else waits meanwhile. Those that are left have run out all the same: `_next_due_s` says 0.
@@ -395,32 +395,32 @@ class SqliteStore(SqliteReading):
         total = Swept()
         while self._next_due_s(self._moment().now) == 0:
             with self._step() as moment:
-                swept = self._wind(moment)
+                swept = self._apply_due_timers(moment)
             total = Swept(*map(sum, zip(total, swept, strict=True)))
         return total
 
-    def _expire(self, key: int, moment: Moment) -> State:
+    def _expire(self, key: int, moment: StepTime) -> State:
         entry = ledger_text("expired", moment.wall_ms, None, NOT_IN_TIME)
         self._file.change("expire", (key, NOT_IN_TIME, entry))
         crashpoints.reached("sqlite.expired")
         moment.everyone.add(topic_message(self._rows.id(key)))
         return State.EXPIRED
 
-    def _let_go(self, key: int, expires: int | None, count: int, most: int, why: str, moment: Moment) -> State:
+    def _let_go(self, key: int, expires: int | None, count: int, most: int, why: str, moment: StepTime) -> State:
         """End a claim whose holder is late or gone: the message is ready again, or has had its chances.
 
         The token stays: until somebody else takes the message, its late holder may still settle it.
         """
         moment.everyone.add(topic_message(self._rows.id(key)))
         if count >= most:
-            return self._bury(key, f"{why} (delivery {count} of {most})", None, moment)
+            return self._mark_dead(key, f"{why} (delivery {count} of {most})", None, moment)
         if expires is not None and expires <= moment.now:
             return self._expire(key, moment)
         may_extend = why is LEASE_ENDED
         self._file.change("release", (key, ledger_text("released", moment.wall_ms, None, why), may_extend))
         return State.READY
 
-    def _bury(self, key: int, why: str, agent: str | None, moment: Moment) -> State:
+    def _mark_dead(self, key: int, why: str, agent: str | None, moment: StepTime) -> State:
         self._file.change("bury", (key, why, ledger_text("dead", moment.wall_ms, agent, why)))
         crashpoints.reached("sqlite.buried")
         return State.DEAD
@@ -439,7 +439,7 @@ class SqliteStore(SqliteReading):
         number = self._processes.get(name)
         return self._file.execute("process_add", (name,))[0][0] if number is None else number
 
-    def _call_the_roll(self) -> None:
+    def _check_owners_alive(self) -> None:
         """Look now and then who is gone: before a claim, for what they held may be the best that there is."""
         now_ns = self.clock.steady_ns()
         if now_ns >= self._next_roll_call_ns:
@@ -457,7 +457,7 @@ class SqliteStore(SqliteReading):
         self._learn_processes()
         return Swept(*(sum(counts) for counts in zip(*swept, strict=True)))
 
-    def _bury_process(self, number: int, moment: Moment) -> Swept:
+    def _bury_process(self, number: int, moment: StepTime) -> Swept:
         released = dead = expired = 0
         for key, expires, count, most, to_agent, channel in self._file.execute("claims_of_process", (number,)):
             ended = self._let_go(key, expires, count, most, OWNER_GONE, moment)
@@ -471,8 +471,8 @@ class SqliteStore(SqliteReading):
         self._file.execute("process_forget", (number,))
         return Swept(expired=expired, released=released, dead=dead)
 
-    def _end_wait(self, key: int, state: int, to_agent: str | None, moment: Moment) -> None:
-        if state == State.HELD:
+    def _end_wait(self, key: int, state: int, to_agent: str | None, moment: StepTime) -> None:
+        if state == State.AWAITED:
             self._file.change("unhold_by_key", (key,))
             self._next_look = 0
             moment.everyone.add(topic_to(to_agent or ""))
@@ -514,7 +514,7 @@ class SqliteStore(SqliteReading):
         claim_next: Want | None,
     ) -> Settled:
         if claim_next is not None:
-            self._call_the_roll()
+            self._check_owners_alive()
             self._enrol(claim_next.owner)
         if outcome == "answered":
             self._call(topic_message(ticket.id))
@@ -528,7 +528,7 @@ class SqliteStore(SqliteReading):
         return Settled(state is not None, state, ids, claimed)
 
     def _settle_now(
-        self, ticket: Ticket, outcome: str, detail: str | None, delay_s: float, puts: Sequence[Draft], moment: Moment
+        self, ticket: Ticket, outcome: str, detail: str | None, delay_s: float, puts: Sequence[Draft], moment: StepTime
     ) -> tuple[State | None, list[str]]:
         if outcome in _SETTLED_AS and not puts:
             state = _SETTLED_AS[outcome]
@@ -546,7 +546,7 @@ class SqliteStore(SqliteReading):
         self._finish(ticket, state, ids[0] if outcome == "answered" and ids else detail, moment)
         return state, ids
 
-    def _finish(self, ticket: Ticket, state: State, detail: str | None, moment: Moment) -> bool:
+    def _finish(self, ticket: Ticket, state: State, detail: str | None, moment: StepTime) -> bool:
         """End a message, if the ticket still counts."""
         key, file = self._key(ticket.id), self._file
         held = state is State.ACKED and detail is None
@@ -559,12 +559,12 @@ class SqliteStore(SqliteReading):
             moment.everyone.add(topic_message(ticket.id))
         return held
 
-    def _retry(self, ticket: Ticket, row: Row, detail: str | None, delay_s: float, moment: Moment) -> State:
+    def _retry(self, ticket: Ticket, row: Row, detail: str | None, delay_s: float, moment: StepTime) -> State:
         count, most, expires, to_agent, channel, _ = row
         key = self._key(ticket.id)
         moment.everyone.add(topic_message(ticket.id))
         if count >= most:
-            return self._bury(key, detail or "no reason given", ticket.agent, moment)
+            return self._mark_dead(key, detail or "no reason given", ticket.agent, moment)
         state, wake_at = State.READY, expires
         if delay_s > 0:
             due = moment.now + max(1, round(delay_s * 1000))
@@ -576,7 +576,7 @@ class SqliteStore(SqliteReading):
         moment.wake_receiver(to_agent, channel)
         return state
 
-    def _return(self, ticket: Ticket, row: Row, detail: str | None, moment: Moment) -> State:
+    def _return(self, ticket: Ticket, row: Row, detail: str | None, moment: StepTime) -> State:
         """Ready again, as if it had not been claimed; one that expires meanwhile is seen to by its timer."""
         _, _, _, to_agent, channel, _ = row
         entry = ledger_text("returned", moment.wall_ms, ticket.agent, detail)
@@ -622,7 +622,7 @@ class SqliteStore(SqliteReading):
         done = []
         self._wind_all()
         with self._step() as moment:
-            self._wind(moment)
+            self._apply_due_timers(moment)
             entry = ledger_text("requeued", moment.wall_ms, None)
             for id in ids:
                 for to_agent, channel in self._file.execute("requeue", (self._key(id), moment.now, entry)):
@@ -636,7 +636,7 @@ class SqliteStore(SqliteReading):
         condition, values = self._where(query)
         self._wind_all()
         with self._step() as moment:
-            self._wind(moment)
+            self._apply_due_timers(moment)
             rows = self._file.select(
                 f"SELECT key FROM mail WHERE {condition} AND state <> 1 ORDER BY key LIMIT :limit",
                 {**values, "now": moment.now, "limit": query.limit},

@@ -36,7 +36,7 @@ class Fold(Enum):
     ELSEWHERE = "somebody else is at it"
 
 
-class LogKeeper:
+class Checkpointer:
     """Calls `fold` in a thread when the log is long. Safe to use from all threads of the process that made it.
 
     `fold` folds the log back, over a connection of its own.

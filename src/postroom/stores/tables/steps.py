@@ -118,7 +118,7 @@ def _let_go(room: Tables, row: Row, why: str, done: list[str] | None = None) -> 
 
 def stop_waiting(room: Tables, row: Row, why: str | None) -> None:
     """Nobody waits any more for this question's answer, or for this answer: that is ordinary mail from now on."""
-    if row.state is State.HELD:
+    if row.state is State.AWAITED:
         room.change(row, State.READY)
         room.write(row, "unheld", None, None, in_ledger=False)  # both count as "stored": no line for it in the ledger
         room.ring_mail(row)
@@ -145,7 +145,7 @@ def _rows_named(room: Tables, want: Want) -> list[Row]:
     """Of the messages asked for by id those that the agent may have, best first."""
     rows = {row.key: row for row in map(room.row_of, want.ids or ()) if row is not None}.values()
     mine = [row for row in rows if row.draft.to_agent in (want.agent, None)]
-    free = [row for row in mine if row.state in (State.READY, State.HELD) and room.at_hand(row)]
+    free = [row for row in mine if row.state in (State.READY, State.AWAITED) and room.at_hand(row)]
     return sorted(free, key=lambda row: (-row.draft.priority, row.key))
 
 
@@ -246,7 +246,7 @@ def _matches(query: Query, row: Row, now_ms: int) -> bool:
         and query.type in (None, draft.type)
         and query.correlation_id in (None, draft.correlation_id)
         and query.answer_to in (None, draft.answer_to)
-        and not (query.waiting and (row.waiter is None or row.state is State.HELD))
+        and not (query.waiting and (row.waiter is None or row.state is State.AWAITED))
         and (query.sent_after_ms is None or sent_ms >= query.sent_after_ms)
         and (query.sent_before_ms is None or sent_ms < query.sent_before_ms)
     )

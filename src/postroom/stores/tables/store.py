@@ -35,7 +35,7 @@ from postroom.stores.contract import (
     Swept,
     Ticket,
     Want,
-    Work,
+    WorkDone,
 )
 
 from . import steps
@@ -199,10 +199,10 @@ class TableStore(contract.Store):
     def abandon(self, id: str) -> None:
         with self.step() as room:
             question = room.row_of(id)
-            if question is not None and question.waiter is not None and question.state is not State.HELD:
+            if question is not None and question.waiter is not None and question.state is not State.AWAITED:
                 steps.stop_waiting(room, question, "the asker no longer waits")
             for key in room.answers.get(id, ()):
-                if room.rows[key].state is State.HELD:
+                if room.rows[key].state is State.AWAITED:
                     steps.stop_waiting(room, room.rows[key], None)
 
     @whole
@@ -257,7 +257,7 @@ class TableStore(contract.Store):
                 if state is State.READY:
                     sent_ms[row.draft.to_agent, row.draft.channel].append(row.timestamp_ms)
             names = sorted(sent_ms, key=lambda name: (name[0] or "", name[1]))
-            mailboxes = [contract.Mailbox(*name, len(sent_ms[name]), min(sent_ms[name])) for name in names]
+            mailboxes = [contract.MailboxFigures(*name, len(sent_ms[name]), min(sent_ms[name])) for name in names]
             about = {"messages": len(room.rows), "changes": room.last_number}
             return Stats(states=states, mailboxes=mailboxes, store=self.about() | about)
 
@@ -305,8 +305,8 @@ class TableStore(contract.Store):
             return steps.forget(room, list(islice(rows, query.limit)))
 
     @whole
-    def work_of(self, agent: str) -> Work:
+    def work_of(self, agent: str) -> WorkDone:
         with self.reading() as room:
             kept = [row.state for row in room.rows.values() if row.claimed_by == agent]
             processed = sum(state in PROCESSED for state in kept) + room.tally[agent, True]
-            return Work(processed, sum(state in FAILED for state in kept) + room.tally[agent, False])
+            return WorkDone(processed, sum(state in FAILED for state in kept) + room.tally[agent, False])

@@ -124,7 +124,7 @@ class Tables:
 
     def at_hand(self, row: Row) -> bool:
         """Whether a ready message is still there to be delivered. When it is not, it is no longer ready afterwards."""
-        return row.state in (State.READY, State.HELD)
+        return row.state in (State.READY, State.AWAITED)
 
     # The life of a row: insert, change (move), delete. Each keeps every table right.
 
@@ -164,8 +164,8 @@ class Tables:
         question = self.row_of(draft.answer_to or "")
         if draft.waiter is not None:
             self.set_waiter(row, draft.waiter)
-        elif question is not None and question.waiter is not None and question.state is not State.HELD:
-            row.state = State.HELD
+        elif question is not None and question.waiter is not None and question.state is not State.AWAITED:
+            row.state = State.AWAITED
             self.set_waiter(row, question.waiter)
         self.add(row)
         self._place(row, later_ms(self.now_ms(), draft.delay_s) if row.state is State.DELAYED else None)
@@ -207,7 +207,7 @@ class Tables:
         """Give a message another state: a lease or a delay until that moment, a lease for that process."""
         self.before_change(row)
         self.lift(row)
-        if row.state is State.HELD or state in FINISHED:
+        if row.state is State.AWAITED or state in FINISHED:
             self.set_waiter(row, None)
         row.state, row.owner = state, owner
         self._place(row, until_ms)
@@ -339,7 +339,7 @@ class Tables:
     def ring_mail(self, row: Row) -> None:
         """Wake those who may take this message. A delayed one too: they learn when it is due."""
         draft = row.draft
-        if row.state is State.HELD:
+        if row.state is State.AWAITED:
             self.ring(contract.topic_message(str(draft.answer_to)))
         elif draft.to_agent is not None:
             self.ring(contract.topic_to(draft.to_agent))
