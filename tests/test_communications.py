@@ -13,7 +13,8 @@ import apsw
 import pytest
 
 import postroom
-from postroom import CommunicationSystem, InvalidMessage, Message
+from postroom import CommunicationSystem, InvalidMessage
+from postroom.communications import Message
 from postroom.core.clock import SYSTEM, ManualClock, iso
 
 COLUMNS = """

@@ -17,15 +17,16 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from . import aio, patterns
+    from . import aio, communications, patterns
     from .board.board import Board
     from .board.held_task import HeldTask
     from .board.reservations import Reservation, Reserved
     from .board.task import Task
-    from .communications import CommunicationSystem, Message
+    from .communications import CommunicationSystem
     from .core.clock import ManualClock
     from .core.config import Config
     from .core.limits import CircuitBreaker, CircuitState, TokenBucket
+    from .core.message import Message
     from .core.states import State
     from .errors import (
         AskFailed,
@@ -99,7 +100,7 @@ __version__ = "0.1.0"
 
 __all__ = [  # noqa: RUF022  grouped for readers
     # rooms and those in them
-    "open", "Room", "Agent", "Received", "Config", "ManualClock", "aio",
+    "open", "Room", "Agent", "Message", "Received", "Config", "ManualClock", "aio",
     # what a room tells
     "Receipt", "Event", "DeadLetter", "Attempt", "AgentInfo", "Wait", "State",
     # mailboxes by name, and workers that fail together
@@ -110,7 +111,7 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "Evaluation", "WorkerPool", "PoolWorker", "RestartPolicy",
     "Coordinator", "Decision", "coordinate",
     # the plain broker
-    "CommunicationSystem", "Message", "TokenBucket", "CircuitBreaker", "CircuitState",
+    "CommunicationSystem", "communications", "TokenBucket", "CircuitBreaker", "CircuitState",
     # errors; errors.py draws the tree
     "PostroomError",
     "InvalidMessage", "Fault", "TooManyHops", "RateLimited", "IdentityRefused", "UnknownMessage",
@@ -150,11 +151,17 @@ _HOMES: Final = {
     "pools.restarts": ("RestartPolicy",),
     "pools.pool": ("WorkerPool",),
     "pools.worker": ("PoolWorker",),
-    "communications": ("CommunicationSystem", "Message"),
+    "communications": ("CommunicationSystem",),
+    "core.message": ("Message",),
     "core.limits": ("TokenBucket", "CircuitBreaker", "CircuitState"),
 }
 #: Modules that are used by their own names.
-_MODULES: Final = {"aio": ".aio", "coordinate": ".pools.decide", "patterns": ".patterns"}
+_MODULES: Final = {
+    "aio": ".aio",
+    "coordinate": ".pools.decide",
+    "patterns": ".patterns",
+    "communications": ".communications",
+}
 _MODULE_OF: Final = {name: module for module, names in _HOMES.items() for name in names}
 
 

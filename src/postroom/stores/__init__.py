@@ -1,4 +1,8 @@
-"""Where messages are kept: one module for each scheme of a room's address."""
+"""Where messages are kept: one package for each scheme of a room's address, and those that other distributions add.
+
+A distribution adds a store by an entry point in the group `postroom.stores`: the scheme is its name, the store's class its
+object. The class is called as `cls(url, config, clock, create=create)`; `postroom.testing` is its suite.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from postroom.errors import RoomError, RoomUnreachable, RoomUnsafe
 from .contract import Store
 
 SCHEMES: Final = ("memory", "sqlite", "files", "nats")
+ENTRY_POINTS: Final = "postroom.stores"
 
 
 def open_store(url: RoomUrl, config: Config, clock: Clock, *, create: bool = True) -> Store:
@@ -40,7 +45,24 @@ def open_store(url: RoomUrl, config: Config, clock: Clock, *, create: bool = Tru
         from postroom.stores.nats.store import NatsStore
 
         return NatsStore(url, config, clock, create=create)
-    known = ", ".join(f"{scheme}:" for scheme in SCHEMES)
+    return _open_added(url, config, clock, create=create)
+
+
+def _open_added(url: RoomUrl, config: Config, clock: Clock, *, create: bool) -> Store:
+    """Open a store that another distribution adds."""
+    from importlib.metadata import entry_points  # slow, and only for a scheme that is none of ours
+
+    added = entry_points(group=ENTRY_POINTS)
+    for each in added.select(name=url.scheme):
+        try:
+            store_class = each.load()
+        except (ImportError, AttributeError) as error:
+            raise RoomError(
+                f"the store {url.scheme!r} ({each.value}) is installed and cannot be loaded: {error}; install it anew"
+            ) from error
+        store: Store = store_class(url, config, clock, create=create)
+        return store
+    known = ", ".join(f"{scheme}:" for scheme in (*SCHEMES, *sorted(added.names)))
     raise RoomError(f"no store is called {url.scheme!r} (in {url}); a room's address begins with one of: {known}")
 
 
