@@ -8,6 +8,23 @@
     with bob.receive(timeout_s=5) as message:
         print(message.payload)
 
+The packages, from the bottom up; each imports from those before it (docs/architecture.md is the whole map):
+
+    errors          every error
+    core            time, messages, settings, trust, the operating system
+    stores          the contract of a store, and the stores: memory, sqlite, files, nats
+    mail            agents and messages
+    board           tasks with owners, and reserved files
+    sessions        members that talk through mailboxes and fail together
+    room            Room and open()
+    aio, pools, patterns, communications
+                    rooms with await; personas that judge messages; ways to work together; the plain broker
+    inference       language models
+    lang            Patchwork, the language of programs that talk
+    doors           hooks, MCP, the page, installing
+    cli             the command line
+    testing         the contract of stores as a suite
+
 Names are loaded when they are first used: the command line starts fast because it imports little.
 """
 

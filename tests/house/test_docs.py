@@ -13,7 +13,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.support import DOCS
+from tests.house.test_layers import EXCEPTIONS, LAYERS, SOURCE, all_imports, reachable
+from tests.support import DOCS, ROOT
 
 from postroom.board.actions import ACTIONS
 from postroom.board.task import MOVES as TASK_MOVES
@@ -84,8 +85,29 @@ def actions_text() -> str:
     return "\n".join(lines)
 
 
+def packages_text() -> str:
+    """The packages and their imports, without those that follow from others, as Mermaid."""
+    graph: dict[str, set[str]] = {name: set() for names in LAYERS for name in names if name != "__main__"}
+    for step in all_imports():
+        here, there = step.importer.partition(".")[0], step.imported.partition(".")[0]
+        if (
+            step.ours
+            and here in graph
+            and there in graph
+            and here != there
+            and (step.importer, step.imported) not in EXCEPTIONS
+        ):
+            graph[here].add(there)
+    lines = ["```mermaid", "graph TD"]
+    for here, all_below in graph.items():
+        indirect = {name for there in all_below for name in reachable(graph, there)}
+        lines += [f"    {here} --> {there}" for there in sorted(all_below - indirect)]
+    return "\n".join([*lines, "```"])
+
+
 #: Which part of which page is generated, by what.
 GENERATED = {
+    ("architecture.md", "packages"): packages_text,
     ("guarantees.md", "states"): states_text,
     ("cli.md", "commands"): commands_text,
     ("board.md", "task-states"): task_states_text,
@@ -113,6 +135,13 @@ def write_generated() -> None:
         (DOCS / page).write_text(text, encoding="utf-8")
 
 
+def test_every_path_on_the_map_is_there() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    paths = re.findall(r"`([a-z_]+/[a-z_/.]+\.py)`", text)
+    assert len(paths) > 20
+    assert [path for path in paths if not (SOURCE / "postroom" / path).is_file() and not (ROOT / path).is_file()] == []
+
+
 def test_every_line_of_the_threat_model_names_a_test() -> None:
     rows = re.findall(r"^\| (?!asset|---)(.*) \|$", (DOCS / "security.md").read_text(encoding="utf-8"), re.M)
     assert len(rows) >= 12
@@ -131,6 +160,7 @@ def programs_of(page: str) -> list[tuple[str, str]]:
     [
         ("guide.md", 8),
         ("board.md", 5),
+        ("communications.md", 2),
         *(pytest.param(page, least, marks=pytest.mark.slow) for page, least in (("pool.md", 6), ("inference.md", 4))),
     ],
 )

@@ -201,7 +201,7 @@ def test_no_modules_import_each_other_in_a_ring() -> None:
         if step.ours and step.importer and step.imported and step.imported != step.importer:
             graph.setdefault(step.importer, set()).add(step.imported)
 
-    assert [name for name in graph if name in _reachable(graph, name)] == []
+    assert [name for name in graph if name in reachable(graph, name)] == []
 
 
 def test_no_sub_packages_import_each_other_in_a_ring() -> None:
@@ -214,14 +214,14 @@ def test_no_sub_packages_import_each_other_in_a_ring() -> None:
             graph.setdefault(here, set()).add(there)
 
     assert len(graph) > 5
-    assert [name for name in graph if name in _reachable(graph, name)] == []
+    assert [name for name in graph if name in reachable(graph, name)] == []
 
 
 def _package_of(module: str, packages: set[str]) -> str:
     return module if module in packages else module.rpartition(".")[0]
 
 
-def _reachable(graph: dict[str, set[str]], start: str) -> set[str]:
+def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
     found: set[str] = set()
     waiting = list(graph.get(start, ()))
     while waiting:
