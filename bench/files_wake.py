@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import postroom
-from postroom.core.system.platform import watch_folders
+from postroom.core.system.watch import watch_folders
 from postroom.stores.contract import topic_to
 
 PAUSE_S = 0.004

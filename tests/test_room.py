@@ -15,7 +15,7 @@ import postroom
 from postroom import Agent, IdentityRefused, InvalidMessage, Room, UnknownMessage
 from postroom.core.clock import ManualClock, iso
 from postroom.core.message import Draft, check
-from postroom.core.system.platform import this_process
+from postroom.core.system.process import this_process
 from postroom.mail import tokens
 
 

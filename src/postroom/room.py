@@ -25,7 +25,7 @@ from postroom.core.config import (
 from postroom.core.events import Hooks
 from postroom.core.message import Draft, Message
 from postroom.core.states import FINISHED, OPEN, State, states_named
-from postroom.core.system.platform import make_private_folder
+from postroom.core.system.files import make_private_folder
 from postroom.mail.agent import Agent
 from postroom.mail.gateway import Deadline, Gateway, Pause, Series
 from postroom.mail.housekeeping import Upkeep

@@ -19,7 +19,7 @@ import postroom
 from postroom import aio
 from postroom.aio.waiting import AT_ONCE
 from postroom.core.clock import SYSTEM, ManualClock
-from postroom.core.system.platform import host_id, process_started
+from postroom.core.system.process import host_id, process_started
 from postroom.room import open_room
 from postroom.stores.bells.bells import SEATS, SWITCHBOARDS, Bells
 from postroom.stores.contract import Want

@@ -16,7 +16,7 @@ import pytest
 import postroom
 from postroom.cli.commands import doctor_room
 from postroom.core.clock import ManualClock
-from postroom.core.system.platform import processes_with
+from postroom.core.system.process import processes_with
 from postroom.room import Room
 from postroom.stores.contract import FEED, Stats
 from postroom.stores.sqlite import file as sqlite_file

@@ -17,7 +17,7 @@ from postroom.core.backoff import CAP_S, backoff_s
 from postroom.core.clock import SYSTEM, ManualClock, from_iso, iso
 from postroom.core.config import main_worktree, parse_url, search_places
 from postroom.core.states import FINISHED, MOVES, OPEN, PUBLIC_NAME, STATUS_WORD, State, states_named
-from postroom.core.system import platform
+from postroom.core.system import process
 from postroom.errors import RoomError
 
 # States
@@ -112,23 +112,23 @@ def test_die_at_kills_the_process_at_the_point_after_it_was_passed() -> None:
 
 
 def test_a_process_is_known_by_its_start_and_not_by_its_number_alone() -> None:
-    me = platform.this_process()
-    host, pid, started = platform.without_byte(me).split(":")
-    assert (int(pid), started) == (os.getpid(), platform.process_started(os.getpid()))
-    assert platform.process_alive(me) is True
-    assert platform.process_alive(f"{host}:{pid}:1") is False
-    assert platform.process_alive(f"elsewhere:{pid}:{started}") is None
+    me = process.this_process()
+    host, pid, started = process.without_byte(me).split(":")
+    assert (int(pid), started) == (os.getpid(), process.process_started(os.getpid()))
+    assert process.process_alive(me) is True
+    assert process.process_alive(f"{host}:{pid}:1") is False
+    assert process.process_alive(f"elsewhere:{pid}:{started}") is None
 
 
 def test_a_zombie_is_gone() -> None:
     child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
-    started = platform.process_started(child.pid)
-    name = f"{platform.host_id()}:{child.pid}:{started}"
-    assert platform.process_alive(name) is True
+    started = process.process_started(child.pid)
+    name = f"{process.host_id()}:{child.pid}:{started}"
+    assert process.process_alive(name) is True
     assert child.stdin
     child.stdin.close()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has asked how
-    assert platform.process_alive(name) is False
+    assert process.process_alive(name) is False
     child.wait()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from postroom.core.clock import ManualClock
 from postroom.core.config import parse_url
-from postroom.core.system.platform import this_process
+from postroom.core.system.process import this_process
 from postroom.doors import session_binding
 from postroom.doors.session_binding import HostSession
 from postroom.room import Room

@@ -12,7 +12,7 @@ from tests.support.in_loop import run
 
 from postroom import aio
 from postroom.core.message import Message
-from postroom.core.system.platform import host_id, this_process
+from postroom.core.system.process import host_id, this_process
 from postroom.doors import session_binding, waker
 
 pytestmark = pytest.mark.slow

@@ -27,7 +27,7 @@ from tests.support.in_loop import pass_time, run
 import postroom
 from postroom import CommunicationSystem, Room, RoomGone, RoomUnreachable, WorkerPool, aio
 from postroom.core.clock import ManualClock
-from postroom.core.system.platform import processes_with
+from postroom.core.system.process import processes_with
 from postroom.mail.gateway import LOOK_S
 from postroom.room import open_room
 

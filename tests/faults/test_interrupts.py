@@ -23,7 +23,7 @@ from postroom.core.clock import SYSTEM, SystemClock
 from postroom.core.config import Config
 from postroom.core.message import Draft, check
 from postroom.core.states import State
-from postroom.core.system.platform import start_thread, this_process
+from postroom.core.system.process import start_thread, this_process
 from postroom.errors import RoomBusy
 from postroom.stores.contract import Query, Store, Ticket, Want
 from postroom.stores.nats.entries import Kept, WriteTime, claimed, first_entry, make_id

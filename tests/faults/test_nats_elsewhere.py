@@ -20,7 +20,7 @@ from tests.support.nats_servers import room_name, shared_server
 import postroom
 from postroom.core.clock import SYSTEM
 from postroom.core.states import State
-from postroom.core.system.platform import process_alive
+from postroom.core.system.process import process_alive
 from postroom.room import Room, open_room
 from postroom.stores.nats import heartbeats
 

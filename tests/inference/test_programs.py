@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from postroom import ModelError, ModelMissing, ModelTimeout
-from postroom.core.system.platform import process_started
+from postroom.core.system.process import process_started
 from postroom.inference import Model, open_model
 from postroom.inference.agent_cli import INSIDE_VARIABLE
 

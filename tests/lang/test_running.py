@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from postroom.core.system.platform import process_started
+from postroom.core.system.process import process_started
 
 from .programs import PATIENCE_S, SAMPLES, Ran, command, environment, postroom, write
 

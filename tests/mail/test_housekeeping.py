@@ -12,7 +12,7 @@ from postroom import Room, RoomBusy
 from postroom.core.clock import ManualClock, iso
 from postroom.core.config import HEARTBEAT_S
 from postroom.core.message import Draft, check
-from postroom.core.system.platform import host_id, this_process
+from postroom.core.system.process import host_id, this_process
 from postroom.mail import housekeeping, presence
 
 #: A process of this machine that is gone, and one of another machine.

@@ -13,7 +13,7 @@ import pytest
 from tests.support import TESTS
 
 from postroom.core.system.children import shared_server
-from postroom.core.system.platform import process_started
+from postroom.core.system.process import process_started
 from postroom.pools.pool import WorkerPool
 from postroom.pools.worker import PoolWorker
 

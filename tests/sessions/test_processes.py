@@ -20,7 +20,7 @@ import pytest
 
 from postroom.core.system import children as processes
 from postroom.core.system.children import Child, Ended, ForkServer
-from postroom.core.system.fork_server import read_frame, send_frame
+from postroom.core.system.framing import read_frame, send_frame
 
 from .conftest import children_of, descriptors_left, interrupt_at, open_descriptors, runs
 from .test_delegate import gone_within
@@ -378,7 +378,7 @@ CALLER = """
 import os, sys, signal
 sys.path[:] = {path!r}
 from postroom.core.system.children import ForkServer
-from postroom.core.system.fork_server import read_frame
+from postroom.core.system.framing import read_frame
 server = ForkServer(["sessions.test_processes"])
 for key, target, words in {wills!r}:
     server.will(key, target and "sessions.test_processes:" + target, words)

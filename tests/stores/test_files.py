@@ -20,7 +20,7 @@ from postroom.core.clock import SYSTEM, ManualClock
 from postroom.core.config import Config
 from postroom.core.message import Draft, check
 from postroom.core.states import State
-from postroom.core.system.platform import this_process
+from postroom.core.system.process import this_process
 from postroom.errors import RoomUnreachable
 from postroom.stores.contract import Query, topic_channel, topic_to
 from postroom.stores.files.store import FilesStore
@@ -337,7 +337,7 @@ def test_what_was_dropped_while_nobody_looked_is_found(root: Path, store: FilesS
 def test_where_there_is_no_watch_one_look_a_second_finds_it(
     root: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from postroom.core.system.platform import NoWatch
+    from postroom.core.system.watch import NoWatch
 
     def none_left() -> None:
         raise NoWatch("too many open files")

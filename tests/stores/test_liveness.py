@@ -22,8 +22,8 @@ from postroom.core.clock import ManualClock, SystemClock
 from postroom.core.config import HEARTBEAT_S, Config
 from postroom.core.message import Draft, check
 from postroom.core.states import State
-from postroom.core.system import platform
-from postroom.core.system.platform import byte_of, this_process, without_byte
+from postroom.core.system import process
+from postroom.core.system.process import byte_of, this_process, without_byte
 from postroom.errors import RoomError
 from postroom.mail import presence
 from postroom.stores import liveness
@@ -100,7 +100,7 @@ def attendant(scheme: str, folder: Path, *boot: str) -> Iterator[Attendant]:
 # Pids
 
 _HIDE = "mount -t proc -o hidepid=2 proc /proc"
-_SAY = "from postroom.core.system import platform; import os, sys; {}print(platform.{})"
+_SAY = "from postroom.core.system import process; import os, sys; {}print(process.{})"
 
 
 def in_a_namespace(command: list[str], says: str, then: str = "") -> str:
@@ -125,8 +125,8 @@ def test_pids_are_looked_up_only_in_a_proc_of_the_own_namespace(command: list[st
     name = in_a_namespace(command, "this_process()")
     assert ("unseen" in name) == (sees == "False")
     assert in_a_namespace(command, f"process_alive({this_process()!r})") == "None"
-    assert in_a_namespace(command, "process_alive(platform.this_process())") == "True"
-    assert in_a_namespace(command, "process_alive(platform.host_id() + ':4194000:1')") == (
+    assert in_a_namespace(command, "process_alive(process.this_process())") == "True"
+    assert in_a_namespace(command, "process_alive(process.host_id() + ':4194000:1')") == (
         "False" if sees == "True" else "None"
     )
 
@@ -134,9 +134,9 @@ def test_pids_are_looked_up_only_in_a_proc_of_the_own_namespace(command: list[st
 def test_a_process_of_another_user_that_is_hidden_is_not_taken_for_dead() -> None:
     hidden = ["unshare", "--mount", "sh", "-c", f'{_HIDE}; exec "$@"', "sh"]
     # the first look while all of Python's library can still be read, wherever it lies
-    another_user = "platform.this_process(); os.setgroups([]); os.setgid(65534); os.setuid(65534); "
+    another_user = "process.this_process(); os.setgroups([]); os.setgid(65534); os.setuid(65534); "
     assert in_a_namespace(hidden, f"process_alive({this_process()!r})", another_user) == "None"
-    gone = f"{platform.host_id()}:4194000:1"
+    gone = f"{process.host_id()}:4194000:1"
     assert in_a_namespace(hidden, f"process_alive({gone!r})", another_user) == "False"
 
 
@@ -149,7 +149,7 @@ def test_a_process_whose_pid_cannot_be_seen_lives_until_it_is_killed(
 ) -> None:
     with closing(open_store(tmp_path / "room", SystemClock())) as store, attendant(scheme, tmp_path / "room") as other:
         far = seen_from_elsewhere(other.name)
-        assert platform.process_alive(far) is None
+        assert process.process_alive(far) is None
         assert (store.process_alive(far), store.process_alive(other.name)) == (True, True)
         assert other.tell("alive", seen_from_elsewhere(store.process)) == "True"
         other.kill()

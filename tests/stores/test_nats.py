@@ -19,7 +19,7 @@ from postroom.core.clock import SYSTEM, ManualClock
 from postroom.core.config import Config, parse_url
 from postroom.core.message import Draft, check
 from postroom.core.states import State
-from postroom.core.system.platform import this_process
+from postroom.core.system.process import this_process
 from postroom.errors import OutcomeUnknown, RoomError, RoomNotFound, RoomUnreachable
 from postroom.room import open_room
 from postroom.stores.contract import Query, Want, WorkDone

@@ -19,8 +19,8 @@ from postroom.core.clock import SYSTEM, ManualClock
 from postroom.core.config import Config
 from postroom.core.message import Draft, check
 from postroom.core.states import PUBLIC_NAME, STATUS_WORD, State
-from postroom.core.system import platform
-from postroom.core.system.platform import this_process
+from postroom.core.system.files import file_system_type
+from postroom.core.system.process import this_process
 from postroom.errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomGone, RoomUnsafe
 from postroom.stores.bells.bells import Watcher
 from postroom.stores.contract import Delivery, Query, Waiter, Want, topic_to
@@ -253,7 +253,7 @@ def test_a_network_file_system_is_refused_with_the_reason(monkeypatch, folder):
 
 
 def test_the_file_system_of_a_folder_is_found_by_its_longest_mount_point():
-    assert platform.file_system_type(Path("/proc/self")) == "proc"
+    assert file_system_type(Path("/proc/self")) == "proc"
 
 
 def test_only_the_owner_may_read_a_room(store, folder):

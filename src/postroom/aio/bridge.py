@@ -23,7 +23,7 @@ from postroom.board.held_task import HeldTask
 from postroom.core.clock import Clock
 from postroom.core.crashpoints import reached
 from postroom.core.message import Draft
-from postroom.core.system.platform import start_thread
+from postroom.core.system.process import start_thread
 from postroom.errors import RoomClosed, RoomError
 from postroom.mail.gateway import MAX_TOGETHER, Gateway, Pause, Series, Steps
 from postroom.mail.questions import Question, take_answers

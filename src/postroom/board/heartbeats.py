@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from postroom.core.config import SAFETY_LOOK_S
-from postroom.core.system.platform import start_thread
+from postroom.core.system.process import start_thread
 from postroom.errors import ROOM_IS_OVER, PostroomError
 from postroom.mail.gateway import Latch
 

@@ -142,7 +142,7 @@ class Draft(msgspec.Struct, kw_only=True):
     max_deliveries: int = 3
     #: A copy for every subscriber of the channel, instead of one message.
     publish: bool = False
-    #: The process (see `platform.this_process`) that waits for an answer to this.
+    #: The process (see `core.system.process.this_process`) that waits for an answer to this.
     waiter: str | None = None
     answer_to: str | None = None
     replay_of: str | None = None

@@ -21,7 +21,7 @@ from postroom.core import untrusted
 from postroom.core.config import RoomUrl, room_folder
 from postroom.core.message import Message
 from postroom.core.states import State
-from postroom.core.system.platform import process_alive
+from postroom.core.system.process import process_alive
 from postroom.errors import RoomBusy
 from postroom.mail.gateway import Gateway
 from postroom.stores.contract import Cell, Query

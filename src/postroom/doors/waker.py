@@ -16,7 +16,7 @@ from typing import Final
 
 from postroom import aio
 from postroom.core.message import Message
-from postroom.core.system.platform import process_alive
+from postroom.core.system.process import process_alive
 from postroom.errors import PostroomError
 from postroom.room import Room
 from postroom.stores.contract import topic_cells, topic_to

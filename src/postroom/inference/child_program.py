@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from postroom.core.clock import SYSTEM
 from postroom.core.system.children import Ended, shared_server
-from postroom.core.system.fork_server import read_frame, send_frame
+from postroom.core.system.framing import read_frame, send_frame
 from postroom.errors import ModelError, ModelMissing, ModelTimeout
 
 MAX_OUTPUT_BYTES: Final = 16 * 1024 * 1024

@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 from postroom.core.backoff import backoff_s
 from postroom.core.clock import SYSTEM, Clock
 from postroom.core.limits import CircuitBreaker
-from postroom.core.system.platform import NoWatch, watch_folders
+from postroom.core.system.watch import NoWatch, watch_folders
 from postroom.errors import CircuitOpen, ModelError, ModelMissing, ModelTimeout
 
 from .http import ServerBroken, ServerBusy

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from postroom.core.system.platform import sync_folder
+from postroom.core.system.files import sync_folder
 from postroom.errors import InvalidMessage, RoomUnreachable, UnknownMessage
 
 CHUNK_BYTES: Final = 1024 * 1024

@@ -18,7 +18,7 @@ from postroom.core.clock import SYSTEM, Clock
 from postroom.core.config import SAFETY_LOOK_S, Config
 from postroom.core.events import Hooks
 from postroom.core.message import Draft, check
-from postroom.core.system.platform import current_pid
+from postroom.core.system.process import current_pid
 from postroom.errors import Fault, InvalidMessage, OutcomeUnknown, PostroomError, RoomClosed, RoomError
 from postroom.stores.contract import SOON_NS, Claimed, Delivery, Settled, Store, Swept, Ticket, Waiter, Want
 

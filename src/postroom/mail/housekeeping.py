@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from postroom.core.config import HEARTBEAT_S
-from postroom.core.system.platform import start_thread
+from postroom.core.system.process import start_thread
 from postroom.errors import ROOM_IS_OVER
 
 from . import presence

@@ -4,7 +4,7 @@ Every agent has a cell "agent/<name>" that all processes change by compare-and-s
 
     {"status": "active", "current_task": None, "heartbeat_ms": …, "first_seen_ms": …, "processes": [...], "transient": False}
 
-`processes` are those that have the agent open (see `platform.this_process`). Where their locks or pids can be seen, they are
+`processes` are those that have the agent open (see `core.system.process.this_process`). Where their locks or pids can be seen, they are
 gone the moment they are; all others are judged by their heartbeat.
 """
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from postroom.core.clock import SYSTEM
 from postroom.core.events import Listener
 from postroom.core.message import check_name, check_span
-from postroom.core.system.platform import current_pid
+from postroom.core.system.process import current_pid
 from postroom.errors import (
     EvaluationAborted,
     Fault,

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Protocol
 
 from postroom.core.clock import SYSTEM
 from postroom.core.system.children import Child, Ended, caller_setting, shared_server
-from postroom.core.system.fork_server import send_frame
+from postroom.core.system.framing import send_frame
 
 from .line import Line
 from .loop import PoolLoop, Timer

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from postroom.core.clock import SYSTEM, iso
 from postroom.core.config import HEARTBEAT_S
-from postroom.core.system.platform import current_pid
+from postroom.core.system.process import current_pid
 from postroom.errors import ROOM_IS_OVER, PostroomError
 from postroom.mail.gateway import Gateway, Latch
 from postroom.stores.contract import Cell

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, Protocol
 
 from postroom.core.clock import SYSTEM
 from postroom.core.events import Hooks, Listener
-from postroom.core.system.platform import current_pid
+from postroom.core.system.process import current_pid
 from postroom.errors import (
     EvaluationAborted,
     EvaluatorFailed,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from postroom.core.clock import iso
-from postroom.core.system.platform import no_follow
+from postroom.core.system.files import no_follow
 from postroom.errors import PostroomError, RoomClosed, SessionFailed
 from postroom.mail.gateway import Deadline, Gateway
 

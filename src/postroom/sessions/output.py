@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final, TextIO
 
-from postroom.core.system.platform import no_follow
+from postroom.core.system.files import no_follow
 
 #: Of each stream of each worker, so much is kept. What comes later is shown, but not kept.
 MAX_KEPT_BYTES: Final = 64 * 1024 * 1024

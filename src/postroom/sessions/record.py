@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from postroom.core.clock import Clock, from_iso, iso
-from postroom.core.system.platform import no_follow
+from postroom.core.system.files import no_follow
 from postroom.errors import Deadlock, RoomBusy, SessionEnded, SessionFailed, UnknownSession, WorkerTraceback
 from postroom.mail.gateway import Gateway
 from postroom.mail.received import words

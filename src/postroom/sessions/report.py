@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 from postroom.core.clock import iso
 from postroom.core.message import Message
 from postroom.core.states import OPEN, State
-from postroom.core.system.platform import no_follow, process_alive
+from postroom.core.system.files import no_follow
+from postroom.core.system.process import process_alive
 from postroom.mail.gateway import Deadline, Gateway
 from postroom.stores.contract import Query, topic_cells
 

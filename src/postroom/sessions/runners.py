@@ -15,7 +15,7 @@ from typing import Any, Final
 from postroom.core.clock import Clock
 from postroom.core.message import decode_payload
 from postroom.core.system.children import Child, caller_setting, shared_server
-from postroom.core.system.fork_server import HEADER_BYTES, send_frame
+from postroom.core.system.framing import HEADER_BYTES, send_frame
 from postroom.errors import PostroomError
 
 from . import members

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from postroom.core.clock import iso
 from postroom.core.config import settings_of
-from postroom.core.system.folder_watch import WATCH
-from postroom.core.system.platform import make_private_folder
+from postroom.core.system.files import make_private_folder
+from postroom.core.system.watch import LISTENER
 from postroom.errors import InvalidMessage, PostroomError, RoomClosed, SessionEnded, SessionFailed
 from postroom.mail.gateway import Gateway
 from postroom.mail.received import check_names, check_seconds
@@ -232,7 +232,7 @@ class Session:
             return True
 
         with suppress(OSError):
-            self._undo.append(WATCH.on_file(self.dir, FAILED_FILE, on_file))
+            self._undo.append(LISTENER.on_file(self.dir, FAILED_FILE, on_file))
             if (self.dir / FAILED_FILE).exists():
                 on_file(complete=True)
 

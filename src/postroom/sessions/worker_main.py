@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from postroom.core.clock import SYSTEM
 from postroom.core.message import decode_payload
-from postroom.core.system.fork_server import read_frame, send_frame, take_over
+from postroom.core.system.fork_server import take_over
+from postroom.core.system.framing import read_frame, send_frame
 from postroom.errors import NotStartable, PostroomError, RoomClosed, SessionEnded, SessionFailed
 from postroom.room import open_room
 

@@ -19,7 +19,7 @@ import msgspec
 from postroom.core.clock import Clock
 from postroom.core.message import Draft, Message
 from postroom.core.states import State
-from postroom.core.system.platform import process_alive, this_process
+from postroom.core.system.process import process_alive, this_process
 from postroom.errors import RoomBusy
 
 #: `cell_write(expect=ANY)`: whatever version is there.
@@ -81,7 +81,7 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
 
     `channels` None: everything addressed to the agent, in any channel. `channels` given: what lies in those channels,
     addressed to the agent or to nobody. `ids` given: exactly those, each once, where the agent may have them (also answers
-    that are held for it), whatever the limit. `owner` is the process that holds the claim (`platform.this_process`) and with which it ends;
+    that are held for it), whatever the limit. `owner` is the process that holds the claim (`core.system.process.this_process`) and with which it ends;
     None is a claim that belongs to the agent and ends by time alone. `settle` True takes and acks in one step.
     """
 

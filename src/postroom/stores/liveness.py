@@ -3,7 +3,7 @@
 A pid says nothing in another pid namespace, and nothing where /proc is missing or shows another namespace. A POSIX record
 lock says the same to every process of one kernel. It belongs to one process, a fork does not inherit it, and the kernel
 drops it when the process ends, however it ends. So each process that opens a room locks a byte of the file `alive` in the
-room's folder. Which byte, its name says (`platform.this_process`): a random number of 62 bits, so that no byte is ever
+room's folder. Which byte, its name says (`core.system.process.this_process`): a random number of 62 bits, so that no byte is ever
 used twice and an unlocked byte means that its process has gone, or has closed the room.
 
 Beware: closing *any* descriptor of that file drops the process's lock. Only this module opens it,
@@ -20,16 +20,8 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from postroom.core.system.platform import (
-    LINUX,
-    byte_of,
-    is_local,
-    open_shared,
-    process_alive,
-    sees_processes,
-    this_process,
-    without_byte,
-)
+from postroom.core.system.files import is_local, open_shared
+from postroom.core.system.process import LINUX, byte_of, process_alive, sees_processes, this_process, without_byte
 
 FILE: Final = "alive"
 #: How the lives of others are judged, best first: by their locks, by pid and start time, or by their heartbeats alone.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from postroom.core.states import State
-from postroom.core.system.platform import this_process
+from postroom.core.system.process import this_process
 from postroom.stores.contract import Query, topic_message, topic_to
 
 from .workbench import StoreBench, gone_process

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from postroom.core.states import State
-from postroom.core.system.platform import this_process
+from postroom.core.system.process import this_process
 
 from .workbench import StoreBench, together
 

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from postroom.core.states import State
-from postroom.core.system.platform import process_name
+from postroom.core.system.process import process_name
 from postroom.errors import InvalidMessage
 from postroom.stores.contract import OUTCOMES, Ticket, WorkDone
 

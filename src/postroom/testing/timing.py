@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postroom.core.states import State
-from postroom.core.system.platform import this_process
+from postroom.core.system.process import this_process
 from postroom.stores.contract import Query
 
 from .workbench import StoreBench, gone_process

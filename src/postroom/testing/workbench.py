@@ -13,7 +13,7 @@ from postroom.core.clock import Clock, ManualClock
 from postroom.core.config import Config
 from postroom.core.message import Draft, Message, check
 from postroom.core.states import State
-from postroom.core.system.platform import host_id
+from postroom.core.system.process import host_id
 from postroom.stores.contract import Claimed, Delivery, Query, Settled, Store, Ticket, Want
 
 T = TypeVar("T")

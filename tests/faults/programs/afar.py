@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from postroom.core.clock import SYSTEM
 from postroom.core.config import Config, parse_url
 from postroom.core.states import OPEN
-from postroom.core.system.platform import this_process
+from postroom.core.system.process import this_process
 from postroom.errors import OutcomeUnknown, RoomUnreachable
 from postroom.stores.contract import Delivery, Query, topic_to
 from postroom.stores.nats.store import NatsStore

@@ -13,7 +13,7 @@ from typing import Any
 
 import postroom
 from postroom import Agent, Received, Room
-from postroom.core.system.platform import this_process
+from postroom.core.system.process import this_process
 from postroom.stores.contract import Query, Store, topic_to
 from postroom.stores.sqlite.store import SqliteStore
 

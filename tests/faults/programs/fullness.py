@@ -13,7 +13,7 @@ from typing import Any
 
 import apsw
 
-from postroom.core.system.platform import this_process
+from postroom.core.system.process import this_process
 from postroom.errors import RoomError, RoomUnreachable
 from postroom.stores.sqlite.store import SqliteStore
 

@@ -8,7 +8,7 @@ from typing import Any
 from postroom.core.clock import SYSTEM, Clock
 from postroom.core.config import Config
 from postroom.core.message import Draft, check
-from postroom.core.system.platform import this_process
+from postroom.core.system.process import this_process
 from postroom.stores.contract import Want
 from postroom.stores.sqlite.store import SqliteStore
 

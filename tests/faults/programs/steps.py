@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from postroom.core import crashpoints
 from postroom.core.clock import ManualClock
 from postroom.core.states import State
-from postroom.core.system.platform import host_id
+from postroom.core.system.process import host_id
 from postroom.stores.contract import Query, Ticket
 from postroom.stores.sqlite.store import SqliteStore
 

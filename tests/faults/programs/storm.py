@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import postroom
-from postroom.core.system.platform import this_process
+from postroom.core.system.process import this_process
 from postroom.stores.contract import Claimed, Delivery, topic_to
 from postroom.stores.sqlite.store import SqliteStore
 

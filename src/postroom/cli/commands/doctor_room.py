@@ -19,7 +19,8 @@ from postroom.cli.top.picture import agent_lines, wait_lines
 from postroom.core import trust
 from postroom.core.config import AGENT_LEASE_S, FOLDER, URL_VARIABLE, RoomUrl, address_of, search_places, shown_address
 from postroom.core.git_index import UnreadableIndex, tracked_of_room
-from postroom.core.system.platform import LINUX, NETWORK_FILE_SYSTEMS, file_system_type, processes_with, sees_processes
+from postroom.core.system.files import NETWORK_FILE_SYSTEMS, file_system_type
+from postroom.core.system.process import LINUX, processes_with, sees_processes
 from postroom.core.untrusted import quoted
 from postroom.errors import RoomError, RoomNotAllowed
 from postroom.mail import tokens as identity

@@ -175,7 +175,7 @@ class StdioSession:
 
 def _visitor(host: hosts.Host, session: str | None) -> session_binding.HostSession:
     """The session that this server was started by."""
-    from postroom.core.system.platform import process_name, this_process
+    from postroom.core.system.process import process_name, this_process
 
     if not host.events:  # an editor: it is here for as long as this server, and another window has another
         return session_binding.HostSession(host.name, host.agent, process=this_process())

@@ -24,18 +24,21 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from postroom.core.clock import SYSTEM
 
-from .fork_server import WHOLE_BYTES, send_frame
-from .platform import kill_session, look_at_child
+from .framing import WHOLE_BYTES, send_frame
+from .process import ENDED, LINUX, process_descriptor, stat_fields
 
 #: How long a fork server that was told to end may take before it is killed, in seconds.
 _SERVER_PATIENCE_S: Final = 5.0
 #: A server that is dying has let go of its pipes so long before it is seen to have ended, at most.
 _DYING_S: Final = 1.0
 _PAUSE_S: Final = 0.001
+#: How often is looked for processes of a session that is to end, and how long it waits between two looks.
+_KILL_ROUNDS: Final = 200
+_KILL_PAUSE_S: Final = 0.005
 _BOOT: Final = (
     "import sys, json; control, caller, path, preload = json.loads(sys.argv[1]); sys.path[:] = path; "
     "from postroom.core.system.fork_server import main; main(control, caller, preload)"
@@ -85,7 +88,7 @@ class Child:
     def __init__(self, server: ForkServer, number: int, control: socket.socket, ends: tuple[int, int, int]) -> None:
         self._server = server
         self._number = number
-        #: Both ways between the caller and the child; `fork_server.send_frame` and `read_frame` are made for it.
+        #: Both ways between the caller and the child; `framing.send_frame` and `read_frame` are made for it.
         self.control = control
         #: What it writes to its standard output and standard error. Never blocks.
         self.output, self.errors, self.status = ends
@@ -187,9 +190,9 @@ class ForkServer:
         until_ns = SYSTEM.steady_ns() + round(patience_s * 1e9)
         with self._ending:
             while self._process.returncode is None:
-                state = look_at_child(self._process.pid)
+                state = _look_at_child(self._process.pid)
                 if state == "broke" and self._used:
-                    kill_session(self._process.pid)
+                    _kill_session(self._process.pid)
                 if state != "runs" and self._process.poll() is not None:
                     break
                 if SYSTEM.steady_ns() >= until_ns:
@@ -294,3 +297,52 @@ def _forget_after_fork() -> None:
 
 atexit.register(close_shared_server)
 os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+def _look_at_child(pid: int) -> Literal["runs", "ended", "broke"] | None:
+    """The state of a child of this process; it broke when it was killed, or ended with another exit code than 0.
+
+    It is not reaped by this look: its number stays its own. None where nothing can be seen: the system has no such look,
+    or other code has reaped it.
+    """
+    if not hasattr(os, "waitid"):
+        return None
+    try:
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+    except ChildProcessError:
+        return None
+    if found is None:
+        return "runs"
+    return "ended" if (found.si_code, found.si_status) == (os.CLD_EXITED, 0) else "broke"
+
+
+def _kill_session(session: int) -> None:
+    """Kill the processes of a session (as of setsid), and those that they start meanwhile. Linux only.
+
+    The caller sees to it that the session's number is not given away meanwhile. A process belongs to the session of its
+    parent, or to one with its own number: so every process that is found in it was started in it. Each is held by a
+    descriptor while it is looked at and killed, so that it cannot be another that has got its number.
+    """
+    if not LINUX or not hasattr(os, "pidfd_open"):
+        return
+    for _ in range(_KILL_ROUNDS):
+        here = [int(name) for name in os.listdir("/proc") if name.isdigit() and _works_in(int(name), session)]
+        if not here:  # nor was another started meanwhile: its parent would have been seen
+            return
+        for pid in here:
+            descriptor = process_descriptor(pid)
+            if descriptor is not None:
+                with suppress(OSError):
+                    if _works_in(pid, session):
+                        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                os.close(descriptor)
+        SYSTEM.sleep(_KILL_PAUSE_S)
+
+
+def _works_in(pid: int, session: int) -> bool:
+    """Whether a process belongs to that session, and is not just waiting to be reaped."""
+    try:
+        fields = stat_fields(pid)
+    except OSError:  # it ended
+        return False
+    return int(fields[3]) == session and fields[0] not in ENDED

@@ -31,48 +31,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
-from .platform import die_with_parent, process_descriptor, process_started
+from . import libc
+from .framing import HEADER_BYTES, read_exactly
+from .process import LINUX, process_descriptor, process_started
 
-HEADER_BYTES: Final = 4
-#: What is not longer than this is one piece for the system: it takes all of it or nothing. (Linux takes 32 KiB at once,
-#: others as much as they keep free for whoever writes.)
-WHOLE_BYTES: Final = 2048 - HEADER_BYTES
 #: status, control, output, errors: the one over which a refusal is told comes first
 DESCRIPTORS: Final = 4
 EXIT_BROKEN: Final = 70
 _CLOSE_ON_EXEC: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 Target = Callable[[Any], Any]
-
-
-def send_frame(to: socket.socket, frame: bytes, descriptors: list[int] | None = None) -> None:
-    """Send one frame, with descriptors if any.
-
-    If it raises, for instance because of Ctrl-C, a frame of up to WHOLE_BYTES has left whole or not at all. Of a longer
-    one any part may have left: nothing more can be said over that socket.
-    """
-    whole = len(frame).to_bytes(HEADER_BYTES, "big") + frame
-    # One call: the other side would wait for ever for a body whose sender was interrupted after the length
-    # (tests/sessions/test_processes.py).
-    sent = socket.send_fds(to, [whole], descriptors) if descriptors else to.send(whole)
-    if sent < len(whole):
-        to.sendall(memoryview(whole)[sent:])
-
-
-def read_frame(source: socket.socket) -> bytes | None:
-    """The next frame; None when the other side is gone."""
-    head = _read_exactly(source, HEADER_BYTES)
-    return None if head is None else _read_exactly(source, int.from_bytes(head, "big"))
-
-
-def _read_exactly(source: socket.socket, size: int) -> bytes | None:
-    parts = bytearray()
-    while len(parts) < size:
-        part = source.recv(min(size - len(parts), 1 << 20))
-        if not part:
-            return None
-        parts += part
-    return bytes(parts)
 
 
 def load_target(name: str) -> Target:
@@ -182,7 +150,7 @@ class _Server:
         """What is asked next, and the descriptors that came with it; None when the caller is gone."""
         try:
             head, descriptors, _, _ = socket.recv_fds(self._control, HEADER_BYTES, DESCRIPTORS, _CLOSE_ON_EXEC)
-            frame = _read_exactly(self._control, int.from_bytes(head, "big")) if head else None
+            frame = read_exactly(self._control, int.from_bytes(head, "big")) if head else None
         except OSError:
             return None, []
         return (None if frame is None else json.loads(frame)), descriptors
@@ -228,7 +196,9 @@ class _Server:
 
     def _become_child(self, server: int, output: int, errors: int) -> None:
         os.setpgid(0, 0)
-        die_with_parent()
+        if LINUX:
+            with suppress(OSError):
+                libc.die_with_parent()
         if os.getppid() != server:
             os._exit(EXIT_BROKEN)
         signal.set_wakeup_fd(-1)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from postroom.core.system.platform import process_alive, process_name
+from postroom.core.system.process import process_alive, process_name
 from postroom.doors import session_binding
 from postroom.doors.hosts import PROMPT, START
 from postroom.mail.gateway import Gateway

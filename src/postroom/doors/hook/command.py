@@ -16,7 +16,7 @@ import msgspec
 from postroom.core import trust
 from postroom.core.clock import SYSTEM
 from postroom.core.config import AGENT_LEASE_S, RoomUrl, make_config, parse_url, room_folder
-from postroom.core.system.platform import process_name
+from postroom.core.system.process import process_name
 from postroom.doors import hosts, session_binding
 from postroom.doors.hosts import END, PROMPT, START, STOP, TOOL, WAKE, Host
 from postroom.errors import PostroomError, RoomNotAllowed

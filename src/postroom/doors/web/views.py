@@ -13,7 +13,7 @@ from postroom.board.records import Book
 from postroom.board.task import DONE, STATES
 from postroom.core.clock import from_iso
 from postroom.core.states import State
-from postroom.core.system.platform import no_follow
+from postroom.core.system.files import no_follow
 from postroom.errors import UnknownSession
 from postroom.mail.receipts import attempts_of
 from postroom.pools import report as pool_report

@@ -18,7 +18,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from postroom.core.clock import SYSTEM
-from postroom.core.system.platform import process_descriptor, this_process
+from postroom.core.system.process import process_descriptor, this_process
 
 from .context import VARIABLE as SETTINGS
 

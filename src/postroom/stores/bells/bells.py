@@ -30,7 +30,7 @@ except ImportError:  # another Python than CPython
     from hashlib import blake2b
 
 from postroom.core.clock import SYSTEM, Clock
-from postroom.core.system.platform import map_part, open_shared
+from postroom.core.system.files import map_part, open_shared
 from postroom.stores.contract import FEED, SOON_NS, Switchboard, Waiter
 
 from .sockets import BellSockets, NoBells

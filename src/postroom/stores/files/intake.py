@@ -14,7 +14,7 @@ from typing import Final
 from postroom.core.config import SAFETY_LOOK_S
 from postroom.core.message import Draft, key_of
 from postroom.core.states import State
-from postroom.core.system.platform import ANYTHING, FolderWatch, NoWatch, watch_folders
+from postroom.core.system.watch import ANYTHING, FolderWatch, NoWatch, watch_folders
 from postroom.stores.contract import FEED, topic_cells, topic_channel, topic_to
 from postroom.stores.tables import steps
 
@@ -79,7 +79,7 @@ class Intake:
         """What the watch tells: topics of those who should look."""
         topics: set[str] = set()
         watch = self._watch
-        for folder, name in [] if watch is None else watch.read():
+        for folder, name, _ in [] if watch is None else watch.read():
             if ANYTHING in (folder, name) or folder in (INBOX, _CHANNEL_FOLDER, OUTBOX):
                 self._look_everywhere = True
                 topics.add(FEED)

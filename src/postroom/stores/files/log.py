@@ -24,7 +24,7 @@ import msgspec
 
 from postroom.core.clock import SYSTEM
 from postroom.core.message import LedgerEntry
-from postroom.core.system.platform import lock_trouble, open_shared, sync_folder
+from postroom.core.system.files import lock_trouble, open_shared, sync_folder
 from postroom.errors import RoomBusy, RoomDamaged, RoomGone, RoomUnreachable
 from postroom.stores.contract import in_the_middle
 

@@ -22,7 +22,7 @@ from postroom.core.clock import Clock
 from postroom.core.config import FILES_MARK, Config
 from postroom.core.message import SALT_BITS, Draft, room_start_ms
 from postroom.core.states import State
-from postroom.core.system.platform import file_system_type, make_private_folder, sync_path_to
+from postroom.core.system.files import file_system_type, make_private_folder, sync_path_to
 from postroom.errors import RoomClosed, RoomDamaged, RoomGone, RoomUnreachable
 from postroom.stores import contract
 from postroom.stores.bells.bells import WATCHING, Bells, Watcher

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from postroom.core.clock import SYSTEM
 from postroom.core.config import FOLDER
-from postroom.core.system.platform import this_process, without_byte
+from postroom.core.system.process import this_process, without_byte
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from postroom.core.clock import Clock
-from postroom.core.system.platform import FolderWatch, gather
+from postroom.core.system.watch import FolderWatch, gather
 from postroom.stores.contract import Waiter
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from postroom.core.message import Draft
 from postroom.core.states import State
-from postroom.core.system.platform import process_alive, this_process
+from postroom.core.system.process import process_alive, this_process
 from postroom.errors import OutcomeUnknown, RoomError, RoomUnreachable
 from postroom.stores.contract import Claimed, Delivery, Settled, Ticket, Want
 

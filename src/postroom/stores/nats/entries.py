@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from postroom.core.message import Draft, LedgerEntry, Message, decode_payload, id_of
 from postroom.core.states import ASKER_GONE, FINISHED, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, State
-from postroom.core.system.platform import this_process
+from postroom.core.system.process import this_process
 from postroom.stores.contract import Want
 
 #: Payloads up to this size travel with their entry; larger ones lie beside it, and are not written again at each step.

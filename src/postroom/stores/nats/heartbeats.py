@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from postroom.core.clock import Clock
-from postroom.core.system.platform import process_alive, this_process
+from postroom.core.system.process import process_alive, this_process
 
 from .entries import hex_of
 from .wire import Wire, Write

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from postroom.core.system.platform import start_thread
+from postroom.core.system.process import start_thread
 from postroom.errors import RoomClosed
 
 

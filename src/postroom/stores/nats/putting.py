@@ -11,7 +11,7 @@ import msgspec
 
 from postroom.core.message import Draft
 from postroom.core.states import State
-from postroom.core.system.platform import this_process
+from postroom.core.system.process import this_process
 from postroom.errors import InvalidMessage, OutcomeUnknown, RoomError
 
 from .cells import subscribers

@@ -14,7 +14,7 @@ from postroom.core.clock import Clock, SystemClock, from_iso
 from postroom.core.config import Config
 from postroom.core.message import FRACTION_BITS, Message, key_at
 from postroom.core.states import FINISHED, State
-from postroom.core.system.platform import process_alive, this_process
+from postroom.core.system.process import process_alive, this_process
 from postroom.errors import RoomError, RoomNotFound, RoomUnreachable
 
 from .access import Access

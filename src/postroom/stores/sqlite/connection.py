@@ -91,7 +91,7 @@ class ThreadConnection:
         return used
 
     def __del__(self) -> None:
-        # The system is asked: in a forked child this comes before `platform` has noted the new number.
+        # The system is asked: in a forked child this comes before `process` has noted the new number.
         with suppress(AttributeError):  # it could not be opened
             if os.getpid() == self._pid:
                 self._every.discard(self.raw)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from postroom.core.clock import SYSTEM
-from postroom.core.system.platform import map_part
+from postroom.core.system.files import map_part
 
 #: Between tries others may run, so often in a row. Then naps, longer and longer.
 _YIELDS: Final = 100

@@ -27,14 +27,14 @@ import msgspec
 from postroom.core.clock import SYSTEM, Clock
 from postroom.core.config import Config
 from postroom.core.message import FRACTION_BITS, SALT_BITS, room_start_ms
-from postroom.core.system.platform import (
+from postroom.core.system.files import (
     NETWORK_FILE_SYSTEMS,
-    current_pid,
     file_system_type,
     lock_trouble,
     make_private_folder,
     sync_path_to,
 )
+from postroom.core.system.process import current_pid
 from postroom.errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomGone, RoomUnreachable, RoomUnsafe
 from postroom.stores.liveness import Attendance
 

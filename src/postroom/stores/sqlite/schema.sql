@@ -87,7 +87,7 @@ CREATE INDEX idempotency ON mail (from_agent, idempotency_key)         -- unique
 
 CREATE TABLE processes (                    -- processes that hold claims or wait for answers; gone ones are let go
     id INTEGER PRIMARY KEY AUTOINCREMENT,   -- never given twice: a claim of a forgotten process belongs to no other
-    name TEXT NOT NULL UNIQUE               -- host:pid:start+byte, as platform.py makes it
+    name TEXT NOT NULL UNIQUE               -- host:pid:start+byte, as process.py makes it
 );
 
 CREATE TABLE cells (                        -- small values with compare-and-set

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Final
 
 from postroom.core.clock import SYSTEM, Clock
-from postroom.core.system.platform import start_thread
+from postroom.core.system.process import start_thread
 
 #: The log is folded back when it has so many pages (20 MB). More often means more work, less often a longer recovery.
 LONG_PAGES: Final = 10_000

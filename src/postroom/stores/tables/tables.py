@@ -19,7 +19,7 @@ from postroom.core.clock import Clock
 from postroom.core.config import Config
 from postroom.core.message import Draft, LedgerEntry, decode_payload, id_of, key_at, key_of
 from postroom.core.states import FINISHED, State
-from postroom.core.system.platform import process_alive
+from postroom.core.system.process import process_alive
 from postroom.stores import contract
 
 #: Finished messages are forgotten one day; dead letters stay until somebody puts them back or purges them.

@@ -1,0 +1,194 @@
+"""Files and folders: private folders, opening without following links, syncing to disk, and the kinds of file systems."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from .process import LINUX, is_stopped
+
+#: File systems on which SQLite's write-ahead log is not safe: their locks or shared memory do not reach other hosts.
+NETWORK_FILE_SYSTEMS: Final = frozenset(
+    [
+        "9p",
+        "afs",
+        "afpfs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "coda",
+        "davfs",
+        "fuse.ceph",
+        "fuse.glusterfs",
+        "fuse.rclone",
+        "fuse.s3fs",
+        "fuse.sshfs",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "orangefs",
+        "panfs",
+        "pvfs2",
+        "smb",
+        "smb2",
+        "smb3",
+        "smbfs",
+        "virtiofs",
+        "webdav",
+    ]
+)
+
+#: File systems of this kernel alone: every process that has a file there open sees the locks of all others. By name, and
+#: by the number that the system gives where names cannot be read.
+LOCAL_FILE_SYSTEMS: Final = {
+    "bcachefs": 0xCA451A4E,
+    "btrfs": 0x9123683E,
+    "exfat": 0x2011BAB0,
+    "ext2": 0xEF53,
+    "ext3": 0xEF53,
+    "ext4": 0xEF53,
+    "f2fs": 0xF2F52010,
+    "jfs": 0x3153464A,
+    "nilfs2": 0x3434,
+    "ntfs3": 0x7366746E,
+    "overlay": 0x794C7630,
+    "ramfs": 0x858458F6,
+    "reiserfs": 0x52654973,
+    "tmpfs": 0x01021994,
+    "ubifs": 0x24051905,
+    "vfat": 0x4D44,
+    "xfs": 0x58465342,
+    "zfs": 0x2FC12FC1,
+}
+
+
+def file_system_type(path: Path) -> str:
+    """The kind of file system that a folder lies on ("ext4", "nfs4", …), or "" where that cannot be told."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ""
+    target = os.path.realpath(path)
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        left, _, right = line.partition(" - ")
+        point = left.split()[4].replace("\\040", " ")
+        inside = target == point or target.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, right.split()[0]
+    return kind
+
+
+def is_local(folder: Path, kind: str) -> bool:
+    """Whether a folder lies on a file system of this kernel alone; `kind` is its `file_system_type`. False: it may not."""
+    if kind or not LINUX:
+        return kind in LOCAL_FILE_SYSTEMS
+    from . import libc  # slow to load, and needed only where /proc does not tell
+
+    return libc.file_system_number(folder) in LOCAL_FILE_SYSTEMS.values()
+
+
+def no_follow(path: str, flags: int) -> int:
+    """An `opener` for `open`, which refuses a symbolic link: for files of a room whose folder others may have filled."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def open_shared(path: Path, flags: int, mode: int) -> int:
+    """Open a file, and make it with that mode: where the mode is for a group, whatever the umask is."""
+    descriptor = os.open(path, flags, mode)
+    if mode & 0o070:
+        with suppress(PermissionError):  # another user's, who has seen to it
+            os.fchmod(descriptor, mode)
+    return descriptor
+
+
+def map_part(descriptor: int, begin: int, size: int) -> mmap.mmap:
+    """Map a part of a file that is really on disk: writing to a hole of it on a full disk would end the process by SIGBUS."""
+    if os.fstat(descriptor).st_size < begin + size:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, begin, size)
+        else:
+            os.pwrite(descriptor, bytes(size), begin)
+    return mmap.mmap(descriptor, size, offset=begin)
+
+
+def lock_trouble(what: str, path: Path, place: int = 0) -> str:
+    """One sentence for those who waited in vain for the lock on a byte of a file: which process has it, and what to do.
+
+    The system's list of locks is read, and the file not opened: closing it would drop this process's own locks on it.
+    """
+    pid = _lock_holder(path, place)
+    if pid is None:
+        return f"others kept {what} locked for too long; nothing was changed, try again"
+    if is_stopped(pid):
+        return (
+            f"process {pid} keeps {what} locked and is stopped, by Ctrl-Z or a debugger; nothing was changed: "
+            f"let it go on (kill -CONT {pid}) or end it, then try again"
+        )
+    return f"process {pid} keeps {what} locked, and others may have before; nothing was changed, try again"
+
+
+def _lock_holder(path: Path, place: int) -> int | None:
+    """The other process that has locked a byte of a file for writing; None where that cannot be seen (only on Linux)."""
+    try:
+        about = os.stat(path)
+        locks = Path("/proc/locks").read_text(encoding="ascii")
+    except OSError:
+        return None
+    file = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
+    for line in locks.splitlines():
+        words = line.split()
+        if len(words) != 8 or words[3] != "WRITE" or words[5] != file:  # those who wait have an arrow more
+            continue
+        pid, begin, end = int(words[4]), int(words[6]), words[7]
+        if begin <= place and (end == "EOF" or place <= int(end)) and pid > 0 and pid != os.getpid():
+            return pid
+    return None
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut; syncing a file does not sync the way to it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_path_to(folder: Path) -> None:
+    """Make the names in a folder survive a power cut, and all folders on the way to it, up to the mount point.
+
+    For the process that makes a room: another process may have made a part of the way, and been killed before it synced that. A
+    folder above that may not be read cannot be synced, and is passed over.
+    """
+    sync_folder(folder)
+    device = folder.stat().st_dev
+    for above in folder.resolve().parents:
+        with suppress(PermissionError):
+            if above.stat().st_dev != device:
+                return
+            sync_folder(above)
+
+
+def make_private_folder(folder: Path, *, sync: bool = True) -> bool:
+    """Make a folder that only its owner can enter, and the folders above it; with `sync` all are there after a power cut too.
+
+    Returns False, and changes nothing, when it is there already. Raises OSError when it cannot be made.
+    """
+    missing = [place for place in (folder, *folder.parents) if sync and not place.exists()]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        if folder.is_dir():
+            return False
+        raise
+    for made in missing:
+        sync_folder(made.parent)
+    return True

@@ -1,0 +1,196 @@
+"""Processes: their ids, their names that no later process has again, and whether they are still alive (pid and start time)."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from postroom.core.clock import SYSTEM
+
+LINUX: Final = sys.platform.startswith("linux")
+#: States of a process that works no more, and is only waiting to be reaped (a zombie).
+ENDED: Final = (b"Z", b"X")
+#: Stands before the byte in a process's name; stands in the place of a start time that could not be seen.
+_BYTE: Final = "+"
+_UNSEEN: Final = "unseen-"
+
+
+@lru_cache(maxsize=1)
+def host_id() -> str:
+    """A name for the set of processes whose pids can be told apart from here: this boot and this pid namespace."""
+    try:
+        namespace = str(os.stat("/proc/self/ns/pid").st_ino)
+    except OSError:
+        namespace = "0"
+    return f"{SYSTEM.boot_id()[:13]}.{namespace}"
+
+
+@lru_cache(maxsize=1)
+def sees_processes() -> bool:
+    """Whether pids can be looked up here: /proc is mounted, and shows the pid namespace that this process is in.
+
+    A sandbox may have no /proc, or that of the system around it, in which every pid is another process's.
+    """
+    if not LINUX:
+        return True
+    try:
+        with open("/proc/self/status", "rb") as file:
+            lines = file.read().split(b"\n")
+    except OSError:
+        return False
+    # one number for each namespace, from that of /proc down to our own
+    numbers = next((line.split()[1:] for line in lines if line.startswith(b"NSpid:")), None)
+    if numbers is None:  # Linux before 4.1
+        return os.readlink("/proc/self") == str(os.getpid())
+    return numbers == [str(os.getpid()).encode()]
+
+
+def stat_fields(pid: int) -> list[bytes]:
+    """What /proc/PID/stat tells after the program's name: state, parent, group, session, and so on. Linux only; raises OSError."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()
+
+
+def process_started(pid: int) -> str | None:
+    """When a process started, as text that differs for a later process with the same pid; None when there is none to see."""
+    if LINUX:
+        try:
+            fields = stat_fields(pid)
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            return None
+        return None if fields[0] in ENDED else fields[19].decode()
+    import subprocess  # slow to load, and only other systems need it
+
+    answer = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return answer.stdout.strip().replace(" ", "_").replace(":", ".") or None
+
+
+_this: tuple[int, str] = (0, "")
+_pid = os.getpid()
+
+
+def _note_pid() -> None:
+    global _pid  # noqa: PLW0603  (one process, one number)
+    _pid = os.getpid()
+    host_id.cache_clear()  # a child may be the first in a new pid namespace
+    sees_processes.cache_clear()
+
+
+os.register_at_fork(after_in_child=_note_pid)
+
+
+def current_pid() -> int:
+    """This process's number, without asking the system for it each time: every step of a message checks it for forks."""
+    return _pid
+
+
+def this_process() -> str:
+    """This process's own name, `host:pid:start+byte`: no other process, before or after, has the same.
+
+    `byte` is a random number. In the rooms whose folder has locks, this process holds the lock on that byte of a file
+    for as long as it has the room open (`stores/liveness.py`). Where no start time can be seen, chance stands in its place.
+    """
+    global _this  # noqa: PLW0603  (one process, one name)
+    pid = os.getpid()
+    if _this[0] != pid:
+        byte = int.from_bytes(os.urandom(8), "big") >> 2  # an offset in a file has 63 bits
+        started = process_started(pid) if sees_processes() else None
+        _this = (pid, f"{host_id()}:{pid}:{started or f'{_UNSEEN}{byte:x}'}{_BYTE}{byte:x}")
+    return _this[1]
+
+
+def without_byte(name: str) -> str:
+    """A process's name as it stands in rooms that know nothing of its lock."""
+    return name.partition(_BYTE)[0]
+
+
+def byte_of(name: str) -> int | None:
+    """The number of the byte that the process of that name has locked; None when the name has none."""
+    try:
+        return int(name.partition(_BYTE)[2], 16)
+    except ValueError:
+        return None
+
+
+def process_name(pid: int) -> str | None:
+    """The name of another process, which may be any program: without a byte. None when it does not run, or cannot be seen."""
+    started = process_started(pid) if sees_processes() else None
+    return None if started is None else f"{host_id()}:{pid}:{started}"
+
+
+def process_alive(name: str) -> bool | None:
+    """Whether the process of that name still runs, by its pid and start time.
+
+    None when that cannot be seen from here: it is of another boot or pid namespace, hidden from this user, or there is
+    no /proc of our own to look at.
+    """
+    name = without_byte(name)
+    if name == without_byte(this_process()):
+        return True
+    host, _, rest = name.partition(":")
+    pid, _, started = rest.partition(":")
+    if host != host_id() or not pid.isdigit() or started.startswith(_UNSEEN) or not sees_processes():
+        return None
+    found = process_started(int(pid))
+    return None if found is None and _is_hidden(int(pid)) else found == started
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether there is a process of that number which /proc does not show to this user (hidepid)."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return not os.access(f"/proc/{pid}/stat", os.R_OK)
+    except (ProcessLookupError, OverflowError):
+        pass
+    return False
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is held by Ctrl-Z or by a debugger; False where that cannot be seen."""
+    try:
+        return stat_fields(pid)[0] in (b"T", b"t")
+    except OSError:
+        return False
+
+
+def processes_with(path: Path) -> list[int]:
+    """The other processes that have a file open, as far as they can be seen from here (on Linux, those of this user)."""
+    target = os.path.realpath(path)
+    names = os.listdir("/proc") if LINUX and sees_processes() else []
+    others = [int(name) for name in names if name.isdigit() and int(name) != os.getpid()]
+    return sorted(pid for pid in others if target in _open_files(pid))
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    with suppress(OSError):  # it ended, or belongs to somebody else
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(FileNotFoundError):  # closed a moment ago
+                yield os.readlink(f"/proc/{pid}/fd/{number}")
+
+
+def process_descriptor(pid: int) -> int | None:
+    """A descriptor that can be read once the process is gone (pidfd); None where the system has none, or it is gone already."""
+    try:
+        return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+    except OSError:
+        return None
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread. An interrupt reaches the caller as what the signal's handler raised, and leaves open whether the thread runs.
+
+    CPython's own `start` makes a KeyError of it when it comes right after the thread began (tests/faults/test_interrupts.py).
+    """
+    try:
+        thread.start()
+    except KeyError as error:
+        if error.__context__ is None:
+            raise
+        raise error.__context__ from None
