@@ -16,7 +16,7 @@ from postroom.core.config import Config, parse_url
 from postroom.core.limits import CircuitBreaker, CircuitState, TokenBucket
 from postroom.errors import CircuitOpen, PostroomError, RateLimited, RoomBusy
 from postroom.mail.rate_limit import SenderLimit
-from postroom.stores import open_store
+from postroom.stores import cells, open_store
 from postroom.stores.contract import ANY, Store
 from postroom.stores.memory.store import MemoryStore
 
@@ -542,7 +542,10 @@ class CrowdedStore(MemoryStore):
         return super().cell_write(name, value, expect)
 
 
-def test_a_sender_that_never_wins_the_bucket_is_told_to_try_again(clock: ManualClock) -> None:
+def test_a_sender_that_never_wins_the_bucket_is_told_to_try_again(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cells, "TRIES", 8)
     store = CrowdedStore(Config(), clock)
     with pytest.raises(RoomBusy, match="too many processes send as ada at the same moment; try again"):
         SenderLimit(store, 10, 10, clock).take("ada")

@@ -19,18 +19,17 @@ These cells begin with a word of their own so that waking works: a waiting claim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from postroom.core.clock import Clock
 from postroom.core.crashpoints import reached
-from postroom.errors import RoomBusy
+from postroom.stores.cells import update
 from postroom.stores.contract import Store, topic_cells
 
 BUCKET_SIZE: Final = 64
 TOPIC: Final = topic_cells("board-ready")
 _INDEX: Final = "board-ready/index"
-_MAX_TRIES: Final = 1000
 
 Value = dict[str, Any]
 
@@ -41,22 +40,6 @@ class ReadyBucket(NamedTuple):
     number: int
     version: int
     entries: dict[int, str]  # place -> task
-
-
-def update(store: Store, name: str, change: Callable[[Any], Any]) -> Any:
-    """Change a cell by compare-and-set, as often as it takes. What `change` returns is written; its own input is not.
-
-    Returns what stands there now. Others who change the same cell make it try again, so it ends.
-    """
-    for _ in range(_MAX_TRIES):
-        cell = store.cell_read(name)
-        before = None if cell is None else cell.value
-        after = change(before)
-        if after is before or (cell is None and after is None):
-            return before
-        if store.cell_write(name, after, expect=0 if cell is None else cell.version) is not None:
-            return after
-    raise RoomBusy(f"too many processes change {name} at the same moment; try again")
 
 
 class ReadyIndex:
@@ -91,10 +74,10 @@ class ReadyIndex:
         self._open(by_bucket)
 
     def _open(self, numbers: Iterable[int]) -> None:
-        def add(value: Value | None) -> Value:
+        def add(value: Value | None) -> Value | None:
             whole = _whole(value)
-            missing = set(numbers) - set(whole["open"])
-            return {**whole, "open": sorted({*whole["open"], *missing})} if missing or value is None else value
+            after = sorted({*whole["open"], *numbers})
+            return None if after == whole["open"] and value is not None else {**whole, "open": after}
 
         update(self._store, _INDEX, add)
 
@@ -121,9 +104,8 @@ class ReadyIndex:
     def _close(self, number: int) -> None:
         def remove(value: Value | None) -> Value | None:
             whole = _whole(value)
-            if number not in whole["open"]:
-                return value
-            return {**whole, "open": [each for each in whole["open"] if each != number]}
+            left = [each for each in whole["open"] if each != number]
+            return None if left == whole["open"] else {**whole, "open": left}
 
         update(self._store, _INDEX, remove)
         reached("board.bucket_closed")
@@ -152,7 +134,7 @@ class ReadyIndex:
 
         def lift(value: Value | None) -> Value | None:
             whole = _whole(value)
-            return {**whole, "next": least} if whole["next"] < least else value
+            return {**whole, "next": least} if whole["next"] < least else None
 
         update(self._store, _INDEX, lift)
 

@@ -24,10 +24,11 @@ from postroom.core.crashpoints import reached
 from postroom.core.message import Draft, check
 from postroom.errors import DependencyCycle, InvalidMessage
 from postroom.mail.gateway import Gateway
+from postroom.stores.cells import update
 from postroom.stores.contract import ANY, Cell
 
 from . import task
-from .ready_index import ReadyBucket, ReadyIndex, update
+from .ready_index import ReadyBucket, ReadyIndex
 from .task import ABORTED, BLOCKED, CLAIMED, DONE, READY, Task, Value, encoded
 
 CLAIMS: Final = "board-claim/"
@@ -132,14 +133,19 @@ class Book:
         return self.store.cell_write(task.cell_of(id), value, expect=expect)
 
     def change(self, id: str, decide: Callable[[Value], Value | None]) -> Value | None:
-        """Change a task by compare-and-set. `decide` returns its new value, or None to leave it: then None is returned."""
-        while (found := self.read(id)) is not None:
-            value = decide(found.value)
-            if value is None:
-                return None
-            if self.write(id, value, found.version) is not None:
-                return value
-        return None
+        """Change a task by compare-and-set. `decide` returns its new value, or None to leave it: then None is returned.
+
+        Raises RoomBusy, and nothing was changed, when others kept changing the task.
+        """
+        decided: Value | None = None
+
+        def change(value: Any) -> Value | None:
+            nonlocal decided
+            decided = None if value is None else decide(task.whole_value(id, value))
+            return decided
+
+        update(self.store, task.cell_of(id), change)
+        return decided
 
     # Claiming
 
@@ -408,7 +414,7 @@ class Book:
         return [name for name in cell.value if isinstance(name, str)] if cell is not None else []
 
     def add_lead(self, name: str) -> None:
-        update(self.store, LEADS, lambda names: names if name in (names or ()) else [*(names or ()), name])
+        update(self.store, LEADS, lambda names: None if name in (names or ()) else [*(names or ()), name])
 
 
 def free(value: Value) -> Value:

@@ -7,7 +7,7 @@ next who writes, and is not shown before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Self
 
@@ -17,9 +17,9 @@ from postroom.errors import Fault, InvalidMessage, PostroomError, ReservationCon
 from postroom.mail import presence
 from postroom.mail.gateway import Gateway
 from postroom.mail.received import check_seconds
+from postroom.stores.cells import update
 
 from . import globs as patterns
-from .ready_index import update
 from .task import lease_fields, lease_left_s
 
 CELL: Final = "reservations"
@@ -185,16 +185,12 @@ class Reservations:
         """End those of these reservations that are the agent's. Returns them."""
         wanted, ended = set(ids), []
 
-        def change(before: Value | None) -> Value | None:
+        def change(living: dict[str, Value]) -> dict[str, Value] | None:
             nonlocal ended
-            living = self._living(_whole(before))
             ended = [id for id, value in living.items() if id in wanted and value["agent"] == agent]
-            if not ended:
-                return before
-            return {**_whole(before), "held": {id: value for id, value in living.items() if id not in ended}}
+            return {id: value for id, value in living.items() if id not in ended} if ended else None
 
-        self._gateway.check_open()
-        update(self._gateway.store, CELL, change)
+        self._change(change)
         self._mine.difference_update(ended)
         return ended
 
@@ -206,37 +202,41 @@ class Reservations:
             raise InvalidMessage(faults)
         dropped: list[str] = []
 
-        def change(before: Value | None) -> Value | None:
+        def change(living: dict[str, Value]) -> dict[str, Value] | None:
             dropped.clear()
             left: dict[str, Value] = {}
-            for id, value in self._living(_whole(before)).items():
+            for id, value in living.items():
                 out = [glob for glob in value["globs"] if value["agent"] == agent and (named is None or glob in named)]
                 dropped.extend(out)
                 kept = [glob for glob in value["globs"] if glob not in out]
                 if kept:
                     left[id] = {**value, "globs": kept}
-            return {**_whole(before), "held": left} if dropped else before
+            return left if dropped else None
 
-        self._gateway.check_open()
-        update(self._gateway.store, CELL, change)
+        self._change(change)
         return dropped
 
     def extend(self, id: str, ttl_s: float) -> bool:
         """Let one end later."""
         extended = False
 
-        def change(before: Value | None) -> Value | None:
+        def change(living: dict[str, Value]) -> dict[str, Value] | None:
             nonlocal extended
-            living = self._living(_whole(before))
             extended = id in living
-            if not extended:
-                return before
-            longer = {**living[id], **lease_fields(self._gateway.clock, ttl_s)}
-            return {**_whole(before), "held": {**living, id: longer}}
+            return {**living, id: living[id] | lease_fields(self._gateway.clock, ttl_s)} if extended else None
+
+        self._change(change)
+        return extended
+
+    def _change(self, change: Callable[[dict[str, Value]], dict[str, Value] | None]) -> None:
+        """Change the reservations that still stand; None from `change` leaves them as they are."""
+
+        def whole(before: Value | None) -> Value | None:
+            held = change(self._living(_whole(before)))
+            return None if held is None else {**_whole(before), "held": held}
 
         self._gateway.check_open()
-        update(self._gateway.store, CELL, change)
-        return extended
+        update(self._gateway.store, CELL, whole)
 
     def _read(self) -> dict[str, Value]:
         self._gateway.check_open()
@@ -255,17 +255,9 @@ class Reservations:
     def _let_go(self) -> None:
         """The room closes: what ends with this process ends now."""
         mine = set(self._mine)
-        if not mine:
-            return
-        with suppress(PostroomError):
-            update(
-                self._gateway.store,
-                CELL,
-                lambda before: {
-                    **_whole(before),
-                    "held": {i: v for i, v in _whole(before)["held"].items() if i not in mine},
-                },
-            )
+        if mine:
+            with suppress(PostroomError):
+                self._change(lambda living: {id: value for id, value in living.items() if id not in mine})
 
 
 def _whole(value: Value | None) -> Value:

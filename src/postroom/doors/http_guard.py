@@ -89,6 +89,7 @@ class RefusalTally:
     def write(self, gateway: Gateway) -> None:
         """Write what is pending now: the newest refusal, and how many it stands for."""
         if self._count:
-            count, self._count = self._count, 0
+            count = self._count
             self._next_ns = gateway.clock.steady_ns() + SECOND_NS
             tokens.record_refusal(gateway, *self._newest, count=count)
+            self._count -= count  # not before: what could not be written is still pending

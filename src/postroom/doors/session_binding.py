@@ -24,6 +24,7 @@ from postroom.core.states import State
 from postroom.core.system.process import process_alive
 from postroom.errors import RoomBusy
 from postroom.mail.gateway import Gateway
+from postroom.stores.cells import update
 from postroom.stores.contract import Cell, Query
 
 CELLS: Final = "door/"
@@ -34,7 +35,6 @@ MAX_POINTED: Final = 5
 MAX_CLAIMED: Final = 200
 MAX_PREVIEW: Final = 120
 BUSY_MS: Final = 60_000
-_MAX_TRIES: Final = 50
 _MAX_NAMES: Final = 100
 
 Value = dict[str, Any]
@@ -81,16 +81,16 @@ def _is_same(value: Value, visitor: HostSession) -> bool:
 
 
 def _take(gateway: Gateway, visitor: HostSession, name: str, *, sure: bool) -> bool:
-    for _ in range(_MAX_TRIES):
-        cell = gateway.store.cell_read(CELLS + name)
-        if cell is not None and not sure and not _is_same(cell.value, visitor) and _is_taken(cell.value, visitor):
-            return False
-        value = _bound(None if cell is None else cell.value, visitor, gateway.clock.wall_ms())
-        if cell is not None and value == cell.value:
-            return True
-        if gateway.store.cell_write(CELLS + name, value, expect=0 if cell is None else cell.version) is not None:
-            return True
-    raise RoomBusy(f"too many processes change the door of {name} at the same moment; try again")
+    taken = False
+
+    def change(value: Value | None) -> Value | None:
+        nonlocal taken
+        taken = value is not None and not sure and not _is_same(value, visitor) and _is_taken(value, visitor)
+        after = _bound(value, visitor, gateway.clock.wall_ms())
+        return None if taken or after == value else after
+
+    _update_cell(gateway, name, change)
+    return not taken
 
 
 def _is_taken(value: Value, visitor: HostSession) -> bool:
@@ -215,14 +215,13 @@ def hold_back(gateway: Gateway, name: str) -> list[Message]:
 
 
 def _update(gateway: Gateway, name: str, change: Callable[[Value], Value | None]) -> None:
-    for _ in range(_MAX_TRIES):
-        cell = gateway.store.cell_read(CELLS + name)
-        if cell is None:
-            return
-        value = change(cell.value)
-        if value is None or gateway.store.cell_write(cell.name, value, expect=cell.version) is not None:
-            return
-    raise RoomBusy(f"too many processes change the door of {name} at the same moment; try again")
+    """Change a door's cell, if there is one; None from `change` leaves it as it is."""
+    _update_cell(gateway, name, lambda value: None if value is None else change(value))
+
+
+def _update_cell(gateway: Gateway, name: str, change: Callable[[Value | None], Value | None]) -> None:
+    busy = f"too many processes change the door of {name} at the same moment; try again"
+    update(gateway.store, CELLS + name, change, busy=busy)
 
 
 def busy(gateway: Gateway, name: str, *, working: bool) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from postroom.core.clock import iso
 from postroom.core.config import HEARTBEAT_S
 from postroom.core.states import State
-from postroom.errors import RoomBusy
+from postroom.stores.cells import update
 from postroom.stores.contract import Query
 
 from .gateway import Gateway
@@ -30,7 +30,6 @@ SEEN: Final = "seen"  # only one-shot commands have spoken in its name
 HEARTBEAT_LATE_S: Final = 3 * HEARTBEAT_S
 #: After so long without a heartbeat it counts as gone: nobody is to wait for it for ever.
 SILENT_S: Final = 12 * HEARTBEAT_S
-_MAX_TRIES: Final = 200
 _MANY: Final = 10_000
 _PREFIX: Final = "agent/"
 
@@ -129,7 +128,7 @@ def prune(gateway: Gateway, silences: Silences) -> int:
         seen = {process: gateway.store.process_alive(process) for process in value["processes"]}
         if False in seen.values():
             pruned += 1
-            _update(gateway, name, lambda value: value and _without_the_dead(gateway, value))
+            _update(gateway, name, lambda value: None if value is None else _without_the_dead(gateway, value))
         elif set(seen.values()) == {None} and silences.is_long(name, value["heartbeat_ms"], gateway.clock.steady_ns()):
             pruned += 1
             _bury_silent(gateway, name, value)
@@ -142,9 +141,8 @@ def _bury_silent(gateway: Gateway, name: str, silent: Value) -> None:
             return None  # it has just spoken
         return value | {"processes": [], "status": GONE, "current_task": None}
 
-    _update(gateway, name, change)
-    cell = gateway.store.cell_read(_PREFIX + name)
-    if cell is None or cell.value["processes"]:
+    value = _update(gateway, name, change)
+    if value is None or value["processes"]:
         return
     asked = gateway.store.find(Query(waiting=True, from_agent=name, limit=_MANY)).messages
     held = gateway.store.find(Query(states=frozenset({State.AWAITED}), to_agent=name, limit=_MANY)).messages
@@ -250,13 +248,7 @@ def _without_the_dead(gateway: Gateway, value: Value) -> Value:
     return value | {"processes": living} | ({} if living else {"status": GONE, "current_task": None})
 
 
-def _update(gateway: Gateway, name: str, change: Callable[[Value | None], Value | None]) -> None:
-    """Change an agent's cell; None from `change` leaves it as it is."""
-    for _ in range(_MAX_TRIES):
-        cell = gateway.store.cell_read(_PREFIX + name)
-        value = change(None if cell is None else cell.value)
-        if value is None:
-            return
-        if gateway.store.cell_write(_PREFIX + name, value, expect=0 if cell is None else cell.version) is not None:
-            return
-    raise RoomBusy(f"too many processes change what is known of {name} at the same moment; try again")
+def _update(gateway: Gateway, name: str, change: Callable[[Value | None], Value | None]) -> Value | None:
+    busy = f"too many processes change what is known of {name} at the same moment; try again"
+    value: Value | None = update(gateway.store, _PREFIX + name, change, busy=busy)
+    return value

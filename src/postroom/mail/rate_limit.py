@@ -7,11 +7,13 @@ nobody out (tests/core/test_limits.py).
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 from postroom.core.clock import SYSTEM, Clock
 from postroom.core.limits import SECOND_NS
-from postroom.errors import RateLimited, RoomBusy
+from postroom.errors import RateLimited
+from postroom.stores.cells import update
 from postroom.stores.contract import Store
 
 
@@ -22,9 +24,6 @@ class SenderLimit:
     cell "limit/<sender>" as one number, the moment at which it will be full again, and changed by compare-and-set.
     A restart of the machine fills every bucket.
     """
-
-    #: So many others may change a sender's bucket at the same moment before a send gives up.
-    MAX_TRIES: Final = 200
 
     def __init__(self, store: Store, rate_per_s: float, burst: int | None = None, clock: Clock = SYSTEM) -> None:
         if not 0 < rate_per_s < math.inf:
@@ -57,12 +56,8 @@ class SenderLimit:
             raise RateLimited(
                 f"{who} at most {self.burst} messages at once here, not {count}; send fewer at a time", math.inf
             )
-        for _ in range(self.MAX_TRIES):
-            cell = self._store.cell_read(name)
-            value = self._after(who, count, None if cell is None else cell.value)
-            if self._store.cell_write(name, value, expect=0 if cell is None else cell.version) is not None:
-                return
-        raise RoomBusy(f"too many processes send as {sender} at the same moment; try again")
+        busy = f"too many processes send as {sender} at the same moment; try again"
+        update(self._store, name, partial(self._after, who, count), busy=busy)
 
     def _after(self, who: str, count: int, value: Any) -> dict[str, Any]:
         """What the cell must hold once the messages are counted; raises RateLimited."""

@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from postroom.core.clock import iso
 from postroom.errors import IdentityRefused, RoomBusy
+from postroom.stores.cells import update
 from postroom.stores.contract import Cell
 
 from . import presence
@@ -202,13 +203,12 @@ def deeds(gateway: Gateway) -> list[Deed]:
 
 def _log_deed(gateway: Gateway, what: str, agent: str, uid: int) -> None:
     entry = Deed(gateway.clock.wall_ms(), what, agent, uid)._asdict()
-    for _ in range(_MAX_TRIES):
-        cell = gateway.store.cell_read(LOG_CELL)
-        kept = [] if cell is None else cell.value
-        after = [*kept, entry][-MAX_REFUSALS:]
-        if gateway.store.cell_write(LOG_CELL, after, expect=0 if cell is None else cell.version) is not None:
-            return
-    raise RoomBusy("what is done to the tokens could not be recorded, so it was not done; try again")
+    update(
+        gateway.store,
+        LOG_CELL,
+        lambda kept: [*(kept or ()), entry][-MAX_REFUSALS:],
+        busy="what is done to the tokens could not be recorded, so it was not done; try again",
+    )
 
 
 def _is_persons(cell: Cell) -> bool:
@@ -279,7 +279,7 @@ def prove(
     """Who speaks: what the token proves, which a claimed name must agree with. None in a room without tokens.
 
     Raises IdentityRefused, after the refusal was recorded (by `record`), when a name is claimed that the token does not
-    prove.
+    prove; where it could not be recorded, what kept it from that (RoomBusy, say).
     """
     record = record or record_refusal
     if token is None:
@@ -317,19 +317,22 @@ def must_be_person(
 
 
 def record_refusal(gateway: Gateway, door: str, claimed: str, real: str | None, *, count: int = 1) -> None:
-    """Keep that somebody claimed to be who it is not. `count` is how many refusals the entry stands for."""
+    """Keep that somebody claimed to be who it is not. `count` is how many refusals the entry stands for.
+
+    Raises RoomBusy, and nothing was kept, when others kept changing the cell.
+    """
     entry = {
         "time_ms": gateway.clock.wall_ms(),
         "door": door,
         "claimed": claimed[:_MAX_CLAIM].encode("utf-8", "backslashreplace").decode(),
         "real": real,
     }
-    for _ in range(_MAX_TRIES):
-        cell = gateway.store.cell_read(REFUSALS_CELL)
-        value: dict[str, Any] = {"count": 0, "newest": []} if cell is None else cell.value
-        value = {"count": value["count"] + count, "newest": [*value["newest"], entry][-MAX_REFUSALS:]}
-        if gateway.store.cell_write(REFUSALS_CELL, value, expect=0 if cell is None else cell.version) is not None:
-            return
+
+    def add(value: dict[str, Any] | None) -> dict[str, Any]:
+        value = value or {"count": 0, "newest": []}
+        return {"count": value["count"] + count, "newest": [*value["newest"], entry][-MAX_REFUSALS:]}
+
+    update(gateway.store, REFUSALS_CELL, add)
 
 
 def refusals(gateway: Gateway) -> tuple[int, list[RefusedClaim]]:

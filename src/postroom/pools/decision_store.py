@@ -20,6 +20,7 @@ import msgspec
 
 from postroom.core.clock import Clock
 from postroom.errors import RoomBusy
+from postroom.stores.cells import update
 from postroom.stores.contract import topic_cells
 
 from .decide import Decision, Late, decision_from
@@ -61,7 +62,7 @@ class Decisions(ABC):
 
     @abstractmethod
     def add_late(self, message_id: str, late: Late) -> None:
-        """Write down what came too late. The decision stays as it is."""
+        """Write down what came too late. The decision stays as it is. Raises RoomBusy when that could not be done."""
 
 
 class LocalDecisions(Decisions):
@@ -204,14 +205,13 @@ class RoomDecisions(Decisions):
 
     def add_late(self, message_id: str, late: Late) -> None:
         self._local.add_late(message_id, late)
-        for _ in range(_MAX_TRIES):
-            cell = self._store.cell_read(PREFIX + message_id)
-            if cell is None or cell.value["decision"] is None:
-                return
-            decision = with_late(decision_from(cell.value["decision"]), late)
-            value = {**cell.value, "decision": decision.to_dict()}
-            if self._store.cell_write(PREFIX + message_id, value, expect=cell.version) is not None:
-                return
+
+        def change(value: dict[str, Any] | None) -> dict[str, Any] | None:
+            if value is None or value["decision"] is None:
+                return None
+            return {**value, "decision": with_late(decision_from(value["decision"]), late).to_dict()}
+
+        update(self._store, PREFIX + message_id, change)
 
     def forget(self, older_than_s: float) -> int:
         """Forget decisions that were made longer ago than this. Returns how many."""

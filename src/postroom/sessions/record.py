@@ -23,6 +23,7 @@ from postroom.core.system.files import no_follow
 from postroom.errors import Deadlock, RoomBusy, SessionEnded, SessionFailed, UnknownSession, WorkerTraceback
 from postroom.mail.gateway import Gateway
 from postroom.mail.received import words
+from postroom.stores.cells import update
 from postroom.stores.contract import topic_cells
 
 FAILED_FILE: Final = ".failed"
@@ -91,18 +92,24 @@ class SessionRecord:
         """What stands there now. UnknownSession when there is none."""
         self.gateway.check_open()
         cell = self.gateway.store.cell_read(self.cell)
-        if cell is None:
+        return Record(0 if cell is None else cell.version, self._known(None if cell is None else cell.value))
+
+    def _known(self, value: Value | None) -> Value:
+        if value is None:
             raise UnknownSession(f"there is no session {self.id} in this room; `postroom session list` shows them")
-        return Record(cell.version, cell.value)
+        return value
 
     def check(self) -> Record:
         """What stands there now; SessionFailed, Deadlock or SessionEnded when the session is over."""
         record = self.read()
-        if record.failure is not None:
-            raise self.error(record.failure)
-        if record.ended_ms is not None:
-            raise SessionEnded(f"Session {self.id} has ended: the one who opened it has closed it")
+        self._check_goes_on(record.value)
         return record
+
+    def _check_goes_on(self, value: Value) -> None:
+        if value["failure"] is not None:
+            raise self.error(Failure(**value["failure"]))
+        if value["ended_ms"] is not None:
+            raise SessionEnded(f"Session {self.id} has ended: the one who opened it has closed it")
 
     def error(self, failure: Failure) -> SessionFailed:
         """The error that tells of a failure; its cause is the traceback of the worker."""
@@ -118,26 +125,31 @@ class SessionRecord:
 
         Raises what `check` raises; then nobody was let in.
         """
-        for _ in range(_MAX_TRIES):
-            record = self.check()
-            first = int(record.value["admitted"]) + 1
-            value = record.value | {"admitted": first + count - 1}
-            if self.gateway.store.cell_write(self.cell, value, expect=record.version) is not None:
-                return first
-        raise RoomBusy(f"too many want to join session {self.id} at the same moment; try again")
+
+        def add(value: Value) -> Value:
+            self._check_goes_on(value)
+            return value | {"admitted": int(value["admitted"]) + count}
+
+        value = self._update(add, f"too many want to join session {self.id} at the same moment; try again")
+        return int(value["admitted"]) - count + 1
 
     def fail(self, failure: Failure) -> Failure:
         """Record a failure, unless there is one. Returns the one that stands; those who wait are woken.
 
         A session that has ended well stays so: then nothing is recorded, and the given failure is returned.
         """
-        for _ in range(_MAX_TRIES):
-            record = self.read()
-            if record.failure is not None:
-                return record.failure
-            if record.ended_ms is not None or self.fail_at(record.version, record.value, failure):
-                return failure
-        raise RoomBusy(f"too many change session {self.id} at the same moment; try again")
+        recorded = False
+
+        def change(value: Value) -> Value | None:
+            nonlocal recorded
+            recorded = value["failure"] is None and value["ended_ms"] is None
+            return value | {"failure": failure._asdict()} if recorded else None
+
+        value = self._update(change)
+        if recorded:
+            # after the others were woken: they need not wait for a file
+            write_failed_file(Path(value["folder"]), failure)
+        return Failure(**value["failure"]) if value["failure"] is not None else failure
 
     def fail_at(self, version: int, value: Value, failure: Failure) -> bool:
         """Record a failure if the record is still of that version. Nobody joined, failed or ended it since, then."""
@@ -150,13 +162,15 @@ class SessionRecord:
 
     def end(self) -> None:
         """The one who opened it closes it. A failure that was recorded stays."""
-        for _ in range(_MAX_TRIES):
-            record = self.read()
-            if record.ended_ms is not None:
-                return
-            value = record.value | {"ended_ms": self.gateway.clock.wall_ms()}
-            if self.gateway.store.cell_write(self.cell, value, expect=record.version) is not None:
-                return
+        now_ms = self.gateway.clock.wall_ms()
+        self._update(lambda value: value | {"ended_ms": now_ms} if value["ended_ms"] is None else None)
+
+    def _update(self, change: Callable[[Value], Value | None], busy: str | None = None) -> Value:
+        """Change the record by compare-and-set. UnknownSession when there is none, RoomBusy when others kept changing it."""
+        self.gateway.check_open()
+        busy = busy or f"too many change session {self.id} at the same moment; try again"
+        value: Value = update(self.gateway.store, self.cell, lambda value: change(self._known(value)), busy=busy)
+        return value
 
     def blame_gone_opener(self, record: Record | None = None) -> bool:
         """Record the failure of a session whose opener's process is gone. Returns whether it is."""

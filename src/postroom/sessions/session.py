@@ -203,7 +203,7 @@ class Session:
                 self._record.end()
                 if self._host.lends_folders and self._record.read().failure is None:
                     shutil.rmtree(self.dir, ignore_errors=True)  # of a failed one it stays as long as the room does
-            self._member.leave()
+        self._member.leave()
 
     def __enter__(self) -> Self:
         return self

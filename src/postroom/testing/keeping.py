@@ -13,6 +13,7 @@ import pytest
 from postroom.core.config import Config
 from postroom.core.states import State
 from postroom.errors import RoomClosed
+from postroom.stores.cells import DELETE, update
 from postroom.stores.contract import ANY, Cell, Query, Store, Ticket, Want
 
 from .workbench import StoreBench, together
@@ -157,19 +158,45 @@ class Keeping(StoreBench):
         assert self.store.cell_scan("agent_") == self.store.cell_scan("*") == []
 
     def test_counting_in_a_cell_loses_nothing(self) -> None:
-        def count() -> int:
-            done = 0
-            while done < 40:
-                cell = self.store.cell_read("counter")
-                version, value = (0, 0) if cell is None else (cell.version, cell.value)
-                done += self.store.cell_write("counter", value + 1, expect=version) is not None
-            return done
+        def count() -> None:
+            for _ in range(40):
+                update(self.store, "counter", lambda value: (value or 0) + 1)
 
         together(count, count, count)
 
         cell = self.store.cell_read("counter")
         assert cell is not None
         assert cell.value == 120
+
+    def test_two_writers_who_race_both_see_the_others_value(self) -> None:
+        def add(name: str) -> None:
+            update(self.store, "names", lambda names: [*(names or ()), name])
+
+        for number in range(10):
+            together(partial(add, f"a{number}"), partial(add, f"b{number}"))
+
+        cell = self.store.cell_read("names")
+        assert cell is not None
+        assert sorted(cell.value) == sorted(f"{who}{number}" for who in "ab" for number in range(10))
+
+    def test_a_cell_that_many_delete_is_deleted_by_one_of_them(self) -> None:
+        self.store.cell_write("a", 1)
+        seen: list[bool] = []
+
+        def delete() -> None:
+            last: list[Any] = []
+
+            def change(value: Any) -> Any:
+                last[:] = [value]
+                return None if value is None else DELETE
+
+            update(self.store, "a", change)
+            seen.append(last != [None])
+
+        together(delete, delete, delete)
+
+        assert self.store.cell_read("a") is None
+        assert seen.count(True) == 1
 
     def test_a_cell_is_made_by_one_of_those_who_race(self) -> None:
         for number in range(20):

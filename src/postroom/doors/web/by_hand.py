@@ -14,13 +14,13 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from postroom.board.ready_index import update
 from postroom.core.message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, DEFAULT_TYPE, Draft, Message
 from postroom.core.states import FINISHED, State
 from postroom.errors import IdentityRefused, InvalidMessage
 from postroom.mail import presence, tokens
 from postroom.room import Room
 from postroom.sessions import report
+from postroom.stores.cells import update
 from postroom.stores.contract import Query, Ticket
 
 from .guard import UNKNOWN_COOKIE
