@@ -85,7 +85,7 @@ def test_what_no_hint_told_of_is_found_within_two_seconds(sqlite_url: str, clock
             clock.advance(1)  # a round that finds nothing: from now on the feed is followed
             await until(lambda: room._worker.waits._cursors is not None)
             with open_room(sqlite_url, clock=clock) as dumb:
-                dumb.store._bells.ring = lambda *_: None  # type: ignore[attr-defined]
+                dumb.store._steps.bells.ring = lambda *_: None  # type: ignore[attr-defined]
                 dumb.agent("ada").send_many([{"to": "eve", "payload": {}}] * (changes - 1))
                 dumb.agent("ada").send("bob-7", {"n": 7})
             begun_ns = clock.steady_ns()

@@ -17,9 +17,10 @@ from .support import Cli, clean_environment, command
 OURS = """
     core core.backoff core.clock core.config core.crashpoints core.events core.limits core.message core.states core.trust
     core.untrusted core.system core.system.process core.system.files core.system.startup errors room stores
-    stores.bells stores.bells.bells stores.bells.sockets stores.contract stores.liveness stores.cells
-    stores.sqlite stores.sqlite.connection stores.sqlite.contention stores.sqlite.file stores.sqlite.reading
-    stores.sqlite.rollback stores.sqlite.rows stores.sqlite.store stores.sqlite.wal
+    stores.bells stores.bells.bells stores.bells.sockets stores.contract stores.liveness stores.cells stores.sqlite
+    stores.sqlite.connection stores.sqlite.contention stores.sqlite.file stores.sqlite.reading
+    stores.sqlite.rows stores.sqlite.store stores.sqlite.wal stores.sqlite.claiming stores.sqlite.layout
+    stores.sqlite.steps stores.sqlite.upkeep
     mail mail.agent mail.causes mail.gateway mail.housekeeping mail.presence mail.questions mail.rate_limit mail.receipts
     mail.received mail.waiting
     cli cli.call cli.commands cli.commands.mail cli.exit_codes cli.options cli.output cli.table

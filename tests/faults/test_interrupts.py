@@ -143,7 +143,7 @@ def test_what_a_handler_wants_in_the_middle_of_a_plain_send_is_refused(
     clock = PokingClock()
     on_signal(handler)
     store.put([draft()])
-    monkeypatch.setattr(store._file._numbers, "_clock", clock)
+    monkeypatch.setattr(store._file.numbers, "_clock", clock)
     clock.armed = True
     (id,) = store.put([draft()])
     assert refused == [step]
@@ -172,8 +172,8 @@ def test_what_a_handler_sends_right_after_a_commit_is_kept_and_has_its_own_id(
                 raise SystemExit
 
     on_signal(handler)
-    monkeypatch.setattr(store._file, "lengthen_from", 0)
-    monkeypatch.setattr(store._file, "committed", lambda _: signal.raise_signal(signal.SIGUSR1))
+    monkeypatch.setattr(store._file.log, "lengthen_from", 0)
+    monkeypatch.setattr(store._file.log, "committed", lambda _: signal.raise_signal(signal.SIGUSR1))
     if leaves:
         with pytest.raises(SystemExit):
             store.put([draft()])

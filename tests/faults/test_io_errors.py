@@ -27,7 +27,7 @@ from tests.faults.programs.rooms import letter, open_room, want
 
 from postroom.core.clock import ManualClock
 from postroom.errors import RoomDamaged, RoomError, RoomUnreachable
-from postroom.stores.sqlite import file as sqlite_file
+from postroom.stores.sqlite import wal
 from postroom.stores.sqlite.store import SqliteStore
 
 from .programs import steps
@@ -141,7 +141,7 @@ def act_and_catch(bench: Bench, store: SqliteStore) -> RoomError | None:
 def check_outcome(bench: Bench, now: Rows, told: RoomError | None, fault: str) -> None:
     if told is None:
         assert now == bench.after, "the call returned, and not all of it was done"
-    elif bench.name in SEVERAL or (fault == SYNC and sqlite_file.WAL_PAGES == 1):
+    elif bench.name in SEVERAL or (fault == SYNC and wal.LONG_PAGES == 1):
         assert now in (bench.before, bench.after)
     else:
         assert now == bench.before, f"the call raised {told!r}, and something of it was done"
@@ -179,8 +179,8 @@ def test_a_step_whose_checkpoint_fails_is_done_all_the_same(
     """With a log of one page every commit is followed by a checkpoint: it may fail, the commit stands."""
     bench = Bench(name, tmp_path)
     without = {fault: fail_at_each_call(bench, fault, "full") for fault in (*ALWAYS, SYNC)}
-    monkeypatch.setattr(sqlite_file, "WAL_PAGES", 1)
-    monkeypatch.setattr(sqlite_file.SqliteFile, "folds_beside", False)
+    monkeypatch.setattr(wal, "LONG_PAGES", 1)
+    monkeypatch.setattr(wal.WriteAheadLog, "folds_beside", False)
     for fault, calls in without.items():
         assert fail_at_each_call(bench, fault, "full") > calls, "the checkpoint is part of what is tested here"
 

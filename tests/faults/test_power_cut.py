@@ -29,7 +29,7 @@ from tests.faults.programs.rooms import letter, open_room, want
 
 import postroom
 from postroom.core.clock import ManualClock
-from postroom.stores.sqlite.file import PAGE_BYTES
+from postroom.stores.sqlite.layout import PAGE_BYTES
 from postroom.stores.sqlite.wal import AHEAD_FROM_PAGES, AHEAD_PAGES, LONG_PAGES
 
 from .after_a_cut import Disk
@@ -136,7 +136,7 @@ def record_day(place: Path, sync: str, chance: random.Random) -> Recorded:
         else:
             in_threads([partial(go_on_working, worker, calls // 3 + 1) for worker in workers])
         for worker in workers:
-            worker.store._file._log.close()  # what is done to the log beside is over
+            worker.store._file.log.checkpointer.close()  # what is done to the log beside is over
         recorder.note("rests")
         log = root / LOG  # it may be read while it is in use: it has no locks. With the last thread it went
         of_the_log = log.read_bytes() if log.exists() else None

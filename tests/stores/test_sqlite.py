@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -24,8 +25,8 @@ from postroom.core.system.process import this_process
 from postroom.errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomGone, RoomUnsafe
 from postroom.stores.bells.bells import Watcher
 from postroom.stores.contract import Delivery, Query, Waiter, Want, topic_to
-from postroom.stores.sqlite import file as sqlite_file
-from postroom.stores.sqlite.file import SqliteFile, sqlite_is_safe
+from postroom.stores.sqlite import file, layout
+from postroom.stores.sqlite.layout import sqlite_is_safe
 from postroom.stores.sqlite.rows import judge
 from postroom.stores.sqlite.store import SqliteStore
 
@@ -146,9 +147,7 @@ def test_the_schema_knows_the_same_states_as_the_table_of_states(store):
         status = store._file.select("SELECT status FROM messages WHERE state = ?", (int(state),))[0][0]
         store._file.select("ROLLBACK")
         assert status == STATUS_WORD[state]
-        assert re.search(
-            rf"{int(state)} {state.name}\b", (Path(sqlite_file.__file__).with_name("schema.sql")).read_text()
-        )
+        assert re.search(rf"{int(state)} {state.name}\b", (Path(layout.__file__).with_name("schema.sql")).read_text())
     assert "{" not in rules["judged"]
 
 
@@ -246,7 +245,7 @@ def test_sqlite_versions_that_can_lose_a_commit_are_refused(version, safe, monke
 
 
 def test_a_network_file_system_is_refused_with_the_reason(monkeypatch, folder):
-    monkeypatch.setattr(sqlite_file, "file_system_type", lambda _: "nfs4")
+    monkeypatch.setattr(layout, "file_system_type", lambda _: "nfs4")
     with pytest.raises(RoomUnsafe, match="network file system .nfs4.*local disk"):
         SqliteStore(folder, Config(), SYSTEM)
     assert not folder.exists()
@@ -331,19 +330,19 @@ def test_a_fork_that_ends_takes_nothing_along_that_others_have_sent_since(folder
 def test_a_process_that_is_forked_off_while_a_room_is_opened_keeps_nobody_out(folder, monkeypatch):
     """It has the door's file open, too, and would keep the lock for as long as it runs."""
     told, tell = os.pipe()
-    prepare = SqliteFile._prepare
+    prepare = layout.prepare
     children = []
 
-    def prepare_and_fork(file: SqliteFile) -> int:
+    def prepare_and_fork(*args: Any) -> layout.Layout:
         children.append(os.fork())
         if children[-1] == 0:
             os.read(told, 1)
             os._exit(0)
-        return prepare(file)
+        return prepare(*args)
 
-    monkeypatch.setattr(SqliteFile, "_prepare", prepare_and_fork)
+    monkeypatch.setattr(file, "prepare", prepare_and_fork)
     SqliteStore(folder, Config(), SYSTEM).close()
-    monkeypatch.setattr(SqliteFile, "_prepare", prepare)
+    monkeypatch.setattr(file, "prepare", prepare)
     opening = threading.Thread(target=lambda: SqliteStore(folder, Config(), SYSTEM).close(), daemon=True)
     opening.start()
     opening.join(10)
@@ -360,7 +359,7 @@ def test_who_has_no_descriptors_left_to_be_woken_by_watches(store, monkeypatch):
     def none_left(*_: object) -> Waiter:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(store._bells, "listen", none_left)
+    monkeypatch.setattr(store._steps.bells, "listen", none_left)
     with store.listen(["to/bob"]) as waiter:
         assert isinstance(waiter, Watcher)
 
@@ -381,7 +380,7 @@ def test_what_a_dead_process_held_comes_back_also_where_there_is_always_somethin
     urgent, *_ = store.put([draft(priority=9), draft(), draft(), draft()])
     assert store.claim(Want(agent="bob", lease_s=600, owner="gone")).deliveries[0].message.id == urgent
     (first,) = store.claim(Want(agent="bob", lease_s=600)).deliveries
-    monkeypatch.setattr(store, "process_alive", lambda name: name != "gone")
+    monkeypatch.setattr(store._file.attendance, "is_alive", lambda name: name != "gone")
     clock.advance(1)
     want = Want(agent="bob", lease_s=600)
     claimed = store.claim(want) if way == "claim" else store.settle(first.ticket, "acked", claim_next=want).claimed

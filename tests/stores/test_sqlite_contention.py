@@ -158,16 +158,16 @@ def test_who_sends_many_in_a_row_writes_much_and_who_sends_one_does_not(tmp_path
         ada, file = room.agent("ada"), room.store._file  # type: ignore[attr-defined]
         SYSTEM.sleep(0.02)
         ada.send("bob", {})
-        assert not file._writes_much()
-        file._here.in_a_row = 0
+        assert not file.numbers.writes_much()
+        file.numbers.here.in_a_row = 0
         for _ in range(200):  # should the machine stand still for a moment, the next ones are in a row
             ada.send("bob", {})
-            if file._writes_much():
+            if file.numbers.writes_much():
                 break
         else:
             pytest.fail("two hundred messages are many")
         SYSTEM.sleep(0.02)
-        assert not file._writes_much()
+        assert not file.numbers.writes_much()
 
 
 def test_connections_are_of_apsws_own_kind(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ import pytest
 from postroom.core.clock import SYSTEM, ManualClock
 from postroom.core.config import Config
 from postroom.core.message import Draft, check
-from postroom.stores.sqlite import file
+from postroom.stores.sqlite import wal
+from postroom.stores.sqlite.layout import PAGE_BYTES
 from postroom.stores.sqlite.store import SqliteStore
 from postroom.stores.sqlite.wal import AHEAD_FROM_PAGES, LONG_PAGES, TOO_LONG_PAGES, Checkpointer, Fold
 
@@ -97,13 +98,13 @@ def test_a_closed_keeper_folds_no_more(keepers):
 def test_the_log_of_a_room_begins_anew_while_its_writer_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file, "WAL_PAGES", 200)
+    monkeypatch.setattr(wal, "LONG_PAGES", 200)
     store = SqliteStore(tmp_path / "room", Config(), SYSTEM)
     letter = check(Draft(from_agent="ada", to_agent="bob", payload={"text": "x" * 500}))
     pages = []
     for _ in range(3000):
         store.put([letter])
-        pages.append(store._file.wal_bytes() // (file.PAGE_BYTES + 24))
+        pages.append(store._file.log.size_bytes() // (PAGE_BYTES + 24))
     store.close()
     # Some 7,500 pages were written; a log that nobody folds back would have them all. How many of them are there when the
     # thread that folds gets its turn is the machine's affair.
@@ -141,7 +142,7 @@ class AheadFile(apsw.VFSFile):
 
 def frames_of(store: SqliteStore) -> int:
     """How long the log file is, in pages."""
-    return store._file.wal_bytes() // (file.PAGE_BYTES + 24)
+    return store._file.log.size_bytes() // (PAGE_BYTES + 24)
 
 
 def send_until_longer(store: SqliteStore, most: int = 3000) -> int:
@@ -167,8 +168,8 @@ def test_a_log_that_waits_for_the_disk_is_made_longer_ahead(tmp_path: Path) -> N
     store = SqliteStore(tmp_path / "room", Config(sync="full"), SYSTEM)
     sent = send_until_longer(store)
     assert sent > AHEAD_FROM_PAGES // 8, "not for a message or two"
-    store._file._log.close()  # what is under way is over
-    assert store._file.lengthen_from > AHEAD_FROM_PAGES
+    store._file.log.checkpointer.close()  # what is under way is over
+    assert store._file.log.lengthen_from > AHEAD_FROM_PAGES
     shutil.copytree(tmp_path / "room", tmp_path / "after a crash")  # zeros behind the end and all
     store.close()
     assert count(tmp_path / "room") == count(tmp_path / "after a crash") == sent
@@ -184,7 +185,7 @@ def test_a_log_that_does_not_wait_for_the_disk_is_not(tmp_path: Path) -> None:
 def test_several_who_write_while_the_log_is_made_longer_lose_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file, "AHEAD_PAGES", 40)  # again and again
+    monkeypatch.setattr(wal, "AHEAD_PAGES", 40)  # again and again
     disk = Ahead()
     stores = [SqliteStore(tmp_path / "room", Config(sync="full"), SYSTEM, vfs=disk.name) for _ in range(3)]
     letter = check(Draft(from_agent="ada", to_agent="bob", payload={"text": "x" * 500}))
@@ -206,7 +207,7 @@ def test_a_full_disk_only_means_that_it_is_not_made_longer(tmp_path: Path) -> No
     store = SqliteStore(tmp_path / "room", Config(sync="full"), SYSTEM, vfs=disk.name)
     with pytest.raises(AssertionError, match="nobody made it longer"):
         send_until_longer(store, 300)
-    store._file._log.close()
+    store._file.log.checkpointer.close()
     store.close()
     assert 1 <= len(disk.places) < 10, "not at every commit"
     assert count(tmp_path / "room") == 299
@@ -215,15 +216,15 @@ def test_a_full_disk_only_means_that_it_is_not_made_longer(tmp_path: Path) -> No
 def test_a_log_of_its_usual_length_is_made_no_longer_and_folded_back_as_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file, "WAL_PAGES", 300)
+    monkeypatch.setattr(wal, "LONG_PAGES", 300)
     store = SqliteStore(tmp_path / "room", Config(sync="full"), SYSTEM)
     long: list[int] = []
-    monkeypatch.setattr(store._file._log, "has_pages", lambda pages, _: long.append(pages))
+    monkeypatch.setattr(store._file.log.checkpointer, "has_pages", long.append)
     letter = check(Draft(from_agent="ada", to_agent="bob", payload={"text": "x" * 500}))
     store.put([letter])
-    store._file._log.close()  # nobody else does it
-    store._file._lengthen_log()
-    reached, length = store._file.lengthen_from, frames_of(store)
+    store._file.log.checkpointer.close()  # nobody else does it
+    store._file.log.lengthen()
+    reached, length = store._file.log.lengthen_from, frames_of(store)
     while not long:
         store.put([letter])
     store.close()

@@ -30,7 +30,7 @@ import apsw
 from postroom.core.message import Draft
 from postroom.errors import RoomBusy
 from postroom.stores.contract import Delivery
-from postroom.stores.sqlite import file as sqlite_file
+from postroom.stores.sqlite import wal
 from postroom.stores.sqlite.store import SqliteStore
 
 from .rooms import letter, open_room, want
@@ -291,7 +291,7 @@ class Worker:
 
 def set_pages(long: int, ahead_from: int, ahead: int) -> AbstractContextManager[None]:
     """While it lasts, the log is folded back at so many pages, lengthened from so many, by so many."""
-    return _in_place_of(sqlite_file, WAL_PAGES=long, AHEAD_FROM_PAGES=ahead_from, AHEAD_PAGES=ahead)
+    return _in_place_of(wal, LONG_PAGES=long, AHEAD_FROM_PAGES=ahead_from, AHEAD_PAGES=ahead)
 
 
 #: Stores that nobody closes, as if the power went.
@@ -311,7 +311,7 @@ def work(root: str, room: str, to: str, who: str, calls: int, threads: int, page
                 worker.one_thing()
 
         in_threads([partial(work_as, f"{who}.{number}") for number in range(threads)])
-        store._file._log.close()  # what is done to the log beside is over: the files are as the recording tells
+        store._file.log.checkpointer.close()  # what is done to the log beside is over: the files are as the recording tells
 
 
 def in_threads(works: Iterable[Callable[[], None]]) -> None:

@@ -61,7 +61,7 @@ def _question(store: SqliteStore) -> Known:
 
 
 def _answered_question(store: SqliteStore, waiter: str = ELSEWHERE) -> Known:
-    store._next_roll_call_ns = 1 << 62  # not now: who is gone is seen to in the step
+    store._upkeep.next_roll_call_ns = 1 << 62  # not now: who is gone is seen to in the step
     known = _held(store, waiter=waiter)
     store.settle(_ticket(known), "answered", puts=[letter("ada", {}, from_agent="bob", answer_to=known["id"])])
     return known

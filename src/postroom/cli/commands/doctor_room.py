@@ -83,7 +83,7 @@ def machine() -> Iterator[Check]:
 def sqlite() -> Check:
     """Whether this SQLite is one that keeps commits."""
     try:
-        from postroom.stores.sqlite.file import sqlite_is_safe, sqlite_version
+        from postroom.stores.sqlite.layout import sqlite_is_safe, sqlite_version
     except ImportError as error:
         return Check("sqlite", FAIL, f"apsw cannot be loaded: {error}", "install apsw 3.51.3 or newer")
     version = sqlite_version()

@@ -1,9 +1,9 @@
 """One thread's connection to a room's file: guarded against re-entrance, and never closed in a forked child.
 
-Python runs the handlers of signals between its own instructions, so also in the functions that SQLite calls in the middle of a
-statement (`Numbers.tick`, the busy handler, the hook after a commit). What such a handler does on the same connection becomes
-part of the statement around it: it has returned, and is undone when that statement fails. So it gets a connection of its own; and
-it is refused where the statement around it holds the write lock, for which it would wait in vain.
+Python runs signal handlers between its own instructions, so also in the callbacks that SQLite makes in the middle of a
+statement (`Numbers.tick`, the busy handler, the commit hook). A statement that such a handler runs on the same connection
+becomes part of the statement around it: it has returned, and is undone when the outer statement fails. So the handler gets
+a connection of its own; and it is refused where the outer statement holds the write lock, for which it would wait in vain.
 """
 
 from __future__ import annotations
@@ -11,23 +11,45 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import apsw
 
 from postroom.core.clock import Clock
 from postroom.core.message import FRACTION_BITS, key_at
+from postroom.core.system.files import lock_trouble
+from postroom.errors import RoomBusy, RoomDamaged, RoomError, RoomUnreachable
 from postroom.stores.contract import in_the_middle
+
+from .rows import Row
 
 #: A process that has made so many changes, without a pause of 2 ms between them, writes all the time.
 _IN_A_ROW: Final = 16
 _IN_A_ROW_SPAN: Final = 2 << FRACTION_BITS
+#: The byte of the -shm file that a writer locks (the format of SQLite's wal-index).
+_WRITE_LOCK_AT: Final = 120
+_changes: Final = apsw.Connection.changes
 
-Row = tuple[Any, ...]
+
+def in_our_words(error: apsw.Error, path: Path) -> RoomError:
+    """An error of SQLite as one of Postroom's, which says what to do."""
+    if isinstance(error, apsw.BusyError | apsw.LockedError):
+        return RoomBusy(lock_trouble(str(path), Path(f"{path}-shm"), _WRITE_LOCK_AT))
+    if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+        return RoomDamaged(f"{path} is damaged ({error}); keep a copy of its folder, then restore or remove it")
+    if isinstance(error, apsw.FullError):
+        return RoomUnreachable(f"the disk of {path} is full; nothing was changed")
+    if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError):
+        return RoomUnreachable(f"{path} cannot be written ({error}); check who owns it and its folder, and its disk")
+    if getattr(error, "extendedresult", 0) in (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC):
+        # it lies in the log, unseen; should all processes die before the next change, recovery finds it there
+        return RoomUnreachable(f"the disk of {path} failed to sync ({error}); it is not done, but may be after a crash")
+    return RoomUnreachable(f"{path} could not be read or written ({error}); nothing was changed")
 
 
 class ThreadConnection:
-    """A connection that runs one statement at a time, also where a signal's handler runs in the middle of one.
+    """A connection that runs one statement at a time, also where a signal handler runs in the middle of one.
 
     The thread that owns it holds the only lasting reference, so this object goes with the thread, and closes the connection.
     `every` holds the connections themselves: in a forked child the interpreter takes the other threads' objects away, and
@@ -35,13 +57,14 @@ class ThreadConnection:
     (tests/faults/test_forks.py).
     """
 
-    __slots__ = ("_every", "_open", "_pid", "_spare", "raw", "running")
+    __slots__ = ("_every", "_open", "_path", "_pid", "_spare", "raw", "running")
 
-    def __init__(self, open_raw: Callable[[], apsw.Connection], every: set[apsw.Connection]) -> None:
+    def __init__(self, path: Path, open_raw: Callable[[], apsw.Connection], every: set[apsw.Connection]) -> None:
         self.raw = open_raw()
-        #: Whether this thread is in the middle of a statement. It covers what is asked of the connection right after the statement, too:
-        #: a handler's own statement would change that answer.
+        #: Whether this thread is in the middle of a statement. The flag also covers the question that follows a statement
+        #: (how many rows it changed): a handler's own statement would change the answer.
         self.running = False
+        self._path = path
         self._open = open_raw
         self._spare: ThreadConnection | None = None
         self._every = every
@@ -49,12 +72,27 @@ class ThreadConnection:
         every.add(self.raw)
 
     def rows(self, sql: str, bindings: Any = ()) -> list[Row]:
-        """Run a statement to its end. (`SqliteFile.change` and `insert` say the same in their own words: each call costs.)"""
+        """Run a statement to its end."""
         if self.running:
             return self.free().rows(sql, bindings)
         self.running = True
         try:
             return self.raw.execute(sql, bindings).fetchall()
+        except apsw.Error as error:
+            raise in_our_words(error, self._path) from error
+        finally:
+            self.running = False
+
+    def change(self, sql: str, bindings: Sequence[Any] = (), ask: Callable[[apsw.Connection], int] = _changes) -> int:
+        """Run a statement that gives no rows. Returns how many rows it changed, or what else is asked right after it."""
+        if self.running:
+            return self.free().change(sql, bindings, ask)
+        self.running = True
+        try:
+            self.raw.execute(sql, bindings)
+            return ask(self.raw)
+        except apsw.Error as error:
+            raise in_our_words(error, self._path) from error
         finally:
             self.running = False
 
@@ -66,6 +104,8 @@ class ThreadConnection:
         self.running = True
         try:
             self.raw.executemany(sql, rows)
+        except apsw.Error as error:
+            raise in_our_words(error, self._path) from error
         finally:
             self.running = False
 
@@ -79,7 +119,7 @@ class ThreadConnection:
         if self.raw.txn_state() == apsw.SQLITE_TXN_WRITE:
             raise in_the_middle()
         if self._spare is None:
-            self._spare = ThreadConnection(self._open, self._every)
+            self._spare = ThreadConnection(self._path, self._open, self._every)
         return self._spare.free()
 
     def in_use(self) -> set[apsw.Connection]:
@@ -99,7 +139,7 @@ class ThreadConnection:
 
 
 class Here:
-    """What this process knows of a file that it has open: who has, the last number given out, how it writes."""
+    """What this process knows of a file that it has open: its users, the last number given out, how it writes."""
 
     __slots__ = ("in_a_row", "last", "pid", "users")
 
@@ -111,8 +151,9 @@ class Here:
 
 
 class Numbers:
-    """The numbers of a room, in the order of commits. Known to connections, and so it knows nothing that knows them: apsw's objects
-    are not collected in a ring of references.
+    """The numbers of a room, in the order of commits: a hybrid logical clock.
+
+    Connections refer to it, so it refers to nothing that refers to them: apsw's objects are not collected in a reference cycle.
     """
 
     __slots__ = ("_clock", "here", "offset_ns")
@@ -125,7 +166,7 @@ class Numbers:
     def tick(self) -> int:
         """The next number of the room: the moment, or one more than the last where the clock stands still.
 
-        Only for who holds the write lock. Then no two are alike, and they come in the order of the commits: the steady
+        Only for holders of the write lock. Then no two are alike, and they come in the order of the commits: the steady
         clock is the same for all processes of the machine, and passing the lock on takes longer than its step.
         """
         here, number = self.here, key_at(self._clock.steady_ns() + self.offset_ns)
@@ -134,6 +175,12 @@ class Numbers:
         here.in_a_row = here.in_a_row + 1 if number - here.last < _IN_A_ROW_SPAN else 0
         here.last = number
         return number
+
+    def ticks(self, count: int) -> range:
+        """The next numbers of the room, so many; like `tick`."""
+        first = self.tick()
+        self.here.last = first + count - 1
+        return range(first, first + count)
 
     def writes_much(self) -> bool:
         """Whether this process has written a good deal just now, without a pause."""

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from postroom.core.clock import from_iso
-from postroom.core.message import FRACTION_BITS, LedgerEntry, Message, decode_payload, id_of
+from postroom.core.message import FRACTION_BITS, Draft, LedgerEntry, Message, decode_payload, id_of, key_of
 from postroom.core.states import State
 from postroom.stores.contract import Query, Subscription
 
@@ -61,6 +61,37 @@ def judge(state: int, wake_at: int | None, expires: int | None, spent: bool, now
     if state == State.CLAIMED and woken:
         return State.DEAD if spent else State.EXPIRED if expired else State.READY
     return _STATES[state]
+
+
+def first_timer(now: int, delay_s: float, expires: int | None) -> int:
+    """When a delayed message changes first: it is due, or it expires. All in room ms."""
+    due = now + max(1, round(delay_s * 1000))
+    return due if expires is None else min(due, expires)
+
+
+def row_to_insert(
+    key: int | None,
+    draft: Draft,
+    now: int,
+    wall_ms: int,
+    state: State,
+    to_agent: str | None,
+    waiter: int | None,
+    salt: int,
+) -> Row:
+    """What `insert` in schema.sql takes."""
+    wake_at = expires = None if draft.ttl_s is None else now + round(draft.ttl_s * 1000)
+    if state is State.AWAITED:
+        wake_at = None
+    elif draft.delay_s:
+        state, wake_at = State.DELAYED, first_timer(now, draft.delay_s, expires)
+    return (
+        key, int(state), wake_at, draft.priority, to_agent, draft.channel, draft.from_agent, draft.type, draft.version,
+        draft.max_deliveries, wall_ms, expires, waiter, draft.correlation_id, draft.chain_id, draft.hop_count,
+        draft.lane, draft.trace, draft.idempotency_key,
+        None if draft.answer_to is None else key_of(draft.answer_to, salt),
+        None if draft.replay_of is None else key_of(draft.replay_of, salt), draft.payload_json,
+    )  # fmt: skip
 
 
 class Taken(NamedTuple):

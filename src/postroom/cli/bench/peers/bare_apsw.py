@@ -19,9 +19,10 @@ from postroom.core.config import Config
 from postroom.core.message import key_at
 from postroom.mail.gateway import Deadline
 from postroom.stores.bells.bells import Bells
-from postroom.stores.sqlite.file import DATABASE, WAL_PAGES, load_statements
-from postroom.stores.sqlite.rows import COLUMNS, PAYLOAD, STATE, TOKEN
+from postroom.stores.sqlite.layout import DATABASE, load_statements
+from postroom.stores.sqlite.rows import PAYLOAD, STATE, TOKEN
 from postroom.stores.sqlite.store import SqliteStore
+from postroom.stores.sqlite.wal import LONG_PAGES
 
 _LEASE_MS: Final = 30_000
 
@@ -38,9 +39,9 @@ class BareClient(Client):
         database.set_busy_timeout(10_000)
         database.create_scalar_function("tick", lambda *_: key_at(SYSTEM.steady_ns()), 0)
         database.pragma("synchronous", "FULL" if setup.sync == "full" else "NORMAL")
-        database.pragma("wal_autocheckpoint", WAL_PAGES)
+        database.pragma("wal_autocheckpoint", LONG_PAGES)
         salt: Any = database.execute("SELECT value FROM meta WHERE name = 'salt'").get
-        self._sql = load_statements(salt, COLUMNS)
+        self._sql = load_statements(salt)
         self._bells = Bells(folder, SYSTEM)
         self._topic = f"box/{setup.to}"
         self._owner: Any = database.execute(self._sql["process_add"], (f"bare:{id(self)}:0",)).get

@@ -1,0 +1,202 @@
+"""Claims of the SQLite store: which messages a receiver gets, and giving them to it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from postroom.core import crashpoints
+from postroom.core.config import Config
+from postroom.core.message import DEFAULT_CHANNEL
+from postroom.core.states import State
+from postroom.stores.contract import Claimed, Delivery, Ticket, Want
+
+from .rows import PRIORITY, STATE, Row, Taken
+from .steps import Steps, StepTime, whole
+from .upkeep import Upkeep, due_s
+
+_KEYS_KEPT: Final = 1000
+#: What a claim took: the rows as they were before; where it found none, in how many seconds the next timer runs out (a claimer
+#: that got something will ask again before it waits); and on which terms.
+Found = tuple[list[Row], float | None, Taken]
+
+
+class _ThreadClaims(threading.local):
+    """What a thread knows of its own claims: whether the last one without a hint was in vain, and whether a hint came now."""
+
+    was_empty = False
+    hinted = False
+
+
+class Claiming:
+    """Finds and takes messages."""
+
+    def __init__(self, steps: Steps, upkeep: Upkeep, config: Config) -> None:
+        self._steps = steps
+        self._file = steps.file
+        self._upkeep = upkeep
+        self._waits_for_disk = config.sync == "full"
+        self._mine = _ThreadClaims()
+
+    def expect_something(self) -> None:
+        """A hint came to this thread: its next claim need not look before it takes the write lock."""
+        self._mine.hinted = True
+
+    def expect_nothing(self, claimed: Claimed) -> None:
+        """Remember whether a claim of this thread was in vain: the next one then looks before it takes the write lock."""
+        self._mine.was_empty = not claimed.deliveries
+
+    @whole
+    def claim(self, want: Want) -> Claimed:
+        """See `Store.claim`."""
+        self._upkeep.check_owners_alive()
+        mine = self._mine
+        hinted, mine.hinted = mine.hinted, False
+        claimed = self._look_first(want) if mine.was_empty and not hinted else None
+        if claimed is None:
+            self._steps.enrol(want.owner)
+            claimed = self._claim_here(want)
+        if not hinted:  # what a hint brought says nothing of what is there without one
+            mine.was_empty = not claimed.deliveries
+        while not claimed.deliveries and claimed.next_due_s == 0:  # others got in between
+            claimed = self._claim_here(want)
+        return claimed
+
+    @whole
+    def claim_answer(self, question: str, want: Want) -> Delivery | None:
+        """See `Store.claim_answer`."""
+        asked = (self._steps.key(question), want.agent)
+        if not want.settle:
+            with self._steps.step() as moment:
+                terms = self._terms(want, moment)
+                taken = [row for row in self._file.execute("claim_answer", asked) if self._take(row, terms, moment)]
+            return self._delivery(taken[0], terms, moment) if taken else None
+        # Read, then taken and ended if it is still held: a compare-and-set. No other agent may have it, so there is no need
+        # to lock writers out meanwhile.
+        for row in self._file.execute("claim_answer", asked):
+            moment = self._steps.moment()
+            crashpoints.reached("sqlite.begun")
+            terms = self._terms(want, moment)
+            if self._take(row, terms, moment):
+                self._steps.ring(moment)
+                return self._delivery(row, terms, moment)
+        return None
+
+    def _claim_here(self, want: Want) -> Claimed:
+        if self._waits_for_disk and not want.settle:
+            # a claim need not outlive the power: after a cut nobody holds anything (tests/faults/test_power_cut.py)
+            with self._file.unsynced(), self._steps.step() as moment:
+                found = self.claim_now(want, moment)
+        else:
+            with self._steps.step() as moment:
+                found = self.claim_now(want, moment)
+        return self.claimed(found, moment)
+
+    def _look_first(self, want: Want) -> Claimed | None:
+        """A look without the write lock, for threads that found nothing the last time. None when it is worth locking."""
+        now = self._steps.moment().now
+        if want.channels is None and want.ids is None:  # the usual
+            found, *timers = self._file.execute("look", (want.agent, now))[0]
+            next_s = due_s(timers, now)
+        else:
+            next_s = self._upkeep.next_due_s(now)
+            found = next_s != 0 and self.candidates(want, now)
+        return None if next_s == 0 or found else Claimed([], next_s)
+
+    def claim_now(self, want: Want, moment: StepTime) -> Found:
+        """Take what there is, in a step. Nothing, where more timers have run out than one step may act on: then it is made again."""
+        upkeep, now = self._upkeep, moment.now
+        terms = self._terms(want, moment)
+        if now >= upkeep.next_look and upkeep.is_due(now):
+            upkeep.apply_due_timers(moment)
+            if upkeep.next_due_s(now) == 0:
+                return [], 0, terms
+        rows, next_s = self.candidates(want, now), None
+        if not rows:
+            next_s = upkeep.next_due_s(now)
+            if next_s == 0:
+                upkeep.apply_due_timers(moment)
+                rows = self.candidates(want, now)
+                next_s = None if rows else upkeep.next_due_s(now)
+        for row in rows:
+            self._take(row, terms, moment)
+        return rows, next_s, terms
+
+    def _terms(self, want: Want, moment: StepTime) -> Taken:
+        """What a claim makes of a message."""
+        if want.settle:
+            return Taken(State.ACKED, None, want.agent, None)
+        owner = None if want.owner is None else self._steps.process_id(want.owner)
+        return Taken(State.CLAIMED, moment.now + max(1, round(want.lease_s * 1000)), want.agent, owner)
+
+    def _take(self, row: Row, terms: Taken, moment: StepTime) -> bool:
+        """Give a message that was read to its claimer. False when it is no longer as it was read (never under the write lock)."""
+        if terms.state is State.ACKED:
+            taken = self._file.change("take_and_ack", (row[0], moment.wall_ms, terms.agent, row[STATE]))
+        else:
+            _, lease_ends, agent, owner = terms
+            taken = self._file.change("take", (row[0], lease_ends, moment.wall_ms, agent, owner, row[STATE]))
+        crashpoints.reached("sqlite.claimed")
+        return taken > 0
+
+    # Rows that were taken are made into messages after the commit: other writers wait for the lock until then. A payload that
+    # is no JSON (somebody has edited the file) raises here; the message stays claimed, and comes again until it is set aside.
+
+    def claimed(self, found: Found, moment: StepTime) -> Claimed:
+        """What a claim returns, of what it took."""
+        rows, next_s, terms = found
+        return Claimed([self._delivery(row, terms, moment) for row in rows], next_s)
+
+    def _delivery(self, row: Row, terms: Taken, moment: StepTime) -> Delivery:
+        steps = self._steps
+        message = steps.rows.message(row, moment.now, moment.wall_ms, steps.names, terms)
+        if len(steps.keys) >= _KEYS_KEPT:
+            steps.keys.clear()
+        steps.keys[message.id] = row[0]
+        return Delivery(message, Ticket(message.id, message.token, terms.agent))
+
+    # What may be claimed
+
+    def candidates(self, want: Want, now: int) -> list[Row]:
+        """The rows of the best messages that the claimer may have, best first."""
+        if want.limit == 1 and want.ids is None:  # the usual
+            if want.channels is None:
+                return self._best_of_two("claim_one", (want.agent, now), "claim_elsewhere", (want.agent, now, 1))
+            if len(want.channels) == 1 and want.channels[0] != DEFAULT_CHANNEL:
+                (channel,) = want.channels
+                for_anyone, own = (channel, now, want.agent), (want.agent, now, 1, channel)
+                return self._best_of_two("claim_one_in_channel", for_anyone, "claim_in_channel", own)
+        execute = self._file.execute
+        asked = (want.agent, now, want.limit)
+        if want.ids is not None:
+            keys = dict.fromkeys(map(self._steps.key, want.ids))
+            return sorted((row for key in keys for row in execute("claim_by_key", (key, *asked[:2]))), key=_claim_order)
+        if want.channels is None:
+            found = execute("claim_general", asked) + execute("claim_elsewhere", asked)
+        else:
+            found = []
+            for channel in dict.fromkeys(want.channels):
+                if channel == DEFAULT_CHANNEL:
+                    found += execute("claim_general", asked)
+                else:
+                    found += execute("claim_in_channel", (*asked, channel))
+                found += execute("claim_for_anyone", (channel, now, want.limit))
+        return sorted(found, key=_claim_order)[: want.limit]
+
+    def _best_of_two(self, first: str, asked: Row, second: str, asked_second: Row) -> list[Row]:
+        """The better of what two queues hold. The first statement also says whether there is anything in the second queue."""
+        found = self._file.execute(first, asked)
+        if found:
+            row = found[0]
+            found = [row[:-1]]
+            if not row[-1]:
+                return found
+        others = self._file.execute(second, asked_second)
+        if not found or not others:
+            return found or others
+        return min(found, others, key=lambda rows: _claim_order(rows[0]))
+
+
+def _claim_order(row: Row) -> tuple[int, int]:
+    """Sorts what may be claimed: what is more urgent first, then what came first."""
+    return -row[PRIORITY], row[0]

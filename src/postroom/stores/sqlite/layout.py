@@ -1,0 +1,200 @@
+"""Opening a room's database: which SQLite and which disks are safe, the schema and its version, the start of room time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import apsw
+
+from postroom.core.clock import Clock
+from postroom.core.message import FRACTION_BITS, SALT_BITS, room_start_ms
+from postroom.core.system.files import NETWORK_FILE_SYSTEMS, file_system_type, make_private_folder, sync_path_to
+from postroom.errors import RoomDamaged, RoomUnreachable, RoomUnsafe
+from postroom.stores.liveness import Attendance
+
+from .connection import in_our_words
+from .rows import COLUMNS, Row
+
+DATABASE: Final = "messages.db"
+#: The file that is locked while the database is opened; the table of busy writers lies in it, too (`contention.py`).
+LOCK: Final = "lock"
+SCHEMA_VERSION: Final = 1
+#: "POST" in the file's header, so that `file` and others can tell what it is.
+APPLICATION_ID: Final = 0x504F5354
+#: A claim or an ack changes a few rows here and there: small pages are less to write (bench/README.md).
+PAGE_BYTES: Final = 2048
+_FOREIGN: Final = """SELECT type, name FROM sqlite_schema WHERE type = 'trigger'
+    OR (type = 'view' AND name COLLATE NOCASE IN ('meta', 'mail', 'processes', 'cells', 'tally', 'channel_subscriptions'))"""
+
+
+class Layout(NamedTuple):
+    """What a database file says of itself when it is opened."""
+
+    salt: int
+    statements: dict[str, str]
+    offset_ns: int  # room time is the steady clock and this
+    last_number: int
+
+
+def sqlite_is_safe(version: str) -> bool:
+    """Whether that SQLite keeps a write-ahead log with many writers whole.
+
+    3.7.0 to 3.51.2 can lose a commit when two checkpoints race it; 3.44.6 and 3.50.7 have the repair, 3.52.0 was withdrawn.
+    """
+    parts = tuple(int(part) for part in version.split("."))
+    if parts[:2] in ((3, 44), (3, 50)):
+        return parts >= ((3, 44, 6) if parts[1] == 44 else (3, 50, 7))
+    return parts >= (3, 51, 3) and parts[:2] != (3, 52)
+
+
+def sqlite_version() -> str:
+    """The version of the SQLite that rooms are kept with."""
+    return apsw.sqlite_lib_version()
+
+
+def refuse_unsafe(folder: Path) -> str:
+    """Refuse a SQLite or a file system that could lose messages. Returns the kind of file system."""
+    if not sqlite_is_safe(sqlite_version()):
+        raise RoomUnsafe(
+            f"SQLite {sqlite_version()} can lose commits of a write-ahead log; install apsw with SQLite 3.51.3 or newer"
+        )
+    kind = file_system_type(next(place for place in (folder, *folder.parents) if place.exists()))
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise RoomUnsafe(
+            f"{folder} lies on a network file system ({kind}), where the locks and the shared memory of SQLite's "
+            "write-ahead log do not hold; put the room on a local disk, or use nats:// for several machines"
+        )
+    return kind
+
+
+@contextmanager
+def opening(folder: Path) -> Iterator[None]:
+    """One process at a time makes or migrates the file: two that switch a new file to WAL at once get "locked"."""
+    try:
+        make_private_folder(folder, sync=False)  # that is done with the schema
+    except OSError as error:
+        raise RoomUnreachable(f"the room's folder {folder} cannot be made: {error}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise RoomUnreachable(f"the room's folder {folder} cannot be written; choose another, or its owner's")
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            # closing is not enough: a process that was forked off meanwhile has it open, too
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+    except OSError as error:
+        raise RoomUnreachable(f"the room's folder {folder} cannot be used: {error}") from error
+
+
+def prepare(path: Path, connect: Callable[[], apsw.Connection], clock: Clock, attendance: Attendance) -> Layout:
+    """Make the file, or check it. For processes that are inside `opening`."""
+    with suppress(FileExistsError):  # only where it is not there: closing a descriptor of it drops locks
+        # made here, not by SQLite, so that no other user may read it
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    try:
+        with closing(connect()) as connection:
+            version = connection.pragma("user_version")
+            _refuse_foreign(connection, path)
+            if version == 0:
+                sync_path_to(path.parent)
+                _make_schema(connection, clock)
+            elif version != SCHEMA_VERSION:
+                raise RoomDamaged(
+                    f"{path} has layout {version} and this Postroom knows layout {SCHEMA_VERSION}; "
+                    "use the newer Postroom that made it"
+                )
+            salt = _number(read_salt(connection), path)
+            statements = load_statements(salt)
+            last: Any = connection.execute(statements["last_number"]).get
+            return Layout(
+                salt, statements, _room_time_offset(connection, int(last), clock, attendance, path), int(last)
+            )
+    except apsw.Error as error:
+        raise in_our_words(error, path) from error
+
+
+def load_statements(salt: int) -> dict[str, str]:
+    """The statements of schema.sql by name, with their placeholders filled in."""
+    text = Path(__file__).with_name("schema.sql").read_text(encoding="utf-8")
+    found: dict[str, str] = {}
+    for part in text.split("\n-- name: ")[1:]:
+        name, _, body = part.partition("\n")
+        found[name.strip()] = body.strip()
+    given = {"salt": str(salt), "columns": COLUMNS}
+    return {name: _fill_in(body, {**found, **given}) for name, body in found.items()}
+
+
+def _fill_in(text: str, parts: dict[str, str]) -> str:
+    """Put the parts that a statement names in braces into it, and theirs into those."""
+    return re.sub(r"\{(\w+)\}", lambda mark: _fill_in(parts[mark[1]], parts), text)
+
+
+def read_salt(connection: apsw.Connection) -> Any:
+    """The number by which a room's file is told from every other one's."""
+    return connection.execute("SELECT value FROM meta WHERE name = 'salt'").get
+
+
+def _number(value: Any, path: Path) -> int:
+    """A number that the file keeps about itself. Raises RoomDamaged when it is none."""
+    if isinstance(value, int) and abs(value) < 1 << 62:
+        return value
+    raise RoomDamaged(f"{path} has no number where one of the room belongs; it was damaged, or made by others")
+
+
+def _refuse_foreign(connection: apsw.Connection, path: Path) -> None:
+    """Refuse a trigger, and a view in a table's place, which may count for ever (tests/stores/test_sqlite_hostile.py)."""
+    foreign: list[Any] = connection.execute(_FOREIGN).fetchall()
+    if foreign:
+        raise RoomDamaged(f"{path} has the {foreign[0][0]} {foreign[0][1]!r}, which Postroom did not make; remove it")
+
+
+def _make_schema(connection: apsw.Connection, clock: Clock) -> None:
+    """Lay the tables out, in a new file or in one that the source document's broker made."""
+    import secrets  # these two only when a room is made
+
+    from .adoption import is_source_layout, set_aside, take_over
+
+    salt = secrets.randbits(SALT_BITS)
+    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}").fetchall()
+    connection.execute("PRAGMA journal_mode = WAL").fetchall()
+
+    def execute(sql: str, bindings: Sequence[Any]) -> list[Row]:
+        return connection.execute(sql, bindings).fetchall()
+
+    with connection:
+        there = set_aside(execute) if is_source_layout(execute) else []
+        execute(load_statements(salt)["schema"], ())
+        execute("INSERT INTO meta VALUES ('salt', ?)", (salt,))
+        if there:
+            take_over(execute, there, clock.wall_ms())
+        execute(f"PRAGMA application_id = {APPLICATION_ID}", ())
+        execute(f"PRAGMA user_version = {SCHEMA_VERSION}", ())
+
+
+def _room_time_offset(connection: apsw.Connection, last: int, clock: Clock, attendance: Attendance, path: Path) -> int:
+    """What to add to the steady clock to get room time: fixed by the first opener after each boot, for all.
+
+    Containers on one kernel may show different boot ids, and have one steady clock. So an offset that other processes use
+    now is kept, whatever boot it is named after; only one that lies behind the room's messages is of another clock.
+    """
+    name = f"epoch:{clock.boot_id()}"
+    known: list[Any] = connection.execute("SELECT name, value FROM meta WHERE name GLOB 'epoch:*'").fetchall()
+    for boot, value in known:
+        offset = _number(value, path)
+        in_time = (clock.steady_ns() + offset) // 1_000_000 >= last >> FRACTION_BITS
+        if boot == name or (in_time and attendance.open_twice()):
+            return offset
+    offset = room_start_ms(clock, (last >> FRACTION_BITS) + 1) * 1_000_000 - clock.steady_ns()
+    with connection:
+        connection.execute("DELETE FROM meta WHERE name GLOB 'epoch:*'")
+        connection.execute("INSERT INTO meta VALUES (?, ?)", (name, offset))
+    return offset
