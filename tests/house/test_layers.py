@@ -59,7 +59,7 @@ THIRD_PARTY = {
     "litequeue": ("cli.bench.peers.lite_queue",),
     "persistqueue": ("cli.bench.peers.persist_queue",),
     "huey": ("cli.bench.peers.huey_storage",),
-    "nats": ("stores.nats.wire", "cli.bench.peers.jetstream"),
+    "nats": ("stores.nats.client", "cli.bench.peers.jetstream"),
     "psycopg": ("cli.bench.peers.postgres",),
 }
 

@@ -666,7 +666,7 @@ def test_who_was_not_chosen_is_woken_all_the_same(open_store: Opener) -> None:
         assert one.claim(work).deliveries == []
         follower = one._room.follower
         (chosen,) = [each for key, each in follower._subscriptions.items() if key[1]]
-        follower._wire.run(chosen.unsubscribe())
+        follower._wire.run(chosen())
         other.put([letter(None, channel="work")])
 
         until("it is woken", lambda: waiter.wait(0))

@@ -136,8 +136,8 @@ def test_who_has_enough_to_do_learns_what_came_while_the_connection_was_away(
         one.stats()
     (held,) = one.claim(WANT).deliveries
     wire, follower = one._room.wire, one._room.follower
-    for subscription in follower._subscriptions.values():  # what comes now is not heard of
-        wire.run(subscription.unsubscribe())
+    for unsubscribe in follower._subscriptions.values():  # what comes now is not heard of
+        wire.run(unsubscribe())
     (urgent,) = other.put([letter(priority=9)])
     wire._loop.call_soon_threadsafe(wire._lost_hints)  # as after a reconnect
     until("the connection was made anew", lambda: wire.losses > 0)

@@ -2,7 +2,7 @@
 
 A secret leaves this process only for a server that the program named it for, or that the user has allowed; and only on a
 connection that nobody else can read: with TLS, to this machine itself, or where the user has said that the network may be
-trusted. `docs/operations.md` has the rules. Nothing here imports nats-py: its client class is given by nats_wire.py.
+trusted. `docs/operations.md` has the rules. Nothing here imports nats-py.
 """
 
 from __future__ import annotations
@@ -171,33 +171,6 @@ def _read_password(path: str | None) -> str | None:
 
 
 # Where they may be said
-
-
-def speaking_privately(client: type[Any], access: Access) -> type[Any]:
-    """nats-py's client, which says nothing where others could hear it.
-
-    By itself it uses TLS only if the server's first words, which anybody on the way can change, ask for it; and after a
-    reconnect it shows its password to servers of which another server told (tests/stores/test_nats_secrets.py).
-    """
-
-    class Private(client):  # type: ignore[misc]
-        def _connect_command(self) -> bytes:
-            """The first words to a server, with the secrets in them. Raises NotPrivate, and nothing was said."""
-            try:
-                check_private(access, self._current_server.uri, self._transport._io_writer)  # noqa: SLF001
-            except NotPrivate:
-                self._transport.close()  # nats-py would still write there what waits to be written
-                raise
-            said: bytes = super()._connect_command()
-            return said
-
-        async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-            """Of further servers the word of a server counts only where no secrets are shown to them."""
-            if access.has_secrets or access.wants_tls:
-                info = {**info, "connect_urls": []}
-            await super()._process_info(info, initial_connection)
-
-    return Private
 
 
 def check_private(access: Access, uri: Any, writer: Any) -> None:

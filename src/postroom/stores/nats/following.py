@@ -16,7 +16,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from postroom.core.clock import Clock
 from postroom.core.states import State
@@ -25,7 +25,7 @@ from postroom.stores import contract
 
 from .entries import MOVED, hex_of, is_there, pattern_to, patterns_around, subject_of, unpack
 from .tables import KnownEntries
-from .wire import Wire
+from .wire import Unsubscribe, Wire
 
 #: How long an empty answer from here is believed without a look at the leader.
 SAFETY_LOOK_S: Final = 5.0
@@ -82,7 +82,7 @@ class Follower:
         self._parts: set[str] = set()
         self._loaded: set[str] = set()
         self._reading = threading.Lock()
-        self._subscriptions: dict[Key, Any] = {}
+        self._subscriptions: dict[Key, Unsubscribe] = {}
         self._uses: defaultdict[Key, int] = defaultdict(int)
         self._changing = threading.RLock()  # held while subscribing, which waits; never taken on the background loop
         #: Waiters that are done, until all that they had is given back.
@@ -118,9 +118,9 @@ class Follower:
             self._uses[key] -= 1
             used.pop()  # Python looks for signals after this, and not before
             if self._uses[key] <= 0:
-                subscription = self._subscriptions.pop(key, None)
-                if subscription is not None:
-                    self._wire.soon(subscription.unsubscribe)
+                unsubscribe = self._subscriptions.pop(key, None)
+                if unsubscribe is not None:
+                    self._wire.soon(unsubscribe)
                 del self._uses[key]
 
     # Knowing

@@ -1,7 +1,4 @@
-"""What a connection to NATS servers stands on: the background loop, and hearing without delay.
-
-Nothing here imports nats-py: its client class is given by nats_wire.py.
-"""
+"""The background event loop of a connection to NATS servers, and calls to it from other threads."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 from postroom.core.system.process import start_thread
 from postroom.errors import RoomClosed
@@ -271,66 +268,3 @@ async def quietly(call: Callable[[], Awaitable[Any]]) -> None:
     """What goes wrong here has nobody to be told."""
     with suppress(Exception):  # a connection that ends anyway, a hint that others give too
         await call()
-
-
-#: What hears a message as it came: its subject, what it says, its headers.
-Ear = Callable[[bytes, bytes, bytes], None]
-
-
-class Heard(NamedTuple):
-    """Something that is listened to."""
-
-    client: Any
-    subscription: Any
-
-    async def unsubscribe(self) -> None:
-        self.client.ears.pop(self.subscription._id, None)  # noqa: SLF001
-        await self.subscription.unsubscribe()
-
-
-def hearing_at_once(client: type[Any]) -> type[Any]:
-    """nats-py's client, which hands over what comes for one of our ears as soon as it is read, and does not go deaf.
-
-    By itself it reads the headers line by line and puts each message into a queue, from which a task takes it: with that, one
-    change took ten turns of the loop. And by itself it ends its reading, with a line in the log and nothing else, when
-    anything is raised there: the connection stands, and nothing is heard on it for half a minute.
-    """
-
-    class Hearing(client):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.ears: dict[int, Ear] = {}
-
-        async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-            ear = self.ears.get(sid)
-            if ear is None:
-                await super()._process_msg(sid, subject, reply, data, headers)
-                return
-            try:
-                ear(bytes(subject), data, headers or b"")
-            except Exception as error:  # noqa: BLE001  (nats-py would end its reading)
-                await self._error_cb(error)
-
-        async def _process_pong(self) -> None:
-            """The servers' word that they heard us; whoever asked for it may have given up, which nats-py does not expect."""
-            if self._pongs and self._pongs[0].done():
-                self._pongs[0] = asyncio.get_running_loop().create_future()
-            await super()._process_pong()
-
-        async def _read_loop(self) -> None:
-            self._ps.reset()  # the connection before may have left half a line
-            await super()._read_loop()
-            if self.is_connected and self._reading_task is asyncio.current_task():
-                # neither closed nor cut off: something was raised while it read
-                await self._process_op_err(ConnectionError("the reading of this connection ended"))
-
-    return Hearing
-
-
-_SEQUENCE: Final = b"Nats-Sequence: "
-
-
-def sequence_of(headers: bytes) -> int:
-    """The sequence that the servers give with a hint; 0 when somebody only nudges."""
-    start = headers.find(_SEQUENCE)
-    return 0 if start < 0 else int(headers[start + len(_SEQUENCE) : headers.find(b"\r", start)])

@@ -1,7 +1,7 @@
 """One connection to NATS servers, and the few requests that a room needs of them.
 
-This is the only module that touches nats-py. That is asyncio; callers are not: every connection of this process lives on one
-background loop, and `Wire.run` waits in the caller's thread for what happens there.
+The client (client.py) is asyncio; callers are not: every connection of this process lives on one background event loop, and
+`Wire.run` waits in the caller's thread for what happens there.
 
 A reply that is lost says nothing. `Wire.commit` therefore never guesses: it asks the leader what is there, and makes the same
 change again until one or the other answers. A change carries the sequence it expects to replace, so of all its attempts
@@ -15,14 +15,15 @@ import itertools
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from postroom.errors import OutcomeUnknown, RoomClosed, RoomError, RoomNotAllowed, RoomUnreachable
 
-from .access import Access, NotPrivate, options_of, speaking_privately
-from .link import Ear, Errand, Heard, Link, LoopCall, hearing_at_once, quietly, sequence_of
+from .access import Access, NotPrivate, options_of
+from .link import Errand, Link, LoopCall, quietly
 
 T = TypeVar("T")
 
@@ -65,6 +66,9 @@ RESERVE_OUT: Final = "z.out"
 #: What a subscription is given: the subject without its prefix, the sequence (0 when it is no change), what it says.
 OnChange = Callable[[str, int, bytes], None]
 
+
+#: The function that ends a subscription.
+Unsubscribe = Callable[[], Coroutine[Any, Any, None]]
 
 #: One message to the servers: subject, data, headers as they are sent ("" without).
 Message = tuple[str, bytes, str]
@@ -167,14 +171,13 @@ class Wire:
 
     async def _open(self) -> None:
         try:
-            from nats.aio.client import Client
-            from nats.errors import Error
+            from .client import Error, RoomClient
         except ImportError:
             raise RoomError(
                 "rooms on NATS need the package nats-py; install it with: pip install 'postroom[nats]'"
             ) from None
         self._error = Error
-        self._nc = hearing_at_once(speaking_privately(Client, self._access))()
+        self._nc = RoomClient(self._access, self._troubled)
         self._trouble = ""
         self._up, self._refused = asyncio.Event(), asyncio.Event()
         self._not_private: set[str] = set()
@@ -183,8 +186,8 @@ class Wire:
         self._unanswered = 0
         await self._connect()
         self._inbox = f"{self._nc.new_inbox()}."
-        await self._hear(f"{self._inbox}*", "", self._replied)
-        await self._hear(self._hints + RESERVE_OUT, "", lambda *_: self.on_reserve_out())
+        await self._nc.hear(f"{self._inbox}*", self._replied)
+        await self._nc.hear(self._hints + RESERVE_OUT, lambda *_: self.on_reserve_out())
         self._up.set()
 
     async def _connect(self) -> None:
@@ -275,7 +278,7 @@ class Wire:
     @property
     def server(self) -> dict[str, Any]:
         """What the server that we are connected to says of itself."""
-        return dict(self._nc._server_info)  # noqa: SLF001  (nats-py shows only a part of it)
+        return dict(self._nc.server)
 
     # Asking
 
@@ -291,9 +294,9 @@ class Wire:
         self._replies[name.encode()] = reply
         alarm = self._loop.call_later(self._attempt_s, self._give_up, reply)
         try:
-            self._send(subject, data, self._inbox + name, head)
+            self._nc.send(subject, data, self._inbox + name, head)
             if len(data) > _LARGE_BYTES:
-                await self._nc._transport.drain()  # noqa: SLF001
+                await self._nc.sent()
             return await reply
         except (self._error, OSError):
             raise _NoReply(sent=True) from None
@@ -301,19 +304,6 @@ class Wire:
             alarm.cancel()
             del self._replies[name.encode()]
             reply.cancel()
-
-    def _send(self, subject: str, data: bytes, reply: str = "", head: str = "") -> None:
-        """Write this to the connection now. nats-py would leave it to a task of its own, two turns of the loop later."""
-        nc = self._nc
-        if not nc.is_connected:
-            raise self._error
-        transport, waiting = nc._transport, nc._pending  # noqa: SLF001
-        if waiting:  # what nats-py has not written yet comes first
-            nc._pending, nc._pending_data_size = [], 0  # noqa: SLF001
-            transport.writelines(waiting)
-        to = f"{subject} {reply}" if reply else subject
-        line = f"HPUB {to} {len(head)} {len(head) + len(data)}\r\n{head}" if head else f"PUB {to} {len(data)}\r\n"
-        transport.write(b"%b%b\r\n" % (line.encode(), data))
 
     def _replied(self, subject: bytes, data: bytes, headers: bytes) -> None:
         reply = self._replies.get(subject.rpartition(b".")[2])
@@ -349,9 +339,9 @@ class Wire:
         self._loop.call_later(self._attempt_s, self._replies.pop, name.encode(), None)
         try:
             for subject, data, head in messages[:-1]:
-                self._send(subject, data, "", head)
+                self._nc.send(subject, data, "", head)
             subject, data, head = messages[-1]
-            self._send(subject, data, self._inbox + name, head)
+            self._nc.send(subject, data, self._inbox + name, head)
         except (self._error, OSError):
             _fail(call, True)
 
@@ -600,8 +590,8 @@ class Wire:
             if not self._up.is_set():
                 raise _NoReply(sent=False)
             try:
-                self._send(each[0], each[1], "", each[2])
-                await self._nc._transport.drain()  # noqa: SLF001
+                self._nc.send(each[0], each[1], "", each[2])
+                await self._nc.sent()
             except (self._error, OSError):
                 raise _NoReply(sent=False) from None
         return self._read_reply(await self._ask(subject, data, head), writes)
@@ -668,35 +658,30 @@ class Wire:
 
     # Hearing
 
-    async def subscribe(self, pattern: str, heard: OnChange, queue: str = "") -> Any:
-        """Hear of every change whose subject fits, from now on; with a queue, one of those who named it does."""
+    async def subscribe(self, pattern: str, heard: OnChange, queue: str = "") -> Unsubscribe:
+        """Hear of every change whose subject fits, until the returned function is called; of those who share a queue one does."""
         strip = len(self._hints)
 
         def on_message(subject: bytes, data: bytes, headers: bytes) -> None:
             heard(subject[strip:].decode(), sequence_of(headers), data)
 
-        async def attempt() -> Any:
+        async def attempt() -> Unsubscribe:
             if not self._up.is_set():
                 raise _NoReply(sent=False)
             try:
-                subscription = await self._hear(self._hints + pattern, queue, on_message)
+                unsubscribe = partial(self._nc.unhear, await self._nc.hear(self._hints + pattern, on_message, queue))
             except self._error:
                 raise _NoReply(sent=False) from None
             try:
                 await self._nc.flush(timeout=ATTEMPT_S)
             except BaseException as error:
-                await quietly(subscription.unsubscribe)  # the next attempt makes another
+                await quietly(unsubscribe)  # the next attempt makes another
                 if isinstance(error, self._error | TimeoutError):
                     raise _NoReply(sent=False) from None
                 raise
-            return subscription
+            return unsubscribe
 
         return await self._until_answered(attempt, f"the room {self.room} cannot be listened to")
-
-    async def _hear(self, subject: str, queue: str, ear: Ear) -> Heard:
-        subscription = await self._nc.subscribe(subject, queue=queue)
-        self._nc.ears[subscription._id] = ear  # noqa: SLF001
-        return Heard(self._nc, subscription)
 
     async def nudge(self, subject: str) -> None:
         """Tell those who listen to look, without a change."""
@@ -716,6 +701,15 @@ def _head(headers: dict[str, str]) -> str:
     """Headers as they are sent. They are plain ASCII: names of subjects are hashes, and those of rooms are letters."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return f"NATS/1.0\r\n{lines}\r\n"
+
+
+_SEQUENCE: Final = b"Nats-Sequence: "
+
+
+def sequence_of(headers: bytes) -> int:
+    """The sequence that the servers give with a hint; 0 when somebody only nudges."""
+    start = headers.find(_SEQUENCE)
+    return 0 if start < 0 else int(headers[start + len(_SEQUENCE) : headers.find(b"\r", start)])
 
 
 def _fail(reply: asyncio.Future[bytes] | LoopCall, sent: bool) -> None:
