@@ -20,7 +20,7 @@ import pytest
 from tests.faults.programs.rooms import open_room
 from tests.support import PROGRAMS
 
-from postroom.cli.bench.peers.bare_apsw import fill_room
+from postroom.cli.bench.filling import fill_room
 
 from .support import PATIENCE_S, count, environment
 

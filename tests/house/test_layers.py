@@ -43,7 +43,7 @@ EXCEPTIONS = {
 
 #: Where each package that others wrote may appear. The standard library may appear everywhere.
 THIRD_PARTY = {
-    "apsw": ("stores.sqlite", "cli.bench.peers.bare_apsw"),
+    "apsw": ("stores.sqlite", "cli.bench.filling"),
     "msgspec": ("core", "stores", "mail", "pools", "inference", "testing", "doors", "cli"),
     "mcp": ("doors.mcp.server",),
     "anyio": ("doors.mcp.server",),
@@ -55,12 +55,7 @@ THIRD_PARTY = {
     "httpx": ("inference.ollama",),
     "hypothesis": ("testing",),
     "pytest": ("testing",),
-    "redis": ("cli.bench.peers.redis_streams",),
-    "litequeue": ("cli.bench.peers.lite_queue",),
-    "persistqueue": ("cli.bench.peers.persist_queue",),
-    "huey": ("cli.bench.peers.huey_storage",),
-    "nats": ("stores.nats.client", "cli.bench.peers.jetstream"),
-    "psycopg": ("cli.bench.peers.postgres",),
+    "nats": ("stores.nats.client",),
 }
 
 

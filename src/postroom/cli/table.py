@@ -223,10 +223,10 @@ COMMANDS: Final[dict[str, Command]] = {
     "demo": Command("demo", "watch a program run and agents talk, one of them killed half-way", ("postroom demo",)),
     "bench": Command(
         "bench",
-        "measure this machine, next to other queues",
+        "measure how fast Postroom is on this machine",
         (
             "postroom bench",
-            "postroom bench --works W1,W3 --peers postroom,redis --rounds 5 --save figures.json",
+            "postroom bench --works W1,W3 --rounds 5 --save figures.json",
             "postroom bench --agents 20",
         ),
     ),

@@ -4,7 +4,7 @@ A worker has two lines. On the *work* line it gets one `evaluate` after the othe
 thread reads it. On the *side* line it hears `ping`, `abort` and `shutdown` while it works; a thread of its own reads it.
 
 Each line numbers its frames from 1, in each direction: a number that is missing or comes twice is seen (`Splitter`).
-JSON, because a message is JSON and may hold any number that JSON can; msgpack is no faster here (bench/frames.py).
+JSON, because a message is JSON and may hold any number that JSON can; msgpack is no faster here (bench/micro/frames.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""How fast Postroom is, next to its peers, on this machine: `postroom bench`.
+"""How fast Postroom is on this machine, and whether it loses anything under load: `postroom bench`.
 
-Works are measured for every peer that is installed, in rounds, one peer after the other within each, and the medians are
-compared. What each work is stands in `plan.py`; each peer is one file under `peers/`; every measured process is
-`worker.py`. Adding a peer is one file and one line in `peers/__init__.py`.
+Works are measured in rounds, and the medians are shown. What each work is stands in `plan.py`; every measured process is
+`worker.py`. `bench/compare` in the repository measures other queues with the same works.
 """

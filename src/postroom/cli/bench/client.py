@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -113,8 +114,6 @@ class Peer:
     name: ClassVar[str]
     #: What it is made of, and what a call that returned is safe from.
     about: ClassVar[str]
-    #: Packages without which it is left out.
-    packages: ClassVar[tuple[str, ...]] = ()
     #: Ways to receive (works W3 and W4) and to ask (W6); "" is the only one.
     receive_ways: ClassVar[tuple[str, ...]] = ("",)
     ask_ways: ClassVar[tuple[str, ...]] = ("",)
@@ -124,6 +123,8 @@ class Peer:
     most_pending: ClassVar[int | None] = None
     #: Whether it can be told to have every message on disk before a call returns, and is measured so too.
     has_full_sync: ClassVar[bool] = False
+    #: What is started to measure it: a program that knows it.
+    program: ClassVar[tuple[str, ...]] = (sys.executable, "-P", "-m", "postroom.cli.bench.worker")
     #: Works that it is not measured with, and why.
     not_measured: ClassVar[dict[str, str]] = {}
 

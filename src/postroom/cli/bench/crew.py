@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import selectors
 import subprocess
-import sys
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import msgspec
 
 from postroom.errors import PostroomError
 
-from .client import NotHere
+from .client import NotHere, Peer
 from .task import BenchTask, Found
-
-PROGRAM: Final = (sys.executable, "-P", "-m", "postroom.cli.bench.worker")
 
 
 class BenchFailed(PostroomError):
@@ -26,7 +23,7 @@ class BenchFailed(PostroomError):
 class MeasuredProcess:
     """One process with its task."""
 
-    def __init__(self, task: BenchTask, program: Sequence[str] = PROGRAM) -> None:
+    def __init__(self, task: BenchTask, program: Sequence[str] = Peer.program) -> None:
         self.task = task
         self._process = subprocess.Popen(
             list(program), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE

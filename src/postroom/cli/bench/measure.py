@@ -42,7 +42,7 @@ class MeasuringPlace:
     def start(self, role: str, setup: Setup, **more: Any) -> MeasuredProcess:
         """A process with that role; it ends with this place at the latest."""
         task = BenchTask(role, self.entry.peer, setup, done_flag=str(self.done_flag), **more)
-        return self._stack.enter_context(MeasuredProcess(task))
+        return self._stack.enter_context(MeasuredProcess(task, peer(self.entry.peer).program))
 
     def close(self) -> None:
         """End all processes that were started here."""

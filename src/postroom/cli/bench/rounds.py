@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from .client import NotHere, Peer
 from .crew import BenchFailed
 from .measure import Sample, measure
 from .peers import peer
-from .plan import COMPARED, WORKS, PlanLine, Scale, entries
+from .plan import WORKS, PlanLine, Scale, entries
 
 #: Called before each measurement: how many are done, how many there are, which one is next.
 Progress = Callable[[int, int, str], None]
@@ -91,14 +91,13 @@ def run(
     rounds: int,
     scale: Scale,
     *,
-    thorough: bool = False,
+    once: Collection[str] = (),
     folder: str | None = None,
     progress: Progress = lambda *_: None,
 ) -> BenchReport:
     """Measure these works of these peers.
 
-    W7 is measured once: it goes round its depths by itself. So are, unless `thorough`, the peers that nothing is
-    compared with.
+    W7 is measured once: it goes round its depths by itself. So are the peers named in `once`.
     """
     here, versions, left_out = present(names)
     about = {found.name: found.about for found in here}
@@ -109,7 +108,7 @@ def run(
         for work in works
         if work != "W7" or number == 0
         for found in here
-        if number == 0 or thorough or found.name in COMPARED
+        if number == 0 or found.name not in once
         for entry in entries(work, found)
     ]
     hopeless: set[tuple[str, PlanLine]] = set()

@@ -1,16 +1,17 @@
-"""A report as tables: the median of each entry, next to the floor and to Redis."""
+"""A report as tables: the median of each entry, and what somebody works out from it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from .measure import Sample
 from .plan import WORKS, PlanLine, Workload
 from .rounds import BenchReport
 
-FLOOR: Final = "bare"
-REDIS: Final = "redis"
+#: A column that is worked out: its title, and its figure for an entry of a work.
+Column = tuple[str, Callable[[BenchReport, Workload, PlanLine], float | None]]
 
 
 class Table(NamedTuple):
@@ -21,11 +22,11 @@ class Table(NamedTuple):
     rows: list[tuple[str, ...]]
 
 
-def tables(report: BenchReport) -> list[Table]:
+def tables(report: BenchReport, more: Sequence[Column] = ()) -> list[Table]:
     """A table for each work that was measured, in their order."""
     done = {measured.work for measured in report.measured}
     return [
-        _depth_table(report, work) if work.name == "W7" else _table(report, work)
+        _depth_table(report, work) if work.name == "W7" else _table(report, work, more)
         for work in WORKS.values()
         if work.name in done
     ]
@@ -42,32 +43,16 @@ def middle(samples: list[Sample], name: str) -> float | None:
     return median(values) if values else None
 
 
-def base_of(report: BenchReport, work: str, entry: PlanLine, peer: str) -> PlanLine | None:
-    """The entry of that peer with which this one is compared: as safe as it, and used the same way."""
-    found = [other for other in entries_of(report, work) if other.peer == peer and other.sync == entry.sync]
-    like = "one step" if entry.way == "listen" else ""
-    return next((other for other in found if like and other.way == like), found[0] if found else None)
-
-
-def ratio(report: BenchReport, work: Workload, entry: PlanLine, peer: str) -> float | None:
-    """The entry's figure divided by that of the one it is compared with. None without one, or with itself."""
-    base = base_of(report, work.name, entry, peer)
-    if base is None or entry.peer == peer:
-        return None
-    mine, theirs = (middle(report.samples(work.name, one), work.figure) for one in (entry, base))
-    return None if mine is None or not theirs else mine / theirs
-
-
-def _table(report: BenchReport, work: Workload) -> Table:
+def _table(report: BenchReport, work: Workload, more: Sequence[Column]) -> Table:
     timed = work.figure.endswith("_ms")
-    columns = ["", "ms, p50" if timed else "per second", "of bare", "of Redis", "rounds"]
+    columns = ["", "ms, p50" if timed else "per second", *(title for title, _ in more), "rounds"]
     columns += {"W4": ["lost", "doubled", "least share"], "W3": ["lost", "doubled"]}.get(work.name, [])
     columns += {"W5": ["ms, p99"], "W6": ["ms, p50", "ms, p99"]}.get(work.name, [])
-    rows = [_row(report, work, entry) for entry in entries_of(report, work.name)]
+    rows = [_row(report, work, entry, more) for entry in entries_of(report, work.name)]
     return Table(f"{work.name}: {work.title}", tuple(columns), rows)
 
 
-def _row(report: BenchReport, work: Workload, entry: PlanLine) -> tuple[str, ...]:
+def _row(report: BenchReport, work: Workload, entry: PlanLine, more: Sequence[Column]) -> tuple[str, ...]:
     samples = report.samples(work.name, entry)
     if not samples:
         why = next(m.why_not for m in report.measured if m.work == work.name and m.entry == entry)
@@ -76,7 +61,7 @@ def _row(report: BenchReport, work: Workload, entry: PlanLine) -> tuple[str, ...
     values = [sample[work.figure] for sample in samples]
     low_to_high = f"{_number(min(values), timed=timed)} to {_number(max(values), timed=timed)}"
     row = [entry.label, _number(median(values), timed=timed)]
-    row += [_times(ratio(report, work, entry, peer)) for peer in (FLOOR, REDIS)]
+    row += [_times(figure(report, work, entry)) for _, figure in more]
     row.append(low_to_high if len(values) > 1 else "one")
     if work.name in ("W3", "W4"):
         row += [str(sum(sample[name] for sample in samples)) for name in ("lost", "doubled")]

@@ -1,10 +1,13 @@
-"""`postroom bench`: how fast Postroom is here, next to its peers; with --agents, whether it loses anything under load."""
+"""`postroom bench`: how fast Postroom is here; with --agents, whether it loses anything under load.
+
+`bench/compare` in the repository shows its own report, with other queues in it, by the same functions.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,30 +19,18 @@ from postroom.cli import exit_codes, options, output
 if TYPE_CHECKING:
     from postroom.cli.bench.load import Load
     from postroom.cli.bench.rounds import BenchReport, Progress
+    from postroom.cli.bench.tables import Table
     from postroom.cli.call import Invocation
 
-#: The names of works and peers, here once more so that --help need not import the measuring (tests/bench compares them).
+#: The names of the works, here once more so that --help need not import the measuring (tests/bench compares them).
 WORKS: Final = ("W1", "W2", "W3", "W4", "W5", "W6", "W7")
-PEERS: Final = ("postroom", "bare", "redis", "litequeue", "persist-queue", "huey", "nats", "postgres")
 FULL: Final = 1.0
 FULL_ROUNDS: Final = 5
 
 
 def bench_options(parser: argparse.ArgumentParser) -> None:
+    measuring_options(parser, "how often everything is measured; 3 times unless told")
     add = parser.add_argument
-    add("--works", metavar="W1,W3", type=_names(WORKS), default=WORKS, help=f"which works, of {', '.join(WORKS)}")
-    add("--peers", metavar="NAMES", type=_names(PEERS), default=PEERS, help=f"which peers, of {', '.join(PEERS)}")
-    add(
-        "--rounds",
-        metavar="N",
-        type=options.count,
-        help="how often everything is measured; unless told, 3 times what is compared, and the others once",
-    )
-    add("--scale", metavar="X", type=_scale, help="how much is done in each: 1 is everything, 0.1 unless told")
-    add("--full", action="store_true", help=f"the whole run, a quarter of an hour: --scale 1 --rounds {FULL_ROUNDS}")
-    add("--save", metavar="FILE", help="write machine, versions and every sample there, as JSON")
-    add("--markdown", action="store_true", help="print the tables as Markdown")
-    add("--folder", metavar="DIR", help="where rooms and servers keep their data meanwhile; else the temporary folder")
     add("--agents", metavar="N", type=options.count, help="the load test: so many agents write to each other")
     add(
         "--messages",
@@ -50,7 +41,21 @@ def bench_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _names(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+def measuring_options(parser: argparse.ArgumentParser, rounds: str) -> None:
+    """What a run of measurements can be told; `rounds` is the help of --rounds."""
+    add = parser.add_argument
+    add("--works", metavar="W1,W3", type=names_of(WORKS), default=WORKS, help=f"which works, of {', '.join(WORKS)}")
+    add("--rounds", metavar="N", type=options.count, help=rounds)
+    add("--scale", metavar="X", type=_scale, help="how much is done in each: 1 is everything, 0.1 unless told")
+    add("--full", action="store_true", help=f"the whole run, a quarter of an hour: --scale 1 --rounds {FULL_ROUNDS}")
+    add("--save", metavar="FILE", help="write machine, versions and every sample there, as JSON")
+    add("--markdown", action="store_true", help="print the tables as Markdown")
+    add("--folder", metavar="DIR", help="where rooms and servers keep their data meanwhile; else the temporary folder")
+
+
+def names_of(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+    """The type of an option that names some of these."""
+
     def names(text: str) -> tuple[str, ...]:
         named = [name.strip() for name in text.split(",") if name.strip()]
         found = {name.lower(): name for name in known}
@@ -77,45 +82,57 @@ def bench(call: Invocation) -> int:
 
 
 def _measure(call: Invocation) -> int:
-    from postroom.cli.bench.plan import Scale
-    from postroom.cli.bench.rounds import run
-    from postroom.cli.bench.tables import markdown, tables
+    from postroom.cli.bench.tables import tables
 
-    args = call.args
-    factor = args.scale or (FULL if args.full else 0.1)
-    scale = Scale(factor, cap_s=4.0 if factor < FULL else 10.0)
-    rounds = args.rounds or (FULL_ROUNDS if args.full else 3)
-    with _progress(quiet=call.json) as progress:
-        thorough = bool(args.full or args.rounds)
-        report = run(args.works, args.peers, rounds, scale, thorough=thorough, folder=args.folder, progress=progress)
-    if args.save:
-        Path(args.save).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
+    report = measured(call.args, ("postroom",), quiet=call.json)
     if call.json:
         output.document(report)
-        return exit_codes.DONE
-    for line in about(report):
-        output.write(line)
-    for table in tables(report):
-        output.write("")
-        if args.markdown:
-            output.write(markdown(table))
-        else:
-            rows = [[*row, *[""] * (len(table.columns) - len(row))] for row in table.rows]
-            output.table(table.columns, rows, title=table.title)
+    else:
+        show(about(report), tables(report), markdown=call.args.markdown)
     return exit_codes.DONE
 
 
+def measured(
+    args: argparse.Namespace, peers: Sequence[str], *, once: Collection[str] = (), quiet: bool = False
+) -> BenchReport:
+    """Measure as the options say, and save what was found when they say so."""
+    from postroom.cli.bench.plan import Scale
+    from postroom.cli.bench.rounds import run
+
+    factor = args.scale or (FULL if args.full else 0.1)
+    scale = Scale(factor, cap_s=4.0 if factor < FULL else 10.0)
+    rounds = args.rounds or (FULL_ROUNDS if args.full else 3)
+    with _progress(quiet=quiet) as progress:
+        report = run(args.works, peers, rounds, scale, once=once, folder=args.folder, progress=progress)
+    if args.save:
+        Path(args.save).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
+    return report
+
+
+def show(lines: Iterable[str], found: Iterable[Table], *, markdown: bool) -> None:
+    """Print what is said about a report, and its tables."""
+    from postroom.cli.bench import tables
+
+    for line in lines:
+        output.write(line)
+    for table in found:
+        output.write("")
+        if markdown:
+            output.write(tables.markdown(table))
+        else:
+            rows = [[*row, *[""] * (len(table.columns) - len(row))] for row in table.rows]
+            output.table(table.columns, rows, title=table.title)
+
+
 def about(report: BenchReport) -> list[str]:
-    """The machine, the versions, and who is not here."""
+    """The machine, the versions, and how much was measured."""
     found = report.machine
     machine = f"{found['cores']} cores, {found['processor']}, {found['system']}, Python {found['python']}"
-    lines = [
+    return [
         f"{machine}; load before: {found['load_before'][0]:g}.",
         "Versions: " + ", ".join(f"{name} {version}" for name, version in report.versions.items()) + ".",
-        f"Medians of {report.rounds} rounds at scale {report.scale.factor:g}; `of bare` and `of Redis` are ratios.",
+        f"Medians of {report.rounds} rounds at scale {report.scale.factor:g}.",
     ]
-    lines += [f"Left out: {name}, for {why}." for name, why in report.left_out.items()]
-    return lines
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import sys
 import pytest
 from tests.support import ROOT
 
-SCRIPT = ROOT / "bench" / "abort_latency.py"
+SCRIPT = ROOT / "bench" / "micro" / "abort_latency.py"
 
 
 @pytest.mark.slow

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import postroom
-from postroom.cli.bench.client import Client, Payload, Peer, Setup
-from postroom.cli.bench.plan import SPREAD
 from postroom.mail.agent import Agent
 from postroom.mail.received import Received
+from postroom.stores.sqlite.file import sqlite_version
 
-from .bare_apsw import fill_room
+from .client import Client, Payload, Peer, Setup
+from .filling import fill_room
+from .plan import SPREAD
 
 
 class PostroomClient(Client):
@@ -103,11 +104,8 @@ class PostroomPeer(Peer):
 
     @staticmethod
     def versions() -> dict[str, str]:
-        return {"postroom": postroom.__version__}
+        return {"postroom": postroom.__version__, "SQLite": sqlite_version()}
 
     @staticmethod
     def client(setup: Setup) -> Client:
         return SpreadClient(setup) if setup.way.startswith("spread") else PostroomClient(setup)
-
-
-PEER = PostroomPeer

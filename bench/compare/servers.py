@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from postroom.cli.bench.client import NotHere
 from postroom.core.clock import SYSTEM
-
-from .client import NotHere
 
 #: No server takes longer to start or to end than this, in seconds.
 PATIENCE_S: Final = 15.0

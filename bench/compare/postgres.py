@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from postroom.cli.bench.client import Client, NotHere, Payload, Peer, Setup, decode, encode, make_payload
-from postroom.cli.bench.servers import free_port, package_version, program, running
+from postroom.cli.bench.client import Client, NotHere, Payload, Setup, decode, encode, make_payload
 from postroom.core.clock import SYSTEM
 from postroom.mail.gateway import Deadline
+
+from .peer import ComparedPeer
+from .servers import free_port, package_version, program, running
 
 _TABLE: Final = (
     "CREATE TABLE IF NOT EXISTS m (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, box text NOT NULL, "
@@ -84,10 +86,9 @@ class PostgresClient(Client):
         self._database.close()
 
 
-class PostgresPeer(Peer):
+class PostgresPeer(ComparedPeer):
     name = "postgres"
     about = "SKIP LOCKED and NOTIFY over TCP, an fsync per commit"
-    packages = ("psycopg",)
 
     @staticmethod
     def versions() -> dict[str, str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroom.cli.bench.client import Client, Payload, Peer, Setup, decode, encode
-from postroom.cli.bench.polling import look_until
-from postroom.cli.bench.servers import package_version
+from postroom.cli.bench.client import Client, Payload, Setup, decode, encode
+
+from .peer import ComparedPeer
+from .polling import look_until
+from .servers import package_version
 
 
 class HueyClient(Client):
@@ -36,10 +38,9 @@ class HueyClient(Client):
         self._theirs.close()
 
 
-class HueyPeer(Peer):
+class HueyPeer(ComparedPeer):
     name = "huey"
     about = "SqliteHuey's storage, an fsync per call, at most once; receivers look every millisecond"
-    packages = ("huey",)
     not_measured = {"W2": "no batches", "W7": "filling it takes minutes"}
 
     @staticmethod

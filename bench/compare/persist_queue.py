@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroom.cli.bench.client import Client, Payload, Peer, Setup
-from postroom.cli.bench.polling import look_until
-from postroom.cli.bench.servers import package_version
+from postroom.cli.bench.client import Client, Payload, Setup
+
+from .peer import ComparedPeer
+from .polling import look_until
+from .servers import package_version
 
 
 class PersistQueueClient(Client):
@@ -51,10 +53,9 @@ class PersistQueueClient(Client):
         self._theirs.close()
 
 
-class PersistQueuePeer(Peer):
+class PersistQueuePeer(ComparedPeer):
     name = "persist-queue"
     about = "SQLiteAckQueue, an fsync per call, pickle; receivers look every millisecond"
-    packages = ("persist-queue",)
     not_measured = {"W2": "no batches", "W7": "filling it takes minutes"}
 
     @staticmethod

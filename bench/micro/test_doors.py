@@ -9,7 +9,7 @@ import sys
 import pytest
 from tests.support import ROOT
 
-SCRIPT = ROOT / "bench" / "doors.py"
+SCRIPT = ROOT / "bench" / "micro" / "doors.py"
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """What the doors for agent programs cost: hooks and commands, which start at every step, and the MCP server.
 
-    python bench/doors.py [--runs 20] [--json]
+    python bench/micro/doors.py [--runs 20] [--json]
 
 Wall time of `postroom hook` and `postroom send` as a host starts them, beside a bare interpreter of the same run.
 The MCP server: from its start to its first answer, and its memory then. And how long a waiting receiver takes to have a message:

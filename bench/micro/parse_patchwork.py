@@ -1,6 +1,6 @@
 """How long 10,000 lines of Patchwork take to read, beside Python's own parser: on the Python that they become, and on ours.
 
-.venv/bin/python bench/parse_patchwork.py
+.venv/bin/python bench/micro/parse_patchwork.py
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from postroom.lang.syntax.source import Source
 
 LINES = 10_000
 ROUNDS = 7
-EXAMPLES = sorted((Path(__file__).parents[1] / "examples" / "patchwork").glob("*.pw"))
-MODULES = sorted((Path(__file__).parents[1] / "src" / "postroom" / "lang").rglob("*.py"))
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "patchwork").glob("*.pw"))
+MODULES = sorted((Path(__file__).parents[2] / "src" / "postroom" / "lang").rglob("*.py"))
 
 
 def lines_of(texts: list[str]) -> str:

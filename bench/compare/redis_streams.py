@@ -9,8 +9,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from postroom.cli.bench.client import Client, NotHere, Payload, Peer, Setup, decode, encode
-from postroom.cli.bench.servers import free_port, package_version, program, running
+from postroom.cli.bench.client import Client, NotHere, Payload, Setup, decode, encode
+
+from .peer import ComparedPeer
+from .servers import free_port, package_version, program, running
 
 GROUP: Final = "workers"
 
@@ -55,10 +57,9 @@ class RedisClient(Client):
         self._redis.close()
 
 
-class RedisPeer(Peer):
+class RedisPeer(ComparedPeer):
     name = "redis"
     about = "Redis streams over TCP, append-only file written out every second"
-    packages = ("redis", "hiredis")
     has_full_sync = True
 
     @staticmethod

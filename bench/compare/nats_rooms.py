@@ -1,8 +1,8 @@
 """What a room on NATS costs, next to plain JetStream through nats-py, in one run on one server.
 
-    python bench/nats_rooms.py                    # a minute or two: one server alone
-    python bench/nats_rooms.py --servers 3        # three servers that keep everything three times
-    python bench/nats_rooms.py --count 2000 --rounds 5
+    python bench/compare/nats_rooms.py                    # a minute or two: one server alone
+    python bench/compare/nats_rooms.py --servers 3        # three servers that keep everything three times
+    python bench/compare/nats_rooms.py --count 2000 --rounds 5
 
 Both sides write to the same servers, which sync every change to the disk before they confirm it. Rounds alternate between
 the two, and a figure is the median of the rounds. Plain JetStream here is: publish and wait for its confirmation, fetch one,
@@ -24,10 +24,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+sys.path.append(str(Path(__file__).parents[1]))
+
 import nats
 
 import postroom
-from postroom.cli.bench.servers import free_port, program
+from compare.servers import free_port, program
 from postroom.core.clock import SYSTEM
 from postroom.core.config import Config, parse_url
 from postroom.stores.contract import Want

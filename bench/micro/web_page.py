@@ -1,6 +1,6 @@
 """What an open page shows how fast, how smoothly, and what it costs those who send.
 
-    python bench/web_page.py latency | smooth | senders  [--seconds 20] [--kept 100000] [--json]
+    python bench/micro/web_page.py latency | smooth | senders  [--seconds 20] [--kept 100000] [--json]
 
 latency   ten messages a second: from the return of `send` (it is stored) to the arrow being drawn in Chromium
 smooth    so many messages kept, a thousand a second pass: how long the tasks of the page's main thread take

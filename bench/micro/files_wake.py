@@ -1,6 +1,6 @@
 """How long until somebody who waits is woken by a file that another program drops: Postroom next to bare inotify.
 
-    .venv/bin/python bench/files_wake.py [COUNT]
+    .venv/bin/python bench/micro/files_wake.py [COUNT]
 
 One process drops files, by a move, as a careful program does. Another waits for them, in turns: with nothing but inotify and
 poll; with a waiter of a room of files; and with `agent.receive()`, which also makes a message of the file, claims it and

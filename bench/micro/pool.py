@@ -1,6 +1,6 @@
 """A pool of workers beside others of its kind, measured in one run.
 
-    python bench/pool.py [--rounds 5] [--json]
+    python bench/micro/pool.py [--rounds 5] [--json]
 
 Ping: one small call and its answer, one after the other, to a pool of two; the echo over `multiprocessing.Pipe` is the
 floor. Requests: many small calls at once, per second, each a task of its own. Beside work: how long a ping to a fifth

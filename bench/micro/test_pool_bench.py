@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.support import ROOT
 
-BENCH = ROOT / "bench"
+BENCH = ROOT / "bench" / "micro"
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from postroom.cli.bench.client import Client, NotHere, Payload, Peer, Setup, decode, encode
-from postroom.cli.bench.servers import free_port, package_version, program, running
+from postroom.cli.bench.client import Client, NotHere, Payload, Setup, decode, encode, make_payload
+
+from .peer import ComparedPeer
+from .servers import free_port, package_version, program, running
 
 Got = TypeVar("Got")
 
@@ -52,8 +54,6 @@ class NatsClient(Client):
             self._do(self._fill(min(500, count - start)))
 
     async def _fill(self, count: int) -> None:
-        from postroom.cli.bench.client import make_payload
-
         await asyncio.gather(*(self._stream.publish(self.setup.me, encode(make_payload(n))) for n in range(count)))
 
     def receive(self, timeout_s: float) -> tuple[Payload, Any] | None:
@@ -74,10 +74,9 @@ class NatsClient(Client):
         self._loop.close()
 
 
-class NatsPeer(Peer):
+class NatsPeer(ComparedPeer):
     name = "nats"
     about = "JetStream on disk, written out every two minutes; an ack is not waited for"
-    packages = ("nats-py",)
     most_pending = 100_000
 
     @staticmethod

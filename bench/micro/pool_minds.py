@@ -1,4 +1,4 @@
-"""What the workers of bench/pool.py do."""
+"""What the workers of bench/micro/pool.py do."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a request and its answer cost between two processes, by the way they are written and carried.
 
-    python bench/frames.py [--rounds 5] [--requests 20000]
+    python bench/micro/frames.py [--rounds 5] [--requests 20000]
 
 One process asks, the other echoes, one after the other. Connection is `multiprocessing.Pipe`; socket is a socketpair with
 a length of four bytes before each frame. The request is the dict of a small message.

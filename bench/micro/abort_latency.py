@@ -1,6 +1,6 @@
 """How fast a session fails together, and what starting its workers costs.
 
-    python bench/abort_latency.py [--runs 300] [--starts 10] [--json]
+    python bench/micro/abort_latency.py [--runs 300] [--starts 10] [--json]
 
 Abort: 8 workers in processes of their own; 7 wait in `receive`, one raises. Measured from the moment before it raises to
 the moment the last of the other 7 has left its receive. The floor is one write to a pipe that wakes 7 processes.

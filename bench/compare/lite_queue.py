@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from postroom.cli.bench.client import Client, Payload, Peer, Setup, decode, encode
-from postroom.cli.bench.polling import look_until
-from postroom.cli.bench.servers import package_version
+from postroom.cli.bench.client import Client, Payload, Setup, decode, encode
+
+from .peer import ComparedPeer
+from .polling import look_until
+from .servers import package_version
 
 
 class LiteQueueClient(Client):
@@ -40,10 +42,9 @@ class LiteQueueClient(Client):
         self._theirs.close()
 
 
-class LiteQueuePeer(Peer):
+class LiteQueuePeer(ComparedPeer):
     name = "litequeue"
     about = "SQLite, WAL, synchronous=NORMAL; receivers look every millisecond"
-    packages = ("litequeue",)
     most_pending = 100_000
 
     @staticmethod
