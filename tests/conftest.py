@@ -27,14 +27,21 @@ def _servers_end_with_the_run() -> Iterator[None]:
 
 
 #: Suites that run on NATS with the long tests only: what they test stands on the store's contract, which runs there always.
-LONG_ON_NATS = ("test_agent", "test_aio", "test_board_mail", "test_patterns", "test_reservations", "test_serve")
+LONG_ON_NATS = (
+    "tests/aio/",
+    "tests/board/test_mail.py",
+    "tests/board/test_reservations.py",
+    "tests/mail/test_agent.py",
+    "tests/mail/test_serving.py",
+    "tests/test_patterns.py",
+)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         on = getattr(item, "callspec", None)
-        if on is not None and on.params.get("url") == "nats" and item.path.name.startswith(LONG_ON_NATS):
+        if on is not None and on.params.get("url") == "nats" and item.nodeid.startswith(LONG_ON_NATS):
             item.add_marker(pytest.mark.long)
 
 

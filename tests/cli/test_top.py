@@ -213,11 +213,11 @@ def test_a_change_brings_the_next_picture_without_waiting_for_the_second(
     assert (clock.steady_ns() - began_ns) / 1e9 < 1 + INTERVAL_S
 
 
+# a room of files looks around by itself, and its first look is a change
+@pytest.mark.parametrize("url", ["memory", "sqlite", pytest.param("nats", marks=pytest.mark.slow)], indirect=True)
 def test_without_a_change_there_is_a_picture_a_second(
     room: Room, clock: ManualClock, seen_by_top: Callable[[int], Any], pass_time: Callable[..., None]
 ) -> None:
-    if room.url.scheme == "files":
-        pytest.skip("a room of files looks around by itself, and its first look is a change")
     began_ns = clock.steady_ns()
     watching = seen_by_top(3)
 

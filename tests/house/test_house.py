@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.conftest import LONG_ON_NATS
 from tests.support import ROOT
 
 PACKAGE = ROOT / "src" / "postroom"
@@ -278,3 +279,7 @@ def test_the_shares_of_the_long_tests_are_all_of_them_and_none_twice(tmp_path: P
     assert [code for code, _ in shares] == [0] * 5  # also of the one that is empty
     assert sorted(len(names) for _, names in shares) == [0, 1, 1, 1, 1]
     assert len(set().union(*(names for _, names in shares))) == 4
+
+
+def test_the_suites_that_are_long_on_nats_are_there() -> None:
+    assert [name for name in LONG_ON_NATS if not (ROOT / name).exists()] == []

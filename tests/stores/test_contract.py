@@ -17,6 +17,8 @@ from postroom.testing import StoreContract
 class TestMemoryStore(StoreContract):
     """The reference: what it does is what the contract means."""
 
+    lacks = ("durable", "shared", "switchboard")
+
     def open(self, clock: Clock, config: Config) -> Store:
         from postroom.stores.memory.store import MemoryStore
 
@@ -36,6 +38,8 @@ class TestSqliteStore(StoreContract):
 class TestFilesStore(StoreContract):
     """The store for agents that can only read and write files."""
 
+    lacks = ("switchboard",)
+
     def open(self, clock: Clock, config: Config) -> Store:
         from postroom.stores.files.store import FilesStore
 
@@ -45,6 +49,8 @@ class TestFilesStore(StoreContract):
 @pytest.mark.slow
 class TestNatsStore(StoreContract):
     """The store of many machines, on a real server."""
+
+    lacks = ("exact_fifo", "switchboard")
 
     def open(self, clock: Clock, config: Config) -> Store:
         from postroom.stores.nats.store import NatsStore

@@ -10,7 +10,7 @@ Run it with pytest. `self.folder` is a path of this test's own that does not exi
 makes a room; later calls in the same test open the same room again, where the store is durable or shared.
 
 What a store cannot do it says on its class (`durable = False`); the tests of that ability are then skipped, with the
-reason.
+reason. With `lacks = ("durable",)` on the test class they are not even collected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import pytest
 
 _PARTS = ("putting", "claiming", "settling", "timing", "asking", "reading", "keeping", "waking")
-pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in ("bench", *_PARTS)))
+pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in ("workbench", *_PARTS)))
 
 from .asking import Asking  # noqa: E402  (pytest must hear of the modules before they are imported)
 from .claiming import Claiming  # noqa: E402

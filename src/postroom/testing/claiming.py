@@ -9,7 +9,7 @@ import pytest
 from postroom.core.states import State
 from postroom.core.system.process import this_process
 
-from .workbench import StoreBench, together
+from .workbench import StoreBench, needs, together
 
 
 class Claiming(StoreBench):
@@ -250,8 +250,8 @@ class Claiming(StoreBench):
         assert sorted(id for share in shares for id in share) == ids
         assert {self.read(id).delivery_count for id in ids} == {1}
 
+    @needs("exact_fifo")
     def test_racing_claimers_get_messages_in_order(self) -> None:
-        self.need("exact_fifo")
         for number in range(150):
             self.send(None, number, channel="work")
 

@@ -16,7 +16,7 @@ from postroom.errors import RoomClosed
 from postroom.stores.cells import DELETE, update
 from postroom.stores.contract import ANY, Cell, Query, Store, Ticket, Want
 
-from .workbench import StoreBench, together
+from .workbench import StoreBench, needs, together
 
 AN_ID = "00000000-0000-7000-8000-000000000000"
 
@@ -272,8 +272,11 @@ class Keeping(StoreBench):
         with pytest.raises(RoomClosed):
             CALLS[method](self.store)
 
+    def test_the_suite_leaves_out_only_what_the_store_cannot_do(self) -> None:
+        assert [ability for ability in self.lacks if self.has(ability)] == []
+
+    @needs("durable")
     def test_what_was_put_is_there_when_the_room_is_opened_again(self) -> None:
-        self.need("durable")
         id, claimed = self.send(delay_s=5, correlation_id="c"), self.send()
         ticket = self.take().ticket
         self.store.subscribe("news", "bob")
@@ -292,8 +295,8 @@ class Keeping(StoreBench):
         self.clock.advance(5)
         assert self.drain() == [id]
 
+    @needs("shared")
     def test_all_who_have_the_room_open_see_the_same(self) -> None:
-        self.need("shared")
         other = self.open_again()
         id = self.send(None, channel="work")
 
@@ -306,8 +309,8 @@ class Keeping(StoreBench):
         assert self.store.cell_read("a") == Cell("a", version, 1)
         assert self.state(id) is State.ACKED
 
+    @needs("shared")
     def test_one_who_closes_does_not_close_the_room_for_others(self) -> None:
-        self.need("shared")
         other = self.open_again()
         other.close()
 

@@ -13,7 +13,7 @@ from postroom.core.system.process import process_name
 from postroom.errors import InvalidMessage
 from postroom.stores.contract import OUTCOMES, Ticket, WorkDone
 
-from .workbench import StoreBench, gone_process, nothing_of, together
+from .workbench import StoreBench, gone_process, needs, nothing_of, together
 
 ENDINGS = {"acked": State.ACKED, "answered": State.ANSWERED, "refused": State.REFUSED, "dead": State.DEAD}
 
@@ -265,8 +265,8 @@ class Settling(StoreBench):
         assert [delivery.message.id for delivery in settled.claimed.deliveries] == [id]
         assert settled.claimed.deliveries[0].message.delivery_count == 2
 
+    @needs("atomic_settle")
     def test_if_the_answer_is_refused_the_message_is_not_settled(self) -> None:
-        self.need("atomic_settle")
         self.send("eve", sender="bob", idempotency_key="k")
         id, other = self.send(), self.send()
         ticket = self.take().ticket

@@ -8,7 +8,7 @@ from postroom.core.states import State
 from postroom.core.system.process import this_process
 from postroom.stores.contract import Query
 
-from .workbench import StoreBench, gone_process
+from .workbench import StoreBench, gone_process, needs
 
 
 class Timing(StoreBench):
@@ -316,8 +316,8 @@ class Timing(StoreBench):
         assert [entry.time_ms for entry in message.ledger] == [self.clock.wall_ms() - 1000, self.clock.wall_ms()]
 
     @pytest.mark.parametrize("jump_s", [-3600, 3600])
+    @needs("shared")
     def test_one_who_opens_the_room_after_a_jump_counts_the_same_time(self, jump_s: float) -> None:
-        self.need("shared")
         leased, first = self.send(), self.send()
         self.take(ids=(leased,), lease_s=30)
         self.clock.jump_wall(jump_s)
@@ -334,8 +334,8 @@ class Timing(StoreBench):
             second,
         ]
 
+    @needs("durable")
     def test_after_a_restart_of_the_machine_the_room_goes_on(self) -> None:
-        self.need("durable")
         leased, delayed, first = self.send(), self.send(delay_s=30), self.send()
         ticket = self.take(ids=(leased,), lease_s=30).ticket
         number = self.store.events()[-1].number
@@ -352,8 +352,8 @@ class Timing(StoreBench):
         assert self.ack(ticket).held is False
 
     @pytest.mark.parametrize("jump_s", [-3600, 3600])
+    @needs("durable")
     def test_a_wall_clock_that_is_wrong_after_a_restart_breaks_no_order(self, jump_s: float) -> None:
-        self.need("durable")
         first = self.send()
         self.store.close()
         self.clock.reboot()

@@ -13,7 +13,7 @@ import pytest
 from postroom.core.clock import SYSTEM
 from postroom.stores.contract import FEED, Ticket, Waiter, topic_cells, topic_channel, topic_message, topic_to
 
-from .workbench import PATIENCE_S, StoreBench, gone_process, together
+from .workbench import PATIENCE_S, StoreBench, gone_process, needs, together
 
 #: A hint that does not come within this time does not come, in real seconds.
 HINT_S = 10.0
@@ -66,11 +66,11 @@ class Waking(StoreBench):
 
             assert waiter.wait(HINT_S) is True
 
+    @needs("switchboard")
     @pytest.mark.usefixtures("real")
     def test_who_sits_at_a_switchboard_is_hinted_for_its_own_topics(self) -> None:
         switchboard = self.store.switchboard()
-        if switchboard is None:
-            pytest.skip(f"{type(self.store).__name__} has no switchboards: each who waits has a descriptor of its own")
+        assert switchboard is not None
         hints: list[str] = []
         topics = {"bob": topic_to("bob"), "eve": topic_to("eve"), "work": topic_channel("work")}
         waiters = {name: switchboard.listen([topic], partial(hints.append, name)) for name, topic in topics.items()}
@@ -275,8 +275,8 @@ class Waking(StoreBench):
         assert sum(done) == count + crowd
 
     @pytest.mark.usefixtures("real")
+    @needs("shared")
     def test_one_opening_of_the_room_wakes_the_others(self) -> None:
-        self.need("shared")
         other = self.open_again(clock=SYSTEM)
         with self.store.listen([topic_to("bob")]) as mail, self.store.listen([topic_cells("a")]) as cells:
             other.put([self.draft("bob")])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
@@ -17,36 +17,61 @@ from postroom.core.system.process import host_id
 from postroom.stores.contract import Claimed, Delivery, Query, Settled, Store, Ticket, Want
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
-#: Why a test is skipped on a store without the ability.
+#: What a store may lack, and what that means. A test of an ability is marked with `needs`.
 ABILITIES = {
     "durable": "it keeps nothing when it is closed",
     "shared": "no second opening sees its room",
     "atomic_settle": "settling, answering and claiming the next are several steps there",
     "exact_fifo": "several claimers may get messages out of order there",
+    "switchboard": "each who waits there has a descriptor of its own",
 }
 
 #: No thread of a test takes this long, in real seconds; one that does hangs.
 PATIENCE_S = 30.0
 
 
+def needs(ability: str) -> Callable[[F], F]:
+    """A decorator: this test is for stores with that ability (`ABILITIES`)."""
+    assert ability in ABILITIES
+
+    def mark(test: F) -> F:
+        test.__dict__["needs"] = ability
+        return test
+
+    return mark
+
+
 class StoreBench:
     """One room for each test. `self.store` is open and empty; `self.clock` stands still until the test advances it."""
+
+    #: The abilities that this store does not have: their tests are not collected for it.
+    lacks: ClassVar[Collection[str]] = ()
 
     store: Store
     clock: ManualClock
     folder: Path
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name in dir(cls):
+            if getattr(getattr(cls, name), "needs", None) in cls.lacks:
+                setattr(cls, name, None)  # pytest collects what can be called
 
     def open(self, clock: Clock, config: Config) -> Store:
         """Open the room of this test in `self.folder`; the first call makes it."""
         raise NotImplementedError(f"{type(self).__name__} must say how to open its store")
 
     @pytest.fixture(autouse=True)
-    def _bench(self, tmp_path: Path) -> Iterator[None]:
+    def _bench(self, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[None]:
         self.folder = tmp_path / "room"
         self.clock = ManualClock()
         self._opened: list[Store] = []
         self.store = self.open_again()
+        ability = getattr(request.function, "needs", None)
+        if ability is not None and not self.has(ability):
+            pytest.skip(f"{type(self.store).__name__} lacks {ability!r}: {ABILITIES[ability]}; say so in `lacks`")
         yield
         for store in reversed(self._opened):
             store.close()
@@ -57,10 +82,14 @@ class StoreBench:
         self._opened.append(store)
         return store
 
-    def need(self, ability: str) -> None:
-        """Skip this test on a store that does not have the ability."""
-        if not getattr(self.store, ability):
-            pytest.skip(f"{type(self.store).__name__} is not {ability}: {ABILITIES[ability]}")
+    def has(self, ability: str) -> bool:
+        """Whether the store has that ability."""
+        if ability != "switchboard":
+            return bool(getattr(self.store, ability))
+        switchboard = self.store.switchboard()
+        if switchboard is not None:
+            switchboard.close()
+        return switchboard is not None
 
     # Short words for what tests do most
 
