@@ -52,14 +52,16 @@ def test_a_claude_code_and_a_codex_talk_through_a_room(world: World) -> None:
         terminal.type("TELL codex: QUESTION: which port does the server use?")
         time.sleep(0.5)
         terminal.type("\r")
-        seen = world.model.wait_for("ANSWER: 8765", 60)
+        world.model.wait_for("ANSWER: 8765", 60)
         answered = world.until(lambda: world.room.peek(state="acked", from_agent="codex"), what="the ack of the answer")
     finally:
         claude.kill()
         codex.kill()
         codex.clean()
 
-    assert any("mcp__plugin_postroom_mail__" in turn.text for turn in seen.turns if turn.role == "call") or seen.tools
+    of_claude = [turn for seen in world.model.log if "TELL codex" in seen.text for turn in seen.turns]
+    assert any(turn.text.startswith("mcp__plugin_postroom_mail__send ") for turn in of_claude if turn.role == "call")
+    assert any("ANSWER: 8765" in turn.text for turn in of_claude if turn.role == "result")
     (answer,) = answered
     (question,) = world.room.peek(state="answered")
     assert (question.from_agent, question.to_agent) == ("claude", "codex")
