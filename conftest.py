@@ -21,6 +21,9 @@ import pytest
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Programs of tests whose processes share one pipe must write each line in one write: an unbuffered `print` writes its
+# parts, and the end of the line, apart.
+os.environ.pop("PYTHONUNBUFFERED", None)
 
 # Rooms that tests make are trusted in a configuration of the run's own, not in that of its user.
 os.environ["POSTROOM_CONFIG"] = tempfile.mkdtemp(prefix="postroom-tests-")

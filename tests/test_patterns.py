@@ -20,12 +20,11 @@ from postroom.testing import gone_process
 
 
 def printed_by(name: str, folder: Path) -> str:
-    """What an example prints; its processes write whole lines."""
-    left_out = ("POSTROOM_", "PYTHONUNBUFFERED")
+    """What an example prints."""
     done = subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")],
         cwd=folder,
-        env={name: value for name, value in os.environ.items() if not name.startswith(left_out)},
+        env={name: value for name, value in os.environ.items() if not name.startswith("POSTROOM_")},
         capture_output=True,
         text=True,
         check=False,
