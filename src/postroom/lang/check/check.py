@@ -108,7 +108,7 @@ class ModuleChecker(ExpressionChecker):
             self._declare_type(item)
         elif isinstance(item, n.Function):
             kind = Kind("function", declared=item)
-            self.declare(Symbol(item.name, "function", item.name_span, kind, function=item))
+            self.declare(Symbol(item.name, "function", item.name_span, kind))
         else:
             self.declare(Symbol(item.name, "trait", item.name_span))
 

@@ -298,7 +298,7 @@ class ExpressionChecker:
             return self._exported(node, module)
         kind = self.kind(node.object)
         if kind.name == "mailroom":
-            return Kind("mailbox", mailbox=node.name)
+            return Kind("mailbox")
         found = kind_of_member(kind, node.name)
         if found is None and not (node.optional and kind.name in {"object", "null"}):
             known = members_of(kind)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from postroom.lang.syntax import nodes as n
 
 
@@ -20,16 +18,6 @@ def ends(statement: n.Node | None) -> bool:
     if isinstance(statement, n.Try):
         return ends(statement.body) and ends(statement.handler)
     return isinstance(statement, n.While) and is_true(statement.condition) and not has_break(statement.body)
-
-
-def always_throws(block: n.Block) -> bool:
-    """Whether a block can only end by raising: something is thrown before anything else could end it."""
-    for statement in block.statements:
-        if isinstance(statement, n.ExprStatement) and isinstance(bare(statement.value), n.Throw):
-            return True
-        if not isinstance(statement, n.Var | n.ExprStatement | n.RunShell | n.WriteFile | n.TypeDecl):
-            return False
-    return False
 
 
 def is_true(condition: n.Expr) -> bool:
@@ -59,12 +47,3 @@ def unreachable(block: n.Block) -> n.Statement | None:
         if ends(before):
             return after
     return None
-
-
-def returns_in(node: n.Node) -> Iterator[n.Return]:
-    """The `return`s of a function, without those of steps in its prompts."""
-    for child in n.children(node):
-        if isinstance(child, n.Return):
-            yield child
-        if not isinstance(child, n.DoBlock):
-            yield from returns_in(child)

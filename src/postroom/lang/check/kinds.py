@@ -41,7 +41,6 @@ class Kind:
     value: object = None  # the one value of a literal
     declared: n.Function | None = None  # of a function or a job
     title: str = ""  # the name under which the type was declared
-    mailbox: str = ""
 
     def __str__(self) -> str:
         """In an error's words."""

@@ -94,11 +94,10 @@ class Receive:
 class Delegate:
     """A part waits for workers."""
 
-    __slots__ = ("call", "jobs")
+    __slots__ = ("jobs",)
 
-    def __init__(self, jobs: list[CalledWorker], call: n.Node) -> None:
+    def __init__(self, jobs: list[CalledWorker]) -> None:
         self.jobs = jobs
-        self.call = call
 
 
 class Raised(Exception):
@@ -512,7 +511,7 @@ class PartFollower:
 
     def _apply(self, callee: Any, args: list[Any], node: n.Node) -> Steps:
         if isinstance(callee, Method) and callee.of is SELF and callee.name == "delegate":
-            return (yield from self._delegate(args[0] if args else None, node))
+            return (yield from self._delegate(args[0] if args else None))
         if isinstance(callee, Code):
             if callee.function.kind == "worker":
                 return CalledWorker(callee, args)
@@ -525,10 +524,10 @@ class PartFollower:
             return self.stage.derived(("()", key_of(callee), *map(key_of, args)))
         raise Unclear
 
-    def _delegate(self, jobs: Any, node: n.Node) -> Steps:
+    def _delegate(self, jobs: Any) -> Steps:
         if not isinstance(jobs, list) or not all(isinstance(job, CalledWorker) for job in jobs):
             raise Unclear
-        return (yield Delegate(list(jobs), node))
+        return (yield Delegate(list(jobs)))
 
     def _call_function(self, callee: Code, args: list[Any]) -> Steps:
         self.calls += 1
@@ -556,7 +555,7 @@ class PartFollower:
     def _await(self, node: n.Await, env: Env) -> Steps:
         value = yield from self.value(node.value, env)
         if isinstance(value, CalledWorker):
-            return (yield Delegate([value], node))[0]
+            return (yield Delegate([value]))[0]
         return value
 
     # ---------------------------------------------------------------- what is not touched

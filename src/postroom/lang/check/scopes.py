@@ -20,7 +20,6 @@ class Symbol:
     what: str
     span: Span | None
     kind: Kind = ANY
-    function: n.Function | None = None
     module: LoadedModule | None = None
 
 

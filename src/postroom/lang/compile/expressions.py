@@ -25,7 +25,6 @@ _OPERATORS: Final = {
     ">=": "more_or_equal",
 }
 _COMPARISONS: Final = frozenset(["==", "!=", "<", "<=", ">", ">="])
-_SESSION: Final = ("self", "session", "mailbox", "box")
 _SESSION_FIELDS: Final = frozenset(["id", "timestamp", "dir", "mailbox"])
 
 
@@ -264,13 +263,13 @@ class ExpressionCompiler:
             into = into.value
         if isinstance(into, n.ShellExpr):
             given = self.expr(node.value)
-            return call(_MODES[into.mode], self.shell(into.command), given)
+            return call(into.mode, self.shell(into.command), given)
         if isinstance(into, n.Call):
             return self._call(n.Call(into.span, into.callee, [node.value, *into.args]))
         return self._call(n.Call(node.span, into, [node.value]))
 
     def _shell_expr(self, node: n.ShellExpr) -> ast.expr:
-        return call(_MODES[node.mode], self.shell(node.command))
+        return call(node.mode, self.shell(node.command))
 
     # Prompts
 
@@ -327,9 +326,6 @@ class ExpressionCompiler:
         made = self.inner_function(name, lambda: [ast.Return(value=make())])
         self.before.append(at(node, made))
         return load(name)
-
-
-_MODES: Final = {"capture": "capture", "test": "test", "lines": "lines"}
 
 
 def call_name(name: str) -> ast.expr:
