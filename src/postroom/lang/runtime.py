@@ -12,7 +12,8 @@ from functools import update_wrapper
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
-from postroom.lang.run.context import Context, current, enter, settings_from_environment
+from postroom.lang.compile.import_hook import load_module
+from postroom.lang.run.context import Context, Settings, current, enter
 from postroom.lang.run.files import exists, read, write, write_file
 from postroom.lang.values.attributes import field, index, maybe_index, maybe_member, member, set_index, set_member
 from postroom.lang.values.kinds import kind_of, shown
@@ -95,9 +96,10 @@ class Self:
 
     def delegate(self, workers: Any) -> list[Any]:
         """Run workers side by side, each in a process of its own; their results in order."""
-        session = self._context.open_session()
-        results: list[Any] = session.delegate(_calls(workers), show=self._context.settings.show)
-        return results
+        session = self._context.open_session()  # which settles the settings: the room, and the terminal's agent
+        settings = self._context.settings
+        calls = [call.worker(*call.decoded()[0], settings=settings._asdict()) for call in _calls(workers)]
+        return session.delegate(calls, show=settings.show)
 
 
 def _calls(workers: Any) -> Sequence[WorkerCall]:
@@ -175,8 +177,8 @@ class Agent:
 def worker(function: Callable[..., Any]) -> Worker:
     """Make a worker of a function. Calling it describes a call, which `self.delegate` runs in a process of its own."""
 
-    def run(session: Session, *given: Any) -> Any:
-        context = Context(session.name, settings_from_environment(), session, worker=True)
+    def run(session: Session, *given: Any, settings: dict[str, Any] | None = None) -> Any:
+        context = Context(session.name, Settings(**settings or {}), session, worker=True)
         return run_in(context, function, *given)
 
     made = Worker(update_wrapper(run, function))
@@ -202,8 +204,6 @@ def waited(value: Any) -> Any:
 
 def load(file: str, *path: str) -> ModuleType:
     """The module that a program's file imports."""
-    from postroom.lang.compile.import_hook import load_module
-
     return load_module(file, path)
 
 

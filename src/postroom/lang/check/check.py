@@ -16,6 +16,7 @@ from postroom.lang.syntax.problems import ERROR, Problem, ProgramProblems, near
 from postroom.lang.syntax.program import LoadedModule, Program, read_program
 from postroom.lang.syntax.source import Span
 
+from .choreography import check_choreography
 from .expressions import ExpressionChecker
 from .flow import bare, ends, unreachable
 from .kinds import ANY, NULL, TYPE_NAMES, Kind, kind_of_type
@@ -48,8 +49,6 @@ def checked_program(path: str | Path) -> tuple[Program, list[Problem]]:
 
 def check_program(program: Program) -> list[Problem]:
     """Every problem of a program that could be read. The choreography is looked at only when nothing else is wrong."""
-    from .choreography import check_choreography
-
     problems: list[Problem] = []
     with deep_recursion():
         for loaded in program.modules:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from postroom.lang.values.attributes import METHODS, PROPERTIES
+
 from .kinds import ANY, BOOLEAN, INT, LIST, NULL, NUMBER, STRING, Kind
 
 SELF: Final = {"session": Kind("session"), "delegate": Kind("delegate")}
@@ -32,8 +34,6 @@ def members_of(kind: Kind) -> set[str]:
     """Every name that can stand after the dot of such a value."""
     if kind.name in {"session", "mailbox"}:
         return set(SESSION if kind.name == "session" else MAILBOX)
-    from postroom.lang.values.attributes import METHODS, PROPERTIES
-
     name = _runtime_name(kind)
     return {*METHODS.get(name, ()), *PROPERTIES.get(name, ()), *(kind.fields or ())}
 

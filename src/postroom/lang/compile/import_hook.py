@@ -11,7 +11,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
 from types import ModuleType
@@ -19,9 +19,9 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from postroom.lang.syntax import nodes as n
+from postroom.lang.syntax.program import parse_file
 
-#: Trees of files that were read already, by their absolute paths.
-_known: dict[str, n.Module] = {}
+from .compiler import compiled
 
 PREFIX: Final = f"{__name__}."
 SUFFIX: Final = ".pw"
@@ -34,23 +34,26 @@ def module_name(path: str | os.PathLike[str]) -> str:
     return PREFIX + quote(os.path.abspath(path), safe="/").replace(".", "%2E")
 
 
-def load_program_module(path: str | os.PathLike[str]) -> ModuleType:
-    """The program of a file, compiled and ready."""
-    return importlib.import_module(module_name(path))
-
-
-def remember(path: str | os.PathLike[str], tree: n.Module) -> None:
-    """This file was read already: it need not be read again to be loaded."""
-    _known[os.path.abspath(path)] = tree
+def load_program_module(path: str | os.PathLike[str], trees: Mapping[str, n.Module] | None = None) -> ModuleType:
+    """The program of a file, compiled and ready. `trees`, by absolute path, are files that need not be parsed again."""
+    finder = _Finder(trees or {})
+    sys.meta_path.insert(0, finder)
+    try:
+        return importlib.import_module(module_name(path))
+    finally:
+        sys.meta_path.remove(finder)
 
 
 def load_module(importer: str, path: Sequence[str]) -> ModuleType:
     """What `import` means in the file `importer`."""
-    return load_program_module(Path(importer).parent.joinpath(*path).with_suffix(SUFFIX))
+    return importlib.import_module(module_name(Path(importer).parent.joinpath(*path).with_suffix(SUFFIX)))
 
 
 class _Finder(MetaPathFinder):
     """Finds programs by the names that `module_name` makes."""
+
+    def __init__(self, trees: Mapping[str, n.Module]) -> None:
+        self._trees = trees
 
     def find_spec(
         self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None
@@ -58,25 +61,21 @@ class _Finder(MetaPathFinder):
         if not name.startswith(PREFIX):
             return None
         path = unquote(name.removeprefix(PREFIX))
-        return importlib.util.spec_from_loader(name, _Loader(path), origin=path)
+        return importlib.util.spec_from_loader(name, _Loader(path, self._trees.get(path)), origin=path)
 
 
 class _Loader(Loader):
     """Reads, compiles and runs the file of a program."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, tree: n.Module | None) -> None:
         self._path = path
+        self._tree = tree
 
     def exec_module(self, module: ModuleType) -> None:
-        from postroom.lang.syntax.program import parse_file
-
-        from .compiler import compiled
-
         scope: dict[str, Any] = module.__dict__
         scope["__file__"] = self._path
-        tree = _known.pop(self._path, None) or parse_file(Path(self._path))
+        tree, self._tree = self._tree or parse_file(Path(self._path)), None
         exec(compiled(tree, self._path), scope)  # noqa: S102  it is what the compiler made
 
 
-if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-    sys.meta_path.append(_Finder())
+sys.meta_path.append(_Finder({}))

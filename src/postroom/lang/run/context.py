@@ -1,25 +1,20 @@
 """Who runs the code right now: the worker, its session, and the settings of the run.
 
 Each worker has a process of its own, in a room in memory a thread of its own, so there is one context for each thread.
-Settings reach the workers' processes through the environment, which they take over from their caller.
+Settings reach the workers as an argument of each call that is delegated (`runtime.Self.delegate`).
 """
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postroom.lang.builtins import MAIN
 from postroom.lang.values.raised import WrongValue
 
 if TYPE_CHECKING:
     from postroom.sessions.session import Session
-
-#: The settings of a run, as JSON, for the processes of its workers.
-VARIABLE: Final = "POSTROOM_RUN"
 
 
 class Settings(NamedTuple):
@@ -41,16 +36,6 @@ class Settings(NamedTuple):
     answer_timeout_s: float | None = None
     #: Whether what workers write is shown.
     show: bool = True
-
-    def to_environment(self) -> None:
-        """Let processes that are started from here on know these settings."""
-        os.environ[VARIABLE] = json.dumps(self._asdict())
-
-
-def settings_from_environment() -> Settings:
-    """The settings of the run that this process belongs to; the defaults when it belongs to none."""
-    said = os.environ.get(VARIABLE)
-    return Settings(**json.loads(said)) if said else Settings()
 
 
 class Context:
@@ -97,6 +82,6 @@ def current() -> Context:
     """The context of this thread; one of its own when nobody made one, as when a function is called from Python."""
     context: Context | None = getattr(_here, "context", None)
     if context is None:
-        context = Context(MAIN, settings_from_environment())
+        context = Context(MAIN, Settings())
         _here.context = context
     return context

@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from postroom.core.clock import SYSTEM
@@ -118,8 +119,6 @@ def check_known(room: Room, whom: str) -> None:
     names = sorted(cell.name.removeprefix("agent/") for cell in room.store.cell_scan("agent/"))
     if whom in names:
         return
-    from difflib import get_close_matches
-
     near = get_close_matches(whom, names, n=3)
     hint = f"; did you mean {' or '.join(near)}?" if near else "; `postroom agents` shows who is"
     raise PostroomError(f"nobody called {whom} was ever in this room, so nobody would answer{hint}")

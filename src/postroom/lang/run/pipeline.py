@@ -8,10 +8,13 @@ program's mark when the program was killed (tests/lang/test_running.py).
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import tempfile
+import termios
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from itertools import count
@@ -19,8 +22,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from postroom.core.clock import SYSTEM
 from postroom.core.system.process import process_descriptor, this_process
-
-from .context import VARIABLE as SETTINGS
 
 if TYPE_CHECKING:
     from postroom.lang.values.commands import ProgramCommand, Redirect
@@ -137,9 +138,7 @@ class _Running:
 
     def _environment(self, command: ProgramCommand) -> dict[bytes, bytes]:
         added = {_raw(name): _raw(value) for name, value in command.environment.items()}
-        ours = {**os.environb, MARK.encode(): self._mark.encode(), **added}
-        ours.pop(SETTINGS.encode(), None)  # how this program is run is no business of its commands
-        return ours
+        return {**os.environb, MARK.encode(): self._mark.encode(), **added}
 
     def _note_failure(self, command: ProgramCommand, error: OSError, *, last: bool) -> None:
         name = command.words[0]
@@ -280,9 +279,6 @@ class _Running:
 
 def _bytes_in(fd: int) -> int:
     """How much was written to a pipe and not read yet."""
-    import fcntl
-    import termios
-
     told = bytearray(4)
     fcntl.ioctl(fd, termios.FIONREAD, told)
     return int.from_bytes(told, sys.byteorder)
@@ -294,8 +290,6 @@ def _raw(text: str) -> bytes:
 
 def _file_with(raw: bytes) -> int:
     """A file without a name that has this in it, to be read from its beginning."""
-    import tempfile
-
     with tempfile.TemporaryFile() as file:
         file.write(raw)
         file.seek(0)

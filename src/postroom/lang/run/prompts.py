@@ -16,7 +16,7 @@ from postroom.lang.values import values
 from postroom.lang.values.raised import NoAnswer
 from postroom.lang.values.schemas import Schema, from_text, is_text, said
 
-from . import transcript
+from . import human, transcript
 from .context import Context, current
 
 if TYPE_CHECKING:
@@ -188,8 +188,6 @@ def _ask_somebody(question: str) -> str:
     settings = context.settings
 
     def get() -> str:
-        from . import human
-
         whom = settings.human or (settings.terminal if context.worker else None)
         if whom is not None:
             return human.ask_in_room(settings.room, whom, context.name, question, settings.answer_timeout_s)

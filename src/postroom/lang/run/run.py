@@ -10,20 +10,19 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from postroom.errors import RoomNotFound
 from postroom.lang.builtins import MAIN
 from postroom.lang.compile.compiler import MAIN_BLOCK
 from postroom.lang.compile.entries import EntryPoint, arguments_of, find_entry
-from postroom.lang.compile.import_hook import load_program_module, module_name, remember
+from postroom.lang.compile.import_hook import load_program_module, module_name
 from postroom.lang.compile.names import mangled
 from postroom.lang.runtime import run_in
 from postroom.lang.syntax import nodes as n
 from postroom.lang.syntax.program import Program
 
-from .context import VARIABLE, Context, Settings
+from . import human, transcript
+from .context import Context, Settings
 
 if TYPE_CHECKING:
     from postroom.room import Room
@@ -98,13 +97,9 @@ class Run:
     def _see_to_needs(self) -> None:
         settings = self._settings
         if settings.record:
-            from .transcript import begin
-
-            settings = settings._replace(record=begin(settings.record))
+            settings = settings._replace(record=transcript.begin(settings.record))
         if settings.replay:
-            from .transcript import read
-
-            read(settings.replay)
+            transcript.read(settings.replay)
         elif self.needs.model:
             from postroom.inference import default_spec, open_model
 
@@ -114,14 +109,9 @@ class Run:
         if self._room_url is not None:
             self._open_room()  # one that is not there is told of now, not in the middle
         if settings.human and self.needs.human:
-            from .human import check_known
-
-            check_known(self._open_room(), settings.human)
+            human.check_known(self._open_room(), settings.human)
             settings = settings._replace(room=self._open_room().url.with_secrets())
         self._settings = settings
-        before = os.environ.get(VARIABLE)
-        settings.to_environment()
-        self._stack.callback(_restore, VARIABLE, before)
         if self.needs.workers:
             self._start_server()
 
@@ -133,9 +123,8 @@ class Run:
         shared_server([MODULE, "postroom.stores.sqlite.store", *_PRELOAD, module_name(self._path)])
 
     def _function(self, entry: EntryPoint) -> Callable[..., Any]:
-        for loaded in self.program.modules:
-            remember(loaded.path, loaded.module)
-        module = load_program_module(self._path)
+        trees = {os.path.abspath(loaded.path): loaded.module for loaded in self.program.modules}
+        module = load_program_module(self._path, trees)
         if entry.function is None:
             found: Callable[..., Any] = getattr(module, MAIN_BLOCK)
             return found
@@ -154,39 +143,14 @@ class Run:
         session: Session = self._stack.enter_context(room.session())
         settings = self._settings._replace(room=room.url.with_secrets())
         if self.needs.human and not settings.human and not settings.replay:
-            from .human import TerminalAnswers
-
             settings = settings._replace(terminal=f"terminal-{session.id}")
-            TerminalAnswers(room, settings.terminal or "")
-        settings.to_environment()
+            human.TerminalAnswers(room, settings.terminal or "")
         context.settings = self._settings = settings
         return session
 
     def _open_room(self) -> Room:
-        """The room that was named or is found; when there is none, one that is gone after the run."""
         if self._room is None:
-            from postroom.core.config import FOLDER, URL_VARIABLE
-            from postroom.mail import tokens
-            from postroom.room import open_room
+            from .room import open_run_room
 
-            try:
-                self._room = open_room(self._room_url, create=False)
-            except RoomNotFound:
-                if self._room_url is not None or os.environ.get(URL_VARIABLE):
-                    raise  # it was named
-                import tempfile
-
-                folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="postroom-run-"))
-                self._room = open_room(Path(folder) / FOLDER)
-            self._stack.callback(self._room.close)
-            # its workers send: in a room with tokens a program is let in by one, as every command that speaks is
-            if tokens.has_tokens(self._room.gateway):
-                tokens.prove(self._room.gateway, None, tokens.token_in(os.environ), "postroom run")
+            self._room = open_run_room(self._room_url, self._stack)
         return self._room
-
-
-def _restore(name: str, value: str | None) -> None:
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value

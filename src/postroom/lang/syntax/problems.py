@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, Final
+from unicodedata import combining, east_asian_width
 
 from postroom.errors import PostroomError
 
@@ -89,6 +90,4 @@ def _columns(text: str) -> int:
     """How many columns a text takes on a terminal: wide characters two, combining ones none."""
     if text.isascii():
         return len(text)
-    from unicodedata import combining, east_asian_width
-
     return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from postroom.lang.builtins import BUILTINS
+
 from . import nodes as n
 from .parser import parse
 from .problems import Problem, ProgramProblems, SyntaxProblems, near
@@ -115,8 +117,6 @@ class _ImportReader:
             importer.imports[name.name] = found
 
     def _standard(self, importer: LoadedModule, name: n.ImportName) -> None:
-        from postroom.lang.builtins import BUILTINS
-
         if len(name.path) == 2 and name.path[1] in BUILTINS:
             importer.std_names.add(name.path[1])
             return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final
 
@@ -336,8 +337,6 @@ def _missing(value: Any, kind: str, name: str) -> str:
     else:
         known = [*METHODS.get(kind, {}), *PROPERTIES.get(kind, ())]
         said = f"{_article(kind)} has no member {name!r}"
-    from difflib import get_close_matches  # a millisecond, for those who mistyped
-
     near = get_close_matches(name, known, n=1)
     return said + (f" (did you mean {near[0]!r}?)" if near else "")
 

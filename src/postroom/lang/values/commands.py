@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -23,8 +24,6 @@ class ProgramCommand(NamedTuple):
     redirects: tuple[Redirect, ...]
 
     def __str__(self) -> str:
-        import shlex
-
         before = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " ".join([*before, shlex.join(self.words)])
 

@@ -11,6 +11,7 @@ ProgramError            something went wrong in a program; `place` says where
 from __future__ import annotations
 
 import json
+import linecache
 import os
 from types import TracebackType
 from typing import Any, Final, NamedTuple
@@ -161,8 +162,6 @@ def places_of(traceback: TracebackType | None) -> list[SourcePlace]:
 
 def _column(traceback: TracebackType) -> int:
     """The column in characters, counted from 1; Python counts bytes from 0."""
-    import linecache
-
     code = traceback.tb_frame.f_code
     positions = list(code.co_positions())
     place = traceback.tb_lasti // 2

@@ -5,6 +5,7 @@ Types are read, written as a schema once, when a program is compiled, and known 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -148,8 +149,6 @@ def said(schema: Schema) -> str:
     if "anyOf" in schema:
         return " or ".join(said(option) for option in schema["anyOf"])
     if "enum" in schema:
-        import json
-
         return " or ".join(json.dumps(value, ensure_ascii=False) for value in schema["enum"])
     if schema.get("type") == "array" and schema.get("items"):
         return f"a list, each item {said(schema['items'])}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from glob import glob
 from typing import Final
 
 from . import values
@@ -39,8 +40,6 @@ def spread(before: object, value: object, after: object) -> list[str]:
 
 def matches(pattern: str, literal: str, at_home: bool) -> list[str]:
     """The files that a pattern of the source means, sorted; the literal text when there is none."""
-    from glob import glob
-
     if at_home:
         pattern, literal = os.path.expanduser(pattern), os.path.expanduser(literal)
     return sorted(glob(pattern)) or [literal]
