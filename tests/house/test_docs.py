@@ -57,7 +57,7 @@ def _command_text(name: str) -> str:
     parser = options.parser_for(name)
     common = {id(action) for action in parser._actions}
     module = importlib.import_module(f"postroom.cli.commands.{command.module}")
-    getattr(module, f"{command.function or name}_options")(parser)
+    getattr(module, f"{command.function or name}_options", options.no_options)(parser)
     own = [action for action in parser._actions if id(action) not in common]
     words = [str(action.metavar or action.dest) for action in own if not action.option_strings]
     lines = [f"**`{' '.join(['postroom', name, *words])}`** {command.summary}.", ""]

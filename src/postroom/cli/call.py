@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import postroom
-from postroom.core.config import FOLDER
+from postroom.core.config import FOLDER, shown_address
 from postroom.errors import RoomError
 
 from . import exit_codes, options, output
@@ -36,18 +35,12 @@ TOKEN_CELLS: Final = "token/"  # noqa: S105
 
 def run(name: str, words: list[str]) -> int:
     """Read the words of a command, run it, and close what it opened, however it ends."""
-    command = COMMANDS[name]
-    module = importlib.import_module(f"postroom.cli.commands.{command.module}")
-    function = command.function or name
-    parser = options.parser_for(name)
-    add_options: Callable[[argparse.ArgumentParser], None] = getattr(module, f"{function}_options")
-    add_options(parser)
+    parser, step = options.command_of(name)
     args = _parse(parser, words, takes_program=name == "as")
     if args is None:
         return exit_codes.DONE
-    step: Callable[[Invocation], int] = getattr(module, function)
-    with Invocation(args) as call, output.fence_in_pipes(wanted=_quotes(command, args)):
-        code = step(call)
+    with Invocation(args) as call, output.fence_in_pipes(wanted=_quotes(COMMANDS[name], args)):
+        code = step(call) or exit_codes.DONE
         sys.stdout.flush()
         return code
 
@@ -93,6 +86,24 @@ class Invocation:
     def __exit__(self, *_: object) -> None:
         if self._room is not None:
             self._room.close()
+
+    def tell(self, document: object, *lines: str) -> int:
+        """Write the result of the command: a document with --json, else lines, made harmless. Returns DONE."""
+        if self.json:
+            output.document(document)
+        else:
+            for line in lines:
+                output.write(output.visible(line))
+        return exit_codes.DONE
+
+    def tell_rows(
+        self, documents: Iterable[object], columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str
+    ) -> None:
+        """Write a list: its documents with --json, else its rows as a table. The other one is not gone through."""
+        if self.json:
+            output.document(list(documents))
+        else:
+            output.table(columns, rows, empty=empty)
 
     @property
     def room(self) -> Room:
@@ -159,6 +170,12 @@ class Invocation:
         from postroom.mail.causes import held_cause  # needs the room, which not every command does
 
         return held_cause(self.room.gateway, self.name, to)
+
+    @property
+    def again(self) -> str:
+        """The options by which another command speaks as the same agent in the same room, as text to show."""
+        room = f" --room {shown_address(self.args.room)}" if self.args.room else ""
+        return f"--as {output.visible(self.name + room)}"
 
     @property
     def owner(self) -> str | None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import math
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
-from . import exit_codes
+from .exit_codes import UsageError
 from .table import COMMANDS
 
 #: Stores keep numbers in 64 bits.
@@ -28,7 +29,7 @@ class CommandParser(argparse.ArgumentParser):
     """The parser of one command. What is wrong is raised, so that one place writes errors."""
 
     def error(self, message: str) -> NoReturn:
-        raise exit_codes.UsageError(f"{message} (see `{self.prog} --help`)")
+        raise UsageError(f"{message} (see `{self.prog} --help`)")
 
 
 def parser_for(name: str) -> CommandParser:
@@ -44,18 +45,42 @@ def parser_for(name: str) -> CommandParser:
     )
     common = parser.add_argument_group("for every command")
     common.add_argument("--room", metavar="URL", help="the room; else $POSTROOM_URL, else the nearest .postroom above")
-    common.add_argument("--json", action="store_true", help="write JSON: one document, or one per line for streams")
+    flag(common, "--json", "write JSON: one document, or one per line for streams")
     if command.quotes is not None:
-        common.add_argument("--plain", action="store_true", help="in a pipe: without the fence around others' words")
+        flag(common, "--plain", "in a pipe: without the fence around others' words")
     common.add_argument("--as", dest="name", metavar="NAME", help="the agent that speaks; else $POSTROOM_AGENT")
     return parser
+
+
+def command_of(name: str) -> tuple[CommandParser, Callable[[Any], int | None]]:
+    """The whole parser of one command, and the function that runs it, which returns an exit code; None is DONE."""
+    command = COMMANDS[name]
+    module = importlib.import_module(f"postroom.cli.commands.{command.module}")
+    function = command.function or name
+    parser = parser_for(name)
+    getattr(module, f"{function}_options", no_options)(parser)
+    return parser, getattr(module, function)
+
+
+def no_options(_: argparse.ArgumentParser) -> None:
+    """The options of a command that has none of its own."""
+
+
+def flag(parser: argparse._ActionsContainer, name: str, help: str) -> None:
+    """An option without a value."""
+    parser.add_argument(name, action="store_true", help=help)
+
+
+def span(parser: argparse.ArgumentParser, name: str, help: str, default: float | None = None, **more: Any) -> None:
+    """An option whose value is a span of time."""
+    parser.add_argument(name, type=seconds, default=default, help=help, **{"metavar": "S", **more})
 
 
 def check_text(values: Iterable[object]) -> None:
     """Raise UsageError that names an argument which is not UTF-8 text: no room could keep it, nor JSON show it."""
     for value in values:
         if isinstance(value, str) and not is_text(value):
-            raise exit_codes.UsageError(f"the argument {value!r} is not UTF-8 text")
+            raise UsageError(f"the argument {value!r} is not UTF-8 text")
 
 
 def is_text(value: str) -> bool:
@@ -68,9 +93,7 @@ def path_of(text: str) -> Path:
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise exit_codes.UsageError(
-            f"{text!r} begins with a home folder that nobody knows; write the whole path"
-        ) from None
+        raise UsageError(f"{text!r} begins with a home folder that nobody knows; write the whole path") from None
 
 
 def seconds(text: str) -> float:
@@ -102,7 +125,7 @@ def payload_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "payload", metavar="PAYLOAD", help='a JSON object; `-` to read it from stdin; other text becomes {"text": ...}'
     )
-    parser.add_argument("--text", action="store_true", help="PAYLOAD is plain text, whatever it looks like")
+    flag(parser, "--text", "PAYLOAD is plain text, whatever it looks like")
 
 
 def payload_of(text: str, *, plain: bool) -> dict[str, object]:
@@ -116,7 +139,7 @@ def payload_of(text: str, *, plain: bool) -> dict[str, object]:
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-        raise exit_codes.UsageError(
+        raise UsageError(
             f"PAYLOAD begins with a brace but is not a JSON object ({error}); add --text to send it as plain text"
         ) from None
     assert isinstance(value, dict)
@@ -128,4 +151,4 @@ def _read_stdin() -> str:
     try:
         return raw.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
-        raise exit_codes.UsageError(f"stdin is not UTF-8 text ({error.reason} at byte {error.start})") from None
+        raise UsageError(f"stdin is not UTF-8 text ({error.reason} at byte {error.start})") from None

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from postroom.core import untrusted
+from postroom.core.message import Message, readable
 from postroom.core.untrusted import KEPT
 from postroom.core.untrusted import visible as visible  # noqa: PLC0414  commands say show.visible
 
 if TYPE_CHECKING:
-    from postroom.core.message import Message
     from postroom.mail.received import Envelope
 
 #: What stands for a name that is not plain on a line of our own.
@@ -86,6 +86,11 @@ def say(text: str) -> None:
     """Write lines of our own, in which others have no word: never behind the fence."""
     end_words()
     sys.stdout.write(text + "\n")
+
+
+def note(text: str) -> None:
+    """A line beside the result, on standard error."""
+    print(f"postroom: {visible(text)}", file=sys.stderr)
 
 
 def remark(text: str) -> None:
@@ -177,26 +182,14 @@ def _rich_table(columns: Sequence[str], rows: list[list[str]], title: str) -> No
     Console(file=sys.stdout, highlight=False, markup=False, emoji=False).print(drawn)
 
 
-def payload_line(payload: Mapping[str, Any]) -> str:
-    """A payload on one line: its text when it is nothing but text, else JSON."""
-    if set(payload) == {"text"} and isinstance(payload["text"], str):
-        return visible(payload["text"])
-    return visible(msgspec.json.encode(payload).decode())
+def payload_line(payload: dict[str, Any], keep: str = "") -> str:
+    """A payload and nothing else: its text when it is nothing but text, else JSON on one line."""
+    return visible(readable(payload), keep)
 
 
-def payload_plain(payload: Mapping[str, Any]) -> str:
-    """A payload and nothing else: its text, with its line breaks, or JSON on one line."""
-    if set(payload) == {"text"} and isinstance(payload["text"], str):
-        return visible(payload["text"], keep="\n\t")
-    return visible(msgspec.json.encode(payload).decode())
-
-
-def payload_lines(payload: Mapping[str, Any]) -> list[str]:
+def payload_lines(payload: dict[str, Any]) -> list[str]:
     """A payload on as many lines as it needs, each indented, so that none can pass for a line of ours."""
-    if set(payload) == {"text"} and isinstance(payload["text"], str):
-        text = visible(payload["text"], keep="\n\t")
-    else:
-        text = visible(msgspec.json.format(msgspec.json.encode(payload), indent=2).decode(), keep="\n")
+    text = visible(readable(payload, indent=2), keep="\n\t")
     return ["    " + line for line in text.split("\n")]
 
 

@@ -280,6 +280,14 @@ def payload_text(payload: object, faults: list[Fault], max_bytes: int = MAX_PAYL
     return raw.decode()
 
 
+def readable(payload: dict[str, Any], indent: int = 0) -> str:
+    """A payload as people read it: its text when it is nothing but text, else JSON; on one line, or indented."""
+    if payload.keys() == {"text"} and isinstance(payload["text"], str):
+        return payload["text"]
+    raw = _encode(payload)
+    return (msgspec.json.format(raw, indent=indent) if indent else raw).decode()
+
+
 _MAX_WALK_FAULTS: Final = 20
 #: Python itself writes no longer ones as text.
 _MAX_INTEGER_BITS: Final = 14_284

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import stat
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict
 
-from postroom.cli import exit_codes, output
+from postroom.cli import exit_codes, options, output
+from postroom.cli.exit_codes import UsageError
 from postroom.core import trust
 from postroom.core.clock import iso
 from postroom.core.config import (
@@ -47,18 +47,14 @@ _FLAGS: Final = {
 
 
 def allow_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "target",
-        metavar="PATH|URL",
-        nargs="?",
-        help="a folder, or nats://HOST:PORT[/ROOM] (default: the room found here)",
-    )
-    parser.add_argument("--list", action="store_true", help="show what is trusted")
-    parser.add_argument("--remove", action="store_true", help="trust it no more")
+    target = "a folder, or nats://HOST:PORT[/ROOM] (default: the room found here)"
+    parser.add_argument("target", metavar="PATH|URL", nargs="?", help=target)
+    options.flag(parser, "--list", "show what is trusted")
+    options.flag(parser, "--remove", "trust it no more")
     for name in CREDENTIAL_OPTIONS:
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, dest=name, metavar="NAME" if name == "user" else "FILE", help=_FLAGS[name])
-    parser.add_argument("--plaintext", action="store_true", help="secrets may travel to this server without TLS")
+    options.flag(parser, "--plaintext", "secrets may travel to this server without TLS")
 
 
 def allow(call: Invocation) -> int:
@@ -72,24 +68,14 @@ def allow(call: Invocation) -> int:
     if target is not None and "://" in target:
         return _allow_server(call, parse_url(target), given)
     if given or args.plaintext:
-        raise exit_codes.UsageError(
-            "credentials and --plaintext are for servers: postroom allow nats://HOST:PORT --user NAME"
-        )
+        raise UsageError("credentials and --plaintext are for servers: postroom allow nats://HOST:PORT --user NAME")
     place = _place(target)
     check_place(place)
     _check_pointed_at(place)
     group = place.stat().st_uid != os.geteuid()
     with _kept():
         entry = trust.allow_place(place, how="allowed", group=group)
-    _say(call, entry.path, f"{entry.path} is allowed: {trust.describe(place)}")
-    return exit_codes.DONE
-
-
-def _say(call: Invocation, what: str, sentence: str) -> None:
-    if call.json:
-        output.document({"allowed": what})
-    else:
-        output.write(output.visible(sentence))
+    return call.tell({"allowed": entry.path}, f"{entry.path} is allowed: {trust.describe(place)}")
 
 
 @contextmanager
@@ -99,9 +85,8 @@ def _kept() -> Iterator[None]:
         yield
     except OSError as error:
         where = trust.config_folder() or "your configuration"
-        raise RoomError(
-            f"that cannot be kept in {where} ({error.strerror or error}); name the room with --room"
-        ) from None
+        why = error.strerror or error
+        raise RoomError(f"that cannot be kept in {where} ({why}); name the room with --room") from None
 
 
 def _place(target: str | None) -> Path:
@@ -113,7 +98,7 @@ def _place(target: str | None) -> Path:
         raise RoomNotFound(f"there is no {FOLDER} in {Path.cwd()} nor above; name what to allow: postroom allow PATH")
     url = parse_url(target)
     if url.scheme not in FOLDER_SCHEMES:
-        raise exit_codes.UsageError(f"{target!r} is neither a folder nor an address such as nats://HOST:PORT/ROOM")
+        raise UsageError(f"{target!r} is neither a folder nor an address such as nats://HOST:PORT/ROOM")
     place = trust.place_of(url) or Path(target)
     inner = place / FOLDER
     if not trust.is_new(url) or not inner.is_dir():
@@ -129,9 +114,8 @@ def check_place(place: Path) -> None:
     """Raise RoomNotAllowed when nobody should trust the folder: a link, another's files, or files that git brings along."""
     about = os.lstat(place)
     if stat.S_ISLNK(about.st_mode):
-        raise RoomNotAllowed(
-            f"{place} is a symbolic link; allow the folder that it leads to: {os.path.realpath(place)}"
-        )
+        leads_to = os.path.realpath(place)
+        raise RoomNotAllowed(f"{place} is a symbolic link; allow the folder that it leads to: {leads_to}")
     if about.st_uid != os.geteuid() and about.st_mode & _SHARED != _SHARED:
         raise RoomNotAllowed(
             f"{place} belongs to user {about.st_uid}, and only a room made with group=true is shared between users"
@@ -164,10 +148,7 @@ def _check_inside(place: Path, *, shared: bool) -> None:
             if about.st_uid != os.geteuid() and not shared:
                 raise RoomNotAllowed(f"{path} belongs to user {about.st_uid}; nothing in your room may be another's")
         if looked > MAX_LOOKED_AT:
-            print(
-                f"postroom: only the first {looked} files of {output.visible(str(place))} were looked at",
-                file=sys.stderr,
-            )
+            output.note(f"only the first {looked} files of {place} were looked at")
             return
 
 
@@ -176,7 +157,7 @@ def check_untracked(place: Path, url: RoomUrl | None = None) -> None:
     try:
         names = tracked_of_room(place, url or parse_url(address_in(place)))
     except UnreadableIndex as error:
-        print(f"postroom: whether git tracks {output.visible(str(place))} cannot be told: {error}", file=sys.stderr)
+        output.note(f"whether git tracks {place} cannot be told: {error}")
         return
     if names:
         raise RoomNotAllowed(
@@ -189,11 +170,9 @@ def _allow_server(call: Invocation, url: RoomUrl, given: dict[str, str]) -> int:
     hosts, _, name = url.rest.removeprefix("//").partition("/")
     servers = trust.servers_of(hosts)
     if url.scheme != "nats" or not servers:
-        raise exit_codes.UsageError("a server is written nats://HOST:PORT, a room on it nats://HOST:PORT/ROOM")
+        raise UsageError("a server is written nats://HOST:PORT, a room on it nats://HOST:PORT/ROOM")
     if "@" in hosts or url.options:
-        raise exit_codes.UsageError(
-            f"write the address without credentials and options: nats://{','.join(servers)}/{name}"
-        )
+        raise UsageError(f"write the address without credentials and options: nats://{','.join(servers)}/{name}")
     shown: dict[str, Any] = {
         option: value if option == "user" else _existing(option, value) for option, value in given.items()
     }
@@ -204,14 +183,13 @@ def _allow_server(call: Invocation, url: RoomUrl, given: dict[str, str]) -> int:
         if name:
             trust.allow_address(url, how="allowed")
     what = f"nats://{','.join(servers)}" + (f"/{name}" if name else "")
-    _say(call, what, f"{what} is allowed" + (f", with {', '.join(given)}" if given else ""))
-    return exit_codes.DONE
+    return call.tell({"allowed": what}, f"{what} is allowed" + (f", with {', '.join(given)}" if given else ""))
 
 
 def _existing(option: str, path: str) -> str:
     full = os.path.abspath(os.path.expanduser(path))
     if not os.path.isfile(full):
-        raise exit_codes.UsageError(f"--{option.replace('_', '-')}: there is no file {full}")
+        raise UsageError(f"--{option.replace('_', '-')}: there is no file {full}")
     return full
 
 
@@ -220,9 +198,7 @@ def _remove(target: str | None) -> int:
     if trust.remove(what):
         output.write(f"{output.visible(shown_address(what))} is trusted no more")
         return exit_codes.DONE
-    print(
-        f"postroom: {output.visible(shown_address(what))} is not in the list (postroom allow --list)", file=sys.stderr
-    )
+    output.note(f"{shown_address(what)} is not in the list (postroom allow --list)")
     return exit_codes.NOTHING
 
 
@@ -249,5 +225,5 @@ def _list(call: Invocation) -> int:
         more = f"; {shown}" * bool(shown) + "; plaintext" * server.plaintext
         output.write(f"server  {output.visible(server.path)}  (allowed {iso(server.time_ms)}{more})")
     if not rooms and not servers:
-        print("postroom: nothing is trusted yet", file=sys.stderr)
+        output.note("nothing is trusted yet")
     return exit_codes.DONE if rooms or servers else exit_codes.NOTHING

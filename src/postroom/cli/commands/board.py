@@ -7,8 +7,12 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
+from postroom.board.task import STATES
 from postroom.cli import exit_codes, options, output
-from postroom.core.config import shown_address
+from postroom.cli.exit_codes import UsageError
+from postroom.cli.interrupts import Interrupts
 from postroom.core.untrusted import quoted
 from postroom.errors import InvalidMessage, PostroomError
 
@@ -35,78 +39,57 @@ _WORDS: Final = {"add": 1, "done": 1, "blocked": 1, "release": 1, "abort": 1}
 
 def board_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "postroom board [-h] [--room URL] [--as NAME] " + "|".join(ACTIONS) + " [ID] [TEXT] ..."
-    parser.add_argument("action", metavar="ACTION", choices=list(ACTIONS), help=_actions_help())
+    actions = "one of: " + "; ".join(f"`{name} {takes}`" for name, takes in ACTIONS.items())
+    parser.add_argument("action", metavar="ACTION", choices=list(ACTIONS), help=actions)
     parser.add_argument("id", metavar="ID", nargs="?", help="the task")
-    parser.add_argument(
-        "text", metavar="TEXT", nargs="?", help="add: its title; done: its result, JSON or text; else: why"
-    )
+    text = "add: its title; done: its result, JSON or text; else: why"
+    parser.add_argument("text", metavar="TEXT", nargs="?", help=text)
     parser.add_argument("--after", action="append", metavar="ID", default=[], help="add: wait for it; may be repeated")
-    parser.add_argument(
-        "--payload", metavar="P", help="add: what the worker needs; a JSON object, `-` for stdin, or text"
-    )
-    parser.add_argument("--wait", type=options.seconds, default=0, metavar="S", help="claim: wait for one to be ready")
-    parser.add_argument(
-        "--lease", type=options.seconds, default=600, metavar="S", help="claim, extend: yours for that long (600)"
-    )
-    parser.add_argument("--tree", action="store_true", help="list: what waits for what, as a tree")
+    payload = "add: what the worker needs; a JSON object, `-` for stdin, or text"
+    parser.add_argument("--payload", metavar="P", help=payload)
+    options.span(parser, "--wait", "claim: wait for one to be ready", 0)
+    options.span(parser, "--lease", "claim, extend: yours for that long (600)", 600)
+    options.flag(parser, "--tree", "list: what waits for what, as a tree")
     parser.add_argument("--state", metavar="WORD", help="list: only ready, claimed, done, blocked or aborted ones")
     parser.add_argument("--limit", type=options.count, metavar="N", help="watch: end after that many changes")
 
 
-def _actions_help() -> str:
-    return "one of: " + "; ".join(f"`{name} {takes}`" for name, takes in ACTIONS.items())
-
-
-def board(call: Invocation) -> int:
+def board(call: Invocation) -> int | None:
     args = call.args
     if args.action in ("list", "watch") and (args.id or args.text):
-        raise exit_codes.UsageError(f"`postroom board {args.action}` takes no ID")
+        raise UsageError(f"`postroom board {args.action}` takes no ID")
     if args.id is None and args.action not in ("claim", "list", "watch"):
-        raise exit_codes.UsageError(f"name the task: postroom board {args.action} {ACTIONS[args.action]}")
+        raise UsageError(f"name the task: postroom board {args.action} {ACTIONS[args.action]}")
     if args.text is not None and args.action not in _WORDS:
-        raise exit_codes.UsageError(
-            f"{args.text!r} is one word too many: postroom board {args.action} {ACTIONS[args.action]}"
-        )
-    step: Callable[[Invocation], int] = globals()[f"_{args.action}"]
+        raise UsageError(f"{args.text!r} is one word too many: postroom board {args.action} {ACTIONS[args.action]}")
+    step: Callable[[Invocation], int | None] = globals()[f"_{args.action}"]
     return step(call)
 
 
 def _tell(call: Invocation, task: Task, said: str) -> int:
-    if call.json:
-        output.document(task.to_dict())
-    else:
-        output.write(f"{output.visible(task.id)} {said}")
-    return exit_codes.DONE
+    return call.tell(task.to_dict(), f"{task.id} {said}")
 
 
-def _add(call: Invocation) -> int:
+def _add(call: Invocation) -> None:
     args = call.args
     payload = None if args.payload is None else options.payload_of(args.payload, plain=False)
     if call.maybe_name is not None:
         call.agent()
     board = call.room.board
     task = board.add(args.id, title=args.text or "", after=args.after, payload=payload, lead=call.maybe_name)
-    waits = f", waits for {', '.join(map(output.visible, task.unmet))}" if task.unmet else ""
-    return _tell(call, task, f"is on the board: {task.state}{waits}")
+    waits = f", waits for {', '.join(task.unmet)}" if task.unmet else ""
+    _tell(call, task, f"is on the board: {task.state}{waits}")
 
 
 def _claim(call: Invocation) -> int:
-    from postroom.cli.interrupts import Interrupts
-
     args = call.args
     call.agent()
     with Interrupts(call.room) as interrupts:
         held = call.room.board.claim(
-            call.name,
-            args.id,
-            timeout_s=args.wait,
-            lease_s=args.lease,
-            transient=True,
-            process=call.owner,
+            call.name, args.id, timeout_s=args.wait, lease_s=args.lease, transient=True, process=call.owner
         )
         if held is None:
-            why = _why_not(call) if args.id else "nothing is ready; --wait S waits for a task"
-            print(f"postroom: {output.visible(why)}", file=sys.stderr)
+            output.note(_why_not(call) if args.id else "nothing is ready; --wait S waits for a task")
             if call.json:
                 output.document(None)
             return exit_codes.NOTHING
@@ -132,8 +115,7 @@ def _show_claimed(call: Invocation, task: Task) -> None:
     if task.payload:
         for line in output.payload_lines(task.payload):
             output.write(line)
-    room = f" --room {shown_address(call.args.room)}" if call.args.room else ""
-    output.say(f"  when done: postroom board done {output.name(task.id)} --as {output.visible(call.name + room)}")
+    output.say(f"  when done: postroom board done {output.name(task.id)} {call.again}")
 
 
 def _why_not(call: Invocation) -> str:
@@ -155,7 +137,7 @@ def _held(call: Invocation, step: Callable[[HeldTask], bool], said: str) -> int:
             raise
         counted, problem = False, error.faults[0].problem
     if not counted:
-        print(f"postroom: {output.visible(problem)}", file=sys.stderr)
+        output.note(problem)
         if call.json:
             output.document(board.get(call.args.id).to_dict())
         return exit_codes.FAILED
@@ -169,19 +151,15 @@ def _done(call: Invocation) -> int:
 
 def _result_of(text: str | None) -> Any:
     """A result as it was written: JSON when it is JSON, else text."""
-    if text is None:
-        return None
-    import msgspec
-
     try:
-        return msgspec.json.decode(text)
+        return None if text is None else msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return text
 
 
 def _blocked(call: Invocation) -> int:
     if not call.args.text:
-        raise exit_codes.UsageError("say why: postroom board blocked ID WHY")
+        raise UsageError("say why: postroom board blocked ID WHY")
     return _held(call, lambda task: task.blocked(call.args.text), "is blocked")
 
 
@@ -206,29 +184,23 @@ def _abort(call: Invocation) -> int:
     call.must_be_person(f"abort a task that {lead or 'nobody'} leads", unless=(lead,))
     if board.abort(args.id, args.text, by=call.maybe_name, _person=call.lane == "human"):
         return _tell(call, board.get(args.id), "is aborted")
-    print(f"postroom: {output.visible(args.id)} is {board.get(args.id).state} already", file=sys.stderr)
+    output.note(f"{args.id} is {board.get(args.id).state} already")
     return exit_codes.FAILED
 
 
-def _list(call: Invocation) -> int:
+def _list(call: Invocation) -> None:
     tasks = call.room.board.tasks()
     if call.args.state is not None:
-        from postroom.board.task import STATES
-
         if call.args.state not in STATES:
-            raise exit_codes.UsageError(f"--state must be one of {', '.join(STATES)}, not {call.args.state!r}")
+            raise UsageError(f"--state must be one of {', '.join(STATES)}, not {call.args.state!r}")
         tasks = [task for task in tasks if task.state == call.args.state]
-    if call.json:
-        output.document([task.to_dict() for task in tasks])
-    elif call.args.tree:
-        for line in tree(tasks):
+    if call.args.tree and not call.json:
+        for line in tree(tasks) or ["no tasks"]:
             output.write(line)
-        if not tasks:
-            output.write("no tasks")
-    else:
-        rows = [(t.id, _state(t), t.owner, t.title, ", ".join(t.unmet), t.lease_until, t.why) for t in tasks]
-        output.table(("task", "state", "owner", "title", "waits for", "lease until", "why"), rows, empty="no tasks")
-    return exit_codes.DONE
+        return
+    rows = ((t.id, _state(t), t.owner, t.title, ", ".join(t.unmet), t.lease_until, t.why) for t in tasks)
+    columns = ("task", "state", "owner", "title", "waits for", "lease until", "why")
+    call.tell_rows((task.to_dict() for task in tasks), columns, rows, empty="no tasks")
 
 
 def _state(task: Task) -> str:
@@ -271,7 +243,7 @@ def _tree_line(task: Task, known: dict[str, Task] | None = None) -> str:
     return output.visible(f"{task.id}  {task.title}".rstrip() + f"  [{'; '.join(facts)}]")
 
 
-def _watch(call: Invocation) -> int:
+def _watch(call: Invocation) -> None:
     for number, task in enumerate(call.room.board.watch(), 1):
         if call.json:
             output.document(task.to_dict())
@@ -281,4 +253,3 @@ def _watch(call: Invocation) -> int:
             sys.stdout.flush()
         if number == call.args.limit:
             break
-    return exit_codes.DONE

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import re
 from typing import TYPE_CHECKING, Final
 
-from postroom.cli import exit_codes, options, output
+from postroom.cli import options, output
 from postroom.cli.table import COMMANDS
 from postroom.errors import PostroomError
 
@@ -26,13 +25,9 @@ def completion_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh", "fish", "names"), metavar="bash|zsh|fish")
 
 
-def completion(call: Invocation) -> int:
+def completion(call: Invocation) -> None:
     shell = call.args.shell
-    if shell == "names":
-        output.write(_names(call))
-    else:
-        output.write({"bash": _bash, "zsh": _zsh, "fish": _fish}[shell]())
-    return exit_codes.DONE
+    output.write(_names(call) if shell == "names" else _fish() if shell == "fish" else _filled(*_TEMPLATES[shell]))
 
 
 def _names(call: Invocation) -> str:
@@ -45,11 +40,7 @@ def _names(call: Invocation) -> str:
 
 
 def _options_of(name: str) -> list[str]:
-    command = COMMANDS[name]
-    parser = options.parser_for(name)
-    module = importlib.import_module(f"postroom.cli.commands.{command.module}")
-    getattr(module, f"{command.function or name}_options")(parser)
-    actions = parser._actions  # noqa: SLF001  there is no other way to ask a parser what it knows
+    actions = options.command_of(name)[0]._actions  # noqa: SLF001  there is no other way to ask a parser what it knows
     words = [str(word) for action in actions if not action.option_strings for word in action.choices or ()]
     return words + [text for action in actions for text in action.option_strings if text.startswith("--")]
 
@@ -82,16 +73,6 @@ _postroom() {{
 complete -o default -F _postroom postroom"""
 
 
-def _bash() -> str:
-    cases = "\n".join(f'            {name}) offered="{" ".join(_options_of(name))}" ;;' for name in COMMANDS)
-    return _BASH.format(
-        name_options="|".join(NAME_OPTIONS),
-        name_commands="|".join(NAME_COMMANDS),
-        commands=" ".join(COMMANDS),
-        cases=cases,
-    )
-
-
 _ZSH: Final = """\
 #compdef postroom
 # zsh completion for postroom: eval "$(postroom completion zsh)"
@@ -116,9 +97,16 @@ _postroom() {{
 compdef _postroom postroom"""
 
 
-def _zsh() -> str:
-    cases = "\n".join(f"        {name}) compadd -- {' '.join(_options_of(name))} ;;" for name in COMMANDS)
-    return _ZSH.format(
+#: A shell's script, and how it writes what may follow a command.
+_TEMPLATES: Final = {
+    "bash": (_BASH, '            {name}) offered="{options}" ;;'),
+    "zsh": (_ZSH, "        {name}) compadd -- {options} ;;"),
+}
+
+
+def _filled(script: str, case: str) -> str:
+    cases = "\n".join(case.format(name=name, options=" ".join(_options_of(name))) for name in COMMANDS)
+    return script.format(
         name_options="|".join(NAME_OPTIONS),
         name_commands="|".join(NAME_COMMANDS),
         commands=" ".join(COMMANDS),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Final
 
-from postroom.cli import exit_codes, options, output
+from postroom.cli import options, output
+from postroom.cli.exit_codes import UsageError
 from postroom.doors.hosts import HOSTS
 from postroom.doors.install import plans, work
 from postroom.errors import PostroomError
@@ -31,13 +32,11 @@ NEXT: Final = {
 
 def install_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("host", metavar="HOST", choices=list(HOSTS), help=", ".join(HOSTS))
-    parser.add_argument("--dry-run", action="store_true", help="show what would change, as a diff, and change nothing")
-    parser.add_argument(
-        "--scope", choices=plans.SCOPES, help="for you everywhere, or in this project (default: user; vscode: project)"
-    )
-    parser.add_argument(
-        "--project", metavar="DIR", default=".", help="the project, with --scope project (default: here)"
-    )
+    options.flag(parser, "--dry-run", "show what would change, as a diff, and change nothing")
+    scope = "for you everywhere, or in this project (default: user; vscode: project)"
+    parser.add_argument("--scope", choices=plans.SCOPES, help=scope)
+    project = "the project, with --scope project (default: here)"
+    parser.add_argument("--project", metavar="DIR", default=".", help=project)
 
 
 uninstall_options = install_options
@@ -51,38 +50,33 @@ def _wish(call: Invocation) -> plans.Wish:
     if home is None:
         raise PostroomError(f"{doctor_doors.NO_HOME}; {doctor_doors.SET_HOME}, nothing was changed")
     if scope == plans.PROJECT and not project.is_dir():
-        raise exit_codes.UsageError(f"{project} is not a folder")
+        raise UsageError(f"{project} is not a folder")
     return plans.Wish(args.host, scope, args.name, project, home)
 
 
-def install(call: Invocation) -> int:
-    return _do(call, work.plan_install, work.install, "installed")
+def install(call: Invocation) -> None:
+    _do(call, work.plan_install if call.args.dry_run else work.install, "installed")
 
 
-def uninstall(call: Invocation) -> int:
-    return _do(call, work.plan_uninstall, work.uninstall, "uninstalled")
+def uninstall(call: Invocation) -> None:
+    _do(call, work.plan_uninstall if call.args.dry_run else work.uninstall, "uninstalled")
 
 
-def _do(
-    call: Invocation,
-    plan: Callable[[plans.Wish], list[work.FileChange]],
-    do: Callable[[plans.Wish], list[work.FileChange]],
-    done: str,
-) -> int:
+def _do(call: Invocation, do: Callable[[plans.Wish], list[work.FileChange]], done: str) -> None:
     wish = _wish(call)
-    changes = plan(wish) if call.args.dry_run else do(wish)
+    changes = do(wish)
     if call.json:
         kinds = [
             {"path": str(c.path), "change": "removed" if c.after is None else "made" if c.before is None else "changed"}
             for c in changes
         ]
         output.document({"host": wish.host, "scope": wish.scope, "dry_run": call.args.dry_run, "changes": kinds})
-        return exit_codes.DONE
+        return
     if call.args.dry_run:
         for change in changes:
             output.write(output.visible(change.diff(), keep="\n\t").rstrip("\n"))
         output.write(f"{len(changes)} files would change" if changes else "nothing would change")
-        return exit_codes.DONE
+        return
     for change in changes:
         output.write(f"{'removed' if change.after is None else 'wrote  '} {output.visible(str(change.path))}")
     output.write(f"postroom is {done} for {HOSTS[wish.host].title}" + ("" if changes else " already"))
@@ -90,4 +84,3 @@ def _do(
         if not doctor_doors.has_tools():
             output.write(f"first: {doctor_doors.MORE_PACKAGES} ({doctor_doors.NO_TOOLS})")
         output.write(f"next: {NEXT[wish.host]}")
-    return exit_codes.DONE

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from postroom.cli import exit_codes, options, output
+from postroom.cli import options, output
 from postroom.core.clock import from_iso, iso
 from postroom.errors import PostroomError, RoomError
 
@@ -15,12 +15,11 @@ if TYPE_CHECKING:
     from postroom.mail.presence import AgentInfo
     from postroom.stores.contract import MailboxFigures
 
+#: Who gets a message without a recipient.
+ANYBODY: Final = "(anybody)"
 
-def status_options(_: argparse.ArgumentParser) -> None:
-    pass
 
-
-def status(call: Invocation) -> int:
+def status(call: Invocation) -> None:
     room = call.room
     stats, agents, waits = room.stats(), room.agents(), room.waits()
     if call.json:
@@ -34,7 +33,7 @@ def status(call: Invocation) -> int:
                 "store": stats.store,
             }
         )
-        return exit_codes.DONE
+        return
     output.write(f"room      {output.visible(str(room.url))}")
     counts = ", ".join(f"{number} {state}" for state, number in stats.states.items() if number)
     output.write(f"messages  {counts or 'none yet'}")
@@ -43,25 +42,18 @@ def status(call: Invocation) -> int:
     _show_agents(agents, room.clock.wall_ms())
     _show_mailboxes(stats.mailboxes, room.clock.wall_ms())
     if waits:
-        output.table(
-            ("asker", "waits for", "question"), [(w.asker, w.peer or "(anybody)", w.question_id) for w in waits]
-        )
+        asked = [(wait.asker, wait.peer or ANYBODY, wait.question_id) for wait in waits]
+        output.table(("asker", "waits for", "question"), asked)
     if stats.states.get("dead"):
         output.write(f"{stats.states['dead']} dead: `postroom dead` shows them, `postroom requeue ID` puts one back")
-    return exit_codes.DONE
 
 
-def agents_options(_: argparse.ArgumentParser) -> None:
-    pass
-
-
-def agents(call: Invocation) -> int:
+def agents(call: Invocation) -> None:
     found = call.room.agents()
     if call.json:
         output.document([agent._asdict() for agent in found])
     else:
         _show_agents(found, call.room.clock.wall_ms())
-    return exit_codes.DONE
 
 
 def _show_agents(agents: list[AgentInfo], now_ms: int) -> None:
@@ -71,17 +63,12 @@ def _show_agents(agents: list[AgentInfo], now_ms: int) -> None:
     output.table(("agent", "status", "last seen", "waiting", "task"), rows, empty="no agents yet")
 
 
-def mailboxes_options(_: argparse.ArgumentParser) -> None:
-    pass
-
-
-def mailboxes(call: Invocation) -> int:
+def mailboxes(call: Invocation) -> None:
     boxes = call.room.stats().mailboxes
     if call.json:
         output.document([_mailbox_dict(box) for box in boxes])
     else:
         _show_mailboxes(boxes, call.room.clock.wall_ms())
-    return exit_codes.DONE
 
 
 def _mailbox_dict(box: MailboxFigures) -> dict[str, object]:
@@ -89,46 +76,32 @@ def _mailbox_dict(box: MailboxFigures) -> dict[str, object]:
 
 
 def _show_mailboxes(boxes: list[MailboxFigures], now_ms: int) -> None:
-    rows = [(box.to_agent or "(anybody)", box.channel, box.depth, output.ago(box.oldest_ms, now_ms)) for box in boxes]
+    rows = [(box.to_agent or ANYBODY, box.channel, box.depth, output.ago(box.oldest_ms, now_ms)) for box in boxes]
     output.table(("mailbox", "channel", "waiting", "oldest"), rows, empty="no mail is waiting")
 
 
 def peek_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--agent", metavar="NAME", help="what this agent would get (default: the one of --as, or all)")
     parser.add_argument("--channel", action="append", metavar="C", help="only in this channel; may be repeated")
-    parser.add_argument(
-        "--state", default="pending", metavar="WORD", help="pending, claimed, acked, dead, … (default: pending)"
-    )
+    states = "pending, claimed, acked, dead, … (default: pending)"
+    parser.add_argument("--state", default="pending", metavar="WORD", help=states)
     parser.add_argument("--limit", type=options.count, default=10, metavar="N", help="at most so many (default: 10)")
 
 
-def peek(call: Invocation) -> int:
+def peek(call: Invocation) -> None:
     args = call.args
-    agent = args.agent or args.name
-    _show_messages(call, call.room.peek(channels=args.channel, agent=agent, state=args.state, limit=args.limit))
-    return exit_codes.DONE
+    found = call.room.peek(channels=args.channel, agent=args.agent or args.name, state=args.state, limit=args.limit)
+    rows = ((*_from_to(m), m.channel, m.priority, m.state_name, _short(m, 60)) for m in found)
+    columns = ("id", "from", "to", "channel", "prio", "state", "payload")
+    call.tell_rows((message.to_dict() for message in found), columns, rows, empty="nothing there")
 
 
-def _show_messages(call: Invocation, messages: list[Message]) -> None:
-    if call.json:
-        output.document([message.to_dict() for message in messages])
-        return
-    rows = [
-        (
-            m.id,
-            m.from_agent,
-            m.to_agent or "(anybody)",
-            m.channel,
-            m.priority,
-            m.state_name,
-            _short(output.payload_line(m.payload)),
-        )
-        for m in messages
-    ]
-    output.table(("id", "from", "to", "channel", "prio", "state", "payload"), rows, empty="nothing there")
+def _from_to(message: Message) -> tuple[str, str, str]:
+    return message.id, message.from_agent, message.to_agent or ANYBODY
 
 
-def _short(text: str, width: int = 60) -> str:
+def _short(message: Message, width: int) -> str:
+    text = output.payload_line(message.payload)
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
@@ -136,46 +109,27 @@ def receipt_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID")
 
 
-def receipt(call: Invocation) -> int:
+def receipt(call: Invocation) -> None:
     found = call.room.receipt(call.args.id)
     if call.json:
-        events = [event._asdict() for event in found.events]
-        output.document(
-            {"id": found.id, "state": found.state, "recipient_known": found.recipient_known, "events": events}
-        )
-        return exit_codes.DONE
+        about = {"id": found.id, "state": found.state, "recipient_known": found.recipient_known}
+        output.document(about | {"events": [event._asdict() for event in found.events]})
+        return
     output.say(f"{found.id} is {found.state}")
     if not found.recipient_known:
         output.say("its recipient was never seen in this room")
     output.table(("event", "time", "agent", "detail"), found.events)
-    return exit_codes.DONE
 
 
 def dead_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=options.count, default=100, metavar="N", help="at most so many (default: 100)")
 
 
-def dead(call: Invocation) -> int:
+def dead(call: Invocation) -> None:
     letters = call.room.dead_letters(limit=call.args.limit)
-    if call.json:
-        attempts = [[attempt._asdict() for attempt in letter.attempts] for letter in letters]
-        output.document(
-            [{**d.message.to_dict(), "attempts": tried} for d, tried in zip(letters, attempts, strict=True)]
-        )
-        return exit_codes.DONE
-    rows = [
-        (
-            d.id,
-            m.from_agent,
-            m.to_agent or "(anybody)",
-            m.delivery_count,
-            d.error,
-            _short(output.payload_line(m.payload), 40),
-        )
-        for d, m in ((letter, letter.message) for letter in letters)
-    ]
-    output.table(("id", "from", "to", "tries", "error", "payload"), rows, empty="no dead letters")
-    return exit_codes.DONE
+    whole = ({**each.message.to_dict(), "attempts": [tried._asdict() for tried in each.attempts]} for each in letters)
+    rows = ((*_from_to(m := d.message), m.delivery_count, d.error, _short(m, 40)) for d in letters)
+    call.tell_rows(whole, ("id", "from", "to", "tries", "error", "payload"), rows, empty="no dead letters")
 
 
 class QueryFailed(PostroomError):
@@ -186,7 +140,7 @@ def sql_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("query", metavar="QUERY", help="one statement; the room is opened for reading only")
 
 
-def sql(call: Invocation) -> int:
+def sql(call: Invocation) -> None:
     read_only = getattr(call.room.store, "read_only", None)
     if read_only is None:
         raise QueryFailed(f"the room {call.room.url} has no tables to read; only SQLite rooms have")
@@ -196,11 +150,7 @@ def sql(call: Invocation) -> int:
         if type(error) is RoomError:  # about the query, not about the room
             raise QueryFailed(str(error)) from None
         raise
-    if call.json:
-        output.document([dict(zip(columns, map(_json_value, row), strict=True)) for row in rows])
-    else:
-        output.table(columns, rows, empty="no rows")
-    return exit_codes.DONE
+    call.tell_rows((dict(zip(columns, map(_json_value, row), strict=True)) for row in rows), columns, rows, "no rows")
 
 
 def _json_value(value: object) -> object:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from postroom.cli import exit_codes, options, output
-from postroom.core.config import shown_address
+from postroom.cli.exit_codes import UsageError
 from postroom.core.untrusted import is_plain, quoted
 from postroom.errors import InvalidMessage, NoMail, PostroomError, UnknownMessage
 
@@ -33,24 +33,24 @@ def _envelope_options(parser: argparse.ArgumentParser, *, channel: bool = True) 
     if channel:
         parser.add_argument("--channel", default="general", metavar="C", help="the channel (default: general)")
     parser.add_argument("--priority", type=options.whole, default=5, metavar="1-10", help="10 comes first (default: 5)")
-    parser.add_argument("--ttl", type=options.seconds, metavar="S", help="expires when nobody took it in that time")
+    options.span(parser, "--ttl", "expires when nobody took it in that time")
 
 
 def send_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("to", metavar="TO", help="an agent's name, or '*' for whoever claims it first in the channel")
     _envelope_options(parser)
-    parser.add_argument("--new", action="store_true", help="the recipient may be one that the room has never seen")
-    parser.add_argument("--delay", type=options.seconds, default=0, metavar="S", help="deliver it after that time")
+    options.flag(parser, "--new", "the recipient may be one that the room has never seen")
+    options.span(parser, "--delay", "deliver it after that time", 0)
     parser.add_argument("--correlation-id", metavar="ID", help="what it belongs to")
     parser.add_argument("--key", metavar="KEY", help="idempotency key: a repeat with the same key is sent once")
     parser.add_argument("--wait", choices=("acked", "answered"), help="return only when the receiver did that")
-    parser.add_argument("--timeout", type=options.seconds, metavar="S", help=f"with --wait (default: {PATIENCE_S:.0f})")
+    options.span(parser, "--timeout", f"with --wait (default: {PATIENCE_S:.0f})")
 
 
-def send(call: Invocation) -> int:
+def send(call: Invocation) -> None:
     args = call.args
     if args.timeout is not None and not args.wait:
-        raise exit_codes.UsageError("--timeout goes with --wait; a send without --wait returns as soon as it is stored")
+        raise UsageError("--timeout goes with --wait; a send without --wait returns as soon as it is stored")
     payload = options.payload_of(args.payload, plain=args.text)
     to = None if args.to == ANYBODY else args.to
     known = to is None or _must_be_known(call, to)
@@ -75,8 +75,7 @@ def send(call: Invocation) -> int:
     else:
         output.write(id)
         if not known:
-            print(f"postroom: {output.visible(args.to)} is new here; the message waits for it", file=sys.stderr)
-    return exit_codes.DONE
+            output.note(f"{args.to} is new here; the message waits for it")
 
 
 def _must_be_known(call: Invocation, to: str) -> bool:
@@ -103,13 +102,11 @@ class UnknownRecipient(PostroomError):
 def ask_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("to", metavar="TO", help="the agent to ask")
     _envelope_options(parser)
-    parser.add_argument("--new", action="store_true", help="the one asked may be one that the room has never seen")
-    parser.add_argument(
-        "--timeout", type=options.seconds, default=PATIENCE_S, metavar="S", help=f"(default: {PATIENCE_S:.0f})"
-    )
+    options.flag(parser, "--new", "the one asked may be one that the room has never seen")
+    options.span(parser, "--timeout", f"(default: {PATIENCE_S:.0f})", PATIENCE_S)
 
 
-def ask(call: Invocation) -> int:
+def ask(call: Invocation) -> None:
     args = call.args
     payload = options.payload_of(args.payload, plain=args.text)
     _must_be_known(call, args.to)
@@ -128,14 +125,13 @@ def ask(call: Invocation) -> int:
         output.document(answer.to_dict())
     else:
         output.words_of(answer)
-        output.write(output.payload_plain(answer.payload))
-    return exit_codes.DONE
+        output.write(output.payload_line(answer.payload, keep="\n\t"))
 
 
 def publish_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("channel", metavar="CHANNEL", help="every subscriber of it gets a copy")
     _envelope_options(parser, channel=False)
-    parser.add_argument("--delay", type=options.seconds, default=0, metavar="S", help="deliver it after that time")
+    options.span(parser, "--delay", "deliver it after that time", 0)
 
 
 def publish(call: Invocation) -> int:
@@ -151,13 +147,9 @@ def publish(call: Invocation) -> int:
         cause=call.cause(None),
         _lane=call.lane,
     )
-    if call.json:
-        output.document({"ids": ids})
-    else:
-        for id in ids:
-            output.write(id)
+    call.tell({"ids": ids}, *ids)
     if not ids:
-        print(f"postroom: nobody is subscribed to {output.visible(args.channel)}; nothing was stored", file=sys.stderr)
+        output.note(f"nobody is subscribed to {args.channel}; nothing was stored")
     return exit_codes.DONE if ids else exit_codes.NOTHING
 
 
@@ -165,52 +157,41 @@ def subscribe_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("channel", metavar="CHANNEL", nargs="+")
 
 
-def subscribe(call: Invocation) -> int:
-    agent = call.agent()
-    for channel in call.args.channel:
-        agent.subscribe(channel)
-    _say_channels(call, "subscribed")
-    return exit_codes.DONE
+def subscribe(call: Invocation) -> None:
+    _for_channels(call, call.agent().subscribe, "subscribed", "to")
 
 
 unsubscribe_options = subscribe_options
 
 
-def unsubscribe(call: Invocation) -> int:
-    agent = call.agent()
-    for channel in call.args.channel:
-        agent.unsubscribe(channel)
-    _say_channels(call, "unsubscribed")
-    return exit_codes.DONE
+def unsubscribe(call: Invocation) -> None:
+    _for_channels(call, call.agent().unsubscribe, "unsubscribed", "from")
 
 
-def _say_channels(call: Invocation, done: str) -> None:
+def _for_channels(call: Invocation, step: Callable[[str], object], done: str, preposition: str) -> None:
     channels = call.args.channel
-    if call.json:
-        output.document({"agent": call.name, "channels": channels, done: True})
-    else:
-        preposition = "to" if done == "subscribed" else "from"
-        output.write(f"{output.visible(call.name)} is {done} {preposition} {', '.join(map(output.visible, channels))}")
+    for channel in channels:
+        step(channel)
+    shown = f"{call.name} is {done} {preposition} {', '.join(channels)}"
+    call.tell({"agent": call.name, "channels": channels, done: True}, shown)
 
 
 # --- receive, listen ---------------------------------------------------------------------------------------------
 
 
 def receive_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--wait", type=options.seconds, default=0, metavar="S", help="wait that long for one to come")
+    options.span(parser, "--wait", "wait that long for one to come", 0)
     parser.add_argument(
         "--channel",
         action="append",
         metavar="C",
         help="only what lies there, addressed to you or to nobody; may be repeated (default: all mail addressed to you)",
     )
-    parser.add_argument("--ack", action="store_true", help="ack it as soon as it is written out")
-    parser.add_argument(
-        "--lease", type=options.seconds, default=600, metavar="S", help="it is yours for that long (600)"
-    )
+    options.flag(parser, "--ack", "ack it as soon as it is written out")
+    options.span(parser, "--lease", "it is yours for that long (600)", 600)
 
 
-def receive(call: Invocation) -> int:
+def receive(call: Invocation) -> None:
     from postroom.cli.interrupts import Interrupts
 
     args = call.args
@@ -223,12 +204,11 @@ def receive(call: Invocation) -> int:
         else:
             raise NoMail(f"there is no mail for {call.name}; --wait S waits for some")
         if interrupts.pending:
-            _give_back(message, "the command was interrupted")
+            message.retry("the command was interrupted", delay_s=0)
             interrupts.end()
         _write_out(call, message, _show_received)
         if args.ack:
             message.ack()
-    return exit_codes.DONE
 
 
 def _write_out(call: Invocation, message: Received, write: Callable[[Invocation, Received], None]) -> None:
@@ -238,12 +218,8 @@ def _write_out(call: Invocation, message: Received, write: Callable[[Invocation,
         output.end_words()
         sys.stdout.flush()
     except OSError:
-        _give_back(message, "it could not be written out")
+        message.retry("it could not be written out", delay_s=0)
         raise
-
-
-def _give_back(message: Received, why: str) -> None:
-    message.retry(why, delay_s=0)
 
 
 def _show_received(call: Invocation, message: Received) -> None:
@@ -259,8 +235,7 @@ def _show_received(call: Invocation, message: Received) -> None:
     for line in output.payload_lines(message.payload):
         output.write(line)
     if not call.args.ack:
-        room = f" --room {shown_address(call.args.room)}" if call.args.room else ""
-        output.say(f"  when done: postroom ack {message.id} --as {output.visible(call.name)}{output.visible(room)}")
+        output.say(f"  when done: postroom ack {message.id} {call.again}")
 
 
 def listen_options(parser: argparse.ArgumentParser) -> None:
@@ -268,7 +243,7 @@ def listen_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=options.count, metavar="N", help="end after that many messages")
 
 
-def listen(call: Invocation) -> int:
+def listen(call: Invocation) -> None:
     """Each message is acked when it was written out and the next is asked for; what dies in between comes again."""
     agent = call.agent(transient=False)
     for number, message in enumerate(agent.listen(channels=call.args.channel), 1):
@@ -276,7 +251,6 @@ def listen(call: Invocation) -> int:
         if number == call.args.limit:
             message.ack()
             break
-    return exit_codes.DONE
 
 
 def _show_line(call: Invocation, message: Received) -> None:
@@ -284,9 +258,8 @@ def _show_line(call: Invocation, message: Received) -> None:
         output.document(message.to_dict())
     else:
         output.words_of(message)
-        output.write(
-            f"{message.timestamp}  {output.visible(message.from_agent)}: {output.payload_line(message.payload)}"
-        )
+        sender, payload = output.visible(message.from_agent), output.payload_line(message.payload)
+        output.write(f"{message.timestamp}  {sender}: {payload}")
 
 
 # --- what became of it -------------------------------------------------------------------------------------------
@@ -310,7 +283,7 @@ def _settle(call: Invocation, ids: list[str], step: Callable[[Received], bool], 
         if held and not call.json:
             output.write(f"{id} {done}")
         if not held:
-            print(f"postroom: {output.visible(problem)}", file=sys.stderr)
+            output.note(problem)
     if call.json:
         output.document(results[0] if len(results) == 1 else results)
     failed = {result["state"] for result in results if not result["held"]}
@@ -340,16 +313,12 @@ def ack(call: Invocation) -> int:
 def retry_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID")
     parser.add_argument("why", metavar="WHY", nargs="?", default="the receiver asked for it")
-    parser.add_argument(
-        "--delay", type=options.seconds, metavar="S", help="deliver it after that time (default: growing)"
-    )
+    options.span(parser, "--delay", "deliver it after that time (default: growing)")
 
 
 def retry(call: Invocation) -> int:
     args = call.args
-    return _settle(
-        call, [args.id], lambda message: message.retry(args.why, delay_s=args.delay), "will be delivered again"
-    )
+    return _settle(call, [args.id], lambda held: held.retry(args.why, delay_s=args.delay), "will be delivered again")
 
 
 def reply_options(parser: argparse.ArgumentParser) -> None:
@@ -373,7 +342,7 @@ def refuse(call: Invocation) -> int:
 
 def extend_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID")
-    parser.add_argument("--lease", type=options.seconds, default=600, metavar="S", help="from now on (default: 600)")
+    options.span(parser, "--lease", "from now on (default: 600)", 600)
 
 
 def extend(call: Invocation) -> int:

@@ -12,7 +12,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from postroom.cli import exit_codes, options, output
+from postroom.cli import options
+from postroom.cli.exit_codes import UsageError
 from postroom.errors import PostroomError
 
 if TYPE_CHECKING:
@@ -30,27 +31,18 @@ _HOST: Final = re.compile(r"[A-Za-z0-9._:-]{1,253}")
 
 def nats_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", metavar="config", choices=["config"], help="write the servers' configurations")
-    parser.add_argument(
-        "--nodes", type=options.count, default=3, metavar="N", help="how many servers: 3 or 5, or 1 to try (default: 3)"
-    )
-    parser.add_argument(
-        "--hosts", metavar="A,B,C", help="their host names, one for each server (default: all on 127.0.0.1, to try)"
-    )
-    parser.add_argument(
-        "--for",
-        dest="rooms",
-        action="append",
-        metavar="ROOM",
-        help="a room, with an account of its own (default: team)",
-    )
+    nodes = "how many servers: 3 or 5, or 1 to try (default: 3)"
+    parser.add_argument("--nodes", type=options.count, default=3, metavar="N", help=nodes)
+    hosts = "their host names, one for each server (default: all on 127.0.0.1, to try)"
+    parser.add_argument("--hosts", metavar="A,B,C", help=hosts)
+    rooms = "a room, with an account of its own (default: team)"
+    parser.add_argument("--for", dest="rooms", action="append", metavar="ROOM", help=rooms)
     parser.add_argument("--dir", default="nats", metavar="DIR", help="where to write them (default: ./nats)")
-    parser.add_argument(
-        "--port", type=options.count, default=CLIENT_PORT, metavar="P", help="for clients (default: 4222)"
-    )
-    parser.add_argument(
-        "--max-file", default="50G", metavar="SIZE", help="what a server may keep on its disk (default: 50G)"
-    )
-    parser.add_argument("--no-tls", action="store_true", help="without certificates: everything can be read on the way")
+    port = "for clients (default: 4222)"
+    parser.add_argument("--port", type=options.count, default=CLIENT_PORT, metavar="P", help=port)
+    max_file = "what a server may keep on its disk (default: 50G)"
+    parser.add_argument("--max-file", default="50G", metavar="SIZE", help=max_file)
+    options.flag(parser, "--no-tls", "without certificates: everything can be read on the way")
 
 
 class ServerNode(NamedTuple):
@@ -63,15 +55,13 @@ class ServerNode(NamedTuple):
     monitor_port: int
 
 
-def nats(call: Invocation) -> int:
+def nats(call: Invocation) -> None:
     args = call.args
     if args.nodes not in (1, 3, 5):
-        raise exit_codes.UsageError(
-            f"--nodes must be 1, 3 or 5, not {args.nodes}: a majority must be left when one is gone"
-        )
+        raise UsageError(f"--nodes must be 1, 3 or 5, not {args.nodes}: a majority must be left when one is gone")
     rooms = _checked("--for", args.rooms or ["team"], _NAME)
     if not re.fullmatch(r"\d+[KMGT]?B?", args.max_file):
-        raise exit_codes.UsageError(f"--max-file {args.max_file!r} is not a size; write for instance 50G")
+        raise UsageError(f"--max-file {args.max_file!r} is not a size; write for instance 50G")
     nodes = _nodes(args.nodes, args.hosts, args.port)
     folder = Path(args.dir).absolute()
     if folder.exists() and any(folder.iterdir()):
@@ -87,13 +77,12 @@ def nats(call: Invocation) -> int:
         text = server_config(node, nodes, passwords, cluster_password, args.max_file, tls=not args.no_tls)
         _write(folder / f"{node.name}.conf", text)
     _tell(call, folder, nodes, rooms, tls=not args.no_tls)
-    return exit_codes.DONE
 
 
 def _checked(option: str, words: list[str], pattern: re.Pattern[str]) -> list[str]:
     bad = [word for word in words if not pattern.fullmatch(word)]
     if bad:
-        raise exit_codes.UsageError(f"{option} {bad[0]!r}: use letters, digits, - and _")
+        raise UsageError(f"{option} {bad[0]!r}: use letters, digits, - and _")
     return list(dict.fromkeys(words))
 
 
@@ -106,7 +95,7 @@ def _nodes(count: int, hosts: str | None, port: int) -> list[ServerNode]:
         ]
     places = _checked("--hosts", [host.strip() for host in hosts.split(",")], _HOST)
     if len(places) != count:
-        raise exit_codes.UsageError(f"--hosts names {len(places)} different hosts, and --nodes says {count}")
+        raise UsageError(f"--hosts names {len(places)} different hosts, and --nodes says {count}")
     return [ServerNode(name, host, port, ROUTE_PORT, MONITOR_PORT) for name, host in zip(names, places, strict=True)]
 
 
@@ -156,14 +145,14 @@ def server_config(
 
 
 _UNITS: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_BINARY_UNITS: Final = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
+_UNITS_OF_BYTES: Final = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
 
 
 def account_bytes(max_file: str, nodes: int, rooms: int) -> int:
     """What each room's account may keep: its share of nine tenths of what its servers may keep together."""
     number, unit = re.fullmatch(r"(\d+)(\D*)", max_file).groups()  # type: ignore[union-attr]
     copies = COPIES if nodes > 1 else 1
-    return int(number) * (_UNITS | _BINARY_UNITS)[unit] * copies * 9 // (10 * rooms)
+    return int(number) * (_UNITS | _UNITS_OF_BYTES)[unit] * copies * 9 // (10 * rooms)
 
 
 def _account(room: str) -> str:
@@ -204,41 +193,27 @@ def _write(path: Path, text: str) -> None:
 def _make_certificates(folder: Path, nodes: list[ServerNode]) -> None:
     if shutil.which("openssl") is None:
         raise PostroomError("certificates are made with openssl, which is not here; install it, or say --no-tls")
-    _openssl(
-        folder,
-        *_REQUEST,
-        "-x509",
-        "-days",
-        str(CERTIFICATE_DAYS),
-        "-keyout",
-        "ca.key",
-        "-out",
-        "ca.cert",
-        "-subj",
-        "/CN=postroom servers",
-    )
+    days = ("-days", str(CERTIFICATE_DAYS))
+    authority = ("-keyout", "ca.key", "-out", "ca.cert", "-subj", "/CN=postroom servers")
+    _openssl(folder, *_REQUEST, "-x509", *days, *authority)
     for node in nodes:
         kind = "IP" if re.fullmatch(r"[\d.]+|.*:.*", node.host) else "DNS"
         names = folder / f"{node.name}.names"
-        names.write_text(
-            f"subjectAltName={kind}:{node.host}\nextendedKeyUsage=serverAuth,clientAuth\n", encoding="ascii"
-        )
-        _openssl(
-            folder, *_REQUEST, "-keyout", f"{node.name}.key", "-out", f"{node.name}.csr", "-subj", f"/CN={node.name}"
-        )
-        _openssl(
-            folder, "x509", "-req", "-in", f"{node.name}.csr", "-CA", "ca.cert", "-CAkey", "ca.key", "-CAcreateserial",
-            "-out", f"{node.name}.cert", "-days", str(CERTIFICATE_DAYS), "-extfile", names.name,
-        )  # fmt: skip
+        request = folder / f"{node.name}.csr"
+        usage = "extendedKeyUsage=serverAuth,clientAuth"
+        names.write_text(f"subjectAltName={kind}:{node.host}\n{usage}\n", encoding="ascii")
+        own = ("-keyout", f"{node.name}.key", "-out", request.name, "-subj", f"/CN={node.name}")
+        _openssl(folder, *_REQUEST, *own)
+        signed_by = ("-CA", "ca.cert", "-CAkey", "ca.key", "-CAcreateserial")
+        made = ("-out", f"{node.name}.cert", *days, "-extfile", names.name)
+        _openssl(folder, "x509", "-req", "-in", request.name, *signed_by, *made)
         names.unlink()
-        (folder / f"{node.name}.csr").unlink()
+        request.unlink()
     for key in folder.glob("*.key"):
         key.chmod(0o600)
 
 
-_REQUEST: Final = (
-    "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-)  # fmt: skip
+_REQUEST: Final = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
 def _openssl(folder: Path, *words: str) -> None:
@@ -265,19 +240,17 @@ def _tell(call: Invocation, folder: Path, nodes: list[ServerNode], rooms: list[s
     urls = {room: room_url(nodes, room) for room in rooms}
     allow = {room: allow_words(url, room, folder, tls=tls) for room, url in urls.items()}
     files = sorted(path.name for path in folder.iterdir())
-    if call.json:
-        shown = {"dir": str(folder), "nodes": [node._asdict() for node in nodes], "files": files}
-        output.document(shown | {"rooms": urls, "allow": allow})
-        return
-    output.write(f"written to {output.visible(str(folder))}: {', '.join(files)}")
-    output.write("on each host, in a copy of that folder with its own files and ca.cert (ca.key stays at home):")
-    for node in nodes:
-        output.write(f"  nats-server -c {node.name}.conf    # on {node.host}")
-    output.write("then, wherever programs run (they need the room's .password and ca.cert):")
+    lines = [
+        f"written to {folder}: {', '.join(files)}",
+        "on each host, in a copy of that folder with its own files and ca.cert (ca.key stays at home):",
+        *(f"  nats-server -c {node.name}.conf    # on {node.host}" for node in nodes),
+        "then, wherever programs run (they need the room's .password and ca.cert):",
+    ]
     for room, url in urls.items():
-        output.write(f"  {output.visible(shlex.join(allow[room]))}")
-        output.write(f"  postroom init --room {output.visible(url)}")
+        lines += [f"  {shlex.join(allow[room])}", f"  postroom init --room {url}"]
     if len(urls) > 1:
-        output.write("a user who takes part in several of these names the others' credentials in their address:")
-        output.write("  nats://…/ROOM?user=ROOM&password_file=FILE")
-    output.write("and look whether all is well: postroom doctor --room URL --monitor http://127.0.0.1:PORT")
+        lines.append("a user who takes part in several of these names the others' credentials in their address:")
+        lines.append("  nats://…/ROOM?user=ROOM&password_file=FILE")
+    lines.append("and look whether all is well: postroom doctor --room URL --monitor http://127.0.0.1:PORT")
+    shown = {"dir": str(folder), "nodes": [node._asdict() for node in nodes], "files": files}
+    call.tell(shown | {"rooms": urls, "allow": allow}, *lines)

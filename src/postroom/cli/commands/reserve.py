@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from postroom.cli import exit_codes, options, output
+from postroom.cli.exit_codes import UsageError
 from postroom.core.untrusted import wrap
 from postroom.errors import PostroomError
+
+from . import guard
 
 if TYPE_CHECKING:
     from postroom.cli.call import Invocation
@@ -23,34 +26,26 @@ class NothingReserved(PostroomError):
 
 
 def reserve_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "globs", metavar="GLOB", nargs="*", help="files, such as 'src/api/**'; without one: list what is reserved"
-    )
-    parser.add_argument(
-        "--ttl", type=options.seconds, default=TTL_S, metavar="S", help=f"it ends after that time ({TTL_S:.0f})"
-    )
-    parser.add_argument("--shared", action="store_true", help="others may reserve the same, as shared")
+    globs = "files, such as 'src/api/**'; without one: list what is reserved"
+    parser.add_argument("globs", metavar="GLOB", nargs="*", help=globs)
+    options.span(parser, "--ttl", f"it ends after that time ({TTL_S:.0f})", TTL_S)
+    options.flag(parser, "--shared", "others may reserve the same, as shared")
     parser.add_argument("--why", metavar="TEXT", help="what you work on; those whom it keeps out get to read it")
-    parser.add_argument(
-        "--guard", action="store_true", help="install a git pre-commit hook that stops a commit of others' files"
-    )
-    parser.add_argument(
-        "--check", action="store_true", help="do the files on stdin (NUL between them) belong to others? for the hook"
-    )
+    options.flag(parser, "--guard", "install a git pre-commit hook that stops a commit of others' files")
+    options.flag(parser, "--check", "do the files on stdin (NUL between them) belong to others? for the hook")
 
 
 def reserve(call: Invocation) -> int:
     args = call.args
     if args.guard + args.check + bool(args.globs) > 1:
-        raise exit_codes.UsageError("GLOB, --guard and --check are three different things; name one")
+        raise UsageError("GLOB, --guard and --check are three different things; name one")
     if args.guard:
-        from .guard import install
-
-        return _say(call, *install(Path.cwd()))
+        return _say_guard(call, *guard.install(Path.cwd()))
     if args.check:
         return _check(call)
     if not args.globs:
-        return _list(call)
+        _list(call)
+        return exit_codes.DONE
     call.agent()
     made = call.room.reserve(
         from_top(args.globs, Path.cwd()),
@@ -62,32 +57,28 @@ def reserve(call: Invocation) -> int:
         process=call.owner,
     )
     (shown,) = [each for each in call.room.reservations() if each.id == made.id]
+    kind = "shared" if args.shared else "reserved"
+    return _say(call, shown.to_dict(), f"{kind} for {call.name} until {shown.until}: {', '.join(made.globs)}")
+
+
+def _say(call: Invocation, document: object, sentence: str) -> int:
+    """As `call.tell`, with a sentence of our own: it needs no fence."""
     if call.json:
-        output.document(shown.to_dict())
+        output.document(document)
     else:
-        kind = "shared" if args.shared else "reserved"
-        output.say(
-            f"{kind} for {output.visible(call.name)} until {shown.until}: {', '.join(map(output.visible, made.globs))}"
-        )
+        output.say(output.visible(sentence))
     return exit_codes.DONE
 
 
-def _say(call: Invocation, path: Path, done: str) -> int:
-    if call.json:
-        output.document({"hook": str(path), "done": done})
-    else:
-        output.say(f"{done}: {output.visible(str(path))}")
-    return exit_codes.DONE
+def _say_guard(call: Invocation, path: Path, done: str) -> int:
+    return _say(call, {"hook": str(path), "done": done}, f"{done}: {path}")
 
 
-def _list(call: Invocation) -> int:
+def _list(call: Invocation) -> None:
     found = call.room.reservations()
-    if call.json:
-        output.document([each.to_dict() for each in found])
-    else:
-        rows = [(e.agent, ", ".join(e.globs), "" if e.exclusive else "shared", e.until, e.why) for e in found]
-        output.table(("agent", "files", "", "until", "why"), rows, empty="nothing is reserved")
-    return exit_codes.DONE
+    rows = ((e.agent, ", ".join(e.globs), "" if e.exclusive else "shared", e.until, e.why) for e in found)
+    columns = ("agent", "files", "", "until", "why")
+    call.tell_rows((each.to_dict() for each in found), columns, rows, empty="nothing is reserved")
 
 
 def _check(call: Invocation) -> int:
@@ -117,28 +108,22 @@ def _check(call: Invocation) -> int:
 
 def unreserve_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("globs", metavar="GLOB", nargs="*", help="as they were reserved")
-    parser.add_argument("--all", action="store_true", help="everything that you have reserved")
-    parser.add_argument("--guard", action="store_true", help="take the git hook away again")
+    options.flag(parser, "--all", "everything that you have reserved")
+    options.flag(parser, "--guard", "take the git hook away again")
 
 
 def unreserve(call: Invocation) -> int:
     args = call.args
     if bool(args.globs) + args.all + args.guard != 1:
-        raise exit_codes.UsageError("name the files as they were reserved, or say --all, or --guard")
+        raise UsageError("name the files as they were reserved, or say --all, or --guard")
     if args.guard:
-        from .guard import remove
-
-        return _say(call, *remove(Path.cwd()))
+        return _say_guard(call, *guard.remove(Path.cwd()))
     dropped = call.room.unreserve(call.name, None if args.all else from_top(args.globs, Path.cwd()))
-    if call.json:
-        output.document({"agent": call.name, "globs": dropped})
-    for glob in () if call.json else dropped:
-        output.write(f"free again: {output.visible(glob)}")
+    code = call.tell({"agent": call.name, "globs": dropped}, *(f"free again: {glob}" for glob in dropped))
     if not dropped and not args.all:
-        raise NothingReserved(
-            f"{call.name} has reserved nothing like {', '.join(args.globs)}; `postroom reserve` lists all"
-        )
-    return exit_codes.DONE
+        missing = ", ".join(args.globs)
+        raise NothingReserved(f"{call.name} has reserved nothing like {missing}; `postroom reserve` lists all")
+    return code
 
 
 def from_top(globs: list[str], here: Path) -> list[str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from postroom.cli import exit_codes, options, output
+from postroom.cli.exit_codes import UsageError
+from postroom.cli.layouts.layout import LAYOUTS, MAX_WORKERS, Layout
 from postroom.core import trust
 from postroom.core.clock import from_iso, iso
 from postroom.core.config import FOLDER, URL_VARIABLE, RoomUrl, address_of, room_folder
@@ -23,44 +24,37 @@ if TYPE_CHECKING:
 
 
 def init_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "folder", metavar="FOLDER", nargs="?", help="where to make .postroom (default: $POSTROOM_URL, or here)"
-    )
-    parser.add_argument(
-        "--layout", metavar="NAME", help="windsurf: a lead and workers, with mailboxes made of files and texts for each"
-    )
+    folder = "where to make .postroom (default: $POSTROOM_URL, or here)"
+    parser.add_argument("folder", metavar="FOLDER", nargs="?", help=folder)
+    layout = "windsurf: a lead and workers, with mailboxes made of files and texts for each"
+    parser.add_argument("--layout", metavar="NAME", help=layout)
     parser.add_argument("--workers", type=options.count, metavar="N", help="with --layout: so many workers (3)")
-    parser.add_argument("--worktrees", action="store_true", help="with --layout: a git worktree for each worker")
-    parser.add_argument("--dry-run", action="store_true", help="with --layout: only show what would be done")
+    options.flag(parser, "--worktrees", "with --layout: a git worktree for each worker")
+    options.flag(parser, "--dry-run", "with --layout: only show what would be done")
 
 
-def init(call: Invocation) -> int:
+def init(call: Invocation) -> None:
     args = call.args
     if args.layout is not None:
-        return _init_layout(call)
+        _init_layout(call)
+        return
     if args.workers is not None or args.worktrees or args.dry_run:
-        raise exit_codes.UsageError("--workers, --worktrees and --dry-run go with --layout")
+        raise UsageError("--workers, --worktrees and --dry-run go with --layout")
     room = call.make_room(args.room or _address(args.folder))
     _keep_out_of_git(trust.place_of(room.url))
     if room_folder(room.url) is None:
         with suppress(OSError):  # whoever makes a room on servers by name may use it by name
             trust.allow_address(room.url, how="made")
-    if call.json:
-        output.document({"room": str(room.url)})
-    else:
-        output.write(f"the room is ready: {output.visible(str(room.url))}")
-    return exit_codes.DONE
+    call.tell({"room": str(room.url)}, f"the room is ready: {room.url}")
 
 
-def _init_layout(call: Invocation) -> int:
-    from postroom.cli.layouts.layout import LAYOUTS, MAX_WORKERS, Layout
-
+def _init_layout(call: Invocation) -> None:
     args = call.args
     workers = args.workers or 3
     if args.layout not in LAYOUTS:
-        raise exit_codes.UsageError(f"there is no layout {args.layout!r}; there is: {', '.join(LAYOUTS)}")
+        raise UsageError(f"there is no layout {args.layout!r}; there is: {', '.join(LAYOUTS)}")
     if workers > MAX_WORKERS:
-        raise exit_codes.UsageError(f"--workers must be at most {MAX_WORKERS}, not {workers}")
+        raise UsageError(f"--workers must be at most {MAX_WORKERS}, not {workers}")
     root = Path(args.folder or ".").absolute()
     _own_address(root / FOLDER)
     url = args.room or os.environ.get(URL_VARIABLE) or address_of(root / ".windsurf" / "mailbox", "files")
@@ -76,12 +70,16 @@ def _init_layout(call: Invocation) -> int:
     if not args.dry_run and (root / FOLDER).is_dir() and trust.judge_place(root / FOLDER).why:
         with suppress(OSError):
             trust.allow_place(root / FOLDER, how="made")
-    if call.json:
-        done = [{"do": step.word, "path": step.path} for step in steps]
-        output.document({"room": layout.url, "dry_run": args.dry_run, "steps": done, "agents": ["lead", *layout.names]})
-    else:
-        _show_layout(layout.url, [f"{step.word:<6} {output.visible(step.path)}" for step in steps], new, args.dry_run)
-    return exit_codes.DONE
+    would = "would " if args.dry_run else ""
+    lines = [f"{would}{step.word:<6} {step.path}" for step in steps]
+    if not steps and not new:
+        lines.append("everything is there already; there is nothing to do")
+    if not args.dry_run:
+        lines.append(f"the room is ready: {layout.url}")
+        lines.append("start a session in its role: postroom as worker-1 -- COMMAND...")
+    done = [{"do": step.word, "path": step.path} for step in steps]
+    agents = ["lead", *layout.names]
+    call.tell({"room": layout.url, "dry_run": args.dry_run, "steps": done, "agents": agents}, *lines)
 
 
 def _administered(call: Invocation, url: str) -> Room:
@@ -89,16 +87,6 @@ def _administered(call: Invocation, url: str) -> Room:
     room = call.make_room(url)
     call.must_be_person("take agents into the room")
     return room
-
-
-def _show_layout(url: str, steps: list[str], new: list[str], dry_run: bool) -> None:
-    for line in steps:
-        output.write(f"would {line}" if dry_run else line)
-    if not steps and not new:
-        output.write("everything is there already; there is nothing to do")
-    if not dry_run:
-        output.write(f"the room is ready: {output.visible(url)}")
-        output.write("start a session in its role: postroom as worker-1 -- COMMAND...")
 
 
 def _address(folder: str | None) -> str:
@@ -130,13 +118,13 @@ def _own_address(place: Path) -> str:
 
 def requeue_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", nargs="*")
-    parser.add_argument("--all", action="store_true", help="every dead message of the room")
+    options.flag(parser, "--all", "every dead message of the room")
 
 
 def requeue(call: Invocation) -> int:
     args, room = call.args, call.room
     if bool(args.id) == args.all:
-        raise exit_codes.UsageError("name the messages to put back, or say --all")
+        raise UsageError("name the messages to put back, or say --all")
     call.must_be_person("put messages back")
     ids = [letter.id for letter in room.dead_letters(limit=1_000_000)] if args.all else args.id
     done, unknown = [], 0
@@ -150,26 +138,18 @@ def requeue(call: Invocation) -> int:
             if len(ids) == 1:
                 raise
             problem, unknown = str(error), unknown + 1
-        print(f"postroom: {output.visible(problem)}", file=sys.stderr)
-    if call.json:
-        output.document({"ids": done})
-    else:
-        for id in done:
-            output.write(f"{id} is back, with all its deliveries anew")
+        output.note(problem)
+    call.tell({"ids": done}, *(f"{id} is back, with all its deliveries anew" for id in done))
     if args.all and not ids:
-        print("postroom: there are no dead letters", file=sys.stderr)
+        output.note("there are no dead letters")
         return exit_codes.NOTHING
     failed = len(ids) - len(done)
     return exit_codes.DONE if not failed else exit_codes.NOTHING if failed == unknown else exit_codes.FAILED
 
 
 def replay_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--since",
-        required=True,
-        metavar="WHEN",
-        help="a time (2026-11-15T06:00:00Z), a span (2h) or a number of the feed",
-    )
+    since = "a time (2026-11-15T06:00:00Z), a span (2h) or a number of the feed"
+    parser.add_argument("--since", required=True, metavar="WHEN", help=since)
     parser.add_argument("--channel", metavar="C", help="only what lay there")
     parser.add_argument("--to", metavar="NAME", help="only what was addressed to this agent")
 
@@ -179,13 +159,9 @@ def replay(call: Invocation) -> int:
     since = _since(args.since, room.clock.wall_ms())
     call.must_be_person("replay messages")
     ids = room.replay(since=since, channel=args.channel, to=args.to, by=call.maybe_name, _lane=call.lane)
-    if call.json:
-        output.document({"ids": ids})
-    else:
-        for id in ids:
-            output.write(id)
+    call.tell({"ids": ids}, *ids)
     if not ids:
-        print("postroom: nothing was kept since then that fits", file=sys.stderr)
+        output.note("nothing was kept since then that fits")
     return exit_codes.DONE if ids else exit_codes.NOTHING
 
 
@@ -193,9 +169,8 @@ def _since(text: str, now_ms: int) -> int | str:
     """A number of the feed, or a time as text."""
     if text.isdecimal():
         if len(text) > options.MAX_DIGITS:
-            raise exit_codes.UsageError(
-                f"--since {text!r} is no number of the feed: those have at most {options.MAX_DIGITS} digits"
-            )
+            most = options.MAX_DIGITS
+            raise UsageError(f"--since {text!r} is no number of the feed: those have at most {most} digits")
         return int(text)
     try:
         return iso(from_iso(text))
@@ -204,10 +179,10 @@ def _since(text: str, now_ms: int) -> int | str:
     try:
         span_ms = round(options.seconds(text) * 1000)
     except argparse.ArgumentTypeError:
-        raise exit_codes.UsageError(
+        raise UsageError(
             f"--since {text!r} is neither a time (2026-11-15T06:00:00Z), a span (10s, 5m, 2h, 1d) nor a number"
         ) from None
     try:
         return iso(now_ms - span_ms)
     except (ValueError, OverflowError):
-        raise exit_codes.UsageError(f"--since {text!r} is longer ago than there are years") from None
+        raise UsageError(f"--since {text!r} is longer ago than there are years") from None

@@ -6,14 +6,13 @@ import argparse
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from postroom.board.actions import role_of
-from postroom.cli import exit_codes, output
-from postroom.cli.call import AGENT_VARIABLE, OWNER_VARIABLE, TOKEN_VARIABLES
+from postroom.cli import exit_codes, options, output
+from postroom.cli.call import AGENT_VARIABLE, DOOR, OWNER_VARIABLE, TOKEN_VARIABLES
 from postroom.core import trust
 from postroom.core.config import URL_VARIABLE
 
@@ -36,9 +35,7 @@ PASSED_ON: Final = (*FROM_TERMINAL, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR
 
 def run_as_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "postroom as [-h] [--room URL] [--here] NAME -- COMMAND..."
-    parser.add_argument(
-        "--here", action="store_true", help="start it here, also when the agent has a worktree of its own"
-    )
+    options.flag(parser, "--here", "start it here, also when the agent has a worktree of its own")
     parser.add_argument("agent", metavar="NAME", help="who the program is")
     parser.add_argument("program", metavar="COMMAND", nargs="*", help="the program and its arguments")
 
@@ -50,11 +47,8 @@ def run_as(call: Invocation) -> int:
     args.name = args.agent
     room = call.room
     if trust.judge_url(room.url).why:
-        what = output.visible(str(trust.place_of(room.url) or room.url.without_secrets()))
-        print(
-            f"postroom: hooks and MCP servers leave this room alone until you allow it: postroom allow {what}",
-            file=sys.stderr,
-        )
+        what = trust.place_of(room.url) or room.url.without_secrets()
+        output.note(f"hooks and MCP servers leave this room alone until you allow it: postroom allow {what}")
     with _token_for(call, args.agent) as token:
         return _run_with(call, room, {**os.environ, **token})
 
@@ -62,14 +56,13 @@ def run_as(call: Invocation) -> int:
 @contextmanager
 def _token_for(call: Invocation, name: str) -> Iterator[dict[str, str]]:
     """What proves the program's name, where that is asked for: the caller's own token, or, for a person, one for this run."""
-    token = next((os.environ[variable] for variable in TOKEN_VARIABLES if os.environ.get(variable)), None)
-    if token is None:
+    if not any(os.environ.get(variable) for variable in TOKEN_VARIABLES):
         yield {}  # whether the room asks for one is seen when the agent is
         return
-    from postroom.mail import tokens
+    from postroom.mail import tokens  # without a token there is nothing to check
 
     gateway = call.room.gateway
-    held = tokens.prove(gateway, None, tokens.token_in(os.environ), "command line")
+    held = tokens.prove(gateway, None, tokens.token_in(os.environ), DOOR)
     if held is None or not held.human or held.agent == name:
         yield {}
         return
@@ -101,7 +94,7 @@ def _checkout(room: Room, name: str) -> str | None:
     place = cell.value["worktrees"].get(name) if cell is not None else None
     if place is None or not os.path.isdir(place) or os.path.commonpath([place, os.getcwd()]) == place:
         return None
-    print(f"postroom: {output.visible(name)} works in {output.visible(place)}", file=sys.stderr)
+    output.note(f"{name} works in {place}")
     return str(place)
 
 

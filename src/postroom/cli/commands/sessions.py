@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from postroom.cli import exit_codes, options, output
+from postroom.cli.exit_codes import UsageError
 from postroom.core.clock import from_iso
 from postroom.sessions import report
 from postroom.sessions.report import SessionInfo, SessionReport
@@ -20,53 +22,39 @@ WEEK_S: Final = 7 * 86400.0
 def session_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", metavar="ACTION", choices=ACTIONS, help="list, show, stop or clean")
     parser.add_argument("id", metavar="ID", nargs="?", help="the session, for show and stop")
-    parser.add_argument(
-        "--older-than",
-        metavar="SPAN",
-        type=options.seconds,
-        default=WEEK_S,
-        help="for clean: 10s, 5m, 2h, 7d (default: 7d)",
-    )
-    parser.add_argument(
-        "--grace", metavar="S", type=options.seconds, default=2.0, help="for stop: seconds before workers are killed"
-    )
+    options.span(parser, "--older-than", "for clean: 10s, 5m, 2h, 7d (default: 7d)", WEEK_S, metavar="SPAN")
+    options.span(parser, "--grace", "for stop: seconds before workers are killed", 2.0)
 
 
-def session(call: Invocation) -> int:
+def session(call: Invocation) -> int | None:
     args = call.args
     if (args.action in ("show", "stop")) != (args.id is not None):
         needs = "needs the ID of a session" if args.id is None else "takes no ID"
-        raise exit_codes.UsageError(f"`postroom session {args.action}` {needs}; `postroom session list` shows them")
-    step = {"list": _list, "show": _show, "stop": _stop, "clean": _clean}[args.action]
+        raise UsageError(f"`postroom session {args.action}` {needs}; `postroom session list` shows them")
+    step: Callable[[Invocation], int | None] = globals()[f"_{args.action}"]
     return step(call)
 
 
-def _list(call: Invocation) -> int:
-    room = call.room
-    found = report.list_sessions(room.gateway)
-    if call.json:
-        output.document([report.info_dict(info) for info in found])
-        return exit_codes.DONE
-    now_ms = room.clock.wall_ms()
-    rows = [
+def _list(call: Invocation) -> None:
+    found, now_ms = report.list_sessions(call.room.gateway), call.room.clock.wall_ms()
+    rows = (
         (info.id, info.state, output.ago(from_iso(info.opened), now_ms), info.members, _why(info))
         for info in reversed(found)
-    ]
-    output.table(("session", "state", "opened", "members", "failure"), rows, empty="no sessions")
-    return exit_codes.DONE
+    )
+    columns = ("session", "state", "opened", "members", "failure")
+    call.tell_rows(map(report.info_dict, found), columns, rows, empty="no sessions")
 
 
 def _why(info: SessionInfo) -> str:
     return "" if info.failure is None else info.failure.message.partition("\n")[0][:100]
 
 
-def _show(call: Invocation) -> int:
+def _show(call: Invocation) -> None:
     about = report.report(call.room.gateway, call.args.id)
     if call.json:
         output.document(report.to_dict(about))
     else:
         _write_report(about)
-    return exit_codes.DONE
 
 
 def _write_report(about: SessionReport) -> None:
@@ -100,11 +88,7 @@ def _stop(call: Invocation) -> int:
     return exit_codes.DONE if gone else exit_codes.FAILED
 
 
-def _clean(call: Invocation) -> int:
+def _clean(call: Invocation) -> None:
     call.must_be_person("clear sessions away")
     ids = report.clean(call.room.gateway, call.args.older_than)
-    if call.json:
-        output.document({"ids": ids})
-    else:
-        output.write(f"{len(ids)} session{'s' * (len(ids) != 1)} cleared away")
-    return exit_codes.DONE
+    call.tell({"ids": ids}, f"{len(ids)} session{'s' * (len(ids) != 1)} cleared away")

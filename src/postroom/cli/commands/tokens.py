@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from postroom.cli import exit_codes, options, output
 from postroom.cli.call import DOOR
+from postroom.cli.exit_codes import UsageError
 from postroom.errors import IdentityRefused
 from postroom.mail import tokens
 
@@ -21,25 +22,23 @@ ACTIONS: Final = ("add", "revoke", "list", "recover")
 def agent_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", metavar="ACTION", choices=ACTIONS, help="add, revoke, list or recover")
     parser.add_argument("agent", metavar="NAME", nargs="?", help="the agent, for all but list")
-    parser.add_argument("--human", action="store_true", help="for add: a person holds it; only such may write as one")
-    parser.add_argument(
-        "--file", metavar="PATH", help="for add and recover: write the token to a new file that only you can read"
-    )
-    parser.add_argument(
-        "--all", action="store_true", help="for revoke: every token, and names are believed again; instead of NAME"
-    )
+    options.flag(parser, "--human", "for add: a person holds it; only such may write as one")
+    file = "for add and recover: write the token to a new file that only you can read"
+    parser.add_argument("--file", metavar="PATH", help=file)
+    options.flag(parser, "--all", "for revoke: every token, and names are believed again; instead of NAME")
 
 
-def agent(call: Invocation) -> int:
+def agent(call: Invocation) -> int | None:
     args = call.args
     if (args.action == "list" or args.all) != (args.agent is None):
         needs = "needs the NAME of an agent" if args.agent is None else "takes no NAME"
-        raise exit_codes.UsageError(f"`postroom agent {args.action}{' --all' * args.all}` {needs}")
+        raise UsageError(f"`postroom agent {args.action}{' --all' * args.all}` {needs}")
     if args.all and args.action != "revoke":
-        raise exit_codes.UsageError("--all goes with `postroom agent revoke`")
+        raise UsageError("--all goes with `postroom agent revoke`")
     if (args.human and args.action != "add") or (args.file and args.action not in ("add", "recover")):
-        raise exit_codes.UsageError("--human goes with `postroom agent add`, and --file with add and recover")
-    return {"add": _add, "revoke": _revoke, "list": _list, "recover": _recover}[args.action](call)
+        raise UsageError("--human goes with `postroom agent add`, and --file with add and recover")
+    step: Callable[[Invocation], int | None] = globals()[f"_{args.action}"]
+    return step(call)
 
 
 def _must_be_allowed(call: Invocation) -> None:
@@ -55,24 +54,22 @@ def _must_be_allowed(call: Invocation) -> None:
     call.must_be_person("make or revoke tokens")
 
 
-def _add(call: Invocation) -> int:
+def _add(call: Invocation) -> None:
     _must_be_allowed(call)
-    return _make(call, human=call.args.human)
+    human = call.args.human
+    _make(call, human, lambda: tokens.add_token(call.room.gateway, call.args.agent, human=human))
 
 
-def _recover(call: Invocation) -> int:
+def _recover(call: Invocation) -> None:
     """No token is asked for, there being none that counts: what is asked for is that nobody else is here."""
-    return _make(call, human=True)
+    _make(call, True, lambda: tokens.recover(call.room.gateway, call.args.agent, os.getuid()))
 
 
-def _make(call: Invocation, *, human: bool) -> int:
+def _make(call: Invocation, human: bool, make: Callable[[], str]) -> None:
     args = call.args
     descriptor = _new_file(args.file) if args.file else None
     try:
-        if args.action == "recover":
-            token = tokens.recover(call.room.gateway, args.agent, os.getuid())
-        else:
-            token = tokens.add_token(call.room.gateway, args.agent, human=human)
+        token = make()
     except BaseException:
         if descriptor is not None:
             os.close(descriptor)
@@ -82,19 +79,14 @@ def _make(call: Invocation, *, human: bool) -> int:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(token + "\n")
     shown = {"agent": args.agent, "human": human} | ({"file": args.file} if args.file else {"token": token})
-    if call.json:
-        output.document(shown)
-    elif args.file:
-        output.write(f"the token of {output.visible(args.agent)} is in {output.visible(args.file)}")
-        print(f"postroom: set {tokens.TOKEN_FILE_VARIABLE} to that path", file=sys.stderr)
-    else:
-        output.write(token)
-        print(
-            f"postroom: shown this once; give it to {output.visible(args.agent)} as {tokens.TOKEN_VARIABLE}. "
-            "From now on every command that speaks in this room needs a token",
-            file=sys.stderr,
+    call.tell(shown, f"the token of {args.agent} is in {args.file}" if args.file else token)
+    if args.file and not call.json:
+        output.note(f"set {tokens.TOKEN_FILE_VARIABLE} to that path")
+    elif not call.json:
+        output.note(
+            f"shown this once; give it to {args.agent} as {tokens.TOKEN_VARIABLE}. "
+            "From now on every command that speaks in this room needs a token"
         )
-    return exit_codes.DONE
 
 
 def _new_file(path: str) -> int:
@@ -107,7 +99,7 @@ def _new_file(path: str) -> int:
     try:
         return os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise exit_codes.UsageError(f"{place} is there already; name a new file, no token was made") from None
+        raise UsageError(f"{place} is there already; name a new file, no token was made") from None
 
 
 def _revoke(call: Invocation) -> int:
@@ -121,17 +113,16 @@ def _revoke(call: Invocation) -> int:
     if call.json:
         output.document({"agent": name, "revoked": count})
     elif call.args.all:
-        output.write(
-            f"{count} token{'s' * (count != 1)} revoked: this room has none any more, and every name is believed"
-        )
+        revoked = f"{count} token{'s' * (count != 1)} revoked"
+        output.write(f"{revoked}: this room has none any more, and every name is believed")
     elif count:
         output.write(f"{count} token{'s' * (count > 1)} of {output.visible(name)} revoked")
     else:
-        print(f"postroom: {output.visible(name)} has no token", file=sys.stderr)
+        output.note(f"{name} has no token")
     return exit_codes.DONE if count or call.args.all else exit_codes.NOTHING
 
 
-def _list(call: Invocation) -> int:
+def _list(call: Invocation) -> None:
     gateway = call.room.gateway
     found = tokens.tokens(gateway)
     count, refused = tokens.refusals(gateway)
@@ -144,13 +135,11 @@ def _list(call: Invocation) -> int:
                 "log": [each._asdict() for each in tokens.deeds(gateway)],
             }
         )
-        return exit_codes.DONE
+        return
     rows = [(e.id, e.agent, "human" if e.human else "", e.made_at, e.revoked_at or "") for e in found]
-    output.table(
-        ("token", "agent", "", "made", "revoked"), rows, empty="this room has no tokens: every name is believed"
-    )
+    none = "this room has no tokens: every name is believed"
+    output.table(("token", "agent", "", "made", "revoked"), rows, empty=none)
     if refused:
         output.write("")
         claims = [(e.time, e.door, e.claimed, e.real or "nobody known") for e in refused[-10:]]
         output.table(("refused", "door", "claimed", "was"), claims, title=f"{count} refused")
-    return exit_codes.DONE

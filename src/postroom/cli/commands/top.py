@@ -31,13 +31,10 @@ _KEYS_S: Final = 0.1
 
 
 def top_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--once", action="store_true", help="write one picture and end, as it does without a terminal")
-    parser.add_argument(
-        "--interval",
-        type=options.seconds,
-        default=INTERVAL_S,
-        metavar="S",
-        help=f"at most one picture in that time (default: {INTERVAL_S:g}); when nothing happens there is one a second",
+    options.flag(parser, "--once", "write one picture and end, as it does without a terminal")
+    idle = "when nothing happens there is one a second"
+    options.span(
+        parser, "--interval", f"at most one picture in that time (default: {INTERVAL_S:g}); {idle}", INTERVAL_S
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from postroom.board.task import Task
 from postroom.core import untrusted
-from postroom.core.message import Message
+from postroom.core.message import Message, readable
 from postroom.core.states import NOTES
 from postroom.errors import PostroomError, Refused
 from postroom.mail.presence import AgentInfo
@@ -50,18 +50,9 @@ def _odd(**names: str) -> dict[str, str]:
     return {what: name for what, name in names.items() if not untrusted.is_plain(name)}
 
 
-def text_of(payload: Mapping[str, Any]) -> str:
-    """A payload as text: its text alone where that is all, otherwise as JSON."""
-    import msgspec
-
-    if set(payload) == {"text"} and isinstance(payload["text"], str):
-        return payload["text"]
-    return msgspec.json.encode(payload).decode()
-
-
 def mail(message: Message, words: Words, *, seen_before: bool, offset: int = 0, most: int = MAX_BODY) -> dict[str, Any]:
     """One message. `more` is there when the body was cut: where to go on from."""
-    text = text_of(message.payload)
+    text = readable(message.payload)
     part = text[offset : offset + most]
     end = offset + len(part)
     shown = {
@@ -102,7 +93,8 @@ def tasks(found: Iterable[Task], limit: int) -> dict[str, Any]:
             f"waits for {n}": id for n, id in enumerate(task.unmet[:10]) if _odd(id=id)
         }
         facts = "; ".join(f"{what} {untrusted.quoted(name, MAX_QUOTED)}" for what, name in odd.items())
-        said = " · ".join(part for part in (task.title, _short(task.payload), task.why) if part)[:300]
+        payload = readable(task.payload)[:200] if task.payload else ""
+        said = " · ".join(part for part in (task.title, payload, task.why) if part)[:300]
         if said or facts or not untrusted.is_plain(task.id):
             lines.append(f"{untrusted.quoted(task.id, MAX_QUOTED)}{f' ({facts})' if facts else ''}: {said}")
     if len(listed) > limit:
@@ -112,10 +104,6 @@ def tasks(found: Iterable[Task], limit: int) -> dict[str, Any]:
 
 def _in_words(lines: list[str]) -> dict[str, str]:
     return {"words": Words().fenced("\n".join(lines), None)} if lines else {}
-
-
-def _short(payload: Mapping[str, Any]) -> str:
-    return text_of(payload)[:200] if payload else ""
 
 
 def people(you: str, agents: Iterable[AgentInfo]) -> dict[str, Any]:

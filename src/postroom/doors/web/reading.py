@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
-
-from postroom.core.message import Message
+from postroom.core.message import Message, readable
 from postroom.core.states import WAITING
 from postroom.errors import InvalidMessage, PostroomError
 from postroom.mail.receipts import attempts_of
@@ -117,7 +115,7 @@ class RoomReading:
         room = self._room
         receipt = room.receipt(id)
         message = receipt.message
-        text = payload_text(message)
+        text = readable(message.payload, indent=2)
         answers = room.store.find(Query(answer_to=id, limit=10)).messages
         question = None if message.answer_to is None else room.store.get(message.answer_to)
         envelope = message.to_dict()
@@ -140,7 +138,7 @@ class RoomReading:
 
     def payload(self, id: str, start: int) -> Data:
         """A piece of a message's payload, as text."""
-        text = payload_text(self._room.get(id))
+        text = readable(self._room.get(id).payload, indent=2)
         return {"payload": text[start : start + PAYLOAD_PIECE], "start": start, "payload_size": len(text)}
 
     # The feed, for other programs
@@ -181,13 +179,6 @@ def event_data(change: Change) -> Data:
         "detail": change.detail,
         "message": change.message.to_dict(),
     }
-
-
-def payload_text(message: Message) -> str:
-    """A payload as people read it: as JSON with line breaks; a lone text as it is."""
-    if message.payload.keys() == {"text"} and isinstance(message.payload["text"], str):
-        return message.payload["text"]
-    return msgspec.json.format(msgspec.json.encode(message.payload), indent=2).decode()
 
 
 def whole_number(field: str, text: str | None, default: int, least: int, most: int) -> int:
