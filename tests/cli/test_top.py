@@ -28,8 +28,9 @@ from postroom.cli.commands.top import INTERVAL_S, pictures
 from postroom.cli.top import picture as picturing
 from postroom.cli.top import screen
 from postroom.cli.top.keys import Keys
-from postroom.cli.top.picture import Lookout, RoomPicture, in_cycles
+from postroom.cli.top.picture import Lookout, RoomPicture
 from postroom.core.clock import ManualClock
+from postroom.doors.waits import in_cycles
 from postroom.room import Room
 
 from .support import PATIENCE_S, Cli, clean_environment, command, start

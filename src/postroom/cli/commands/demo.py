@@ -5,7 +5,6 @@ Every sentence that is printed was checked first. What does not come true ends t
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import subprocess
@@ -13,15 +12,18 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from postroom.cli import exit_codes, output
+from postroom.cli import output
 from postroom.cli.demo.agents import JOBS
 from postroom.cli.demo.program import EXPECTED, play
 from postroom.core.config import FOLDER, URL_VARIABLE, address_of
 from postroom.errors import PostroomError
 from postroom.stores.contract import FEED
+
+from .web import while_served
 
 if TYPE_CHECKING:
     from postroom.cli.call import Invocation
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from postroom.room import Room
 
 WORKERS: Final = ("bob", "cy")
+#: Every agent that is started, with its role.
+CAST: Final = {"oracle": "oracle"} | dict.fromkeys(WORKERS, "worker")
 #: No step may take longer than this, in seconds.
 PATIENCE_S: Final = 10.0
 #: A killed receiver's message must be in other hands within this time, in seconds: a look a second, and a little.
@@ -51,11 +55,7 @@ class Story(NamedTuple):
     after_ms: float
 
 
-def demo_options(_: argparse.ArgumentParser) -> None:
-    pass
-
-
-def demo(call: Invocation) -> int:
+def demo(call: Invocation) -> None:
     with ExitStack() as stack:
         url = call.args.room
         if not url:
@@ -68,9 +68,10 @@ def demo(call: Invocation) -> int:
         program = play(room, tell, quiet=call.json)
         if program != EXPECTED:
             raise DemoFailed(f"the program's result is {program}")
-        processes = {name: stack.enter_context(_process(role, url, name)) for role, name in _cast()}
+        processes = {name: stack.enter_context(_process(role, url, name)) for name, role in CAST.items()}
         _expect_agents(room, processes)
-        tell(f"Agents started, each in a process of its own: {_cast_list(processes)}.")
+        pids = ", ".join(f"{name} (pid {process.pid})" for name, process in processes.items())
+        tell(f"Agents started, each in a process of its own: {pids}.")
         ada = room.agent("ada")
         question = _ask(room, ada, tell)
         story = _kill_half_way(room, ada, processes, tell)
@@ -79,20 +80,14 @@ def demo(call: Invocation) -> int:
         _show(call, receipts, story, program)
         if not call.json:
             _offer_page(room)
-    return exit_codes.DONE
 
 
 def _offer_page(room: Room) -> None:
     """The room as a page, until Enter; where nobody could press it, or the page is not installed, only how to get it."""
-    import importlib.util
-
-    if not (sys.stdin.isatty() and sys.stdout.isatty() and importlib.util.find_spec("uvicorn")):
-        output.write(
-            "To see a room in the browser: `postroom web`, which prints its address (http://127.0.0.1:7678/...)."
-        )
+    if not (sys.stdin.isatty() and sys.stdout.isatty() and find_spec("uvicorn")):
+        address = "http://127.0.0.1:7678/..."
+        output.write(f"To see a room in the browser: `postroom web`, which prints its address ({address}).")
         return
-    from postroom.cli.commands.web import while_served
-
     with while_served(room) as address:
         output.write(f"The room as a page, until you press Enter:\n\n    {address}\n")
         sys.stdin.readline()
@@ -110,14 +105,6 @@ class _Teller:
         if not self._quiet:
             output.write(f"{self._step}. {sentence}")
             sys.stdout.flush()
-
-
-def _cast() -> list[tuple[str, str]]:
-    return [("oracle", "oracle"), *(("worker", name) for name in WORKERS)]
-
-
-def _cast_list(processes: dict[str, subprocess.Popen[bytes]]) -> str:
-    return ", ".join(f"{name} (pid {process.pid})" for name, process in processes.items())
 
 
 @contextmanager
@@ -218,6 +205,10 @@ def _check(receipts: list[Receipt], story: Story) -> None:
         raise DemoFailed(f"job 3 was delivered again only after {story.after_ms:.0f} ms")
 
 
+def _steps(receipt: Receipt) -> str:
+    return " > ".join(f"{e.event} ({e.agent})" if e.agent else e.event for e in receipt.events)
+
+
 def _show(call: Invocation, receipts: list[Receipt], story: Story, program: Any) -> None:
     if call.json:
         rows = [{"id": r.id, "state": r.state, "events": [list(entry) for entry in r.events]} for r in receipts]
@@ -226,22 +217,10 @@ def _show(call: Invocation, receipts: list[Receipt], story: Story, program: Any)
         return
     names = ["the question", *(f"job {number}" for number in range(1, len(receipts)))]
     output.write("")
-    rows_of_all = [
-        (
-            name,
-            receipt.id,
-            receipt.state,
-            " > ".join(f"{e.event} ({e.agent})" if e.agent else e.event for e in receipt.events),
-        )
-        for name, receipt in zip(names, receipts, strict=True)
-    ]
+    rows_of_all = [(name, r.id, r.state, _steps(r)) for name, r in zip(names, receipts, strict=True)]
     output.table(("message", "id", "state", "what happened"), rows_of_all, title="The receipts")
     output.write("")
     held = next(receipt for receipt in receipts if receipt.id == story.held)
-    output.table(
-        ("event", "time", "agent", "detail"),
-        held.events,
-        title="The ledger of job 3",
-    )
+    output.table(("event", "time", "agent", "detail"), held.events, title="The ledger of job 3")
     output.write("")
     output.write("Every line above was checked. Next: `postroom init`, docs/guide.md, and docs/language.md.")

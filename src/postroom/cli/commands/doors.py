@@ -5,23 +5,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postroom import aio
 from postroom.cli import exit_codes, options, output
 from postroom.core import trust
+from postroom.core.system.process import process_name, this_process
 from postroom.doors import hosts, session_binding
+from postroom.doors.hook import entry
+from postroom.doors.mcp.calls import Caller
+from postroom.doors.waker import RINGS, ring_for
 from postroom.errors import IdentityRefused, PostroomError, RoomNotAllowed, RoomNotFound
+from postroom.mail import tokens
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from postroom.cli.call import Invocation
-    from postroom.doors.mcp.calls import Caller
     from postroom.doors.mcp.server import OpenedRoom
-    from postroom.mail.tokens import Credential
     from postroom.room import Room
 
 
@@ -30,18 +32,13 @@ def hook_options(parser: argparse.ArgumentParser) -> None:
 
 
 def hook(call: Invocation) -> int:
-    from postroom.doors.hook.entry import main
-
-    return main([call.args.host])
+    return entry.main([call.args.host])
 
 
 def mcp_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--http", type=options.whole, metavar="PORT", help="serve http://127.0.0.1:PORT/mcp instead of stdio; 0: any"
-    )
-    parser.add_argument(
-        "--no-token", action="store_true", help="with --http and --as: whoever reaches the port speaks as NAME"
-    )
+    http = "serve http://127.0.0.1:PORT/mcp instead of stdio; 0: any"
+    parser.add_argument("--http", type=options.whole, metavar="PORT", help=http)
+    options.flag(parser, "--no-token", "with --http and --as: whoever reaches the port speaks as NAME")
 
 
 def mcp(call: Invocation) -> int:
@@ -51,14 +48,14 @@ def mcp(call: Invocation) -> int:
         if error.name is None or error.name.partition(".")[0] not in ("mcp", "mcp_types", "uvicorn"):
             raise
         raise PostroomError("the MCP server needs more packages: pip install 'postroom[mcp]'") from None
-    keeper = server.OpenedRoom(_opener(call.args.room))
+    opened = server.OpenedRoom(_opener(call.args.room))
     if call.args.http is None:
         if call.args.no_token:
             raise exit_codes.UsageError("--no-token goes with --http")
         if call.args.name:
             _must_be_proved(call)
         session = StdioSession(call.args.name)
-        asyncio.run(server.serve_stdio(keeper, session.identify, session.wake))
+        asyncio.run(server.serve_stdio(opened, session.identify, session.wake))
         return exit_codes.DONE
     caller = _checked_for_http(call)
     only = call.args.name
@@ -66,7 +63,7 @@ def mcp(call: Invocation) -> int:
     def started(port: int) -> None:
         print(f"http://127.0.0.1:{port}{server.PATH}", flush=True)
 
-    serving = server.serve_http(keeper, call.args.http, only=only, no_token=caller, started=started)
+    serving = server.serve_http(opened, call.args.http, only=only, no_token=caller, started=started)
     ended_by = asyncio.run(serving)
     return exit_codes.DONE if ended_by == 0 else 128 + ended_by
 
@@ -105,24 +102,21 @@ def _must_be_proved(call: Invocation) -> None:
         if _allowed(call.args.room) is not None:
             _ = call.name
     except RoomNotAllowed as error:
-        print(f"postroom: {output.visible(str(error))}", file=sys.stderr)
+        output.note(str(error))
     except RoomNotFound:
         return
 
 
 def _checked_for_http(call: Invocation) -> Caller | None:
     """Who everybody is, with --no-token; None where each caller shows a token. Over HTTP a name is always proved."""
-    from postroom.doors.mcp.calls import Caller
-    from postroom.mail.tokens import has_tokens
-
     _allowed(call.args.room)
     if call.args.no_token:
         if call.args.name is None:
             raise exit_codes.UsageError("--no-token needs --as NAME: somebody must have sent what is sent")
-        if has_tokens(call.room.gateway):
+        if tokens.has_tokens(call.room.gateway):
             raise IdentityRefused("this room has tokens: --no-token is not for it")
         return Caller(call.args.name)
-    if not has_tokens(call.room.gateway):
+    if not tokens.has_tokens(call.room.gateway):
         raise PostroomError(
             "over HTTP callers are known by their tokens, and this room has none: make one with "
             "`postroom agent add NAME --human`, then those of agents (or, for a test, add --no-token)"
@@ -148,10 +142,7 @@ class StdioSession:
         return caller
 
     def _find(self, room: Room, session: str | None, client: str) -> Caller:
-        from postroom.doors.mcp.calls import Caller
-        from postroom.mail.tokens import prove, token_in
-
-        proved: Credential | None = prove(room.gateway, self._named, token_in(os.environ), "mcp stdio")
+        proved = tokens.prove(room.gateway, self._named, tokens.token_in(os.environ), "mcp stdio")
         lane = "agent" if proved is None else proved.lane
         name = self._named if proved is None else proved.agent
         host = hosts.of_client(client, os.environ) or (hosts.HOSTS["codex"] if session else None)
@@ -159,24 +150,20 @@ class StdioSession:
             if name is None:
                 raise IdentityRefused("say who you are: start the server with --as NAME, or set POSTROOM_AGENT")
             return Caller(name, lane)
-        return Caller(session_binding.bind(room.gateway, _visitor(host, session), name), lane)
+        return Caller(session_binding.bind(room.gateway, _host_session(host, session), name), lane)
 
-    async def wake(self, keeper: OpenedRoom) -> None:
+    async def wake(self, opened: OpenedRoom) -> None:
         """Beside the server: wake the program's idle sessions when mail comes, where it has a door for that."""
-        from postroom.doors.waker import RINGS, ring_for
-
         host = hosts.of_client("", os.environ)
         kinds = [host.name] if host is not None else ["codex", "opencode"]  # which say nothing in our environment
-        calls = await keeper.calls()
+        calls = await opened.calls()
         if host is not None:
             await calls.room.call(lambda room: self.identify(room, {}))
         await asyncio.gather(*(ring_for(calls.room, kind, RINGS[kind]) for kind in kinds if kind in RINGS))
 
 
-def _visitor(host: hosts.Host, session: str | None) -> session_binding.HostSession:
+def _host_session(host: hosts.Host, session: str | None) -> session_binding.HostSession:
     """The session that this server was started by."""
-    from postroom.core.system.process import process_name, this_process
-
     if not host.events:  # an editor: it is here for as long as this server, and another window has another
         return session_binding.HostSession(host.name, host.agent, process=this_process())
     if host.name == "codex":

@@ -12,11 +12,11 @@ from postroom.cli import exit_codes, output
 from postroom.core.clock import SYSTEM, iso
 from postroom.errors import ModelMissing
 
+from .pool_scenarios import PHASES
+
 if TYPE_CHECKING:
     from postroom.cli.call import Invocation
 
-#: The phases in their order; what they do is loaded when they are run.
-PHASE_NAMES: Final = ("skeleton", "evaluation", "inference", "integration")
 FOLDER: Final = "validation"
 
 
@@ -49,30 +49,29 @@ def pool(call: Invocation) -> int:
 
 
 def _phases(words: list[str]) -> list[str]:
-    unknown = [word for word in words if word not in (*PHASE_NAMES, "all")]
+    unknown = [word for word in words if word not in (*PHASES, "all")]
     if unknown:
-        raise exit_codes.UsageError(f"there is no phase {unknown[0]!r}; there are: {', '.join(PHASE_NAMES)}, all")
-    return list(PHASE_NAMES) if not words or "all" in words else [name for name in PHASE_NAMES if name in words]
+        raise exit_codes.UsageError(f"there is no phase {unknown[0]!r}; there are: {', '.join(PHASES)}, all")
+    return list(PHASES) if not words or "all" in words else [name for name in PHASES if name in words]
 
 
 def check(name: str) -> dict[str, Any]:
     """Run one phase. Returns what is kept of it."""
-    from .pool_scenarios import PHASES, Finding
-
     phase = PHASES[name]
-    details = []
+    details: list[dict[str, Any]] = []
     missing = ""
     for scenario, run in phase.scenarios.items():
+        passed, notes, metrics = False, missing, dict[str, float]()
         try:
-            passed, notes, metrics = Finding(passed=False, notes=missing, metrics={}) if missing else run()
+            if not missing:
+                passed, notes, metrics = run()
         except ModelMissing as error:
-            passed, notes, metrics = False, f"not run: {error}", {}
-            missing = "not run: there is no model"
-        except Exception as error:  # noqa: BLE001  whatever it is, the scenario failed, and the others are still of interest
-            passed, notes, metrics = False, f"{type(error).__name__}: {error}", {}
+            notes, missing = f"not run: {error}", "not run: there is no model"
+        except Exception as error:  # noqa: BLE001  whatever it is, the scenario failed; the others are still of interest
+            notes = f"{type(error).__name__}: {error}"
         rounded = {key: round(value, 4) for key, value in metrics.items()}
         details.append({"scenario": scenario, "passed": passed, "metrics": rounded, "notes": notes})
-    good = sum(detail["passed"] for detail in details)  # type: ignore[misc]
+    good = sum(detail["passed"] for detail in details)
     return {
         "timestamp": iso(SYSTEM.wall_ms()),
         "phase": phase.title,
@@ -113,40 +112,28 @@ def change(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, str]
     """What is different from the last time, by scenario."""
     if before is None:
         return {}
-    known = {
-        detail["scenario"]: detail for detail in before["details"] if isinstance(detail, dict) and "scenario" in detail
-    }
-    found = {}
-    for detail in now["details"]:
-        last = known.get(detail["scenario"])
-        if last is None:
-            found[detail["scenario"]] = "new"
-        elif bool(last.get("passed")) != detail["passed"]:
-            found[detail["scenario"]] = "passes now" if detail["passed"] else "passed before"
-        else:
-            found[detail["scenario"]] = _figures(last.get("metrics") or {}, detail["metrics"])
-    return found
+    known = {each["scenario"]: each for each in before["details"] if isinstance(each, dict) and "scenario" in each}
+    return {detail["scenario"]: _change(known.get(detail["scenario"]), detail) for detail in now["details"]}
+
+
+def _change(last: dict[str, Any] | None, now: dict[str, Any]) -> str:
+    if last is None:
+        return "new"
+    if bool(last.get("passed")) != now["passed"]:
+        return "passes now" if now["passed"] else "passed before"
+    return _figures(last.get("metrics") or {}, now["metrics"])
 
 
 def _figures(before: dict[str, Any], now: dict[str, float]) -> str:
-    parts = []
-    for name, value in now.items():
-        last = before.get(name)
-        if isinstance(last, int | float) and last:
-            parts.append(f"{name} {(value - last) / abs(last):+.0%}")
-    return ", ".join(parts)
+    known = {name: last for name in now if isinstance(last := before.get(name), int | float) and last}
+    return ", ".join(f"{name} {(now[name] - last) / abs(last):+.0%}" for name, last in known.items())
 
 
 def _show(report: dict[str, Any]) -> None:
     changes = report["change"]
     rows = [
-        (
-            "pass" if detail["passed"] else "FAIL",
-            detail["scenario"],
-            detail["notes"],
-            changes.get(detail["scenario"], ""),
-        )
-        for detail in report["details"]
+        ("pass" if each["passed"] else "FAIL", each["scenario"], each["notes"], changes.get(each["scenario"], ""))
+        for each in report["details"]
     ]
     output.table(("", "scenario", "found", "since last time"), rows, title=f"{report['phase']}: {report['passRate']}")
     output.write(f"kept in {report['file']}" if report["file"] else "not kept: this room has no folder")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
+import threading
+import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
@@ -25,18 +27,11 @@ LOOPBACK: Final = "127.0.0.1"
 
 def web_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=port, metavar="P", help="the port; else 7678, or any that is free")
-    parser.add_argument("--no-open", action="store_true", help="only print the address; open no browser")
-    parser.add_argument(
-        "--host", default=LOOPBACK, metavar="ADDRESS", help=f"listen there (default: {LOOPBACK}, this machine alone)"
-    )
-    parser.add_argument(
-        "--name",
-        action="append",
-        default=[],
-        dest="names",
-        metavar="HOST",
-        help="another name by which browsers may call this server",
-    )
+    options.flag(parser, "--no-open", "only print the address; open no browser")
+    host = f"listen there (default: {LOOPBACK}, this machine alone)"
+    parser.add_argument("--host", default=LOOPBACK, metavar="ADDRESS", help=host)
+    name = "another name by which browsers may call this server"
+    parser.add_argument("--name", action="append", default=[], dest="names", metavar="HOST", help=name)
 
 
 def port(text: str) -> int:
@@ -68,19 +63,14 @@ def web(call: Invocation) -> int:
             output.document({"address": address, "port": sock.getsockname()[1], "room": str(room.url)})
         else:
             output.write(f"The room {output.visible(str(room.url))} is at\n\n    {address}\n\nCtrl-C ends it.")
-
-        def began(_: Callable[[], None]) -> None:
-            open_it()
-
-        ended_by = server.serve(room, sock, token, name=name, who=who, names=call.args.names, began=began)
+        serving = {"name": name, "who": who, "names": call.args.names}
+        ended_by = server.serve(room, sock, token, **serving, began=lambda _: open_it())
     return exit_codes.DONE if ended_by == 0 else 128 + ended_by
 
 
 @contextmanager
 def while_served(room: Room) -> Iterator[str]:
     """Serve a room in a thread of its own as long as the block lasts; gives its address."""
-    import threading
-
     from postroom.doors.web import guard, server
 
     sock = server.listening(LOOPBACK, None)
@@ -112,9 +102,6 @@ def _opened(address: str, *, wanted: bool) -> Iterator[Callable[[], None]]:
     if not wanted:
         yield lambda: None
         return
-    import threading
-    import webbrowser
-
     descriptor, path = tempfile.mkstemp(prefix="postroom-", suffix=".html")
     try:
         with open(descriptor, "w", encoding="utf-8") as file:

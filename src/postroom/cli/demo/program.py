@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from postroom.cli import output
+from postroom.lang.check.check import checked_program
+from postroom.lang.run.context import Settings
+from postroom.lang.run.run import Run
 
 if TYPE_CHECKING:
     from postroom.room import Room
@@ -24,10 +27,6 @@ _SHOWN: Final = re.compile(r"^worker |self\.|\$[ (]")
 
 def play(room: Room, tell: Callable[[str], None], *, quiet: bool) -> Any:
     """Run the program in a room, and show what it does. Returns its result."""
-    from postroom.lang.check.check import checked_program
-    from postroom.lang.run.context import Settings
-    from postroom.lang.run.run import Run
-
     program, _ = checked_program(PROGRAM)
     tell("A program in Patchwork: three workers, each to be a process of its own, and the mailboxes between them.")
     if not quiet:

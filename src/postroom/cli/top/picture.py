@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from postroom.core.clock import from_iso, iso
+from postroom.doors.waits import in_cycles
 
 if TYPE_CHECKING:
     from postroom.mail.presence import AgentInfo
@@ -144,25 +145,6 @@ class _Sample(NamedTuple):
     span_s: float
     stored: dict[Box, float]
     ended: dict[Box, float]
-
-
-def in_cycles(waits: Sequence[tuple[str, str | None]]) -> list[bool]:
-    """For each pair of asker and asked, whether the one asked waits for the asker, itself or through others."""
-    asked: dict[str, set[str]] = {}
-    for asker, peer in waits:
-        if peer is not None:
-            asked.setdefault(asker, set()).add(peer)
-    return [peer is not None and asker in _reached_from(peer, asked) for asker, peer in waits]
-
-
-def _reached_from(start: str, asked: Mapping[str, set[str]]) -> set[str]:
-    reached, waiting = {start}, [start]
-    while waiting:
-        for name in asked.get(waiting.pop(), ()):
-            if name not in reached:
-                reached.add(name)
-                waiting.append(name)
-    return reached
 
 
 def box_lines(boxes: Iterable[MailboxFigures], flows: Mapping[Box, Flow], now_ms: int) -> list[BoxLine]:

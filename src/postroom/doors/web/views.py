@@ -4,7 +4,7 @@ told, as commands that look at sessions and at the board would (tests/web/test_v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +14,7 @@ from postroom.board.task import DONE, STATES
 from postroom.core.clock import from_iso
 from postroom.core.states import State
 from postroom.core.system.files import no_follow
+from postroom.doors.waits import in_cycles
 from postroom.errors import UnknownSession
 from postroom.mail.receipts import attempts_of
 from postroom.pools import report as pool_report
@@ -48,6 +49,8 @@ DEEDS_CELL: Final = "web-deeds"
 MAX_DEEDS_SHOWN: Final = 50
 #: A session whose opener died before it could say so.
 GONE: Final = "gone"
+#: What the page is told of an agent as the room tells it.
+_AGENT_FIELDS: Final = ("name", "status", "alive", "current_task", "pending", "transient")
 #: Every view but the first, which is made of frames.
 VIEWS: Final = ("agents", "mailboxes", "board", "sessions", "dead")
 
@@ -68,18 +71,14 @@ class Views:
     def look(self, view: str, pick: str = "") -> Data:
         """One view; `pick` names what of it was chosen."""
         now_ms = self._room.clock.wall_ms()
-        match view:
-            case "agents":
-                return self._agents(now_ms)
-            case "mailboxes":
-                return self._mailboxes(now_ms)
-            case "board":
-                return self._board()
-            case "sessions":
-                return self._sessions(pick)
-            case "dead":
-                return self._dead()
-        return {}
+        looks: dict[str, Callable[[], Data]] = {
+            "agents": lambda: self._agents(now_ms),
+            "mailboxes": lambda: self._mailboxes(now_ms),
+            "board": self._board,
+            "sessions": lambda: self._sessions(pick),
+            "dead": self._dead,
+        }
+        return looks[view]()
 
     # Agents
 
@@ -91,14 +90,9 @@ class Views:
             flow = hour.agent_figures(agent.name, now_ms)
             agents.append(
                 {
-                    "name": agent.name,
-                    "status": agent.status,
-                    "alive": agent.alive,
-                    "current_task": agent.current_task,
+                    **{field: getattr(agent, field) for field in _AGENT_FIELDS},
                     "heartbeat_ms": from_iso(agent.last_heartbeat),
-                    "pending": agent.pending,
                     "processes": len(agent.processes),
-                    "transient": agent.transient,
                     "sent_per_s": flow.in_per_s,
                     "ended_per_s": flow.out_per_s,
                     "holds": [line_of(m) for m in held if m.claimed_by == agent.name][:5],
@@ -304,24 +298,6 @@ def decisions(room: Room) -> list[Data]:
                     {"message_id": cell.name.removeprefix(DECISIONS), "time_ms": until_ms, **kept, "outcomes": shown}
                 )
     return sorted(found, key=lambda each: -each["time_ms"])[:MAX_DECISIONS]
-
-
-def in_cycles(waits: Sequence[tuple[str, str | None]]) -> list[bool]:
-    """For each pair of asker and asked, whether the one asked waits for the asker, itself or through others."""
-    asked: dict[str, set[str]] = {}
-    for asker, peer in waits:
-        if peer is not None:
-            asked.setdefault(asker, set()).add(peer)
-    return [peer is not None and asker in _reached_from(peer, asked) for asker, peer in waits]
-
-
-def _reached_from(start: str, asked: Mapping[str, set[str]]) -> set[str]:
-    reached, left = {start}, [start]
-    while left:
-        for name in asked.get(left.pop(), set()) - reached:
-            reached.add(name)
-            left.append(name)
-    return reached
 
 
 def tail_of(path: Path, size_bytes: int = MAX_OUTPUT_BYTES) -> str:
