@@ -5,241 +5,230 @@ A command `send` in module `mail` is the pair of functions `send_options(parser)
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 
-class Command(NamedTuple):
-    """One command of the command line."""
+class Command:
+    """One command of the command line.
 
-    module: str
-    summary: str
-    examples: tuple[str, ...]
-    function: str = ""  # where the command's own name is a word of Python
-    #: Of which of its actions the text holds what other agents wrote, so that it is fenced in a pipe; () of all, None of none.
-    quotes: tuple[str, ...] | None = None
+    `function` is its name in the module, where the command's own name is a word of Python. `quotes` are those of its actions
+    whose text holds what other agents wrote, so that it is fenced in a pipe; () is all of them, None is none.
+    """
+
+    def __init__(
+        self, module: str, summary: str, *examples: str, function: str = "", quotes: tuple[str, ...] | None = None
+    ) -> None:
+        self.module, self.summary, self.examples = module, summary, examples
+        self.function, self.quotes = function, quotes
 
 
-COMMANDS: Final[dict[str, Command]] = {
+COMMANDS: Final = {
     "top": Command(
-        "top", "the room, live", ("postroom top", "postroom top --once", "postroom top --json --interval 5"), quotes=()
+        "top", "the room, live", "postroom top", "postroom top --once", "postroom top --json --interval 5", quotes=()
     ),
     "web": Command(
         "web",
         "the room as a page in the browser",
-        ("postroom web", "postroom web --port 8080 --no-open --as mia", "postroom web --no-open --json"),
+        "postroom web",
+        "postroom web --port 8080 --no-open --as mia",
+        "postroom web --no-open --json",
     ),
     "doctor": Command(
-        "doctor", "check the machine and the room, and say what to do", ("postroom doctor", "postroom doctor --json")
+        "doctor", "check the machine and the room, and say what to do", "postroom doctor", "postroom doctor --json"
     ),
     "init": Command(
         "rooms",
         "make a room in this folder",
-        (
-            "postroom init",
-            "postroom init --room sqlite:/srv/mail",
-            "postroom init --layout windsurf --workers 3 --worktrees --dry-run",
-        ),
+        "postroom init",
+        "postroom init --room sqlite:/srv/mail",
+        "postroom init --layout windsurf --workers 3 --worktrees --dry-run",
     ),
     "allow": Command(
         "allow",
         "trust a room that you did not make here, or a server",
-        (
-            "postroom allow",
-            "postroom allow ~/src/project",
-            "postroom allow nats://nats.example:4222/team --user ada --password-file ~/.nats-password",
-            "postroom allow --list",
-        ),
+        "postroom allow",
+        "postroom allow ~/src/project",
+        "postroom allow nats://nats.example:4222/team --user ada --password-file ~/.nats-password",
+        "postroom allow --list",
     ),
-    "status": Command("look", "the room at a glance", ("postroom status",), quotes=()),
-    "agents": Command("look", "who is in the room, and how they are", ("postroom agents --json",), quotes=()),
-    "mailboxes": Command("look", "what waits for whom", ("postroom mailboxes",), quotes=()),
+    "status": Command("look", "the room at a glance", "postroom status", quotes=()),
+    "agents": Command("look", "who is in the room, and how they are", "postroom agents --json", quotes=()),
+    "mailboxes": Command("look", "what waits for whom", "postroom mailboxes", quotes=()),
     "send": Command(
         "mail",
         "send a message to an agent",
-        (
-            "postroom send bob 'the build is green' --as ada",
-            """postroom send bob '{"pr": 7}' --as ada --type review --wait acked --timeout 60""",
-            """postroom send '*' '{"pr": 7}' --channel reviews --as ada""",
-        ),
+        "postroom send bob 'the build is green' --as ada",
+        """postroom send bob '{"pr": 7}' --as ada --type review --wait acked --timeout 60""",
+        """postroom send '*' '{"pr": 7}' --channel reviews --as ada""",
     ),
     "receive": Command(
         "mail",
         "take the next message",
-        ("postroom receive --as bob --wait 30", "postroom receive --as bob --channel reviews --ack --json"),
+        "postroom receive --as bob --wait 30",
+        "postroom receive --as bob --channel reviews --ack --json",
         quotes=(),
     ),
-    "ack": Command("mail", "say that a received message is done", ("postroom ack ID --as bob",)),
+    "ack": Command("mail", "say that a received message is done", "postroom ack ID --as bob"),
     "retry": Command(
         "mail",
         "give a received message back, to be delivered again",
-        ("postroom retry ID 'the server was down' --delay 60 --as bob",),
+        "postroom retry ID 'the server was down' --delay 60 --as bob",
     ),
-    "reply": Command("mail", "answer a received message and end it", ("postroom reply ID 'yes, ship it' --as bob",)),
-    "refuse": Command("mail", "say no to a received message", ("postroom refuse ID 'not my module' --as bob",)),
-    "extend": Command("mail", "keep a received message for longer", ("postroom extend ID --lease 1800 --as bob",)),
+    "reply": Command("mail", "answer a received message and end it", "postroom reply ID 'yes, ship it' --as bob"),
+    "refuse": Command("mail", "say no to a received message", "postroom refuse ID 'not my module' --as bob"),
+    "extend": Command("mail", "keep a received message for longer", "postroom extend ID --lease 1800 --as bob"),
     "ask": Command(
         "mail",
         "send a question and wait for the answer",
-        ("postroom ask bob 'which port?' --as ada --timeout 30",),
+        "postroom ask bob 'which port?' --as ada --timeout 30",
         quotes=(),
     ),
-    "listen": Command("mail", "print messages as they come", ("postroom listen --as bob --json",), quotes=()),
-    "publish": Command("mail", "send a copy to every subscriber", ("postroom publish news 'v2 is out' --as ada",)),
-    "subscribe": Command("mail", "get a copy of what is published", ("postroom subscribe news --as bob",)),
-    "unsubscribe": Command("mail", "get no more copies", ("postroom unsubscribe news --as bob",)),
+    "listen": Command("mail", "print messages as they come", "postroom listen --as bob --json", quotes=()),
+    "publish": Command("mail", "send a copy to every subscriber", "postroom publish news 'v2 is out' --as ada"),
+    "subscribe": Command("mail", "get a copy of what is published", "postroom subscribe news --as bob"),
+    "unsubscribe": Command("mail", "get no more copies", "postroom unsubscribe news --as bob"),
     "peek": Command(
         "look",
         "look at messages without taking any",
-        ("postroom peek --agent bob", "postroom peek --channel reviews --state dead --limit 50"),
+        "postroom peek --agent bob",
+        "postroom peek --channel reviews --state dead --limit 50",
         quotes=(),
     ),
-    "receipt": Command("look", "what became of a message", ("postroom receipt ID",), quotes=()),
-    "dead": Command("look", "messages that were set aside", ("postroom dead",), quotes=()),
-    "requeue": Command("rooms", "put dead messages back", ("postroom requeue ID", "postroom requeue --all")),
+    "receipt": Command("look", "what became of a message", "postroom receipt ID", quotes=()),
+    "dead": Command("look", "messages that were set aside", "postroom dead", quotes=()),
+    "requeue": Command("rooms", "put dead messages back", "postroom requeue ID", "postroom requeue --all"),
     "replay": Command(
         "rooms",
         "send kept messages again",
-        ("postroom replay --since 2h --to bob", "postroom replay --since 2026-11-15T06:00:00Z --channel reviews"),
+        "postroom replay --since 2h --to bob",
+        "postroom replay --since 2026-11-15T06:00:00Z --channel reviews",
     ),
     "sql": Command(
         "look",
         "read the room's tables",
-        ("""postroom sql "SELECT id, status FROM messages WHERE status = 'pending'\"""",),
+        """postroom sql "SELECT id, status FROM messages WHERE status = 'pending'\"""",
         quotes=(),
     ),
     "session": Command(
         "sessions",
         "look at sessions, stop one, clear away old ones",
-        (
-            "postroom session list",
-            "postroom session show ID --json",
-            "postroom session stop ID",
-            "postroom session clean --older-than 7d",
-        ),
+        "postroom session list",
+        "postroom session show ID --json",
+        "postroom session stop ID",
+        "postroom session clean --older-than 7d",
         quotes=("list", "show"),
     ),
     "pool": Command(
         "pool",
         "check that a pool of workers does what it must, on this machine",
-        (
-            "postroom pool check",
-            "postroom pool check skeleton evaluation integration",
-            "postroom pool check inference --json",
-        ),
+        "postroom pool check",
+        "postroom pool check skeleton evaluation integration",
+        "postroom pool check inference --json",
     ),
     "as": Command(
-        "run_as", "run a program as an agent", ("postroom as bob -- python worker.py --fast",), function="run_as"
+        "run_as", "run a program as an agent", "postroom as bob -- python worker.py --fast", function="run_as"
     ),
     "agent": Command(
         "tokens",
         "make and take back the tokens that prove an agent's name",
-        (
-            "postroom agent add me --human",
-            "postroom agent add bob",
-            "postroom agent add bob --file ~/.config/postroom/bob.token",
-            "postroom agent revoke bob",
-            "postroom agent revoke --all",
-            "postroom agent recover me",
-            "postroom agent list",
-        ),
+        "postroom agent add me --human",
+        "postroom agent add bob",
+        "postroom agent add bob --file ~/.config/postroom/bob.token",
+        "postroom agent revoke bob",
+        "postroom agent revoke --all",
+        "postroom agent recover me",
+        "postroom agent list",
         quotes=("list",),
     ),
     "install": Command(
         "install",
         "set up an agent program to use the room",
-        (
-            "postroom install claude-code",
-            "postroom install codex --as reviewer",
-            "postroom install vscode --scope project --dry-run",
-        ),
+        "postroom install claude-code",
+        "postroom install codex --as reviewer",
+        "postroom install vscode --scope project --dry-run",
     ),
     "uninstall": Command(
         "install",
         "take it out again, byte for byte",
-        ("postroom uninstall claude-code", "postroom uninstall codex --dry-run"),
+        "postroom uninstall claude-code",
+        "postroom uninstall codex --dry-run",
     ),
     "mcp": Command(
         "doors",
         "serve the room to an agent program over MCP",
-        ("postroom mcp --as bob", "postroom mcp --http 8765", "postroom mcp --http 0 --as bob --no-token"),
+        "postroom mcp --as bob",
+        "postroom mcp --http 8765",
+        "postroom mcp --http 0 --as bob --no-token",
     ),
-    "hook": Command("doors", "what hooks of agent programs call", ("postroom hook auto",)),
+    "hook": Command("doors", "what hooks of agent programs call", "postroom hook auto"),
     "board": Command(
         "board",
         "the tasks of the room: add, claim, report, list",
-        (
-            "postroom board add T1 'the schema' --as lead",
-            "postroom board add T2 'the endpoints' --after T1 --as lead",
-            "postroom board claim --as worker-1 --wait 60",
-            """postroom board done T1 '{"tables": 4}' --as worker-1""",
-            "postroom board blocked T2 'the spec is silent about errors' --as worker-1",
-            "postroom board list --tree",
-        ),
+        "postroom board add T1 'the schema' --as lead",
+        "postroom board add T2 'the endpoints' --after T1 --as lead",
+        "postroom board claim --as worker-1 --wait 60",
+        """postroom board done T1 '{"tables": 4}' --as worker-1""",
+        "postroom board blocked T2 'the spec is silent about errors' --as worker-1",
+        "postroom board list --tree",
         quotes=("claim", "list", "watch"),
     ),
     "reserve": Command(
         "reserve",
         "say which files you work on",
-        (
-            "postroom reserve 'src/api/**' docs/api.md --as worker-1 --ttl 1h --why 'T3: the API'",
-            "postroom reserve",
-            "postroom reserve --guard",
-        ),
+        "postroom reserve 'src/api/**' docs/api.md --as worker-1 --ttl 1h --why 'T3: the API'",
+        "postroom reserve",
+        "postroom reserve --guard",
         quotes=(),
     ),
     "unreserve": Command(
         "reserve",
         "let others have the files",
-        ("postroom unreserve 'src/api/**' --as worker-1", "postroom unreserve --all"),
+        "postroom unreserve 'src/api/**' --as worker-1",
+        "postroom unreserve --all",
     ),
     "run": Command(
         "run",
         "run a Patchwork program",
-        (
-            "postroom run review.pw",
-            "postroom run pipeline.pw producer n=3 --json",
-            "postroom run historian.pw branch=feature --model ollama:llama3.2:3b --record answers.jsonl",
-        ),
+        "postroom run review.pw",
+        "postroom run pipeline.pw producer n=3 --json",
+        "postroom run historian.pw branch=feature --model ollama:llama3.2:3b --record answers.jsonl",
     ),
     "build": Command(
         "build",
         "make a plugin of a Patchwork program, or Python",
-        ("postroom build historian.pw -o plugins/historian", "postroom build review.pw --python"),
+        "postroom build historian.pw -o plugins/historian",
+        "postroom build review.pw --python",
     ),
     "check": Command(
         "patchwork",
         "find mistakes in a Patchwork program before it runs",
-        (
-            "postroom check review.pw",
-            "postroom check pipeline.pw --graph",
-            "postroom check examples/*.pw --strict --json",
-        ),
+        "postroom check review.pw",
+        "postroom check pipeline.pw --graph",
+        "postroom check examples/*.pw --strict --json",
     ),
     "fmt": Command(
         "patchwork",
         "write a Patchwork program the one way",
-        ("postroom fmt review.pw", "postroom fmt --check examples/*.pw", "postroom fmt - < review.pw"),
+        "postroom fmt review.pw",
+        "postroom fmt --check examples/*.pw",
+        "postroom fmt - < review.pw",
     ),
-    "demo": Command("demo", "watch a program run and agents talk, one of them killed half-way", ("postroom demo",)),
+    "demo": Command("demo", "watch a program run and agents talk, one of them killed half-way", "postroom demo"),
     "bench": Command(
         "bench",
         "measure how fast Postroom is on this machine",
-        (
-            "postroom bench",
-            "postroom bench --works W1,W3 --rounds 5 --save figures.json",
-            "postroom bench --agents 20",
-        ),
+        "postroom bench",
+        "postroom bench --works W1,W3 --rounds 5 --save figures.json",
+        "postroom bench --agents 20",
     ),
     "nats": Command(
         "nats",
         "write the configurations of servers for many machines",
-        (
-            "postroom nats config --nodes 3",
-            "postroom nats config --hosts a.example,b.example,c.example --for team --for builds --dir /etc/nats",
-        ),
+        "postroom nats config --nodes 3",
+        "postroom nats config --hosts a.example,b.example,c.example --for team --for builds --dir /etc/nats",
     ),
     "completion": Command(
-        "completion", "print a completion script for your shell", ('eval "$(postroom completion bash)"',)
+        "completion", "print a completion script for your shell", 'eval "$(postroom completion bash)"'
     ),
 }
 

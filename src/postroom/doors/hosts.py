@@ -33,32 +33,23 @@ _CLAUDE_EVENTS: Final = {
     "SessionEnd": END,
 }
 
+_GEMINI_EVENTS: Final = {
+    "SessionStart": START,
+    "BeforeAgent": PROMPT,
+    "AfterTool": TOOL,
+    "AfterAgent": STOP,
+    "SessionEnd": END,
+}
+#: The words of our own plugin.
+_OUR_EVENTS: Final = {word: word for word in (START, PROMPT, TOOL, STOP, WAKE, END)}
+
 HOSTS: Final = {
     host.name: host
     for host in (
         Host("claude-code", "Claude Code", "claude", _CLAUDE_EVENTS),
         Host("codex", "Codex", "codex", _CLAUDE_EVENTS),
-        Host(
-            "gemini",
-            "Gemini CLI",
-            "gemini",
-            {
-                "SessionStart": START,
-                "BeforeAgent": PROMPT,
-                "AfterTool": TOOL,
-                "AfterAgent": STOP,
-                "SessionEnd": END,
-            },
-            go_on="deny",
-            is_parent=True,
-        ),
-        Host(
-            "opencode",
-            "OpenCode",
-            "opencode",
-            {"start": START, "prompt": PROMPT, "tool": TOOL, "stop": STOP, "wake": WAKE, "end": END},
-            is_parent=True,
-        ),
+        Host("gemini", "Gemini CLI", "gemini", _GEMINI_EVENTS, go_on="deny", is_parent=True),
+        Host("opencode", "OpenCode", "opencode", _OUR_EVENTS, is_parent=True),
         Host("cursor", "Cursor", "cursor", {}),
         Host("vscode", "VS Code", "vscode", {}),
         Host("windsurf", "Windsurf (Devin)", "windsurf", {}),

@@ -8,11 +8,12 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.structs import asdict
 
 from postroom.cli import exit_codes, options, output
+from postroom.cli.call import Invocation
 from postroom.cli.exit_codes import UsageError
 from postroom.core import trust
 from postroom.core.clock import iso
@@ -28,9 +29,6 @@ from postroom.core.config import (
 )
 from postroom.core.git_index import UnreadableIndex, tracked_of_room
 from postroom.errors import RoomError, RoomNotAllowed, RoomNotFound
-
-if TYPE_CHECKING:
-    from postroom.cli.call import Invocation
 
 #: Of a folder with more in it than this not everything is looked at.
 MAX_LOOKED_AT: Final = 200_000

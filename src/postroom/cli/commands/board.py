@@ -5,21 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
-from postroom.board.task import STATES
+from postroom.board.held_task import HeldTask
+from postroom.board.task import STATES, Task
 from postroom.cli import exit_codes, options, output
+from postroom.cli.call import Invocation
 from postroom.cli.exit_codes import UsageError
 from postroom.cli.interrupts import Interrupts
 from postroom.core.untrusted import quoted
 from postroom.errors import InvalidMessage, PostroomError
-
-if TYPE_CHECKING:
-    from postroom.board.held_task import HeldTask
-    from postroom.board.task import Task
-    from postroom.cli.call import Invocation
 
 #: What can be done at the board: the words after `postroom board`, with what they take.
 ACTIONS: Final = {

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from postroom.cli import options, output
+from postroom.cli.call import Invocation
 from postroom.cli.table import COMMANDS
 from postroom.errors import PostroomError
-
-if TYPE_CHECKING:
-    from postroom.cli.call import Invocation
 
 #: Options whose value is an agent's name, and commands whose first word is one.
 NAME_OPTIONS: Final = ("--as", "--agent", "--to")

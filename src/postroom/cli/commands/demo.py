@@ -14,22 +14,20 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from postroom.cli import output
+from postroom.cli.call import Invocation
 from postroom.cli.demo.agents import JOBS
 from postroom.cli.demo.program import EXPECTED, play
 from postroom.core.config import FOLDER, URL_VARIABLE, address_of
 from postroom.errors import PostroomError
+from postroom.mail.agent import Agent
+from postroom.mail.receipts import Receipt
+from postroom.room import Room
 from postroom.stores.contract import FEED
 
 from .web import while_served
-
-if TYPE_CHECKING:
-    from postroom.cli.call import Invocation
-    from postroom.mail.agent import Agent
-    from postroom.mail.receipts import Receipt
-    from postroom.room import Room
 
 WORKERS: Final = ("bob", "cy")
 #: Every agent that is started, with its role.

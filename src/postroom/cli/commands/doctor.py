@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from postroom.cli import exit_codes, options, output
+from postroom.cli.call import Invocation
 from postroom.core.config import FILES_MARK, FOLDER, parse_url, room_folder, shown_address
 from postroom.errors import RoomError, RoomNotFound
 
 from . import doctor_doors, doctor_room
 from .doctor_room import DATABASE, FAIL, OK, WARN, Check
-
-if TYPE_CHECKING:
-    from postroom.cli.call import Invocation
 
 #: The whole file is read, but for no longer than this, in seconds: nobody's log can be folded back meanwhile.
 INTEGRITY_S: Final = 5.0
@@ -22,20 +20,10 @@ _SHOWN: Final = {OK: "ok", WARN: "WARN", FAIL: "FAIL"}
 
 
 def doctor_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--integrity",
-        type=options.seconds,
-        default=INTEGRITY_S,
-        metavar="S",
-        help=f"read the file for at most that long to see whether it is whole (default: {INTEGRITY_S:g}; 0: not at all)",
-    )
-    parser.add_argument(
-        "--monitor",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="a NATS server's monitoring port, http://HOST:8222, to see whether it writes to its disk; once for each",
-    )
+    whole = f"read the file for at most that long to see whether it is whole (default: {INTEGRITY_S:g}; 0: not at all)"
+    options.span(parser, "--integrity", whole, INTEGRITY_S)
+    monitor = "a NATS server's monitoring port, http://HOST:8222, to see whether it writes to its disk; once for each"
+    parser.add_argument("--monitor", action="append", default=[], metavar="URL", help=monitor)
 
 
 def doctor(call: Invocation) -> int:
@@ -95,13 +83,8 @@ def _show(call: Invocation, address: str | None, found: list[Check]) -> None:
     failed, warned = (sum(check.verdict == verdict for check in found) for verdict in (FAIL, WARN))
     if call.json:
         verdict = FAIL if failed else WARN if warned else OK
-        output.document(
-            {
-                "room": address and shown_address(address),
-                "verdict": verdict,
-                "checks": [check._asdict() for check in found],
-            }
-        )
+        checks = [check._asdict() for check in found]
+        output.document({"room": address and shown_address(address), "verdict": verdict, "checks": checks})
         return
     width = max(len(check.check) for check in found)
     for check in found:

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from postroom.doors.hosts import HOSTS
 from postroom.doors.install import plans, work
@@ -37,15 +37,12 @@ def home() -> Path | None:
         return None
 
 
-class HostProbe:
-    """How a program is asked: the words to run, and whether what it said is good."""
+class HostProbe(NamedTuple):
+    """How a program is asked: the words to run, and whether its exit status and output are good."""
 
-    def __init__(
-        self, program: str, words: Callable[[plans.Wish], list[str]], good: Callable[[int, str], bool]
-    ) -> None:
-        self.program = program
-        self.words = words
-        self.good = good
+    program: str
+    words: Callable[[plans.Wish], list[str]]
+    good: Callable[[int, str], bool]
 
 
 JUDGES: Final = {
@@ -82,9 +79,8 @@ def doors(project: Path, home: Path | None) -> Iterator[Check]:
 
 def _door(wish: plans.Wish) -> Check:
     name = f"door {wish.host}"
-    again = (
-        f"`postroom install {wish.host}{' --scope project' if wish.scope == 'project' else ''}` brings it up to date"
-    )
+    scope = " --scope project" if wish.scope == "project" else ""
+    again = f"`postroom install {wish.host}{scope}` brings it up to date"
     try:
         changed = [path for path in work.needed_files(wish) if not path.is_file()]
         work.plan_install(wish)  # says what is wrong with settings that cannot be read
@@ -92,26 +88,17 @@ def _door(wish: plans.Wish) -> Check:
         return Check(name, FAIL, str(error))
     if changed:
         return Check(name, FAIL, f"{changed[0]} is missing", again)
-    broken = _command_problem(wish)
-    if broken:
-        return Check(name, FAIL, broken, again)
+    command = Path(wish.program[0])  # what the program will start
+    if not command.is_file():
+        return Check(name, FAIL, f"{command} is missing", again)
     if not has_tools():
         return Check(name, FAIL, NO_TOOLS, MORE_PACKAGES)
     judge = JUDGES.get(wish.host)
     program = shutil.which(judge.program) if judge is not None else None
     if judge is None or program is None:
-        return Check(
-            name,
-            OK,
-            f"installed ({wish.scope}); the program is not here to ask" if judge else f"installed ({wish.scope})",
-        )
+        not_asked = "; the program is not here to ask" if judge else ""
+        return Check(name, OK, f"installed ({wish.scope}){not_asked}")
     return _judged(name, wish, judge, program)
-
-
-def _command_problem(wish: plans.Wish) -> str:
-    """Whether what the program will start is there."""
-    command = Path(wish.program[0])
-    return "" if command.is_file() else f"{command} is missing"
 
 
 def _judged(name: str, wish: plans.Wish, judge: HostProbe, program: str) -> Check:

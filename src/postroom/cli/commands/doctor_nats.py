@@ -51,9 +51,8 @@ def copies(report: dict[str, Any]) -> Check:
     if report["leader"] is None or 1 + len(others) - len(late) <= wanted // 2:
         return Check("copies", FAIL, f"{wanted} copies, and no majority of them is there", "start the other servers")
     if late:
-        return Check(
-            "copies", WARN, f"{says}; not current: {', '.join(late)}", "start it, or wait until it has caught up"
-        )
+        advice = "start it, or wait until it has caught up"
+        return Check("copies", WARN, f"{says}; not current: {', '.join(late)}", advice)
     return Check("copies", OK, f"{says}, all are current")
 
 
@@ -106,9 +105,8 @@ def sync(monitors: Sequence[str]) -> Check:
     """Whether what is confirmed is on the disk. Only a server's monitoring port tells."""
     if not monitors:
         says = "clients cannot see whether changes are on the disk before they are confirmed"
-        return Check(
-            "sync", WARN, says, "ask each server's monitoring port: postroom doctor --monitor http://HOST:8222"
-        )
+        advice = "ask each server's monitoring port: postroom doctor --monitor http://HOST:8222"
+        return Check("sync", WARN, says, advice)
     without, unreachable = [], []
     for monitor in monitors:
         try:

@@ -11,7 +11,7 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from postroom import __version__
 from postroom.cli.output import ago
@@ -23,14 +23,12 @@ from postroom.core.system.files import NETWORK_FILE_SYSTEMS, file_system_type
 from postroom.core.system.process import LINUX, processes_with, sees_processes
 from postroom.core.untrusted import quoted
 from postroom.errors import RoomError, RoomNotAllowed
-from postroom.mail import tokens as identity
+from postroom.mail import tokens
 from postroom.mail.housekeeping import KEEPER_CELL, is_vacant
 from postroom.mail.presence import GONE, HEARTBEAT_LATE_S
+from postroom.room import Room
+from postroom.stores.contract import Stats
 from postroom.stores.liveness import BY_HEARTBEATS, BY_LOCKS, BY_PIDS
-
-if TYPE_CHECKING:
-    from postroom.room import Room
-    from postroom.stores.contract import Stats
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 
@@ -228,7 +226,7 @@ def room_checks(room: Room, integrity_s: float) -> Iterator[Check]:
         yield log_size(stats)
         yield clocks(store, now_ms)
         yield claims(store, now_ms)
-    yield tokens(room, now_ms)
+    yield names_proved(room, now_ms)
     yield agents(room, now_ms)
     yield waiting(room, now_ms)
     yield dead_letters(stats)
@@ -255,9 +253,8 @@ def wake_up(stats: Stats) -> Check:
     kind = str(stats.store.get("wake_up", "the store's own"))
     if kind.startswith("watching"):
         says = f"{kind}: whoever waits looks a hundred times a second"
-        return Check(
-            "wake-up", WARN, says, "put the room where sockets and shared memory work; nothing is lost meanwhile"
-        )
+        advice = "put the room where sockets and shared memory work; nothing is lost meanwhile"
+        return Check("wake-up", WARN, says, advice)
     return Check("wake-up", OK, kind)
 
 
@@ -324,61 +321,45 @@ def claims(store: Any, now_ms: int) -> Check:
             by_time.append(told)
     if left:
         advice = "the next `receive`, or any open agent within seconds, takes them up; start a receiver"
-        return Check(
-            "claims", WARN, f"{len(left)} left behind by a receiver that is late or gone: {_some(left)}", advice
-        )
+        says = f"{len(left)} left behind by a receiver that is late or gone: {_some(left)}"
+        return Check("claims", WARN, says, advice)
     if by_time:
         says = f"{len(by_time)} taken by `postroom receive` and not settled: {_some(by_time)}"
         return Check("claims", WARN, says, "settle each: postroom ack ID --as NAME, or postroom retry ID WHY --as NAME")
     return Check("claims", OK, f"{len(rows)} under way, none stuck")
 
 
-def tokens(room: Room, now_ms: int) -> Check:
+def names_proved(room: Room, now_ms: int) -> Check:
     """Whether names are proved here, whether a person can administer that, and what was done to get round it."""
-    found = [token for token in identity.tokens(room.gateway) if token.revoked_at is None]
-    persons = sum(token.human for token in found)
-    says = (
-        f"{len(found)} tokens, {persons} of them of a person"
-        if identity.has_tokens(room.gateway)
-        else "none: names are believed"
-    )
-    told = [
-        f"{deed.what} {ago(deed.time_ms, now_ms)} by user {deed.uid} ({deed.agent})"
-        for deed in identity.deeds(room.gateway)
-    ]
+    found = [token for token in tokens.tokens(room.gateway) if token.revoked_at is None]
+    proved, persons = tokens.has_tokens(room.gateway), sum(token.human for token in found)
+    deeds = tokens.deeds(room.gateway)
+    says = f"{len(found)} tokens, {persons} of them of a person" if proved else "none: names are believed"
+    told = [f"{deed.what} {ago(deed.time_ms, now_ms)} by user {deed.uid} ({deed.agent})" for deed in deeds]
     says += f"; {_some(reversed(told))}" if told else ""
-    if identity.has_tokens(room.gateway) and not persons:
+    if proved and not persons:
         advice = "nobody can add or revoke any: end what uses the room, then `postroom agent recover NAME`"
         return Check("tokens", FAIL, says, advice)
-    lately = [deed for deed in identity.deeds(room.gateway) if now_ms - deed.time_ms < TOLD_OF_S * 1000]
-    if lately:
-        return Check(
-            "tokens", WARN, says, "make sure that it was you; if not, look at who can write to the room's folder"
-        )
+    if any(now_ms - deed.time_ms < TOLD_OF_S * 1000 for deed in deeds):
+        advice = "make sure that it was you; if not, look at who can write to the room's folder"
+        return Check("tokens", WARN, says, advice)
     return Check("tokens", OK, says)
 
 
 def agents(room: Room, now_ms: int) -> Check:
     """Whether those who were here still run, and say so."""
     lines = agent_lines(room.agents(), now_ms)
-    gone = [
-        f"{quoted(a.name)} ({a.pending} waiting)" if a.pending else quoted(a.name) for a in lines if a.status == GONE
-    ]
-    late = [
-        f"{quoted(a.name)} ({a.heartbeat_age_s:.0f} s)"
-        for a in lines
-        if a.alive and a.heartbeat_age_s > HEARTBEAT_LATE_S
-    ]
-    running = sum(1 for a in lines if a.alive)
+    gone = [quoted(a.name) + (f" ({a.pending} waiting)" if a.pending else "") for a in lines if a.status == GONE]
+    running = [a for a in lines if a.alive]
+    late = [f"{quoted(a.name)} ({s:.0f} s)" for a in running if (s := a.heartbeat_age_s) > HEARTBEAT_LATE_S]
     if gone:
         says = f"{len(gone)} ended without closing: {_some(gone)}"
         return Check("agents", WARN, says, "start them again; what they held goes to others, what waits for them waits")
     if late:
         says = f"{len(late)} run, but their heartbeat is late: {_some(late)}"
-        return Check(
-            "agents", WARN, says, "look whether they are stopped (Ctrl-Z, a debugger) or starved of processor time"
-        )
-    return Check("agents", OK, f"{running} of {len(lines)} run")
+        advice = "look whether they are stopped (Ctrl-Z, a debugger) or starved of processor time"
+        return Check("agents", WARN, says, advice)
+    return Check("agents", OK, f"{len(running)} of {len(lines)} run")
 
 
 def waiting(room: Room, now_ms: int) -> Check:
@@ -394,9 +375,8 @@ def dead_letters(stats: Stats) -> Check:
     """Whether messages were set aside."""
     count = stats.states.get("dead", 0)
     if count:
-        return Check(
-            "dead letters", WARN, f"{count} set aside", "`postroom dead` shows why, `postroom requeue ID` puts one back"
-        )
+        advice = "`postroom dead` shows why, `postroom requeue ID` puts one back"
+        return Check("dead letters", WARN, f"{count} set aside", advice)
     return Check("dead letters", OK, "none")
 
 
@@ -406,9 +386,8 @@ def upkeep(room: Room, now_ms: int) -> Check:
     if cell is not None and not is_vacant(cell.value, now_ms, room.store.process_alive):
         return Check("upkeep", OK, f"process {cell.value['owner'].split(':')[1]} keeps house")
     if any(agent.alive for agent in room.agents()):
-        return Check(
-            "upkeep", WARN, "nobody keeps house, though agents run", "look again in ten seconds: one takes over"
-        )
+        advice = "look again in ten seconds: one takes over"
+        return Check("upkeep", WARN, "nobody keeps house, though agents run", advice)
     return Check("upkeep", OK, "nobody has the room open; whoever opens it next keeps house")
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postroom import aio
 from postroom.cli import exit_codes, options, output
+from postroom.cli.call import Invocation
 from postroom.core import trust
 from postroom.core.system.process import process_name, this_process
 from postroom.doors import hosts, session_binding
@@ -18,13 +20,10 @@ from postroom.doors.mcp.calls import Caller
 from postroom.doors.waker import RINGS, ring_for
 from postroom.errors import IdentityRefused, PostroomError, RoomNotAllowed, RoomNotFound
 from postroom.mail import tokens
+from postroom.room import Room
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from postroom.cli.call import Invocation
     from postroom.doors.mcp.server import OpenedRoom
-    from postroom.room import Room
 
 
 def hook_options(parser: argparse.ArgumentParser) -> None:

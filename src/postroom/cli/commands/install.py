@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from postroom.cli import options, output
+from postroom.cli.call import Invocation
 from postroom.cli.exit_codes import UsageError
 from postroom.doors.hosts import HOSTS
 from postroom.doors.install import plans, work
 from postroom.errors import PostroomError
 
 from . import doctor_doors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from postroom.cli.call import Invocation
 
 #: What is left for the user to do, by host.
 NEXT: Final = {

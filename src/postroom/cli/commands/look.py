@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from postroom.cli import options, output
+from postroom.cli.call import Invocation
 from postroom.core.clock import from_iso, iso
+from postroom.core.message import Message
 from postroom.errors import PostroomError, RoomError
-
-if TYPE_CHECKING:
-    from postroom.cli.call import Invocation
-    from postroom.core.message import Message
-    from postroom.mail.presence import AgentInfo
-    from postroom.stores.contract import MailboxFigures
+from postroom.mail.presence import AgentInfo
+from postroom.stores.contract import MailboxFigures
 
 #: Who gets a message without a recipient.
 ANYBODY: Final = "(anybody)"

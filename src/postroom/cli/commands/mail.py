@@ -5,16 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from postroom.cli import exit_codes, options, output
+from postroom.cli.call import Invocation
 from postroom.cli.exit_codes import UsageError
 from postroom.core.untrusted import is_plain, quoted
 from postroom.errors import InvalidMessage, NoMail, PostroomError, UnknownMessage
-
-if TYPE_CHECKING:
-    from postroom.cli.call import Invocation
-    from postroom.mail.received import Received
+from postroom.mail.received import Received
 
 #: TO that means: whoever claims it first in the channel.
 ANYBODY: Final = "*"

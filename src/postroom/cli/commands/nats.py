@@ -10,14 +10,12 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from postroom.cli import options
+from postroom.cli.call import Invocation
 from postroom.cli.exit_codes import UsageError
 from postroom.errors import PostroomError
-
-if TYPE_CHECKING:
-    from postroom.cli.call import Invocation
 
 CLIENT_PORT: Final = 4222
 ROUTE_PORT: Final = 6222

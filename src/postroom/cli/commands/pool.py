@@ -6,16 +6,14 @@ import argparse
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from postroom.cli import exit_codes, output
+from postroom.cli.call import Invocation
 from postroom.core.clock import SYSTEM, iso
 from postroom.errors import ModelMissing
 
 from .pool_scenarios import PHASES
-
-if TYPE_CHECKING:
-    from postroom.cli.call import Invocation
 
 FOLDER: Final = "validation"
 

@@ -49,6 +49,25 @@ class Phase(NamedTuple):
     scenarios: dict[str, Callable[[], Finding]]
 
 
+#: The phases in their order; `scenario` fills them.
+PHASES: Final = {
+    "skeleton": Phase("Phase 1: Skeleton", {}),
+    "evaluation": Phase("Phase 2: Mock Evaluation", {}),
+    "inference": Phase("Phase 3: Real Inference", {}),
+    "integration": Phase("Phase 4: Coordinator", {}),
+}
+
+
+def scenario(phase: str, title: str) -> Callable[[Callable[[], Finding]], Callable[[], Finding]]:
+    """The function is a scenario of that phase."""
+
+    def enter(run: Callable[[], Finding]) -> Callable[[], Finding]:
+        PHASES[phase].scenarios[title] = run
+        return run
+
+    return enter
+
+
 def message(content: str, id: str = "m1", **more: Any) -> dict[str, Any]:
     """A message as evaluators get it."""
     return {"id": id, "content": content, "sender_id": "pool-check", **more}
@@ -69,6 +88,7 @@ def passed_ms(started_ns: int) -> float:
 # Phase 1: workers that answer
 
 
+@scenario("skeleton", "Worker Startup")
 def startup() -> Finding:
     """A worker says that it is ready."""
     started_ns = SYSTEM.steady_ns()
@@ -77,6 +97,7 @@ def startup() -> Finding:
     return Finding(took_ms < READY_MS, f"ready after {took_ms:.0f} ms (limit {READY_MS:.0f})", {"latency": took_ms})
 
 
+@scenario("skeleton", "Ping-Pong Communication")
 def ping_pong() -> Finding:
     """Ten pings, one after the other."""
     with worker() as one:
@@ -86,6 +107,7 @@ def ping_pong() -> Finding:
     return Finding(mean_ms < PING_MS, f"{mean_ms:.3f} ms on average (limit {PING_MS:.0f})", metrics)
 
 
+@scenario("skeleton", "Rapid Fire Stress Test")
 def rapid_fire() -> Finding:
     """A hundred pings at the same time."""
     count = 100
@@ -97,6 +119,7 @@ def rapid_fire() -> Finding:
     return Finding(errors == 0, f"{errors} errors in {count} pings at once, {took_ms:.0f} ms for all", metrics)
 
 
+@scenario("skeleton", "A Thousand Pings")
 def thousand_pings() -> Finding:
     """A thousand pings in a row, without an error and without a frame out of order."""
     count = 1000
@@ -107,6 +130,7 @@ def thousand_pings() -> Finding:
     return Finding(odd == 0, f"{mean_ms:.3f} ms on average, {odd} frames out of order", {"latency": mean_ms})
 
 
+@scenario("skeleton", "Clean Shutdown")
 def clean_shutdown() -> Finding:
     """A worker ends when it is told to."""
     with worker() as one:
@@ -139,6 +163,7 @@ def at_once(calls: list[Callable[[], object]]) -> list[BaseException | None]:
 # Phase 2: workers that judge
 
 
+@scenario("evaluation", "Result With Correct Message Id")
 def correct_id() -> Finding:
     """The result names the message that was asked about."""
     with worker(think_ms=10) as one:
@@ -148,6 +173,7 @@ def correct_id() -> Finding:
     return Finding(right, f"5 results, each for its message; confidence {sure}", {"latency": found[-1].round_trip_ms})
 
 
+@scenario("evaluation", "Multiple Evaluations In Sequence")
 def in_sequence() -> Finding:
     """Several evaluations, one after the other."""
     count = 20
@@ -159,6 +185,7 @@ def in_sequence() -> Finding:
     return Finding(good == count, f"{good} of {count} in {took_ms:.0f} ms", {"throughput": count * 1000 / took_ms})
 
 
+@scenario("evaluation", "Processing Time")
 def processing_time() -> Finding:
     """The mock takes as long as it is told to, and the pool adds next to nothing."""
     with worker(think_ms=[100, 400]) as one:
@@ -169,6 +196,7 @@ def processing_time() -> Finding:
     return Finding(worst_ms < MOCK_MS, notes, {"latency": worst_ms})
 
 
+@scenario("evaluation", "Timeout Handling")
 def timeout() -> Finding:
     """A worker that does not answer in time is told apart from one that does, and serves on."""
     with worker(think_ms=5) as quick, worker(think_ms=60_000) as slow:
@@ -194,6 +222,7 @@ def model_spec() -> str:
     return spec
 
 
+@scenario("inference", "Real Inference Completes")
 def real_inference() -> Finding:
     """A model answers, and its answer can be read."""
     spec = model_spec()
@@ -207,6 +236,7 @@ def real_inference() -> Finding:
     return Finding(good, f"{spec}: {told} of {len(found)}, {slowest_ms:.0f} ms at most{why}", {"latency": slowest_ms})
 
 
+@scenario("inference", "Main Thread Never Blocked")
 def never_blocked() -> Finding:
     """While a model works, the parent runs on, and another worker answers."""
     spec = model_spec()
@@ -224,6 +254,7 @@ def never_blocked() -> Finding:
     return Finding(good, notes, {"latency": max(late_ms)})
 
 
+@scenario("inference", "Worker Recovers From Timeout")
 def recovers() -> Finding:
     """A model that is too slow for the deadline is called off, and the worker serves on."""
     spec = model_spec()
@@ -239,6 +270,7 @@ def recovers() -> Finding:
     return Finding(after.state in ("ok", "unparsed"), notes, {"latency": after.round_trip_ms})
 
 
+@scenario("inference", "Workers In Parallel")
 def in_parallel() -> Finding:
     """Two workers ask the model at once, and each gets its own answer."""
     spec = model_spec()
@@ -259,6 +291,7 @@ def in_parallel() -> Finding:
 # Phase 4: several that decide together
 
 
+@scenario("integration", "Same Message In Parallel")
 def same_message() -> Finding:
     """All workers judge the same message at the same time."""
     names = ["ada", "bob", "carl", "dora"]
@@ -272,6 +305,7 @@ def same_message() -> Finding:
     return Finding(len(good) == len(names) and took_ms < work_ms, notes, {"latency": took_ms})
 
 
+@scenario("integration", "Temporal Decay")
 def decay() -> Finding:
     """What is known of an old message counts half after each half-life; what was said is kept."""
     age_s, half_life_s = 10.0, 5.0
@@ -288,6 +322,7 @@ def decay() -> Finding:
     return Finding(off < 0.01, notes, {"errorRate": off})
 
 
+@scenario("integration", "Decision With Partial Results")
 def partial() -> Finding:
     """One that is slow does not keep the others from being heard."""
     thinks = {"ada": 20, "bob": 20, "carl": 60_000}
@@ -301,6 +336,7 @@ def partial() -> Finding:
     return Finding(heard == ["ada", "bob"] and told and took_ms < 1400, notes, {"latency": took_ms})
 
 
+@scenario("integration", "AI-AI Conversation")
 def conversation() -> Finding:
     """Two personas answer each other, each turn soon enough to feel natural."""
     turns_ms: list[float] = []
@@ -318,44 +354,3 @@ def conversation() -> Finding:
     worst_ms = max(turns_ms)
     notes = f"{len(turns_ms)} turns, {worst_ms:.0f} ms for the slowest (limit {TURN_MS:.0f}), 100 of them to think"
     return Finding(worst_ms < TURN_MS, notes, {"latency": worst_ms})
-
-
-PHASES: Final = {
-    "skeleton": Phase(
-        "Phase 1: Skeleton",
-        {
-            "Worker Startup": startup,
-            "Ping-Pong Communication": ping_pong,
-            "Rapid Fire Stress Test": rapid_fire,
-            "A Thousand Pings": thousand_pings,
-            "Clean Shutdown": clean_shutdown,
-        },
-    ),
-    "evaluation": Phase(
-        "Phase 2: Mock Evaluation",
-        {
-            "Result With Correct Message Id": correct_id,
-            "Multiple Evaluations In Sequence": in_sequence,
-            "Processing Time": processing_time,
-            "Timeout Handling": timeout,
-        },
-    ),
-    "inference": Phase(
-        "Phase 3: Real Inference",
-        {
-            "Real Inference Completes": real_inference,
-            "Main Thread Never Blocked": never_blocked,
-            "Worker Recovers From Timeout": recovers,
-            "Workers In Parallel": in_parallel,
-        },
-    ),
-    "integration": Phase(
-        "Phase 4: Coordinator",
-        {
-            "Same Message In Parallel": same_message,
-            "Temporal Decay": decay,
-            "Decision With Partial Results": partial,
-            "AI-AI Conversation": conversation,
-        },
-    ),
-}

@@ -6,17 +6,15 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from postroom.cli import exit_codes, options, output
+from postroom.cli.call import Invocation
 from postroom.cli.exit_codes import UsageError
 from postroom.core.untrusted import wrap
 from postroom.errors import PostroomError
 
 from . import guard
-
-if TYPE_CHECKING:
-    from postroom.cli.call import Invocation
 
 TTL_S: Final = 600.0
 

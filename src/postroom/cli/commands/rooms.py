@@ -6,21 +6,18 @@ import argparse
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from postroom.cli import exit_codes, options, output
+from postroom.cli.call import Invocation
 from postroom.cli.exit_codes import UsageError
 from postroom.cli.layouts.layout import LAYOUTS, MAX_WORKERS, Layout
 from postroom.core import trust
 from postroom.core.clock import from_iso, iso
 from postroom.core.config import FOLDER, URL_VARIABLE, RoomUrl, address_of, room_folder
 from postroom.errors import RoomNotAllowed, UnknownMessage
+from postroom.room import Room
 
 from .allow import check_untracked
-
-if TYPE_CHECKING:
-    from postroom.cli.call import Invocation
-    from postroom.room import Room
 
 
 def init_options(parser: argparse.ArgumentParser) -> None:

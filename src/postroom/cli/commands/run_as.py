@@ -8,17 +8,14 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from postroom.board.actions import role_of
 from postroom.cli import exit_codes, options, output
-from postroom.cli.call import AGENT_VARIABLE, DOOR, OWNER_VARIABLE, TOKEN_VARIABLES
+from postroom.cli.call import AGENT_VARIABLE, DOOR, OWNER_VARIABLE, TOKEN_VARIABLES, Invocation
 from postroom.core import trust
 from postroom.core.config import URL_VARIABLE
-
-if TYPE_CHECKING:
-    from postroom.cli.call import Invocation
-    from postroom.room import Room
+from postroom.room import Room
 
 #: What the program is: lead or worker.
 ROLE_VARIABLE: Final = "POSTROOM_ROLE"

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from postroom.cli import exit_codes, options, output
+from postroom.cli.call import Invocation
 from postroom.cli.exit_codes import UsageError
 from postroom.core.clock import from_iso
 from postroom.sessions import report
 from postroom.sessions.report import SessionInfo, SessionReport
-
-if TYPE_CHECKING:
-    from postroom.cli.call import Invocation
 
 ACTIONS: Final = ("list", "show", "stop", "clean")
 WEEK_S: Final = 7 * 86400.0

@@ -5,16 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from postroom.cli import exit_codes, options, output
-from postroom.cli.call import DOOR
+from postroom.cli.call import DOOR, Invocation
 from postroom.cli.exit_codes import UsageError
 from postroom.errors import IdentityRefused
 from postroom.mail import tokens
-
-if TYPE_CHECKING:
-    from postroom.cli.call import Invocation
 
 ACTIONS: Final = ("add", "revoke", "list", "recover")
 

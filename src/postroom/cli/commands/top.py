@@ -8,17 +8,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from postroom.cli import exit_codes, options, output
+from postroom.cli.call import Invocation
 from postroom.cli.top.keys import Keys, TerminalKeys
 from postroom.cli.top.picture import Lookout, RoomPicture
 from postroom.errors import RoomBusy
-from postroom.stores.contract import FEED, topic_cells
+from postroom.room import Room
+from postroom.stores.contract import FEED, Waiter, topic_cells
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from postroom.cli.call import Invocation
-    from postroom.room import Room
-    from postroom.stores.contract import Waiter
 
 #: At most one picture in this time, in seconds, however much happens.
 INTERVAL_S: Final = 0.25

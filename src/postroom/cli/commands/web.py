@@ -9,16 +9,14 @@ import threading
 import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from postroom.cli import exit_codes, options, output
+from postroom.cli.call import Invocation
 from postroom.core.message import check_name
 from postroom.errors import Fault, InvalidMessage, PostroomError
 from postroom.mail import tokens
-
-if TYPE_CHECKING:
-    from postroom.cli.call import Invocation
-    from postroom.room import Room
+from postroom.room import Room
 
 #: Whose name a person has on the page, unless --as says another.
 HUMAN: Final = "human"

@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from postroom.cli import output
 from postroom.lang.check.check import checked_program
 from postroom.lang.run.context import Settings
 from postroom.lang.run.run import Run
-
-if TYPE_CHECKING:
-    from postroom.room import Room
+from postroom.room import Room
 
 #: The same as examples/patchwork/message_demo.pw, which is not installed (tests/lang/test_demo.py).
 PROGRAM: Final = Path(__file__).with_name("message_demo.pw")

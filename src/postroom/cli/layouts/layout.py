@@ -10,15 +10,13 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from postroom.board.actions import ACTIONS
 from postroom.core.config import FOLDER, POINTER, RoomUrl, parse_url, room_folder
 from postroom.doors.install.work import write_file
 from postroom.errors import PostroomError
-
-if TYPE_CHECKING:
-    from postroom.room import Room
+from postroom.room import Room
 
 LAYOUTS: Final = ("windsurf",)
 MAX_WORKERS: Final = 64

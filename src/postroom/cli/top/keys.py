@@ -11,10 +11,9 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
-if TYPE_CHECKING:
-    from postroom.core.clock import Clock
+from postroom.core.clock import Clock
 
 #: Keys that end it; Ctrl-C and Ctrl-D too, where they come as keys.
 QUIT: Final = b"qQ\x03\x04"

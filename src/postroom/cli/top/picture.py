@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from postroom.core.clock import from_iso, iso
 from postroom.doors.waits import in_cycles
-
-if TYPE_CHECKING:
-    from postroom.mail.presence import AgentInfo
-    from postroom.mail.receipts import Wait
-    from postroom.room import Room
-    from postroom.stores.contract import Change, MailboxFigures, Stats
+from postroom.mail.presence import AgentInfo
+from postroom.mail.receipts import Wait
+from postroom.room import Room
+from postroom.stores.contract import Change, MailboxFigures, Stats
 
 #: Rates are those of the last so many seconds.
 WINDOW_S: Final = 5.0

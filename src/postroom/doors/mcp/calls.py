@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec import UNSET
@@ -28,8 +29,7 @@ from postroom.mail.received import UNSEEN
 from postroom.room import Room
 from postroom.stores.contract import Ticket, Want, topic_channel, topic_to
 
-from . import shown as mcp_words
-from . import tools
+from . import shown, tools
 from .shown import Words
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class MailCalls:
             self.refused(caller, f"argument {error.faults[0].field}")
             raise ToolFailed(visible(str(error))) from None
         except PostroomError as error:
-            raise ToolFailed(mcp_words.error(error)) from None
+            raise ToolFailed(shown.error(error)) from None
 
     def refused(self, caller: Caller, claimed: str) -> None:
         """Record a claim to be, or to read as, somebody else."""
@@ -116,9 +116,9 @@ class MailCalls:
             answer = await self._with_progress(asking, progress, given.wait_s, f"waiting for {quoted(given.to)}")
         except AskFailed as error:
             gap = "\n" if error.quotes_others else " "  # nothing stands on the last line of a fence but its mark
-            raise ToolFailed(f"{mcp_words.error(error)}{gap}(question {error.id})") from None
+            raise ToolFailed(f"{shown.error(error)}{gap}(question {error.id})") from None
         self.room.post(_noting([answer.id], caller.agent, "notified", "mcp ask"))
-        return mcp_words.mail(answer.message, Words(), seen_before=False, most=mcp_words.MAX_PART)
+        return shown.mail(answer.message, Words(), seen_before=False, most=shown.MAX_PART)
 
     # Reading
 
@@ -139,11 +139,12 @@ class MailCalls:
             self._return(caller.agent, taken)
             raise
         words = Words()
-        shown = [self._again(message, words, recalled=message.id in known) for message in held]
-        shown += [mcp_words.mail(m, words, seen_before=m.delivery_count > 1) for m in taken]
+        bodies = [shown.MAX_RECALLED if message.id in known else shown.MAX_BODY for message in held]
+        told = [shown.mail(m, words, seen_before=True, most=most) for m, most in zip(held, bodies, strict=True)]
+        told += [shown.mail(m, words, seen_before=m.delivery_count > 1) for m in taken]
         self._remember(caller.agent, [message.id for message in (*held, *taken)])
         self.room.post(_noting([message.id for message in taken], caller.agent, "notified", "mcp inbox"))
-        return {"messages": shown, "waiting": waiting}
+        return {"messages": told, "waiting": waiting}
 
     async def _claim(
         self, caller: Caller, limit: int, channels: tuple[str, ...] | None, taken: list[Message]
@@ -178,15 +179,14 @@ class MailCalls:
         channels = None if given.channels is UNSET else given.channels
         found = await self.room.peek(agent=caller.agent, channels=channels, limit=given.limit)
         if not found and given.wait_s:
-            await self._with_progress(
-                self._mail_comes(caller.agent, channels, given.wait_s), progress, given.wait_s, "waiting for mail"
-            )
+            coming = self._mail_comes(caller.agent, channels, given.wait_s)
+            await self._with_progress(coming, progress, given.wait_s, "waiting for mail")
             found = await self.room.peek(agent=caller.agent, channels=channels, limit=given.limit)
         waiting = await self.room.call(lambda room: _waiting(room, caller.agent))
         words = Words()
         self.room.post(_noting([message.id for message in found], caller.agent, "notified", "mcp peek"))
-        shown = [mcp_words.mail(message, words, seen_before=message.delivery_count > 0) for message in found]
-        return {"messages": shown, "waiting": waiting}
+        told = [shown.mail(message, words, seen_before=message.delivery_count > 0) for message in found]
+        return {"messages": told, "waiting": waiting}
 
     async def _mail_comes(self, agent: str, channels: list[str] | None, wait_s: float) -> None:
         """Return when something is there to look at, or when the time is over. Nothing is taken."""
@@ -203,7 +203,7 @@ class MailCalls:
     async def _read_one(self, caller: Caller, id: str, offset: int) -> dict[str, Any]:
         message = await self.room.get(id)
         self._must_concern(caller, message)
-        text = mcp_words.mail(message, Words(), seen_before=True, offset=offset, most=mcp_words.MAX_PART)
+        text = shown.mail(message, Words(), seen_before=True, offset=offset, most=shown.MAX_PART)
         return {"messages": [text], "waiting": await self.room.call(lambda room: _waiting(room, caller.agent))}
 
     def _must_concern(self, caller: Caller, message: Message) -> None:
@@ -211,11 +211,6 @@ class MailCalls:
         if caller.agent not in (message.to_agent, message.from_agent, message.claimed_by):
             self.refused(caller, f"reader of {message.id}")
             raise UnknownMessage(f"no message {message.id} is kept in this room")
-
-    @staticmethod
-    def _again(message: Message, words: Words, *, recalled: bool) -> dict[str, Any]:
-        most = mcp_words.MAX_RECALLED if recalled else mcp_words.MAX_BODY
-        return mcp_words.mail(message, words, seen_before=True, most=most)
 
     def _remember(self, agent: str, ids: list[str]) -> None:
         known = self._given.setdefault(agent, {})
@@ -266,22 +261,22 @@ class MailCalls:
         id = None if given.id is UNSET else given.id
         await self.room.agent(me, transient=True)
         if given.action == "list":
-            return mcp_words.tasks(await board.tasks(), MAX_TASKS)
+            return shown.tasks(await board.tasks(), MAX_TASKS)
         if given.action == "claim":
             held = await board.claim(me, id, transient=True)
-            return {"tasks": []} if held is None else mcp_words.tasks([await board.get(held.id)], 1)
+            return {"tasks": []} if held is None else shown.tasks([await board.get(held.id)], 1)
         if id is None:
             raise InvalidMessage("id", f"name the task to {given.action}")
         if given.action == "add":
             after = () if given.after is UNSET else given.after
             title, payload = _title_of(given.text)
-            return mcp_words.tasks([await board.add(id, title=title, after=after, payload=payload, lead=me)], 1)
+            return shown.tasks([await board.add(id, title=title, after=after, payload=payload, lead=me)], 1)
         if given.action == "abort":
             await self._must_lead(caller, id)
             counted = await board.abort(id, given.text or None, by=me, _person=caller.lane == "human")
         else:
             counted = await self._report(await board.held(id, me), given)
-        return mcp_words.tasks([await board.get(id)], 1) | {"counted": counted}
+        return shown.tasks([await board.get(id)], 1) | {"counted": counted}
 
     async def _must_lead(self, caller: Caller, id: str) -> None:
         """In a room with tokens, a task is called off by its lead or by a person."""
@@ -304,12 +299,12 @@ class MailCalls:
     async def _who(self, caller: Caller, _: tools.Who, __: Progress) -> dict[str, Any]:
         agents = await self.room.agents()
         agents.sort(key=lambda agent: agent.last_heartbeat, reverse=True)
-        return mcp_words.people(caller.agent, agents[:MAX_AGENTS])
+        return shown.people(caller.agent, agents[:MAX_AGENTS])
 
     async def _receipt(self, caller: Caller, given: tools.ReceiptCall, _: Progress) -> dict[str, Any]:
         found = await self.room.receipt(given.id)
         self._must_concern(caller, found.message)
-        return mcp_words.receipt(found)
+        return shown.receipt(found)
 
     # Waiting, and leaving
 
@@ -376,8 +371,6 @@ def _before_sending(room: Room, caller: Caller, to: str | None, *, new: bool | N
 
 
 def _who_else(room: Room, to: str, if_new: str) -> str:
-    from difflib import get_close_matches
-
     names = presence.names(room.gateway)
     near = get_close_matches(to, names, n=3, cutoff=0.5)
     plain = [name for name in near or names if is_plain(name)][:10]  # the tool `who` lists the others, behind its fence
@@ -406,11 +399,9 @@ def _noting(ids: list[str], agent: str, event: str, detail: str) -> Callable[[Ro
     def note(room: Room) -> None:
         for id in ids:
             message = room.store.get(id)
-            if message is None:
-                continue
-            if not any(
-                entry.event == event and (event == "shown" or entry.detail == detail) for entry in message.ledger
-            ):
+            ledger = () if message is None else message.ledger
+            noted = any(entry.event == event and (event == "shown" or entry.detail == detail) for entry in ledger)
+            if message is not None and not noted:
                 room.store.note(id, event, agent, detail)
 
     return note

@@ -1,4 +1,4 @@
-"""The MCP server: the tools of `mcp_tools`, and the inbox and the board as resources, over stdio and Streamable HTTP.
+"""The MCP server: the tools of `tools.py`, and the inbox and the board as resources, over stdio and Streamable HTTP.
 
 One server object speaks both eras of the protocol: the one with a handshake (up to 2025-11-25) and the stateless one
 (2026-07-28). This is the only file that imports the `mcp` package, which takes half a second to load.
@@ -11,9 +11,9 @@ import fcntl
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 from urllib.parse import quote
 
 import anyio
@@ -23,7 +23,6 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
-from mcp.server.session import ServerSession
 from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated
 from mcp.server.transport_security import TransportSecuritySettings
@@ -32,6 +31,7 @@ from mcp.shared.message import SessionMessage
 
 from postroom import __version__, aio
 from postroom.core.untrusted import visible
+from postroom.doors import http_server
 from postroom.doors.http_guard import RefusalTally, ServerNames
 from postroom.errors import IdentityRefused, PostroomError
 from postroom.mail import tokens
@@ -70,22 +70,15 @@ _TOOLS: Final = [
         input_schema=tools.input_schema(tool),
         output_schema=tool.gives,
         annotations=types.ToolAnnotations(
-            read_only_hint=tool.hints.read_only,
-            destructive_hint=tool.hints.destructive,
-            idempotent_hint=tool.hints.idempotent,
+            read_only_hint=tool.read_only,
+            destructive_hint=False,
+            idempotent_hint=tool.idempotent,
             open_world_hint=False,
         ),
     )
     for tool in tools.TOOLS
 ]
 _INPUT_SCHEMAS: Final = {tool.name: tool.input_schema for tool in _TOOLS}
-
-
-class Watch(NamedTuple):
-    """What a client of the older protocol asked to be told of."""
-
-    session: ServerSession
-    uri: str
 
 
 class OpenedRoom:
@@ -112,8 +105,8 @@ class OpenedRoom:
 class PostroomServer:
     """Answers MCP requests. `identify` says who calls over stdio; over HTTP the guard has said so in the request."""
 
-    def __init__(self, keeper: OpenedRoom, identify: Identify | None) -> None:
-        self._keeper = keeper
+    def __init__(self, room: OpenedRoom, identify: Identify | None) -> None:
+        self._room = room
         self._identify = identify
         self._watches: dict[tuple[int, str], asyncio.Task[None]] = {}
         self.server: Server[Any] = Server(
@@ -135,15 +128,12 @@ class PostroomServer:
 
     async def close(self) -> None:
         """End what runs for clients, and close the room."""
-        watches = list(self._watches.values())
-        for task in watches:
-            task.cancel()
-        await asyncio.gather(*watches, return_exceptions=True)
-        await self._keeper.close()
+        await _cancel(self._watches.values())
+        await self._room.close()
 
     async def _caller(self, ctx: Context) -> tuple[MailCalls, Caller]:
         """The tools, and who calls: as the request's token says, or, over stdio, as the process was started."""
-        calls = await self._keeper.calls()
+        calls = await self._room.calls()
         user = ctx.request.scope.get("user") if ctx.request is not None else None
         if isinstance(user, AuthenticatedUser):
             return calls, Caller(user.access_token.client_id, user.access_token.subject or "agent")
@@ -224,9 +214,8 @@ class PostroomServer:
         calls, caller = await self._own(ctx, uri)
         key = (id(ctx.session._connection), uri)  # noqa: SLF001  the session is made anew for each request
         if key not in self._watches:
-            watch = Watch(ctx.session, uri)
-            task = asyncio.create_task(_tell_session(calls.room, caller.agent, watch))
-            self._watches[key] = task
+            telling = _tell(calls.room, caller.agent, uri, ctx.session.send_resource_updated)
+            task = self._watches[key] = asyncio.create_task(telling)
             task.add_done_callback(lambda _: self._watches.pop(key, None))
             while len(self._watches) > _MAX_WATCHES:
                 self._watches.pop(next(iter(self._watches))).cancel()
@@ -253,14 +242,16 @@ class PostroomServer:
                 for uri in set(uris) - set(own):
                     calls.refused(caller, f"reader of {uri}")
                 uris = own
-                watching = [asyncio.create_task(_tell_bus(calls.room, caller.agent, uri, bus)) for uri in own]
+
+                async def publish(uri: str) -> None:
+                    await bus.publish(ResourceUpdated(uri))
+
+                watching = [asyncio.create_task(_tell(calls.room, caller.agent, uri, publish)) for uri in own]
         honoured = asked.model_copy(update={"resource_subscriptions": uris or None})
         try:
             return await ListenHandler(bus)(ctx, params.model_copy(update={"notifications": honoured}))
         finally:
-            for task in watching:
-                task.cancel()
-            await asyncio.gather(*watching, return_exceptions=True)
+            await _cancel(watching)
 
 
 def inbox_uri(agent: str) -> str:
@@ -272,22 +263,20 @@ async def _no_progress(_done_s: float, _total_s: float, _text: str) -> None:
     return
 
 
-def _topics(agent: str, uri: str) -> list[str]:
-    return [topic_cells("board/")] if uri == BOARD_URI else [topic_to(agent)]
-
-
-async def _tell_bus(room: aio.Room, agent: str, uri: str, bus: InMemorySubscriptionBus) -> None:
-    async with room.hints(_topics(agent, uri)) as hints:
+async def _tell(room: aio.Room, agent: str, uri: str, tell: Callable[[str], Awaitable[None]]) -> None:
+    """Tell a client of each change of a resource, until cancelled."""
+    async with room.hints([topic_cells("board/") if uri == BOARD_URI else topic_to(agent)]) as hints:
         await anext(hints)  # armed
         async for _ in hints:
-            await bus.publish(ResourceUpdated(uri))
+            await tell(uri)
 
 
-async def _tell_session(room: aio.Room, agent: str, watch: Watch) -> None:
-    async with room.hints(_topics(agent, watch.uri)) as hints:
-        await anext(hints)  # armed
-        async for _ in hints:
-            await watch.session.send_resource_updated(watch.uri)
+async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """End tasks, and return when they have ended."""
+    ending = list(tasks)
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)
 
 
 # The transports
@@ -301,12 +290,12 @@ def _be_quiet() -> None:
 
 
 async def serve_stdio(
-    keeper: OpenedRoom, identify: Identify, beside: Callable[[OpenedRoom], Coroutine[Any, Any, None]] | None = None
+    room: OpenedRoom, identify: Identify, beside: Callable[[OpenedRoom], Coroutine[Any, Any, None]] | None = None
 ) -> None:
     """Serve one client over standard input and output, until it closes its end. `beside` runs meanwhile."""
     _be_quiet()
-    answering = PostroomServer(keeper, identify)
-    running = [asyncio.create_task(beside(keeper))] if beside is not None else []
+    answering = PostroomServer(room, identify)
+    running = [asyncio.create_task(beside(room))] if beside is not None else []
     _leave_on_signals(answering)
     try:
         with _standard_input() as descriptor:
@@ -315,9 +304,7 @@ async def serve_stdio(
                 lines.answer_with.set_result(writing.send)
                 await answering.server.run(reading, writing, answering.server.create_initialization_options())
     finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await _cancel(running)
         await answering.close()
 
 
@@ -388,10 +375,8 @@ def _leave_on_signals(answering: PostroomServer) -> None:
 class HttpDoor:
     """The HTTP door on one port. `only` lets the tokens of one agent in; `no_token` lets everybody in, as that caller."""
 
-    def __init__(
-        self, keeper: OpenedRoom, port: int, *, only: str | None = None, no_token: Caller | None = None
-    ) -> None:
-        self._keeper = keeper
+    def __init__(self, room: OpenedRoom, port: int, *, only: str | None = None, no_token: Caller | None = None) -> None:
+        self._room = room
         self._only = only
         self._tokens = no_token is None
         self._tally = RefusalTally()
@@ -399,7 +384,7 @@ class HttpDoor:
         identify: Identify | None = None if no_token is None else (lambda _room, _meta: no_token)
         names = ServerNames(port)
         security = TransportSecuritySettings(allowed_hosts=sorted(names.hosts), allowed_origins=sorted(names.origins))
-        server = PostroomServer(keeper, identify).server
+        server = PostroomServer(room, identify).server
         app: Any = server.streamable_http_app(streamable_http_path=PATH, transport_security=security)
         self.app: App = McpGuard(app, names, self._prove, _user_of)
 
@@ -407,14 +392,14 @@ class HttpDoor:
         """Write what is left to write, and close the room."""
         if self._writing is not None:
             self._writing.cancel()
-            calls = await self._keeper.calls()
+            calls = await self._room.calls()
             await calls.room.call(lambda room: self._tally.write(room.gateway))
-        await self._keeper.close()
+        await self._room.close()
 
     async def _prove(self, token: str | None, claimed: str | None) -> Credential | None:
         if not self._tokens:
             return None
-        calls = await self._keeper.calls()
+        calls = await self._room.calls()
         try:
             return await calls.room.call(lambda room: self._proved(room, token, claimed))
         except IdentityRefused:
@@ -446,7 +431,7 @@ def _user_of(credential: Credential) -> AuthenticatedUser:
 
 
 async def serve_http(
-    keeper: OpenedRoom,
+    room: OpenedRoom,
     port: int,
     *,
     only: str | None = None,
@@ -457,12 +442,10 @@ async def serve_http(
 
     Port 0 takes a free one; `started` is told which. CannotServe when it cannot be had.
     """
-    from postroom.doors import http_server
-
     _be_quiet()
     with http_server.listening(http_server.LOOPBACK, port) as listener:
         port = listener.getsockname()[1]
-        door = HttpDoor(keeper, port, only=only, no_token=no_token)
+        door = HttpDoor(room, port, only=only, no_token=no_token)
         server = http_server.Server(door.app, lifespan="on")
         started(port)  # connections wait in the listener's queue until the server takes them
         try:

@@ -111,14 +111,8 @@ def people(you: str, agents: Iterable[AgentInfo]) -> dict[str, Any]:
     shown, lines = [], []
     for agent in agents:
         status = "running" if agent.alive else agent.status if agent.alive is None else "gone"
-        shown.append(
-            {
-                "name": name_of(agent.name),
-                "status": name_of(status),
-                "waiting": agent.pending,
-                "last_seen": agent.last_heartbeat,
-            }
-        )
+        entry = {"name": name_of(agent.name), "status": name_of(status)}
+        shown.append({**entry, "waiting": agent.pending, "last_seen": agent.last_heartbeat})
         odd = _odd(status=status)
         facts = f" (status {untrusted.quoted(status, MAX_QUOTED)})" if odd else ""
         if agent.current_task or odd or not untrusted.is_plain(agent.name):
@@ -139,10 +133,5 @@ def receipt(found: Receipt, limit: int = 50) -> dict[str, Any]:
             entry["how"] = event.detail
         elif event.detail:
             lines.append(f"{event.event}: {event.detail[:300]}")
-    result: dict[str, Any] = {
-        "id": found.id,
-        "state": found.state,
-        "recipient_known": found.recipient_known,
-        "events": events,
-    }
-    return result | _in_words(lines)
+    about = {"id": found.id, "state": found.state, "recipient_known": found.recipient_known}
+    return {**about, "events": events, **_in_words(lines)}
