@@ -8,7 +8,7 @@ import apsw
 
 from postroom.core.clock import SYSTEM
 from postroom.core.message import key_at
-from postroom.stores.sqlite.file import DATABASE
+from postroom.stores.sqlite.layout import DATABASE
 
 from .client import encode, make_payload
 from .plan import SPREAD

@@ -9,7 +9,7 @@ from typing import Any
 import postroom
 from postroom.mail.agent import Agent
 from postroom.mail.received import Received
-from postroom.stores.sqlite.file import sqlite_version
+from postroom.stores.sqlite.layout import sqlite_version
 
 from .client import Client, Payload, Peer, Setup
 from .filling import fill_room
