@@ -15,6 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes to make depends on what else the machine does, and is no fault of a test.
+settings.register_profile("postroom", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("postroom")
 
 # A run that was started in the background of a script has SIGINT ignored, and so would every program that it starts:
 # those that test a Ctrl-C would wait for ever.
