@@ -10,8 +10,10 @@ import pytest
 from postroom.core.clock import ManualClock
 from postroom.errors import IdentityRefused, InvalidMessage, RateLimited, TooManyHops
 from postroom.mail import tokens
-from postroom.mail.causes import held_by, held_cause
+from postroom.mail.causes import held_cause
+from postroom.mail.presence import held_by
 from postroom.room import Room, open_room
+from postroom.stores.contract import Want
 
 
 def test_a_token_proves_its_agent_and_nothing_else(room: Room) -> None:
@@ -227,6 +229,22 @@ def test_what_is_sent_while_a_message_is_held_is_caused_by_it(room: Room) -> Non
     message.ack()
     other.ack()
     assert held_cause(room.gateway, "bob", "ada") is None
+
+
+def test_what_an_agent_holds_is_known_in_a_room_full_of_claims(room: Room) -> None:
+    first = room.agent("ada").send("bob", {"n": 1})
+    message = room.agent("bob", transient=True).poll()
+    assert message is not None
+    room.agent("ada").send_many([{"to": "eve", "payload": {"n": n}} for n in range(600)])
+    store = room.gateway.store
+    assert len(store.claim(Want(agent="eve", lease_s=60, limit=600)).deliveries) == 600
+
+    cause = held_cause(room.gateway, "bob", None)
+
+    assert cause is not None and cause.id == first
+    assert [each.id for each in held_by(room.gateway, "bob")] == [first]
+    assert len(held_by(room.gateway, "eve")) == 600
+    message.ack()
 
 
 def test_two_agents_that_keep_each_other_busy_are_stopped_after_eight_hops(room: Room) -> None:

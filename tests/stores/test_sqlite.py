@@ -98,6 +98,33 @@ def test_the_next_timer_is_one_step_down_each_of_two_indexes(store, folder):
     assert not [step for step in plan if "TEMP B-TREE" in step], plan
 
 
+@pytest.mark.parametrize("fields", [{}, {"claimed_by": "bob"}, {"claimed_by": "bob", "channels": ("work",)}])
+@pytest.mark.parametrize("order", ["oldest", "newest"])
+def test_what_is_claimed_is_found_without_reading_everything(store, folder, fields, order, monkeypatch):
+    """In a room of a million messages a look at what an agent holds reads the claims alone, with or without statistics."""
+    store.put([draft() for _ in range(300)])
+    store.claim(Want(agent="bob", lease_s=30, limit=3))
+    asked = []
+    select = store._file.select
+
+    def spy(sql, bindings):
+        asked.append((sql, bindings))
+        return select(sql, bindings)
+
+    monkeypatch.setattr(store._file, "select", spy)
+    for gathered in (False, True):
+        if gathered:
+            bare(folder).execute("ANALYZE").fetchall()
+        store.find(Query(states=frozenset({State.CLAIMED}), order=order, **fields))
+        ((sql, bindings),) = asked
+        plan = [row[3] for row in bare(folder).execute(f"EXPLAIN QUERY PLAN {sql}", bindings)]
+        reads = [step for step in plan if "mail" in step]
+        assert len(reads) == 2, plan
+        assert reads[0].startswith("SEARCH mail USING INTEGER PRIMARY KEY (rowid=?)"), plan
+        assert reads[1].startswith("SEARCH mail USING INDEX live (live_agent=? AND live_channel=?)"), plan
+        asked.clear()
+
+
 @pytest.mark.parametrize("name", ["insert", "take", "take_and_ack", "ack", "finish"])
 def test_no_statement_in_the_way_of_a_message_makes_a_table_in_memory(store, name):
     assert "RETURNING" not in store._file.statements[name]

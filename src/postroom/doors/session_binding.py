@@ -24,6 +24,7 @@ from postroom.core.states import State
 from postroom.core.system.process import process_alive
 from postroom.errors import RoomBusy
 from postroom.mail.gateway import Gateway
+from postroom.mail.presence import held_by
 from postroom.stores.cells import update
 from postroom.stores.contract import Cell, Query
 
@@ -31,8 +32,6 @@ CELLS: Final = "door/"
 #: So many unread messages are looked at; a pointer names the first few.
 MAX_UNREAD: Final = 50
 MAX_POINTED: Final = 5
-#: So many claimed messages of the room are looked at, the newest first.
-MAX_CLAIMED: Final = 200
 MAX_PREVIEW: Final = 120
 BUSY_MS: Final = 60_000
 _MAX_NAMES: Final = 100
@@ -144,16 +143,10 @@ def unread(gateway: Gateway, name: str) -> list[Message]:
     return gateway.store.find(query).messages
 
 
-def held(gateway: Gateway, name: str) -> list[Message]:
-    """What the agent has taken and not ended, the newest first."""
-    query = Query(states=frozenset({State.CLAIMED}), order="newest", limit=MAX_CLAIMED)
-    return [message for message in gateway.store.find(query).messages if message.claimed_by == name]
-
-
 def _left_over(gateway: Gateway, name: str, value: Value) -> list[Message]:
     """What an earlier session of this agent took and did not end: to this one it is news."""
     since_ms = value.get("since_ms", 0)
-    return [m for m in held(gateway, name) if m.owner is None and (m.last_delivered_ms or since_ms) < since_ms]
+    return [m for m in held_by(gateway, name) if m.owner is None and (m.last_delivered_ms or since_ms) < since_ms]
 
 
 def news(gateway: Gateway, name: str) -> list[Message]:

@@ -7,22 +7,10 @@ then sends begins something new; the rate of a pair is what limits that.
 
 from __future__ import annotations
 
-from typing import Final
-
 from postroom.core.message import Message
-from postroom.core.states import State
-from postroom.stores.contract import Query
 
 from .gateway import Gateway
-
-#: So many claimed messages of the room are looked at, the newest first.
-_MAX_LOOKED_AT: Final = 500
-
-
-def held_by(gateway: Gateway, agent: str) -> list[Message]:
-    """What the agent holds at this moment, the newest first."""
-    query = Query(states=frozenset({State.CLAIMED}), order="newest", limit=_MAX_LOOKED_AT)
-    return [message for message in gateway.store.find(query).messages if message.claimed_by == agent]
+from .presence import held_by
 
 
 def held_cause(gateway: Gateway, agent: str, to: str | None) -> Message | None:

@@ -1,4 +1,4 @@
-"""Who is in a room, and whether they still run.
+"""Who is in a room, whether they still run, and what they hold.
 
 Every agent has a cell "agent/<name>" that all processes change by compare-and-set:
 
@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from postroom.core.clock import iso
 from postroom.core.config import HEARTBEAT_S
+from postroom.core.message import Message
 from postroom.core.states import State
 from postroom.stores.cells import update
 from postroom.stores.contract import Query
@@ -187,6 +188,12 @@ def agents(gateway: Gateway) -> list[AgentInfo]:
             )
         )
     return found
+
+
+def held_by(gateway: Gateway, name: str) -> list[Message]:
+    """The messages that the agent holds at this moment (claimed, not settled), the newest first."""
+    query = Query(states=frozenset({State.CLAIMED}), claimed_by=name, order="newest", limit=_MANY)
+    return gateway.store.find(query).messages
 
 
 def look(gateway: Gateway, name: str) -> Value | None:

@@ -115,6 +115,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
     `order` is "oldest" (first stored first), "newest", or "claim" (as a receiver would get them).
     `visible_to` with `channels` means what `Want` means. `waiting` keeps questions whose asker waits. `ids` keeps those.
+    `claimed_by` keeps messages that this agent claimed last; with `states` CLAIMED, those that it holds now.
     """
 
     ids: tuple[str, ...] | None = None
@@ -126,6 +127,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     type: str | None = None
     correlation_id: str | None = None
     answer_to: str | None = None
+    claimed_by: str | None = None
     waiting: bool = False
     sent_after_ms: int | None = None
     sent_before_ms: int | None = None

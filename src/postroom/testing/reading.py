@@ -100,6 +100,48 @@ class Reading(StoreBench):
             assert self.found(states=frozenset({state})) == [id]
         assert self.found(states=frozenset({State.CLAIMED, State.DEAD})) == [ids[0], ids[2]]
 
+    def test_messages_are_found_by_the_agent_that_claimed_them_last(self) -> None:
+        held, done, passed_on, _ = [self.send(None, channel="work") for _ in range(4)]
+        self.take("bob", ids=(held,))
+        self.take("bob", ids=(done,), settle=True)
+        self.store.settle(self.take("bob", ids=(passed_on,)).ticket, "retry")
+        self.take("eve", ids=(passed_on,))
+        claimed = frozenset({State.CLAIMED})
+
+        assert self.found(claimed_by="bob") == [held, done]
+        assert self.found(claimed_by="bob", states=claimed) == [held]
+        assert self.found(claimed_by="eve", states=claimed) == [passed_on]
+        assert self.found(states=claimed, order="newest") == [passed_on, held]
+        assert self.found(claimed_by="ada", states=claimed) == self.found(claimed_by="ada") == []
+        assert self.found(claimed_by="bob", states=claimed, channels=("general",)) == []
+        assert self.found(claimed_by="bob", states=claimed, order="claim") == [held]
+
+    def test_what_an_agent_holds_is_found_among_many_claims_of_others(self) -> None:
+        mine = [self.send() for _ in range(3)]
+        assert self.drain() == mine
+        for _ in range(30):
+            self.send("eve")
+        assert len(self.drain("eve")) == 30
+        claimed = frozenset({State.CLAIMED})
+
+        assert self.found(claimed_by="bob", states=claimed, order="newest", limit=3) == mine[::-1]
+        page = self.store.find(Query(claimed_by="bob", states=claimed, limit=2))
+        assert [message.id for message in page.messages] == mine[:2]
+        assert [m.id for m in self.store.find(Query(claimed_by="bob", states=claimed), page.cursor).messages] == mine[
+            2:
+        ]
+
+    def test_a_claim_whose_lease_has_ended_is_not_found_as_held(self) -> None:
+        id = self.send()
+        self.take(lease_s=30)
+        held = {"claimed_by": "bob", "states": frozenset({State.CLAIMED})}
+        assert self.found(**held) == [id]
+
+        self.clock.advance(31)
+
+        assert self.found(**held) == []
+        assert self.found(claimed_by="bob", states=frozenset({State.READY})) == [id]
+
     def test_claim_order_is_the_order_in_which_a_receiver_would_get_them(self) -> None:
         for number in range(12):
             self.send(text=number, priority=1 + number % 3, channel=("general", "a")[number % 2])

@@ -176,7 +176,7 @@ class Visit:
         """
         tool = str(self._given.get("tool_name", ""))
         read = msgspec.json.encode(self._given.get("tool_response")).decode() if _is_inbox(tool) else ""
-        for message in session_binding.held(self._gateway, name):
+        for message in presence.held_by(self._gateway, name):
             left_ms = (message.lease_until_ms or 0) - self._gateway.clock.wall_ms()
             if message.owner is None and left_ms < AGENT_LEASE_S * 500:
                 self._gateway.store.extend(Ticket(message.id, message.token, name), AGENT_LEASE_S)

@@ -23,7 +23,7 @@ from postroom.core.message import Message
 from postroom.core.untrusted import is_plain, quoted, visible
 from postroom.errors import AskFailed, InvalidMessage, PostroomError, ReceiveTimeout, UnknownMessage
 from postroom.mail import presence, tokens
-from postroom.mail.causes import held_by, held_cause
+from postroom.mail.causes import held_cause
 from postroom.mail.rate_limit import SenderLimit
 from postroom.mail.received import UNSEEN
 from postroom.room import Room
@@ -382,7 +382,7 @@ def _claim_now(
     room: Room, agent: str, limit: int, channels: tuple[str, ...] | None
 ) -> tuple[list[Message], list[Message]]:
     """What the agent holds already, kept for longer, and what it gets now; both the oldest first."""
-    held = held_by(room.gateway, agent)[::-1][:_MAX_HELD]
+    held = presence.held_by(room.gateway, agent)[::-1][:_MAX_HELD]
     for message in held:
         room.store.extend(Ticket(message.id, message.token, agent), AGENT_LEASE_S)
     want = Want(agent=agent, lease_s=AGENT_LEASE_S, channels=channels, limit=limit)

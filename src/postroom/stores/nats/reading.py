@@ -80,6 +80,7 @@ def _matches(query: Query, entry: Entry, state: State) -> bool:
         and query.type in (None, entry.type)
         and query.correlation_id in (None, entry.correlation_id)
         and query.answer_to in (None, entry.answer_to)
+        and query.claimed_by in (None, entry.claimed_by)
         and not (query.waiting and (entry.waiter is None or entry.state == State.AWAITED))
         and (query.sent_after_ms is None or entry.timestamp_ms >= query.sent_after_ms)
         and (query.sent_before_ms is None or entry.timestamp_ms < query.sent_before_ms)

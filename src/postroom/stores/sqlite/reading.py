@@ -63,8 +63,7 @@ class Reading:
         """The condition of a query as SQL and its bindings; `:now` and `:limit` are the caller's."""
         answer_to = None if query.answer_to is None else self._steps.key(query.answer_to)
         keys = None if query.ids is None else _to_json(list(map(self._steps.key, query.ids))).decode()
-        statements = self._file.statements
-        return where(query, statements["judged"], statements["late_claims"], answer_to, keys)
+        return where(query, self._file.statements, answer_to, keys)
 
     def _in_claim_order(self, query: Query, moment: StepTime) -> list[Row]:
         """What a receiver would get, best first: straight from the indexes that claims use, where the query allows it."""

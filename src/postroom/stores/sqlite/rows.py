@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -185,16 +186,17 @@ _COMPARED: Final = {
     "from_agent": "from_agent = :from_agent",
     "type": "type = :type",
     "correlation_id": "correlation_id = :correlation_id",
+    "claimed_by": "claimed_by = :claimed_by",
     "sent_after_ms": "sent_ms >= :sent_after_ms",
     "sent_before_ms": "sent_ms < :sent_before_ms",
 }
 
 
 def where(
-    query: Query, judged: str, late_claims: str, answer_to: int | None, keys: str | None
+    query: Query, statements: Mapping[str, str], answer_to: int | None, keys: str | None
 ) -> tuple[str, dict[str, Any]]:
     """The condition of a query as SQL and its bindings (`:now` is the caller's); `keys` are those of `query.ids`, as JSON."""
-    parts = _states_part(query, judged, late_claims)
+    parts = _states_part(query, statements)
     values = {name: getattr(query, name) for name in _COMPARED if getattr(query, name) is not None}
     parts += [_COMPARED[name] for name in values]
     if query.channels is not None:
@@ -217,11 +219,15 @@ def where(
     return " AND ".join(parts) or "1", values
 
 
-def _states_part(query: Query, judged: str, late_claims: str) -> list[str]:
+def _states_part(query: Query, statements: Mapping[str, str]) -> list[str]:
     if query.states is None:
         return []
     wanted = ", ".join(str(int(state)) for state in sorted(query.states))
-    parts = [f"{judged} IN ({wanted})"]
-    if query.states == frozenset({State.DEAD}):  # few among many: begin with their index
-        parts.insert(0, f"key IN (SELECT key FROM mail WHERE state = 6 UNION ALL {late_claims})")
+    parts = [f"{statements['judged']} IN ({wanted})"]
+    # few among many: begin with their index (tests/stores/test_sqlite.py looks at the plans)
+    if query.states == frozenset({State.DEAD}):
+        parts.insert(0, f"key IN (SELECT key FROM mail WHERE state = 6 UNION ALL {statements['late_claims']})")
+    elif query.states == frozenset({State.CLAIMED}):
+        held = "" if query.claimed_by is None else " AND claimed_by = :claimed_by"
+        parts.insert(0, f"key IN (SELECT key FROM mail INDEXED BY live WHERE {statements['claims']}{held})")
     return parts

@@ -246,6 +246,7 @@ def _matches(query: Query, row: Row, now_ms: int) -> bool:
         and query.type in (None, draft.type)
         and query.correlation_id in (None, draft.correlation_id)
         and query.answer_to in (None, draft.answer_to)
+        and query.claimed_by in (None, row.claimed_by)
         and not (query.waiting and (row.waiter is None or row.state is State.AWAITED))
         and (query.sent_after_ms is None or sent_ms >= query.sent_after_ms)
         and (query.sent_before_ms is None or sent_ms < query.sent_before_ms)
