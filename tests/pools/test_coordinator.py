@@ -21,6 +21,7 @@ from postroom import Coordinator, Decision, Evaluation, InvalidMessage, Postroom
 from postroom.core.clock import SYSTEM, ManualClock
 from postroom.pools.decide import Config, Reason, Trigger, decide
 from postroom.pools.decision_store import RoomDecisions
+from postroom.pools.message import as_message
 from postroom.room import Room
 
 Start = Callable[[Callable[[], Any]], Any]
@@ -210,6 +211,21 @@ def test_a_message_of_the_room_is_aged_by_its_time_and_capped_by_its_hops(room: 
     assert pool.asked[0]["sender_id"] == "ada"
     assert [outcome.decayed for outcome in decision.outcomes.values()] == [0.2, 0.2]
     assert len(decision.granted) == 1
+
+
+def test_evaluators_get_a_message_in_one_form_wherever_it_comes_from(room: Room) -> None:
+    id = room.agent("ada").send("bob", {"number": 5})
+    pool = InstantPool("bob", judge=always(0.8))
+    envelope = room.get(id)
+
+    Coordinator(pool).consider(envelope)
+    Coordinator(pool).consider(envelope.to_dict())
+
+    asked = [{name: each[name] for name in as_message(envelope)} for each in pool.asked]
+    assert asked == [as_message(envelope)] * 2
+    assert asked[0]["content"] == '{"number": 5}'
+    assert as_message({"id": "m1", "payload": {"content": "hi"}, "from_agent": "ada"})["content"] == "hi"
+    assert as_message({"id": "m1", "content": 7, "payload": {"text": "hi"}})["content"] == 7  # the caller's own
 
 
 def test_two_personas_do_not_answer_each_other_for_ever(room: Room) -> None:

@@ -17,9 +17,9 @@ import pytest
 
 from postroom.errors import EvaluationAborted, InvalidMessage, PoolFailed, WorkerStopped
 from postroom.pools.evaluation import Evaluation
+from postroom.pools.message import as_message
 from postroom.pools.pool import WorkerPool
 from postroom.pools.restarts import RestartPolicy
-from postroom.pools.rooms import as_message
 from postroom.pools.worker import PoolWorker
 from postroom.room import Room, open_room
 

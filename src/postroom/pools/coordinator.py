@@ -21,11 +21,12 @@ import msgspec
 
 from postroom.core.clock import SYSTEM, Clock, from_iso
 from postroom.core.message import Message
-from postroom.errors import InvalidMessage, PostroomError
+from postroom.errors import PostroomError
 from postroom.mail.received import Envelope
 
 from .decide import Config, Decision, Known, Late, Trigger, decide, half_life_for, next_moment, seed_of
 from .decision_store import Decisions, LocalDecisions, RoomDecisions
+from .message import as_message
 
 if TYPE_CHECKING:
     from postroom.room import Room
@@ -118,7 +119,7 @@ class Coordinator:
         `on_change` is called with each decision on the way, in this thread: the open one of the fast path, its revisions, and
         the closed one. Raises InvalidMessage when it is no message, and what the pool raises when it cannot be asked.
         """
-        plain = as_plain(message)
+        plain = as_message(message)
         taken = self._decisions.take(plain["id"], self._rules.deadline_s)
         if taken is not None:  # decided already, perhaps by another while we waited
             self._note_spoken(taken)
@@ -334,26 +335,6 @@ def _known_of(request: Asked) -> Known:
 def _p95(times: deque[float]) -> float:
     ordered = sorted(times)
     return ordered[min(len(ordered) - 1, len(ordered) * 95 // 100)]
-
-
-def as_plain(message: Mapping[str, Any] | Message | Envelope) -> dict[str, Any]:
-    """A message as evaluators get it: its id, its content and its sender, and whatever else it has."""
-    if isinstance(message, Message | Envelope):
-        plain = message.to_dict()
-    elif isinstance(message, Mapping):
-        plain = dict(message)
-    else:
-        raise InvalidMessage("message", f"must be a message or a dict, not {type(message).__name__}")
-    if not isinstance(plain.get("id"), str) or not plain["id"]:
-        raise InvalidMessage("message.id", f"must be text, not {plain.get('id')!r}")
-    if type(plain.get("hop_count", 0)) is not int:
-        raise InvalidMessage("message.hop_count", f"must be a whole number, not {plain['hop_count']!r}")
-    payload = plain.get("payload")
-    if "content" not in plain and isinstance(payload, Mapping):
-        plain["content"] = payload.get("text", payload)
-    if plain.get("sender_id") is None and plain.get("from_agent") is not None:
-        plain["sender_id"] = plain["from_agent"]
-    return plain
 
 
 def _sent_ms(message: Mapping[str, Any]) -> int | None:

@@ -6,7 +6,6 @@ that is killed half-way costs nothing but the time: its message is delivered aga
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Iterable, Mapping
@@ -29,25 +28,17 @@ from postroom.errors import (
     WorkerTimeout,
 )
 from postroom.mail.gateway import Latch
-from postroom.mail.received import Envelope, Received
+from postroom.mail.received import Received
 from postroom.room import Room
 from postroom.stores.contract import FEED
 
 from .evaluation import Evaluation
+from .message import as_message
 from .request import Request
 
 log = logging.getLogger("postroom")
 
 ANSWERS: Final = ("asked", "always", "never")
-
-
-def as_message(envelope: Envelope | Message) -> dict[str, Any]:
-    """A message of a room as evaluators get it: its envelope, with `content` and `sender_id` as they are called there."""
-    said = envelope.to_dict()
-    payload = envelope.payload
-    text = payload.get("text", payload.get("content"))
-    content = text if isinstance(text, str) else json.dumps(payload, ensure_ascii=False)
-    return {**said, "content": content, "sender_id": envelope.from_agent}
 
 
 class Minds(Protocol):
