@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from tests.support.nats_servers import room_name, shared_server
-from tests.support.store_model import Conflict, Fields, Model
+from tests.support.store_model import Conflict, Fields, Model, may_be_read_as, states_after
 
 from postroom.core.clock import ManualClock
 from postroom.core.config import Config, parse_url
@@ -446,7 +446,9 @@ class Stores(RuleBasedStateMachine):
                 assert (message is None) is (m is None)
                 if message is not None and m is not None:
                     assert self.shown(message, which) == self.expected(m)
-                    assert [entry.event for entry in message.ledger] == self.ledger_of(which, m)
+                    events = [entry.event for entry in message.ledger]
+                    assert events == self.ledger_of(which, m)
+                    assert may_be_read_as(events, message.state), (events, message.state)
 
     def ledger_of(self, which: int, m: Fields) -> list[str]:
         """The ledger that a store should have, by its place among the stores."""
@@ -529,6 +531,30 @@ class StoresOnNats(Stores):
         if which == 0:
             return events
         return [event for before, event in pairwise(["", *events]) if not before == event == "extended"]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        "stored acked acked",
+        "stored requeued",
+        "stored claimed acked requeued",
+        "stored claimed acked expired",
+        "stored claimed claimed",
+        "stored claimed dead extended",
+        "stored claimed gone",
+    ],
+)
+def test_a_ledger_against_the_moves_is_seen(events: str) -> None:
+    with pytest.raises(AssertionError, match="no move"):
+        states_after(events.split())
+
+
+def test_ledgers_by_the_moves_are_passed() -> None:
+    assert may_be_read_as("stored claimed released acked".split(), State.ACKED)
+    assert may_be_read_as("stored claimed retried claimed extended dead requeued".split(), State.READY)
+    assert may_be_read_as("stored claimed".split(), State.DEAD)  # its lease has ended, and nobody wrote it yet
+    assert not may_be_read_as("stored claimed acked".split(), State.READY)
 
 
 def drive(machine: type[Stores], runs: int, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from postroom.core import crashpoints
 from postroom.core.clock import SYSTEM, ManualClock
 from postroom.core.config import Config
 from postroom.core.message import Draft, check
-from postroom.core.states import PUBLIC_NAME, STATUS_WORD, State
+from postroom.core.states import PUBLIC_NAME, STATUS_WORD, State, judge
 from postroom.core.system.files import file_system_type
 from postroom.core.system.process import this_process
 from postroom.errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomGone, RoomUnsafe
@@ -27,7 +27,6 @@ from postroom.stores.bells.bells import Watcher
 from postroom.stores.contract import Delivery, Query, Waiter, Want, topic_to
 from postroom.stores.sqlite import file, layout
 from postroom.stores.sqlite.layout import sqlite_is_safe
-from postroom.stores.sqlite.rows import judge
 from postroom.stores.sqlite.store import SqliteStore
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from postroom.core.states import FINISHED, State
+from postroom.core.states import FINISHED, MOVES, NOTES, State
 
 Fields = dict[str, Any]
 
@@ -261,3 +261,33 @@ class Model:
 def content(draft: Fields) -> tuple[object, ...]:
     """What must be the same when a key is used again."""
     return draft["publish"], None if draft["publish"] else draft["to"], draft["channel"], draft["text"]
+
+
+#: Moves that are no line in the ledger, and moves that the clock makes, which a reader sees before they are written.
+UNWRITTEN = ("due", "unheld")
+BY_THE_CLOCK = ("due", "released", "expired", "dead")
+
+
+def states_after(events: Sequence[str]) -> set[State]:
+    """The states in which a message with such a ledger may stand by `states.MOVES`. Raises AssertionError at a step that none allows."""
+    assert events[0] == "stored", events
+    states = {State.READY, State.DELAYED, State.AWAITED}
+    for number, event in enumerate(events[1:], 1):
+        states |= _moved(states, UNWRITTEN)
+        if event == "extended":
+            states = {State.CLAIMED} if states & {State.CLAIMED, State.READY} else set()
+        elif event not in NOTES:
+            states = _moved(states, (event,))
+        assert states, f"no move {event!r} after {list(events[:number])}"
+    return states
+
+
+def may_be_read_as(events: Sequence[str], state: State) -> bool:
+    """Whether a message with such a ledger may be shown in that state."""
+    states = states_after(events)
+    states |= _moved(states, UNWRITTEN)
+    return state in states | _moved(states, BY_THE_CLOCK)
+
+
+def _moved(states: set[State], events: Sequence[str]) -> set[State]:
+    return {move.target for move in MOVES if move.event in events and move.sources & states}

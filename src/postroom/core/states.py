@@ -1,6 +1,6 @@
-"""The states of a message and the moves between them, as data.
+"""The states of a message and the moves between them, as data: a state machine, and how the clock moves it.
 
-The schema, the documentation's diagram and the tests read these tables; nothing else decides what may follow what.
+The documentation's diagram and the page read these tables, and every ledger of the model test is checked against them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class Move(NamedTuple):
     meaning: str
 
 
-_C = frozenset({State.CLAIMED})
+#: READY too: until another receiver takes a message, the one whose lease has ended may still settle it.
+_C = frozenset({State.CLAIMED, State.READY})
 _ENDED_BADLY = frozenset({State.DEAD, State.EXPIRED, State.REFUSED})
 
 MOVES: Final = (
@@ -73,10 +74,15 @@ MOVES: Final = (
     Move("answered", _C, State.ANSWERED, "the receiver stored an answer and is done with it"),
     Move("refused", _C, State.REFUSED, "the receiver said no"),
     Move("retried", _C, State.DELAYED, "the receiver failed; it is delivered again later"),
-    Move("released", _C, State.READY, "the receiver died or its lease ended; it is delivered again"),
+    Move(
+        "released",
+        frozenset({State.CLAIMED}),
+        State.READY,
+        "the receiver died or its lease ended; it is delivered again",
+    ),
     Move("returned", _C, State.READY, "the receiver left before it saw it; the delivery does not count"),
     Move("dead", _C, State.DEAD, "the last allowed delivery failed, or the receiver gave it up"),
-    Move("expired", frozenset({State.READY, State.DELAYED}), State.EXPIRED, "its time to live ended"),
+    Move("expired", frozenset({State.READY, State.DELAYED, State.CLAIMED}), State.EXPIRED, "its time to live ended"),
     Move("requeued", _ENDED_BADLY, State.READY, "somebody put it back; its deliveries count anew"),
     Move("unheld", frozenset({State.AWAITED}), State.READY, "the asker gave up; the answer is ordinary mail"),
 )
@@ -87,8 +93,31 @@ OWNER_GONE: Final = "the receiver's process is gone"
 ASKER_GONE: Final = "the asker's process is gone"
 NOT_IN_TIME: Final = "nobody finished it in time"
 
-#: Events of the ledger that do not change the state: what a door did, what the owner asked for, what a person did.
+#: Events of the ledger that do not change the state: what a door did, what the owner asked for, what a person did. (An
+#: owner whose lease has ended and that extends it holds the message again.)
 NOTES: Final = ("notified", "shown", "extended", "abandoned", "by_hand")
+
+
+_STATES: Final = tuple(State)
+
+
+def judge(state: int, wake_at: int | None, expires: int | None, spent: bool, now: int) -> State:
+    """The state as a reader sees it: what the clock has ended counts as ended, though nobody has written it yet.
+
+    `wake_at` is the end of a claimed message's lease, or of a delayed one's delay; `spent`: its deliveries are used up. All
+    times are the room's. `judged` in stores/sqlite/schema.sql is the same rule (tests/stores/test_sqlite.py compares them).
+    """
+    expired = expires is not None and expires <= now
+    woken = wake_at is not None and wake_at <= now
+    if not (expired or woken):
+        return _STATES[state]
+    if state in (State.READY, State.DELAYED) and expired:
+        return State.EXPIRED
+    if state == State.DELAYED and woken:
+        return State.READY
+    if state == State.CLAIMED and woken:
+        return State.DEAD if spent else State.EXPIRED if expired else State.READY
+    return _STATES[state]
 
 
 def states_named(name: str) -> frozenset[State]:

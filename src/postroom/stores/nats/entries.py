@@ -27,7 +27,7 @@ import msgspec
 from msgspec.structs import replace
 
 from postroom.core.message import Draft, LedgerEntry, Message, decode_payload, id_of
-from postroom.core.states import ASKER_GONE, FINISHED, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, State
+from postroom.core.states import ASKER_GONE, FINISHED, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, State, judge
 from postroom.core.system.process import this_process
 from postroom.stores.contract import Want
 
@@ -291,26 +291,13 @@ def is_expired(entry: Entry, now_ms: int) -> bool:
 
 
 def judged(entry: Entry, now_ms: int, *, gone: bool = False) -> State:
-    """The state as a reader sees it: what the clock has ended counts as ended, though nobody has written it yet.
-
-    `gone` says that the process is gone which holds it or waits for it.
-    """
-    state = State(entry.state)
-    if state is State.CLAIMED:
-        if not gone and (entry.wake_ms is None or entry.wake_ms > now_ms):
-            return state
-        if entry.deliveries >= entry.max_deliveries:
-            return State.DEAD
-        return State.EXPIRED if is_expired(entry, now_ms) else State.READY
-    if state is State.AWAITED and not gone:
-        return state
-    if state in (State.READY, State.DELAYED, State.AWAITED):
-        if is_expired(entry, now_ms):
-            return State.EXPIRED
-        if state is State.DELAYED and (entry.wake_ms is None or entry.wake_ms > now_ms):
-            return state
-        return State.READY
-    return state
+    """The state as a reader sees it, see `states.judge`; `gone`: the process that holds it, or waits for it, is gone."""
+    state, wake_ms = entry.state, entry.wake_ms
+    if gone and state == State.CLAIMED:
+        wake_ms = now_ms  # its lease ends with its process
+    elif gone and state == State.AWAITED:
+        state = State.READY
+    return judge(state, wake_ms, entry.expires_ms, entry.deliveries >= entry.max_deliveries, now_ms)
 
 
 def timer_ms(entry: Entry) -> int | None:

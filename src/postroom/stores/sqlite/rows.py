@@ -9,7 +9,7 @@ import msgspec
 
 from postroom.core.clock import from_iso
 from postroom.core.message import FRACTION_BITS, Draft, LedgerEntry, Message, decode_payload, id_of, key_of
-from postroom.core.states import State
+from postroom.core.states import State, judge
 from postroom.stores.contract import Query, Subscription
 
 Row = tuple[Any, ...]
@@ -30,7 +30,6 @@ STATE, TOKEN, CHANGE, WAKE_AT, PRIORITY, DELIVERY_COUNT, LAST_DELIVERED_MS, CLAI
 
 _decode_ledger = msgspec.json.Decoder(list[LedgerEntry]).decode
 _quote = msgspec.json.Encoder().encode
-_STATES: Final = tuple(State)
 
 
 def ledger_text(event: str, wall_ms: int, agent: str | None, detail: str | None = None) -> str:
@@ -47,21 +46,6 @@ def implied_entries(implied: int, delivered_ms: int, ended_ms: int, agent: str |
     """The last entries of a ledger that stand in no text; the same rule as `told` in schema.sql."""
     entries = [LedgerEntry("claimed", delivered_ms, agent), LedgerEntry("acked", ended_ms, agent)]
     return entries[:implied]
-
-
-def judge(state: int, wake_at: int | None, expires: int | None, spent: bool, now: int) -> State:
-    """The state as the clock sees it; the same rule as `judged` in schema.sql (tests/stores/test_sqlite.py compares them)."""
-    expired = expires is not None and expires <= now
-    woken = wake_at is not None and wake_at <= now
-    if not (expired or woken):
-        return _STATES[state]
-    if state in (State.READY, State.DELAYED) and expired:
-        return State.EXPIRED
-    if state == State.DELAYED and woken:
-        return State.READY
-    if state == State.CLAIMED and woken:
-        return State.DEAD if spent else State.EXPIRED if expired else State.READY
-    return _STATES[state]
 
 
 def first_timer(now: int, delay_s: float, expires: int | None) -> int:

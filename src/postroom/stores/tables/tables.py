@@ -18,7 +18,7 @@ import msgspec
 from postroom.core.clock import Clock
 from postroom.core.config import Config
 from postroom.core.message import Draft, LedgerEntry, decode_payload, id_of, key_at, key_of
-from postroom.core.states import FINISHED, State
+from postroom.core.states import FINISHED, State, judge
 from postroom.core.system.process import process_alive
 from postroom.stores import contract
 
@@ -55,12 +55,9 @@ class Row:
     ledger: list[LedgerEntry] = field(default_factory=list)
 
     def judged(self, now_ms: int) -> State:
-        """The state as a reader sees it: what the clock has ended counts as ended, though nobody has written it yet."""
-        if self.wake_ms is None or self.wake_ms > now_ms:
-            return self.state
-        if self.state is State.CLAIMED and self.deliveries >= self.draft.max_deliveries:
-            return State.DEAD
-        return State.EXPIRED if self.expired(now_ms) else State.READY
+        """The state as a reader sees it; see `states.judge`."""
+        spent = self.deliveries >= self.draft.max_deliveries
+        return judge(self.state, self.wake_ms, self.expires_ms, spent, now_ms)
 
     def expired(self, now_ms: int) -> bool:
         """Whether its time to live has ended."""
