@@ -63,7 +63,7 @@ class Inbox:
             if self._waiter is None:
                 self._arm()
             else:
-                yield Pause(self._waiter, _soonest(left_s, claimed.next_due_s), stop)
+                yield Pause(self._waiter, soonest(claimed.next_due_s, left_s), stop)
         return None
 
     def _arm(self) -> None:
@@ -86,8 +86,7 @@ class Inbox:
         self.close()
 
 
-def _soonest(left_s: float | None, next_due_s: float | None) -> float | None:
-    spans = [left_s] if left_s is not None else []
-    if next_due_s is not None:
-        spans.append(max(next_due_s, SHORTEST_WAIT_S))
-    return min(spans, default=None)
+def soonest(next_due_s: float | None, *spans_s: float | None) -> float | None:
+    """The shortest of these spans, None when there is none. A store that says "due now" is asked again a little later."""
+    due_s = None if next_due_s is None else max(next_due_s, SHORTEST_WAIT_S)
+    return min((span_s for span_s in (due_s, *spans_s) if span_s is not None), default=None)

@@ -37,14 +37,7 @@ JOURNAL: Final = "workers.jsonl"
 
 def enrol_workers(member: Member, calls: list[WorkerCall], names: list[str]) -> list[WorkerRun]:
     """Make workers members of the session, before they run. Raises when the session is over: then none is one."""
-    record = member.record
-    ids = enrol(member.gateway, record.id, names, WORKER, member.id)
-    try:
-        first = record.admit(len(ids))
-    except BaseException:
-        for id in ids:
-            strike_off(member.gateway, record.id, id)
-        raise
+    ids, first = enrol(member.record, names, WORKER, member.id)
     return [
         WorkerRun(call, name, id, first + place)
         for place, (call, name, id) in enumerate(zip(calls, names, ids, strict=True))
@@ -184,11 +177,8 @@ class Delegation:
 
     def _interrupted(self, error: BaseException) -> None:
         """The caller itself is stopped: by Ctrl-C, by a room that is gone, by a worker that cannot be started."""
-        if isinstance(error, SessionFailed):
-            return
-        said = f"{self._member.name} was interrupted (Ctrl-C)" if isinstance(error, KeyboardInterrupt) else None
-        with suppress(PostroomError):
-            self._record.fail(failure_of(error, self._member.name, self._gateway.clock, said))
+        if not isinstance(error, SessionFailed):
+            self._record.blame(self._member.name, error)
 
     def _end(self) -> None:
         """End all workers that still run: they may stop by themselves, then they are told to, then they are killed."""
@@ -197,9 +187,8 @@ class Delegation:
                 break
             if number is not None:
                 self._crew.send_signal(number)
-            with suppress(
-                KeyboardInterrupt, PostroomError
-            ):  # a second Ctrl-C does not wait for what is left of the grace
+            # a second Ctrl-C does not wait for what is left of the grace
+            with suppress(KeyboardInterrupt, PostroomError):
                 self._until(self._all_over, None, Deadline(self._gateway.clock, span_s))
         with suppress(PostroomError):
             self._report()  # also of those who were never started

@@ -7,20 +7,18 @@ received is taken and acked in one step, so each message reaches one receiver.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from postroom.core.config import LEASE_S
 from postroom.core.message import Draft, Message, check_name, check_span
 from postroom.core.states import State
 from postroom.errors import Fault, InvalidMessage, ReceiveTimeout
 from postroom.mail.gateway import Deadline, Gateway, Pause, Steps
-from postroom.stores.contract import Query, Want, topic_channel
+from postroom.mail.waiting import soonest
+from postroom.stores.contract import Query, Waiter, Want, topic_channel
 
 from .deadlock import ON_MAILBOX, Search, channel_of
 from .members import Member, MemberWait
-
-if TYPE_CHECKING:
-    from postroom.stores.contract import Waiter
 
 TYPE: Final = "session.mail"
 #: A mailbox's name is part of a channel's, together with the session's id.
@@ -129,7 +127,7 @@ class Mailbox:
                         claimed = self._gateway.claim(self._want)
                         if claimed.deliveries:
                             return value_of(claimed.deliveries[0].message)
-                        due_s = _not_zero(claimed.next_due_s)
+                        due_s = claimed.next_due_s
                     else:
                         due_s = None
                     if deadline.left_s() == 0:
@@ -137,7 +135,7 @@ class Mailbox:
                     if waiter is None:  # armed before the next look, so that nothing is missed
                         waiter = self._gateway.listen([topic_channel(self._channel), self._record.topic])
                         continue
-                    hinted = yield Pause(waiter, _soonest(deadline.left_s(), due_s, self._rest(wait)))
+                    hinted = yield Pause(waiter, soonest(due_s, deadline.left_s(), self._rest(wait)))
             finally:
                 if waiter is not None:
                     waiter.close()
@@ -175,12 +173,3 @@ def check_ms(field: str, value: object) -> None:
     check_span(field, value, faults)
     if faults:
         raise InvalidMessage([Fault(name, problem.replace("seconds", "milliseconds")) for name, problem in faults])
-
-
-def _not_zero(span_s: float | None) -> float | None:
-    """A store that says "something is due now" is asked again no sooner than in a millisecond."""
-    return None if span_s is None else max(span_s, 0.001)
-
-
-def _soonest(*spans_s: float | None) -> float | None:
-    return min((span for span in spans_s if span is not None), default=None)

@@ -45,11 +45,6 @@ def prefix_of(session_id: str) -> str:
     return f"member:{session_id}/"
 
 
-def new_member_id(gateway: Gateway) -> str:
-    """A name for a member that no other has; names sort by time."""
-    return f"{gateway.clock.wall_ms():011x}-{os.urandom(4).hex()}"
-
-
 def bind_elsewhere(thread: threading.Thread) -> None:
     """This thread, not started yet, will act for a member of its own and for no other."""
     _bound.add(thread)
@@ -84,17 +79,25 @@ def members_of(gateway: Gateway, session_id: str) -> list[Standing]:
     return [standing_of(cell) for cell in gateway.store.cell_scan(prefix_of(session_id))]
 
 
-def enrol(gateway: Gateway, session_id: str, names: list[str], role: str, parent: str | None) -> list[str]:
-    """Write the cells of new members, who are not blocked; `SessionRecord.admit` lets them in. Returns their ids."""
-    ids = []
-    for name in names:
-        ids.append(new_member_id(gateway))
-        value = Standing(
-            "", name, role, gateway.process, parent, 0, gateway.clock.wall_ms(), [], blocked=False
-        )._asdict()
-        del value["id"]
-        gateway.store.cell_write(prefix_of(session_id) + ids[-1], value)
-    return ids
+def enrol(record: SessionRecord, names: list[str], role: str, parent: str | None) -> tuple[list[str], int]:
+    """Make new members, which are not blocked. Returns their ids, and the number of the first of them.
+
+    Raises what `SessionRecord.check` raises when the session is over: then none is a member.
+    """
+    gateway, ids = record.gateway, []
+    try:
+        for name in names:
+            ids.append(f"{gateway.clock.wall_ms():011x}-{os.urandom(4).hex()}")  # names that sort by time
+            value = Standing(
+                "", name, role, gateway.process, parent, 0, gateway.clock.wall_ms(), [], blocked=False
+            )._asdict()
+            del value["id"]
+            gateway.store.cell_write(prefix_of(record.id) + ids[-1], value)
+        return ids, record.admit(len(ids))
+    except BaseException:
+        for id in ids:
+            strike_off(gateway, record.id, id)
+        raise
 
 
 def strike_off(gateway: Gateway, session_id: str, member_id: str) -> None:

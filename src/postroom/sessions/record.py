@@ -20,7 +20,16 @@ from typing import Any, Final, NamedTuple
 
 from postroom.core.clock import Clock, from_iso, iso
 from postroom.core.system.files import no_follow
-from postroom.errors import Deadlock, RoomBusy, SessionEnded, SessionFailed, UnknownSession, WorkerTraceback
+from postroom.errors import (
+    Deadlock,
+    PostroomError,
+    RoomBusy,
+    RoomClosed,
+    SessionEnded,
+    SessionFailed,
+    UnknownSession,
+    WorkerTraceback,
+)
 from postroom.mail.gateway import Gateway
 from postroom.mail.received import words
 from postroom.stores.cells import update
@@ -171,6 +180,18 @@ class SessionRecord:
         busy = busy or f"too many change session {self.id} at the same moment; try again"
         value: Value = update(self.gateway.store, self.cell, lambda value: change(self._known(value)), busy=busy)
         return value
+
+    def is_abort(self, error: BaseException) -> bool:
+        """Whether an error only says that this session is over already."""
+        if isinstance(error, SessionFailed):
+            return error.session_id == self.id
+        return isinstance(error, SessionEnded | RoomClosed)
+
+    def blame(self, member: str, error: BaseException) -> None:
+        """Record that a member was stopped by an error, as far as the room can still be told."""
+        said = f"{member} was interrupted (Ctrl-C)" if isinstance(error, KeyboardInterrupt) else None
+        with suppress(PostroomError):
+            self.fail(failure_of(error, member, self.gateway.clock, said))
 
     def blame_gone_opener(self, record: Record | None = None) -> bool:
         """Record the failure of a session whose opener's process is gone. Returns whether it is."""

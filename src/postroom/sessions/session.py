@@ -15,26 +15,25 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from postroom.core.clock import iso
 from postroom.core.config import settings_of
 from postroom.core.system.files import make_private_folder
 from postroom.core.system.watch import LISTENER
-from postroom.errors import InvalidMessage, PostroomError, RoomClosed, SessionEnded, SessionFailed
+from postroom.errors import InvalidMessage, PostroomError
 from postroom.mail.gateway import Gateway
 from postroom.mail.received import check_names, check_seconds
 
 from . import record as session_record
 from .deadlock import Search
+from .delegation import Delegation, enrol_workers
 from .mailbox import Mailroom
 from .members import JOINED, OPENER, WORKER, Member, enrol, strike_off
+from .output import Screen
 from .record import CALLER, FAILED_FILE, Failure, SessionRecord, failure_of, read_failed_file
+from .runners import ProcessRunner, Runner, ThreadRunner, WorkerRun
 from .worker import WorkerCall, check_calls, names_of, place_of
-
-if TYPE_CHECKING:
-    from .output import Screen
-    from .runners import Runner, WorkerRun
 
 #: The folder of a room's sessions, inside the room's own.
 SESSIONS: Final = "sessions"
@@ -136,9 +135,6 @@ class Session:
         In a room that other processes cannot see (`memory:`) workers are threads, which cannot be killed.
         Raises NotStartable, and starts nothing, for a worker that another process would not find.
         """
-        from .delegation import Delegation, enrol_workers
-        from .output import Screen
-
         calls = check_calls(workers)
         if deadline_s is not None:
             check_seconds("deadline_s", deadline_s, zero=False)
@@ -159,11 +155,9 @@ class Session:
         return Delegation(self._member, self._search, crew, self.dir, screen, deadline_s, grace_s).run()
 
     def _crew(self, posts: list[WorkerRun], places: list[Any], screen: Screen) -> Runner:
-        from .runners import ProcessRunner, ThreadRunner
-
         clock = self._gateway.clock
         if not places:
-            return ThreadRunner(posts, self._run_here, self._is_abort, clock)
+            return ThreadRunner(posts, self._run_here, self._record.is_abort, clock)
         task = {
             "url": self._host.url,
             "settings": self._host.settings,
@@ -182,12 +176,6 @@ class Session:
             return post.call.worker.function(session, *positional, **named)
         finally:
             session.cleanup()
-
-    def _is_abort(self, error: BaseException) -> bool:
-        """Whether it only says that this session is over already."""
-        if isinstance(error, SessionFailed):
-            return error.session_id == self.id
-        return isinstance(error, SessionEnded | RoomClosed)
 
     # The end
 
@@ -209,10 +197,8 @@ class Session:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if error is not None and not self._left and not self._is_abort(error):
-            said = f"{self.name} was interrupted (Ctrl-C)" if isinstance(error, KeyboardInterrupt) else None
-            with suppress(PostroomError):
-                self._record.fail(failure_of(error, self.name, self._gateway.clock, said))
+        if error is not None and not self._left and not self._record.is_abort(error):
+            self._record.blame(self.name, error)
         self.cleanup()
 
     def __repr__(self) -> str:
@@ -263,12 +249,7 @@ def join_session(host: SessionHome, id: str, name: str | None) -> Session:
 
 def _enter(host: SessionHome, record: SessionRecord, name: str, role: str) -> Session:
     check_names(name=name)
-    (id,) = enrol(host.gateway, record.id, [name], role, None)
-    try:
-        number = record.admit()
-    except BaseException:
-        strike_off(host.gateway, record.id, id)
-        raise
+    (id,), number = enrol(record, [name], role, None)
     member = Member(record, id, name, role, None, number)
     member.introduce()
     return Session(host, member)

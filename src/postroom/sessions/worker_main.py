@@ -19,7 +19,7 @@ from postroom.core.clock import SYSTEM
 from postroom.core.message import decode_payload
 from postroom.core.system.fork_server import take_over
 from postroom.core.system.framing import read_frame, send_frame
-from postroom.errors import NotStartable, PostroomError, RoomClosed, SessionEnded, SessionFailed
+from postroom.errors import NotStartable, PostroomError
 from postroom.room import open_room
 
 from .record import Failure, SessionRecord, failure_of, raised_by
@@ -71,9 +71,7 @@ def _work(task: dict[str, Any]) -> bytes:
 
 def _failed(record: SessionRecord, name: str, error: BaseException) -> bytes:
     """Tell the session, then the caller."""
-    if isinstance(error, SessionEnded | RoomClosed) or (
-        isinstance(error, SessionFailed) and error.session_id == record.id
-    ):
+    if record.is_abort(error):
         SYSTEM.sleep(ABORT_PAUSE_S)
         return json.dumps({"end": "stopped with the session", "failure": None}).encode()
     failure = raised_by(name, error, SYSTEM)
