@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow  # processes of their own
 
 #: Everything of ours that a hook loads; a line more is a millisecond more of every step that an agent takes.
 OURS = """
-    core core.backoff core.clock core.config core.crashpoints core.events core.limits core.message core.states core.trust core.untrusted
+    core core.clock core.config core.crashpoints core.events core.limits core.message core.states core.trust core.untrusted
     core.system core.system.process core.system.files core.system.startup errors stores stores.bells
     stores.bells.bells stores.bells.sockets stores.contract stores.liveness stores.cells stores.sqlite
     stores.sqlite.connection stores.sqlite.contention stores.sqlite.file stores.sqlite.reading

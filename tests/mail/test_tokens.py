@@ -10,8 +10,7 @@ import pytest
 from postroom.core.clock import ManualClock
 from postroom.errors import IdentityRefused, InvalidMessage, RateLimited, TooManyHops
 from postroom.mail import tokens
-from postroom.mail.causes import held_cause
-from postroom.mail.presence import held_by
+from postroom.mail.presence import held_by, held_cause
 from postroom.room import Room, open_room
 from postroom.stores.contract import Want
 

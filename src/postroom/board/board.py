@@ -104,7 +104,7 @@ class Board:
     def _add_one(self, value: Value) -> bool:
         self._book.check_cycle(value)
         self._book.note_waiting(value)
-        version = self._book.write(value["id"], value, expect=0)
+        version = self._book.store.cell_write(tasks.cell_of(value["id"]), value, expect=0)
         if version is None:  # somebody was faster
             return self._not_there(value)
         try:
@@ -216,8 +216,7 @@ class Board:
         check_names(id=id, agent=agent)
         self._look()
         value = self._read(id).value
-        owner = value.get("last_owner") if value["state"] == READY else value["owner"]
-        if owner != agent or value["state"] not in (CLAIMED, READY):
+        if tasks.holder_of(value) != agent:
             shown = self._book.show(value)
             whose = f" by {quoted(shown.owner)}" if shown.owner else ""
             raise InvalidMessage("id", f"{agent} does not hold task {id}: it is {shown.state}{whose}")
@@ -289,7 +288,7 @@ class Board:
         def decide(value: Value) -> Value | None:
             if value["state"] not in (BLOCKED, ABORTED):
                 return None
-            return free(value) | {"token": value["token"] + 1, "why": None, "last_owner": None}
+            return free(value, token=value["token"] + 1, why=None, last_owner=None)
 
         reopened = self._book.change(id, decide)
         if reopened is not None:

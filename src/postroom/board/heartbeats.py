@@ -37,15 +37,10 @@ class TaskHeartbeats:
 
     def hold(self, task: HeldTask, *, heartbeat: bool) -> None:
         """Look after a task until it is settled or forgotten."""
-        task.forget = self._let_go
         key = id(task)
-
-        def gone(_: object, key: int = key) -> None:
-            self._held.pop(key, None)
-            self._due_ns.pop(key, None)
-
+        task.forget = lambda _: self._let_go(key)
         with self._lock:
-            self._held[key] = weakref.ref(task, gone)
+            self._held[key] = weakref.ref(task, task.forget)
             if heartbeat:
                 self._due_ns[key] = self._next_due_ns(task)
             if heartbeat and task.lease_s < 3 * SAFETY_LOOK_S:  # due before the thread would look by itself
@@ -55,9 +50,9 @@ class TaskHeartbeats:
                 self._thread = threading.Thread(target=self._run, name="postroom board", daemon=True)
                 start_thread(self._thread)
 
-    def _let_go(self, task: HeldTask) -> None:
-        self._held.pop(id(task), None)
-        self._due_ns.pop(id(task), None)
+    def _let_go(self, key: int) -> None:
+        self._held.pop(key, None)
+        self._due_ns.pop(key, None)
 
     def _next_due_ns(self, task: HeldTask) -> int:
         return self._book.clock.steady_ns() + round(task.lease_s * 1_000_000_000 / 3)
@@ -102,7 +97,7 @@ class TaskHeartbeats:
         else:
             task.look()
         if task.lost:
-            self._let_go(task)
+            self._let_go(key)
 
     def close(self) -> None:
         """Release what is still held by this process. The thread is over when it returns."""

@@ -47,7 +47,7 @@ class HeldTask:
         self._aborted = False
         self._lost = False
         #: Called when it is settled. Set by who keeps it.
-        self.forget: Callable[[HeldTask], None] | None = None
+        self.forget: Callable[[object], None] | None = None
 
     @property
     def aborted(self) -> bool:
@@ -82,9 +82,7 @@ class HeldTask:
     def release(self, why: str | None = None) -> bool:
         """Let others have it, at once."""
         said = None if why is None else words("why", why)
-        return self._settle(
-            READY, lambda value: free(value) | {"token": value["token"] + 1, "why": said, "last_owner": None}
-        )
+        return self._settle(READY, lambda value: free(value, token=value["token"] + 1, why=said, last_owner=None))
 
     def extend(self, lease_s: float | None = None) -> bool:
         """Keep it for that many seconds from now (None: for as long as it was claimed for). False when it is lost."""
@@ -129,14 +127,7 @@ class HeldTask:
     def _is_mine(self, value: Value) -> bool:
         """Whether the token still counts. The end of a lease only lets others take it: until then it does."""
         # the owner too: a claim that was written by hand into a file has no token of its own
-        owner = (
-            value["owner"]
-            if value["state"] == CLAIMED
-            else value.get("last_owner")
-            if value["state"] == READY
-            else None
-        )
-        return value["token"] == self.token and owner == self.agent
+        return value["token"] == self.token and task.holder_of(value) == self.agent
 
     def _settle(self, state: str, change: Callable[[Value], Value]) -> bool:
         if self.settled is not None:

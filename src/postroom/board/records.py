@@ -129,9 +129,6 @@ class Book:
 
     # Changing one task
 
-    def write(self, id: str, value: Value, expect: int) -> int | None:
-        return self.store.cell_write(task.cell_of(id), value, expect=expect)
-
     def change(self, id: str, decide: Callable[[Value], Value | None]) -> Value | None:
         """Change a task by compare-and-set. `decide` returns its new value, or None to leave it: then None is returned.
 
@@ -302,7 +299,7 @@ class Book:
         lapse = self.lapse(value)
         if lapse is None:
             return None
-        return free(value) | {"last_owner": value["owner"], "why": f"{value['owner']}: {lapse}"}
+        return free(value, last_owner=value["owner"], why=f"{value['owner']}: {lapse}")
 
     # Mending
 
@@ -417,9 +414,9 @@ class Book:
         update(self.store, LEADS, lambda names: None if name in (names or ()) else [*(names or ()), name])
 
 
-def free(value: Value) -> Value:
+def free(value: Value, **said: Any) -> Value:
     """The task in nobody's hands."""
-    return {**value, "state": READY, "owner": None, "process": None, "lease": None, "steady": None}
+    return {**value, "state": READY, "owner": None, "process": None, "lease": None, "steady": None, **said}
 
 
 def ended(value: Value, state: str, **said: Any) -> Value:

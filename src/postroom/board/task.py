@@ -224,6 +224,11 @@ def show(value: Value, unmet: Iterable[str], lapse: str | None) -> Task:
     )
 
 
+def holder_of(value: Value) -> str | None:
+    """The agent that may settle the task: its owner, or its last one until another takes it."""
+    return {CLAIMED: value["owner"], READY: value.get("last_owner")}.get(value["state"])
+
+
 def find_cycle(start: str, after: Iterable[str], after_of: Callable[[str], Iterable[str]]) -> list[str] | None:
     """The circle that a task which waits for `after` would close, such as [A, B, A]; None when there is none."""
     came_from: dict[str, str] = {}

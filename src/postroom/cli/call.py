@@ -167,7 +167,7 @@ class Invocation:
 
     def cause(self, to: str | None) -> Message | None:
         """What a message of this call is sent because of: what its agent holds at this moment."""
-        from postroom.mail.causes import held_cause  # needs the room, which not every command does
+        from postroom.mail.presence import held_cause  # needs the room, which not every command does
 
         return held_cause(self.room.gateway, self.name, to)
 

@@ -319,12 +319,7 @@ class Agent:
 
     def heartbeat(self, status: str = "active", current_task: str | None = None) -> None:
         """Say how this agent is and what it does. That it lives is also said by itself while it is open."""
-        faults: list[Fault] = []
-        check_name("status", status, faults)
-        if current_task is not None:
-            check_name("current_task", current_task, faults)
-        if faults:
-            raise InvalidMessage(faults)
+        check_names(status=status, **({} if current_task is None else {"current_task": current_task}))
         self._gateway.check_open()
         presence.beat(self._gateway, self.name, status, current_task)
 

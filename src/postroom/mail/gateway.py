@@ -22,7 +22,7 @@ from postroom.core.system.process import current_pid
 from postroom.errors import Fault, InvalidMessage, OutcomeUnknown, PostroomError, RoomClosed, RoomError
 from postroom.stores.contract import SOON_NS, Claimed, Delivery, Settled, Store, Swept, Ticket, Waiter, Want
 
-from .rate_limit import SenderLimit
+from .rate_limit import limit_of
 
 #: Claims that are given back when the room closes: the newest so many. Older ones end with their lease.
 MAX_REMEMBERED: Final = 10_000
@@ -129,12 +129,8 @@ class Gateway:
         self.closing = False
         self._closing = Latch(clock)
         self._closing_fd = self._closing.fileno()
-        self._limit: SenderLimit | None = None
-        if config.rate_per_s is not None:
-            self._limit = SenderLimit(store, config.rate_per_s, config.rate_burst, clock)
-        self._pair_limit: SenderLimit | None = None
-        if config.pair_rate_per_s is not None:
-            self._pair_limit = SenderLimit(store, config.pair_rate_per_s, config.pair_rate_burst, clock)
+        self._limit = limit_of(store, config.rate_per_s, config.rate_burst, clock)
+        self._pair_limit = limit_of(store, config.pair_rate_per_s, config.pair_rate_burst, clock)
         self._next_look_ns = clock.steady_ns() + _LOOK_NS
         self._spoke = False  # something was sent since somebody waited here
         self._held: dict[Ticket, None] = {}
@@ -142,9 +138,8 @@ class Gateway:
         self.unseen: set[Ticket] = set()
         self._asking = 0  # questions that are being stored
         self._questions: dict[str, None] = {}
-        self._late: dict[
-            str, None
-        ] = {}  # of these, what nobody waits for any more, though the room does not know it yet
+        #: Of these, the ones that nobody waits for any more, though the room does not know it yet.
+        self._late: dict[str, None] = {}
         self._finishers: list[Callable[[], None]] = []
         self._tried: Callable[[], None] | None = None  # the finisher that is being called
 
@@ -472,7 +467,7 @@ class Gateway:
         self._closing.set()
         if (
             self._closed or self._is_being_closed
-        ):  # by another thread, or by the call that a signal's handler interrupts here
+        ):  # by another thread, or by the call that a signal's handler interrupts
             return
         self._is_being_closed = True
         try:

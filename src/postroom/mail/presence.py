@@ -196,6 +196,17 @@ def held_by(gateway: Gateway, name: str) -> list[Message]:
     return gateway.store.find(query).messages
 
 
+def held_cause(gateway: Gateway, name: str, to: str | None) -> Message | None:
+    """The message that an agent would send one to `to` because of, at doors where nobody says so.
+
+    What an agent sends while it holds a message is taken to be caused by it: the newest from there, else the newest of all.
+    So a loop of agents that keep each other busy is one chain, its hops are counted, and the room's limit ends it. An agent
+    that settles a message first and then sends begins something new; the rate of a pair is what limits that.
+    """
+    held = held_by(gateway, name)
+    return next((message for message in held if message.from_agent == to), next(iter(held), None))
+
+
 def look(gateway: Gateway, name: str) -> Value | None:
     """What the room knows of an agent; None when it never was here."""
     cell = gateway.store.cell_read(_PREFIX + name)

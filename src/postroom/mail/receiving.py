@@ -1,9 +1,11 @@
-"""What a loop has claimed and not yet come to."""
+"""Prefetch: messages that a loop has claimed and not yet come to."""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import Final, Self
+
+import msgspec
 
 from postroom.stores.contract import Delivery, Want
 
@@ -19,9 +21,7 @@ class Prefetcher:
 
     def __init__(self, gateway: Gateway, want: Want, prefetch: int) -> None:
         self._gateway = gateway
-        self._want = Want(
-            agent=want.agent, lease_s=want.lease_s, channels=want.channels, owner=want.owner, limit=prefetch
-        )
+        self._want = msgspec.structs.replace(want, limit=prefetch)
         self._waiting: deque[Delivery] = deque()
         self._claimed_ns = 0
         #: Whether `after` looked for the next message when it returned None.

@@ -23,7 +23,6 @@ from postroom.core.message import Message
 from postroom.core.untrusted import is_plain, quoted, visible
 from postroom.errors import AskFailed, InvalidMessage, PostroomError, ReceiveTimeout, UnknownMessage
 from postroom.mail import presence, tokens
-from postroom.mail.causes import held_cause
 from postroom.mail.rate_limit import SenderLimit
 from postroom.mail.received import UNSEEN
 from postroom.room import Room
@@ -367,7 +366,7 @@ def _before_sending(room: Room, caller: Caller, to: str | None, *, new: bool | N
         raise UnknownMessage(_who_else(room, str(to), NEW_TO_SEND if new is not None else NEW_TO_ASK))
     if to is not None and room.config.pair_rate_per_s is None:
         SenderLimit(room.store, PAIR_RATE_PER_S, PAIR_BURST, room.clock).take_pair(caller.agent, to)
-    return known, held_cause(room.gateway, caller.agent, to)
+    return known, presence.held_cause(room.gateway, caller.agent, to)
 
 
 def _who_else(room: Room, to: str, if_new: str) -> str:

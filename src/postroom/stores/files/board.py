@@ -20,9 +20,8 @@ from postroom.core.config import AGENT_LEASE_S
 from postroom.core.message import Draft, check, check_name, decode_payload
 from postroom.errors import Fault, InvalidMessage
 
-from .names import kept_as
 from .room import FileTables
-from .tree import OWN, FileSignature, Tree
+from .tree import FileSignature, Tree
 
 BOARD: Final = "board"
 STATUS: Final = f"{BOARD}/status.json"
@@ -139,12 +138,9 @@ class BoardFiles:
 
     def _set_aside(self, room: FileTables, path: str, faults: list[str]) -> None:
         """Keep a file that somebody wrote, with the reason beside it, as a file in an inbox that is no message is kept."""
-        name = kept_as(room.next_us(), path.rpartition("/")[2])
-        place = f"{OWN}/rejected/{name}"
         reason = "".join(f"{path}: {fault}\n" for fault in faults) + f"\n{FORMS[path]}"
-        with suppress(OSError):  # who may not do so leaves it to another
-            self._tree.replace(f"{place.removesuffix('.json')}.reason.txt", reason.encode(errors="backslashreplace"))
-            self._tree.link(path, place)  # a slow writer goes on in the file that is kept
+        with suppress(OSError):  # a process that may not do so leaves it to another
+            self._tree.link(path, room.explain_rejected(path, reason))  # a slow writer goes on in the file that is kept
         self._broken.pop(path, None)
 
     def _take_up_status(self, room: FileTables, said: Any, tasks: Tasks) -> list[str]:

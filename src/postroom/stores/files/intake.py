@@ -20,7 +20,7 @@ from postroom.stores.tables import steps
 
 from .board import BOARD, PATIENCE_S, BoardFiles
 from .message import ROUND_IT_BYTES, Body, Unreadable, draft_of, read_file, timestamp_ms_of
-from .names import folder_of, is_cut, is_message_file, is_utf8, kept_as, name_of
+from .names import folder_of, is_cut, is_message_file, is_utf8, name_of
 from .room import CHANNELS, FileRow, FileTables
 from .tree import OWN, Tree
 
@@ -204,12 +204,8 @@ class Intake:
     def _set_aside(self, room: FileTables, path: str, why: str) -> None:
         if path.startswith(OUTBOX):
             return  # it is read there, and not ours to move
-        name = kept_as(room.next_us(), path.rpartition("/")[2])
-        place = f"{OWN}/rejected/{name}"
-        note = f"{path}: {why}\n".encode(errors="backslashreplace")  # its name may be why
-        with suppress(OSError):  # who may not move it leaves it to another
-            self._tree.replace(f"{place.removesuffix('.json')}.reason.txt", note)
-            self._tree.rename(path, place)
+        with suppress(OSError):  # a process that may not move it leaves it to another
+            self._tree.rename(path, room.explain_rejected(path, f"{path}: {why}\n"))
             del self._unripe[path]
 
     def _make_message(self, room: FileTables, path: str) -> None:

@@ -129,24 +129,18 @@ class Log:
         self._holder = None
 
     def _wait_for(self, descriptor: int) -> None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pass
-        else:
-            return
-        until_ns = SYSTEM.steady_ns() + int(self._busy_timeout_s * 1e9)
-        pause_s = 0.00005
+        until_ns, pause_s = 0, 0.00005
         while True:
-            SYSTEM.sleep(pause_s)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if SYSTEM.steady_ns() >= until_ns:
-                    raise RoomBusy(self._trouble(descriptor)) from None
-                pause_s = min(pause_s * 1.5, 0.002)
-            else:
                 return
+            except BlockingIOError:
+                now_ns = SYSTEM.steady_ns()
+                until_ns = until_ns or now_ns + int(self._busy_timeout_s * 1e9)
+                if now_ns >= until_ns:
+                    raise RoomBusy(self._trouble(descriptor)) from None
+            SYSTEM.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, 0.002)
 
     def _trouble(self, descriptor: int) -> str:
         return lock_trouble(str(self._folder), self._folder / ("lock" if descriptor == self._lock else "keys"))

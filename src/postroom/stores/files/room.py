@@ -370,6 +370,13 @@ class FileTables(Tables):
             name = another_of(first, count)
         return path
 
+    def explain_rejected(self, path: str, reason: str) -> str:
+        """Write down why a file that somebody made is set aside. Returns the path that it is to have there."""
+        place = f"{OWN}/rejected/{kept_as(self.next_us(), path.rpartition('/')[2])}"
+        # the file's name may be the reason, and no text
+        self.tree.replace(f"{place.removesuffix('.json')}.reason.txt", reason.encode(errors="backslashreplace"))
+        return place
+
     def lie(self, row: FileRow) -> None:
         """A ready message lies in its inbox."""
         if row.state is State.READY:

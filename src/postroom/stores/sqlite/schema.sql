@@ -455,6 +455,3 @@ DELETE FROM mail WHERE key IN (SELECT value FROM json_each(?1)) RETURNING key
 
 -- name: meta_read
 SELECT value FROM meta WHERE name = ?1
-
--- name: meta_write
-INSERT INTO meta (name, value) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = excluded.value

@@ -23,20 +23,7 @@ from postroom.core.message import Draft, Message, decode_payload, payload_text
 from postroom.core.states import NOTES, PUBLIC_NAME, PUBLIC_STATES, State
 from postroom.errors import Fault, InvalidMessage
 from postroom.stores import contract
-from postroom.stores.contract import (
-    Cell,
-    Change,
-    Claimed,
-    Page,
-    Query,
-    Settled,
-    Stats,
-    Subscription,
-    Swept,
-    Ticket,
-    Want,
-    WorkDone,
-)
+from postroom.stores.contract import Cell, Change, Claimed, Page, Query, Settled, Stats, Subscription, Ticket, Want
 
 from . import steps
 from .tables import FAILED, PROCESSED, Tables, later_ms
@@ -290,12 +277,14 @@ class TableStore(contract.Store):
     # Housekeeping
 
     @whole
-    def sweep(self) -> Swept:
+    def sweep(self) -> contract.Swept:
         with self.step() as room:
             done: list[str] = []
             steps.end_gone_processes(room, done)
             steps.wind(room, done)
-            return Swept(done.count("expired"), done.count("released"), done.count("dead"), steps.forget_finished(room))
+            return contract.Swept(
+                done.count("expired"), done.count("released"), done.count("dead"), steps.forget_finished(room)
+            )
 
     @whole
     def purge(self, query: Query) -> int:
@@ -305,8 +294,8 @@ class TableStore(contract.Store):
             return steps.forget(room, list(islice(rows, query.limit)))
 
     @whole
-    def work_of(self, agent: str) -> WorkDone:
+    def work_of(self, agent: str) -> contract.WorkDone:
         with self.reading() as room:
             kept = [row.state for row in room.rows.values() if row.claimed_by == agent]
             processed = sum(state in PROCESSED for state in kept) + room.tally[agent, True]
-            return WorkDone(processed, sum(state in FAILED for state in kept) + room.tally[agent, False])
+            return contract.WorkDone(processed, sum(state in FAILED for state in kept) + room.tally[agent, False])
