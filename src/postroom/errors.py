@@ -86,6 +86,12 @@ class InvalidMessage(PostroomError, ValueError):
         super().__init__("Invalid message: " + "; ".join(str(fault) for fault in faults))
 
 
+def raise_faults(faults: list[Fault]) -> None:
+    """Raise InvalidMessage with these faults, if there are any."""
+    if faults:
+        raise InvalidMessage(faults)
+
+
 class TooManyHops(InvalidMessage):
     """A chain of messages that cause messages is longer than the room allows."""
 

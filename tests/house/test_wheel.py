@@ -39,7 +39,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
 
-    assert {"postroom/py.typed", "postroom/stores/sqlite/schema.sql", "postroom/cli/__init__.py"} <= set(names)
+    assert {
+        "postroom/py.typed",
+        "postroom/stores/sqlite/schema.sql",
+        "postroom/stores/files/readme.md",
+        "postroom/cli/__init__.py",
+    } <= set(names)
     assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"postroom"}
     assert not [name for name in names if name.endswith((".pyc", ".db"))]
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from postroom.core.config import AGENT_LEASE_S, LEASE_S
 from postroom.core.untrusted import quoted
-from postroom.errors import Fault, InvalidMessage, RoomClosed, UnknownTask
+from postroom.errors import Fault, InvalidMessage, RoomClosed, UnknownTask, raise_faults
 from postroom.mail import presence
 from postroom.mail.gateway import Deadline, Gateway, Pause, Series, Steps
 from postroom.mail.received import check_names, check_seconds, words
@@ -398,8 +398,7 @@ def _new_values(items: Iterable[Mapping[str, Any]]) -> list[Value]:
             values.append(tasks.new_value(**fields))
         except InvalidMessage as error:
             faults += [Fault(place + field, problem) for field, problem in error.faults]
-    if faults:
-        raise InvalidMessage(faults)
+    raise_faults(faults)
     return values
 
 

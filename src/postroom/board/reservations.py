@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from postroom.core.clock import iso
 from postroom.core.message import check_name, check_span
-from postroom.errors import Fault, InvalidMessage, PostroomError, ReservationConflict
+from postroom.errors import Fault, InvalidMessage, PostroomError, ReservationConflict, raise_faults
 from postroom.mail import presence
 from postroom.mail.gateway import Gateway
 from postroom.mail.received import check_seconds
@@ -198,8 +198,7 @@ class Reservations:
         """Take these patterns (None: all) out of the agent's reservations. Returns those that were taken out."""
         faults: list[Fault] = []
         named = None if globs is None else {patterns.normal("globs", glob, faults) for glob in globs}
-        if faults:
-            raise InvalidMessage(faults)
+        raise_faults(faults)
         dropped: list[str] = []
 
         def change(living: dict[str, Value]) -> dict[str, Value] | None:
@@ -276,6 +275,5 @@ def _checked(globs: Iterable[str], agent: str, ttl_s: float, why: str | None) ->
     named = list(dict.fromkeys(patterns.normal("globs", glob, faults) for glob in globs))
     if not 1 <= len(named) <= MAX_GLOBS:
         faults.append(Fault("globs", f"must name 1 to {MAX_GLOBS} patterns, not {len(named)}"))
-    if faults:
-        raise InvalidMessage(faults)
+    raise_faults(faults)
     return named

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 
 from postroom.core.clock import Clock, iso
 from postroom.core.message import check_name, payload_text
-from postroom.errors import Fault, InvalidMessage
+from postroom.errors import Fault, raise_faults
 
 READY: Final = "ready"  # nobody has it; it can be claimed as soon as everything in `after` is done
 CLAIMED: Final = "claimed"  # one owner works on it, under a lease
@@ -116,8 +116,7 @@ def new_value(id: str, title: str, after: Iterable[str], payload: Mapping[str, A
         faults.append(Fault("payload", f"must be a dict, not {type(payload).__name__}"))
     else:
         payload_text(payload or {}, faults)
-    if faults:
-        raise InvalidMessage(faults)
+    raise_faults(faults)
     return {
         "id": id,
         "title": title,

@@ -10,7 +10,7 @@ from postroom.core.config import AGENT_LEASE_S, LEASE_S
 from postroom.core.message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, DEFAULT_TYPE, Draft, Message, check_name
 from postroom.core.states import NOTES
 from postroom.core.untrusted import quoted
-from postroom.errors import Fault, InvalidMessage, ReceiveTimeout, UnknownMessage
+from postroom.errors import Fault, InvalidMessage, ReceiveTimeout, UnknownMessage, raise_faults
 from postroom.stores.contract import Delivery, Ticket, Want
 
 from . import presence, questions
@@ -114,8 +114,7 @@ class Agent:
                 continue
             unknown = [name for name in message if name not in _BATCH_FIELDS]
             faults += [Fault(f"messages[{index}].{name}", "is not an argument of send_many") for name in unknown]
-        if faults:
-            raise InvalidMessage(faults)
+        raise_faults(faults)
         return self._gateway.put(drafts) if drafts else []
 
     def publish(
@@ -395,6 +394,5 @@ def _checked_channels(channels: Iterable[str]) -> tuple[str, ...]:
     faults: list[Fault] = [] if named else [Fault("channels", "must name at least one channel")]
     for channel in named:
         check_name("channels", channel, faults)
-    if faults:
-        raise InvalidMessage(faults)
+    raise_faults(faults)
     return named

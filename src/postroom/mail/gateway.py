@@ -19,7 +19,7 @@ from postroom.core.config import SAFETY_LOOK_S, Config
 from postroom.core.events import Hooks
 from postroom.core.message import Draft, check
 from postroom.core.system.process import current_pid
-from postroom.errors import Fault, InvalidMessage, OutcomeUnknown, PostroomError, RoomClosed, RoomError
+from postroom.errors import Fault, InvalidMessage, OutcomeUnknown, PostroomError, RoomClosed, RoomError, raise_faults
 from postroom.stores.contract import SOON_NS, Claimed, Delivery, Settled, Store, Swept, Ticket, Waiter, Want
 
 from .rate_limit import limit_of
@@ -259,8 +259,7 @@ class Gateway:
                 check(draft, self.config.max_payload_bytes)
             except InvalidMessage as error:
                 faults += [Fault(f"messages[{index}].{field}", problem) for field, problem in error.faults]
-        if faults:
-            raise InvalidMessage(faults)
+        raise_faults(faults)
 
     def claim(self, want: Want) -> Claimed:
         """Take messages; see `Store.claim`."""

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from postroom.core.backoff import backoff_s
 from postroom.core.message import MAX_SPAN_S, Draft, Message, check, check_name, check_span
-from postroom.errors import Fault, InvalidMessage, PostroomError, TooManyHops
+from postroom.errors import Fault, InvalidMessage, PostroomError, TooManyHops, raise_faults
 from postroom.stores.contract import Delivery, Settled, Ticket, Want
 
 from .gateway import Gateway
@@ -313,8 +313,7 @@ def check_seconds(field: str, value: float, *, zero: bool = True) -> float:
         return value
     faults: list[Fault] = []
     check_span(field, value, faults, zero=zero)
-    if faults:
-        raise InvalidMessage(faults)
+    raise_faults(faults)
     return value
 
 
@@ -323,5 +322,4 @@ def check_names(**values: object) -> None:
     faults: list[Fault] = []
     for field, value in values.items():
         check_name(field, value, faults)
-    if faults:
-        raise InvalidMessage(faults)
+    raise_faults(faults)

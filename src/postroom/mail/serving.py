@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from postroom.core.config import SAFETY_LOOK_S
-from postroom.errors import ROOM_IS_OVER, Fault, InvalidMessage, PostroomError, RoomClosed, RoomError, TooManyHops
+from postroom.errors import (
+    ROOM_IS_OVER,
+    Fault,
+    InvalidMessage,
+    PostroomError,
+    RoomClosed,
+    RoomError,
+    TooManyHops,
+    raise_faults,
+)
 from postroom.stores.contract import Delivery, Settled, Ticket, Want
 
 from .gateway import Gateway, Latch
@@ -276,5 +285,4 @@ def check_handlers(handlers: Any, concurrency: Any) -> None:
         faults += [Fault(f"handlers[{t!r}]", "must be a function") for t, fn in handlers.items() if not callable(fn)]
     if type(concurrency) is not int or concurrency < 1:
         faults.append(Fault("concurrency", f"must be a whole number of 1 or more, not {concurrency!r}"))
-    if faults:
-        raise InvalidMessage(faults)
+    raise_faults(faults)

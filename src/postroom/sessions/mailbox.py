@@ -12,7 +12,7 @@ from typing import Any, Final
 from postroom.core.config import LEASE_S
 from postroom.core.message import Draft, Message, check_name, check_span
 from postroom.core.states import State
-from postroom.errors import Fault, InvalidMessage, ReceiveTimeout
+from postroom.errors import Fault, InvalidMessage, ReceiveTimeout, raise_faults
 from postroom.mail.gateway import Deadline, Gateway, Pause, Steps
 from postroom.mail.waiting import soonest
 from postroom.stores.contract import Query, Waiter, Want, topic_channel
@@ -61,8 +61,7 @@ def check_mailbox_name(name: object) -> None:
         faults.append(Fault("mailbox", f"must be at most {MAX_MAILBOX_BYTES} bytes long, and is {size}"))
     else:
         check_name("mailbox", name, faults)
-    if faults:
-        raise InvalidMessage(faults)
+    raise_faults(faults)
 
 
 class Mailbox:

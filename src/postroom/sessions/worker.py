@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, Final, NamedTuple
 
 from postroom.core.message import decode_payload, payload_text
-from postroom.errors import Fault, InvalidMessage, NotStartable
+from postroom.errors import Fault, InvalidMessage, NotStartable, raise_faults
 
 #: Arguments and results go through a pipe, not through the room: they may be larger than messages.
 MAX_VALUE_BYTES: Final = 256 * 1024 * 1024
@@ -85,8 +85,7 @@ def check_calls(workers: object) -> list[WorkerCall]:
         for place, call in enumerate(workers)
         if not isinstance(call, WorkerCall)
     ]
-    if faults:
-        raise InvalidMessage(faults)
+    raise_faults(faults)
     return list(workers)
 
 

@@ -36,7 +36,6 @@ from .board import BOARD, BOARD_FILES, TASKS, BoardFiles
 from .intake import INBOX, OUTBOX, Intake
 from .log import Log, LogRecord
 from .names import us_of_key
-from .readme import README
 from .room import BY_HAND, CHANNELS, FileRow, FileTables, LogStep, Prepared, prepare
 from .tree import OWN, TEMP, Tree
 from .waiter import FilesWaiter
@@ -135,7 +134,7 @@ class FilesStore(TableStore):
         if about.boot != self.clock.boot_id() and not self._goes_on(about):
             self._after_boot(about)
         if self._tree.signature("README.md") is None:
-            self._tree.replace("README.md", README.encode())
+            self._tree.replace("README.md", Path(__file__).with_name("readme.md").read_bytes())
         missing = [path for path in BOARD_FILES if self._tree.signature(path) is None]
         if missing:
             self._board.write(self._tables(), missing)  # and not the other, which somebody may have edited

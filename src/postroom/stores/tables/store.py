@@ -21,7 +21,7 @@ import msgspec
 
 from postroom.core.message import Draft, Message, decode_payload, payload_text
 from postroom.core.states import NOTES, PUBLIC_NAME, PUBLIC_STATES, State
-from postroom.errors import Fault, InvalidMessage
+from postroom.errors import Fault, InvalidMessage, raise_faults
 from postroom.stores import contract
 from postroom.stores.contract import Cell, Change, Claimed, Page, Query, Settled, Stats, Subscription, Ticket, Want
 
@@ -260,8 +260,7 @@ class TableStore(contract.Store):
     def cell_write(self, name: str, value: Any, expect: int = contract.ANY) -> int | None:
         faults: list[Fault] = []
         text = payload_text(value, faults)
-        if faults:
-            raise InvalidMessage(faults)
+        raise_faults(faults)
         with self.step() as room:
             version, _ = room.cells.get(name, (0, ""))
             if expect not in (contract.ANY, version):
