@@ -1,7 +1,7 @@
 """The seven actions of the mailbox protocol, each with the direction in which it may travel.
 
-Roles. `board` is the board; an agent is a lead when it is called `lead`, or when it was named as the lead of a task; all
-others are workers.
+Roles. `board` is the board; an agent is a lead when it is called `lead`, or when it was named as the lead of a task;
+all others are workers.
 """
 
 from __future__ import annotations

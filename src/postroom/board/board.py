@@ -60,8 +60,8 @@ class Board:
         """Put a task on the board. It can be claimed when every task in `after` is done; those need not be there yet.
 
         `lead` is told by a message when it is done or blocked, and may assign and abort. Adding the same again changes
-        nothing. Raises InvalidMessage when another task has that id, DependencyCycle (naming the circle) when tasks would
-        wait for each other: then nothing was added.
+        nothing. Raises InvalidMessage when another task has that id, DependencyCycle (naming the circle) when tasks
+        would wait for each other: then nothing was added.
         """
         (task,) = self.add_all([{"id": id, "title": title, "after": after, "payload": payload, "lead": lead}])
         return task
@@ -135,11 +135,11 @@ class Board:
     ) -> HeldTask | None:
         """Take the next task that can be done, or that one; None when it is somebody else's or nothing is ready.
 
-        After: it belongs to this agent until it is settled, aborted, or lapses: when the lease ends, or when this process
-        is gone, which is seen within a second. While the task is held the lease is extended by itself (`heartbeat`).
-        A transient claim belongs to the agent: it ends by time alone (ten minutes), and another process may settle it
-        (`held`); `process` lets it end with that process instead. With `timeout_s` it waits for one to become ready
-        (None: for ever). Raises UnknownTask when there is no such task.
+        After: it belongs to this agent until it is settled, aborted, or lapses: when the lease ends, or when this
+        process is gone, which is seen within a second. While the task is held the lease is extended by itself
+        (`heartbeat`). A transient claim belongs to the agent: it ends by time alone (ten minutes), and another process
+        may settle it (`held`); `process` lets it end with that process instead. With `timeout_s` it waits for one to
+        become ready (None: for ever). Raises UnknownTask when there is no such task.
         """
         check_names(agent=agent)
         if task_id is not None:
@@ -254,8 +254,8 @@ class Board:
     def abort(self, id: str, why: str | None = None, *, by: str | None = None, _person: bool = False) -> bool:
         """Call a task off. A running owner is told at once (`task.aborted`), and its later `done` is refused.
 
-        False when it is done or aborted already. An owner that is no process gets an `abort` in its mail. `by` names who
-        does it; that must be a lead, unless a door has seen a person's token. Raises UnknownTask.
+        False when it is done or aborted already. An owner that is no process gets an `abort` in its mail. `by` names
+        who does it; that must be a lead, unless a door has seen a person's token. Raises UnknownTask.
         """
         said = None if why is None else words("why", why)
         self._look()
@@ -320,7 +320,8 @@ class Board:
     def watch(self, timeout_s: float | None = None) -> Iterator[Task]:
         """Each task whenever it changes, woken by every change, from now on; also when an owner is seen to be gone.
 
-        Several changes of one task may come as one. Goes on for ever; with `timeout_s`, until nothing changed for so long.
+        Several changes of one task may come as one. Goes on for ever; with `timeout_s`, until nothing changed for so
+        long.
         """
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s)
@@ -355,8 +356,8 @@ class Board:
     def tell(self, /, action: str, sender: str, to: str, task_id: str | None = None, **said: Any) -> str:
         """Send one of the seven actions, in the direction in which it may travel. Returns the message's id.
 
-        Raises WrongDirection, with the rule, and sends nothing otherwise. What is told to the board is applied by whoever
-        looks at it next.
+        Raises WrongDirection, with the rule, and sends nothing otherwise. What is told to the board is applied by the
+        next look at it.
         """
         return mail.tell(self._gateway, self._book, action, sender, to, task_id, said)
 

@@ -1,8 +1,8 @@
-"""Patterns of files, and whether two of them can mean the same file.
+"""Glob patterns of files, and whether two of them can match the same file.
 
-`*` and `?` stay within one part of a path, `**` is any number of parts, `[abc]` and `[!abc]` are one character. A pattern
-also means everything below what it matches, as in a .gitignore: `src/api` covers `src/api/users.py`. Paths are written
-with slashes, from the top of the project.
+`*` and `?` stay within one part of a path, `**` is any number of parts, `[abc]` and `[!abc]` are one character. A
+pattern also means everything below what it matches, as in a .gitignore: `src/api` covers `src/api/users.py`. Paths are
+written with slashes, from the top of the project.
 """
 
 from __future__ import annotations

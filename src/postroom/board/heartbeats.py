@@ -1,4 +1,4 @@
-"""What a process does for the tasks it holds: heartbeats, and hearing of an abort without asking.
+"""Heartbeats for the tasks that a process holds, and hearing of an abort without asking.
 
 One sleeping thread for each room that holds tasks. It wakes by push when something is aborted, and by itself when a
 lease is to be extended. It knows tasks weakly: one that its owner has forgotten is not kept alive.

@@ -23,11 +23,12 @@ SIGNALS: Final = topic_cells(SIGNAL)
 class HeldTask:
     """A task that was claimed. It belongs to its owner until that settles it, its lease ends, or it is aborted.
 
-    `done`, `blocked` and `release` settle it. Each returns whether it counted, after that is written: False means that the
-    task was settled before, was aborted, or belongs to another by now, and that nothing was changed. One that raises may
-    have been carried out; repeating it is safe.
+    `done`, `blocked` and `release` settle it. Each returns whether it counted, after that is written: False means that
+    the task was settled before, was aborted, or belongs to another by now, and that nothing was changed. One that
+    raises may have been carried out; repeating it is safe.
 
-    As a context manager it is done at the end of the block and released if the block raises, unless the block settled it.
+    As a context manager it is done at the end of the block and released if the block raises, unless the block settled
+    it.
     """
 
     def __init__(self, book: Book, value: Value, lease_s: float, process: str | None) -> None:
@@ -35,7 +36,7 @@ class HeldTask:
         self.title: str = value["title"]
         self.payload: dict[str, Any] = value["payload"]
         self.after: tuple[str, ...] = tuple(value["after"])
-        #: Who claimed it.
+        #: The agent that claimed it.
         self.agent: str = value["owner"] or value.get("last_owner") or ""
         #: The fencing token: grows with every claim of this task. For owners that write elsewhere.
         self.token: int = value["token"]
@@ -46,7 +47,7 @@ class HeldTask:
         self._process = process  # with which the claim ends; None when it belongs to the agent
         self._aborted = False
         self._lost = False
-        #: Called when it is settled. Set by who keeps it.
+        #: The callback for when it is settled. Set by the heartbeats that look after it.
         self.forget: Callable[[object], None] | None = None
 
     @property

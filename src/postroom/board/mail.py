@@ -6,7 +6,7 @@
     status   without a task                            kept as the sender's note
     info     anything                                  kept as the sender's note
 
-Whoever looks at the board next applies it. Applying twice does nothing more than applying once, so a message whose reader
+The next look at the board applies it. Applying twice does nothing more than applying once, so a message whose reader
 died in the middle is simply applied again.
 """
 
@@ -159,7 +159,7 @@ def _status(book: Book, board: Steps, message: Message, id: str) -> None:
 
 
 def _must_lead(gateway: Gateway, message: Message, lead: str | None, deed: str) -> None:
-    """In a room with tokens a task is called off and put back by its lead or by a person, whichever door it is said at."""
+    """In a room with tokens a task is called off and put back by its lead or by a person, at every door."""
     from postroom.mail import tokens  # brings hashes and chance along, which most commands do without
 
     told = f"{deed} a task that {lead or 'nobody'} leads"

@@ -1,18 +1,18 @@
-"""Which tasks can be claimed, found without looking at all of them.
+"""An index of the tasks that can be claimed, so that a claim does not read all tasks.
 
 Every task has a number that says its place: first added, first claimed. The numbers of those that can be claimed lie in
-buckets of 64, each a cell `board-ready/<bucket>`; the cell `board-ready/index` names the buckets that are not empty, the
-next number, and when the whole was last mended. A claim therefore reads two small cells and the task's own, whether the
-board has ten tasks or ten thousand.
+buckets of 64, each a cell `board-ready/<bucket>`; the cell `board-ready/index` names the buckets that are not empty,
+the next number, and when the whole was last mended. A claim therefore reads two small cells and the task's own, whether
+the board has ten tasks or ten thousand.
 
-All of this is a hint. An entry may stand here though its task is not claimable any more; whoever passes takes it out. A
-claimable task that is missing here (somebody was killed between two writes, or a task was edited by hand) is put in by
-the next mending, see `Board.mend`. Two rules keep living processes from losing entries:
+All of this is a hint. An entry may stand here though its task is not claimable any more; the next claimer takes it out.
+A claimable task that is missing here (somebody was killed between two writes, or a task was edited by hand) is put in
+by the next mending, see `Board.mend`. Two rules keep living processes from losing entries:
 
-- who makes a task claimable writes the task first and the bucket after it, always, also when the entry stands there: so
-  one who takes entries out on the ground of an older reading fails on the bucket's version;
-- who takes an empty bucket out of the index looks at the bucket again afterwards; who fills a bucket looks at the index
-  afterwards. One of the two sees the other.
+- a process that makes a task claimable writes the task first and the bucket after it, always, also when the entry
+  stands there: so a claimer that takes entries out on the ground of an older reading fails on the bucket's version;
+- taking an empty bucket out of the index is followed by a look at the bucket, filling a bucket by a look at the index.
+  One of the two sees the other.
 
 These cells begin with a word of their own so that waking works: a waiting claimer hears of them alone.
 """

@@ -6,9 +6,9 @@
     board-after/<id>/<other>   `other` waits for `id`
     board-lead                 who leads
 
-A claim writes the task, then `board-claim`. Whatever ends a claim writes the task, then does what follows (the bucket, the
+A claim writes the task, then `board-claim`. The end of a claim writes the task, then does what follows (the bucket, the
 signal to the lead, the tasks that waited for it), and takes `board-claim` away last. Each of these steps may be done
-twice. So whoever looks over the few `board-claim` cells finishes what a dead process had begun, and no claim is missed:
+twice. So a look over the few `board-claim` cells finishes what a dead process had begun, and no claim is missed:
 an entry of the index whose task is claimed is taken out only when its `board-claim` is there.
 """
 
@@ -49,7 +49,10 @@ MAX_PASSED: Final = 8
 
 
 class Claim(NamedTuple):
-    """Who claims, and for how long. A claim without a process belongs to the agent and ends by time alone."""
+    """The claimer, and for how long it claims.
+
+    A claim without a process belongs to the agent and ends by time alone.
+    """
 
     agent: str
     process: str | None
@@ -170,7 +173,7 @@ class Book:
         return taken
 
     def note_claim(self, value: Value, expect: int = ANY) -> None:
-        """Let the claim of a claimed task be found by those who look over claims."""
+        """Let the claim of a claimed task be found by `look_over`."""
         note = {"token": value["token"], "process": value["process"]}
         self.store.cell_write(CLAIMS + encoded(value["id"]), note, expect=expect)
 
@@ -231,10 +234,10 @@ class Book:
         return [each.value for each in found if each is not None]
 
     def _tell(self, value: Value) -> None:
-        """Tell those who are to be told; nobody is told twice.
+        """Tell the lead or the owner what they are to be told; nobody is told twice.
 
-        A task may have been edited by hand, so that its owner is no name, or its result another than was told. Whoever
-        looks at the board passes here: that must not stop them.
+        A task may have been edited by hand, so that its owner is no name, or its result another than was told. Every
+        look at the board passes here, and must not be stopped by that.
         """
         told = self._signal(value)
         if told is not None:
@@ -242,7 +245,7 @@ class Book:
                 self.gateway.put([told], limited=False)
 
     def _signal(self, value: Value) -> Draft | None:
-        """Who is to be told what, the same however often it is made: the lead of an end, an owner of an abort."""
+        """The message about a task's state, always the same: an end goes to the lead, an abort to the owner."""
         lead, owner, state = value["lead"], value["owner"], value["state"]
         if state == ABORTED and owner is not None and isinstance(value.get("tell_owner"), str):
             return self._draft(value["tell_owner"], owner, "abort", value, {"why": value["why"]})
@@ -331,8 +334,10 @@ class Book:
         self.index.note_mending(since_ns)
 
     def _adopt(self, value: Value) -> None:
-        """Let a claim without a note be found. One that was written by hand gets a lease first: with a note and without a
-        lease it would never end (tests/board/test_by_hand.py: test_a_claim_written_by_hand_that_a_worker_passes_by_ends).
+        """Let a claim without a note be found.
+
+        One that was written by hand gets a lease first: with a note and without a lease it would never end
+        (tests/board/test_by_hand.py: test_a_claim_written_by_hand_that_a_worker_passes_by_ends).
         """
         self._give_lease(value)
         self.note_claim(value, expect=0)
@@ -403,7 +408,7 @@ class Book:
         found = self.read(id)
         return found.value["after"] if found is not None else ()
 
-    # Who leads
+    # Leads
 
     def leads(self) -> list[str]:
         """Agents that were named as the lead of a task."""

@@ -1,4 +1,4 @@
-"""Reservations: agents say which files they work on, so that others keep out of their way.
+"""Reservations, advisory locks on files: agents say which ones they work on, and others keep out of their way.
 
 All of them lie in one cell, `reservations`, because whether one may be made depends on all others: it is decided and
 written by one compare-and-set. They end by time, by release, or with their process; what has ended is taken out by the

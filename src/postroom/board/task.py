@@ -1,8 +1,8 @@
 """What a task of the board is: its states, its cell, and what follows from both. Nothing here touches a store.
 
-A task is one cell, `board/task/<percent-encoded id>`, with one JSON object. That cell is the truth; everything else that
-the board keeps is derived from such cells and can be made again from them. The object may be edited by hand through the
-files store, so it is read with patience: what is missing is filled in, what is not understood is kept.
+A task is one cell, `board/task/<percent-encoded id>`, with one JSON object. That cell is the truth; everything else
+that the board keeps is derived from such cells and can be made again from them. The object may be edited by hand
+through the files store, so it is read with patience: what is missing is filled in, what is not understood is kept.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Task(NamedTuple):
     title: str
     #: ready, claimed, done, blocked or aborted; a claim whose lease ended or whose owner is gone is ready again.
     state: str
-    #: Who works on it, or who did last.
+    #: The agent that works on it, or did last.
     owner: str | None
     #: The tasks that must be done before it, and those of them that are not.
     after: tuple[str, ...]
@@ -68,7 +68,7 @@ class Task(NamedTuple):
     result: Any
     #: What was said when it was blocked, aborted or released.
     why: str | None
-    #: Whom `done` and `blocked` are told.
+    #: The agent that is told of `done` and `blocked`.
     lead: str | None
 
     @property
@@ -171,8 +171,8 @@ def _wall_ms(value: object) -> int | None:
     return int(value)
 
 
-# Leases. People read `lease`, the end by the wall clock. Between processes of one boot the steady clock decides, so that
-# a wall clock that is set forward or back neither frees nor freezes a task (tests/board/test_board.py).
+# Leases. People read `lease`, the end by the wall clock. Between processes of one boot the steady clock decides, so
+# that a wall clock that is set forward or back neither frees nor freezes a task (tests/board/test_board.py).
 
 
 def lease_fields(clock: Clock, lease_s: float) -> Value:

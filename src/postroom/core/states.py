@@ -104,8 +104,9 @@ _STATES: Final = tuple(State)
 def judge(state: int, wake_at: int | None, expires: int | None, spent: bool, now: int) -> State:
     """The state as a reader sees it: what the clock has ended counts as ended, though nobody has written it yet.
 
-    `wake_at` is the end of a claimed message's lease, or of a delayed one's delay; `spent`: its deliveries are used up. All
-    times are the room's. `judged` in stores/sqlite/schema.sql is the same rule (tests/stores/test_sqlite.py compares them).
+    `wake_at` is the end of a claimed message's lease, or of a delayed one's delay; `spent`: its deliveries are used up.
+    All times are the room's. `judged` in stores/sqlite/schema.sql is the same rule (tests/stores/test_sqlite.py
+    compares them).
     """
     expired = expires is not None and expires <= now
     woken = wake_at is not None and wake_at <= now

@@ -65,7 +65,7 @@ class Agent:
         trace: str | None = None,
         _lane: str = "agent",
     ) -> str:
-        """Send a message to one agent; to None, to whoever claims it first in the channel. Returns its id.
+        """Send a message to one agent; to None, to the first that claims it in the channel. Returns its id.
 
         After: it is stored, also if this process dies now; nobody need have seen it. With `wait="acked"` the receiver
         has acked (or answered) it, with `wait="answered"` answered it; NotAcked, with the id, when that did not happen
@@ -101,7 +101,10 @@ class Agent:
         return self._gateway.send(draft)
 
     def send_many(self, messages: Iterable[Mapping[str, Any]]) -> list[str]:
-        """Send several messages, all or none, in one step. Each is a dict of `send`'s arguments: to, payload, type, …"""
+        """Send several messages, all or none, in one step.
+
+        Each is a dict of `send`'s arguments: to, payload, type, …
+        """
         drafts: list[Draft] = []
         faults: list[Fault] = []
         given: Iterable[Any] = messages
@@ -248,7 +251,7 @@ class Agent:
         Runs `concurrency` messages at a time, in threads. Returns when `stop` is set, the room is closed or Ctrl-C is
         pressed, after the running functions have finished.
         """
-        from .serving import Serving  # those who only send start faster without it
+        from .serving import Serving  # a mere sender starts faster without it
 
         Serving(self._gateway, self._want(channels, lease_s), handlers, concurrency, stop).run()
 

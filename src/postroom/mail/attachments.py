@@ -1,4 +1,4 @@
-"""Files beside the messages, kept by their content: the same file twice is one file."""
+"""Content-addressed files beside the messages: the same file twice is one file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ def _remove(folder: Path, pid: int) -> None:
 
 
 def keep(folder: Path, source: Path) -> dict[str, Any]:
-    """Keep a copy of a file, and return the reference to it. After: the copy is whole and on disk, or not there at all."""
+    """Keep a copy of a file, and return the reference to it.
+
+    After: the copy is whole and on disk, or not there at all.
+    """
     if not source.is_file():
         raise InvalidMessage(
             "path", f"{source} is {'a folder' if source.is_dir() else 'not there'}; a file was expected"

@@ -1,7 +1,8 @@
-"""The one door from rooms and agents to their store.
+"""The gateway: the one checked way from rooms and agents to their store.
 
 Every step of a message passes here: a closed room and a forked process are refused, drafts are checked and counted, the
-hooks are told. The gateway also remembers what this process has under way, so that closing a room leaves nothing behind.
+hooks are told. The gateway also remembers what this process has under way, so that closing a room leaves nothing
+behind.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ MAX_TOGETHER: Final = 500
 MAX_BYTES_TOGETHER: Final = 1_000_000
 T = TypeVar("T")
 
-#: Who closes a room waits so long for questions that are just being stored.
+#: Closing a room waits so long for questions that are just being stored.
 _ASKERS_NS: Final = 1_000_000_000
-#: Whether the room is still there is looked at this often: within 5 s everybody knows (tests/faults/test_gone.py), and an
-#: idle receiver, which looks for mail every second, does not pay for it each time (tests/faults/test_idle.py).
+#: Whether the room is still there is looked at this often: within 5 s everybody knows (tests/faults/test_gone.py), and
+#: an idle receiver, which looks for mail every second, does not pay for it each time (tests/faults/test_idle.py).
 LOOK_S: Final = 2.5
 _LOOK_NS: Final = round(LOOK_S * 1e9)
 CLOSED_EARLY: Final = "the room was closed before it was settled"
@@ -52,7 +53,10 @@ class Latch:
         self._reader, self._writer = os.pipe()
 
     def set(self) -> None:
-        """Set the flag and wake everybody. Safe to call twice; the second call also ends what an interrupt kept the first from."""
+        """Set the flag and wake everybody.
+
+        Safe to call twice; the second call also ends what an interrupt kept the first from.
+        """
         self._set = True
         if not self._told:
             os.write(self._writer, b"!")  # never read: the descriptor stays readable
@@ -113,7 +117,10 @@ Series = Generator[Pause | T, bool, None]
 
 
 class Gateway:
-    """A store with the room's settings, hooks and limits around it. Shared by all threads of the process that made it."""
+    """A store with the room's settings, hooks and limits around it.
+
+    Shared by all threads of the process that made it.
+    """
 
     def __init__(self, store: Store, config: Config, clock: Clock) -> None:
         self.store = store
@@ -144,7 +151,7 @@ class Gateway:
         self._tried: Callable[[], None] | None = None  # the finisher that is being called
 
     def check_open(self) -> None:
-        """Raise RoomClosed when the room was closed, or belongs to the process before a fork; RoomGone when it is gone."""
+        """Raise RoomClosed when the room was closed, or belongs to the process before a fork; RoomGone when gone."""
         if self._closed:
             raise RoomClosed("this room is closed")
         if current_pid() != self._pid:
@@ -155,9 +162,9 @@ class Gateway:
             self._look()
 
     def check_there(self) -> None:
-        """Raise RoomGone when the room was deleted or replaced. Looks once a second, whoever asks, and for all who do.
+        """Raise RoomGone when the room was deleted or replaced. Looks now and then, for all callers together.
 
-        Everybody who sends, claims or settles is told by this, and everybody who waits (tests/faults/test_gone.py).
+        Every sender, receiver and waiter is told by this (tests/faults/test_gone.py).
         """
         if self.clock.steady_ns() >= self._next_look_ns:
             self._look()
@@ -189,7 +196,7 @@ class Gateway:
             raise
 
     def send(self, draft: Draft) -> str:
-        """Store one message that goes to one mailbox. Returns its id. The last step of whoever sends."""
+        """Store one message that goes to one mailbox. Returns its id. The last step of every sender."""
         (id,) = self.put([draft])
         return id
 
@@ -335,8 +342,8 @@ class Gateway:
     def wait(self, waiter: Waiter, timeout_s: float | None, stop: Latch | None = None) -> bool:
         """Wait for a hint, for `stop`, or until it is time to look without one (a second at most).
 
-        Returns whether a hint came. Raises RoomClosed at once when the room is closed meanwhile, RoomGone within seconds
-        when it is deleted or replaced.
+        Returns whether a hint came. Raises RoomClosed at once when the room is closed meanwhile, RoomGone within
+        seconds when it is deleted or replaced.
         """
         span_s = _span_s(timeout_s)
         try:
@@ -346,7 +353,7 @@ class Gateway:
         except OSError:  # no descriptor on this system: the room's end is seen at the next look
             hinted = waiter.wait(span_s)
         else:
-            # only for who has just said something: who merely takes what comes would be in the way of who sends it
+            # only for a thread that has just sent something: a mere receiver that spins would be in its sender's way
             spoke, self._spoke = self._spoke, False
             seen = spoke and waiter.may_come_soon() and self._watch(ends, span_s)
             hinted = (seen or self.clock.wait_readable(ends, span_s) != []) and waiter.wait(0)
@@ -356,7 +363,7 @@ class Gateway:
         return hinted
 
     def _watch(self, ends: tuple[int, ...], span_s: float) -> bool:
-        """Look for a hint for a moment, without sleeping: one who sleeps is woken in twice the time in which answers come."""
+        """Spin for a moment, looking for a hint: waking a sleeping thread takes twice as long as an answer."""
         until_ns = SYSTEM.steady_ns() + min(SOON_NS, int(span_s * 1e9))
         while not self.clock.wait_readable(ends, 0):
             if SYSTEM.steady_ns() > until_ns:
@@ -415,7 +422,7 @@ class Gateway:
     def question_ends(self, id: str, *, abandon: bool) -> None:
         """It waits no more. `abandon` lets the answer become ordinary mail; a room that is closed did so already.
 
-        Where the room does not answer now, whoever waited is told how its own waiting ended, and this is done later.
+        Where the room does not answer now, the asker is told how its own waiting ended, and this is done later.
         """
         if abandon:
             try:
@@ -455,7 +462,7 @@ class Gateway:
             self._finishers.remove(finish)
 
     def close(self) -> None:
-        """Give back what this process holds, wake whoever waits, close the store. Safe to call twice.
+        """Give back what this process holds, wake every waiter, close the store. Safe to call twice.
 
         A call that was interrupted leaves the room half closed: nothing new is taken, and the next call does the rest.
         """
@@ -478,7 +485,10 @@ class Gateway:
             self._is_being_closed = False
 
     def _finish(self) -> None:
-        """Call what is to be called at the end, the last to come first. What was interrupted is called again by the next who closes, once."""
+        """Call the finishers, the last to come first.
+
+        One that was interrupted is called again by the next `close`, once.
+        """
         while self._finishers:
             finish = self._finishers[-1]
             if finish is self._tried:
@@ -489,15 +499,21 @@ class Gateway:
             self._forget(finish)
 
     def __del__(self) -> None:
-        """A room that nobody knows any more ends: its thread and its descriptors go. What it held ends with its lease."""
+        """A room that nobody knows any more ends: its thread and its descriptors go.
+
+        What it held ends with its lease.
+        """
         with suppress(AttributeError):  # it was interrupted while it was made
             if not self._closed and self._pid == current_pid() and not sys.is_finalizing():
-                import warnings  # only for those who forget
+                import warnings  # only for rooms that were forgotten
 
                 warnings.warn("a room was forgotten without close()", ResourceWarning, stacklevel=2, source=self)
 
     def _wait_for_askers(self) -> None:
-        """Let questions that are just being stored become known (tests/mail/test_questions.py). That takes no longer than a write."""
+        """Let questions that are just being stored become known (tests/mail/test_questions.py).
+
+        That takes no longer than a write.
+        """
         until_ns = SYSTEM.steady_ns() + _ASKERS_NS
         while self._asking and SYSTEM.steady_ns() < until_ns:
             SYSTEM.sleep(0.001)

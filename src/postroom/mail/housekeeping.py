@@ -1,7 +1,7 @@
-"""What an open room does by itself: heartbeats of its agents, and the housekeeping, which one process does for all.
+"""Background work of an open room: heartbeats of its agents, and the housekeeping, whose leader is elected by a lease.
 
-One sleeping thread for each room that has agents. It ends with the room, also with one that was forgotten without closing it, and
-does not keep the program alive.
+One sleeping thread for each room that has agents. It ends with the room, also with one that was forgotten without
+closing it, and does not keep the program alive.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from . import presence
 from .gateway import Gateway, Latch
 
 KEEPER_CELL: Final = "upkeep"
-#: Who keeps house does so for this long without a word; then another may take over.
+#: The process that keeps house has so long a term without a word; then another may take over.
 TERM_S: Final = 6 * HEARTBEAT_S
 
 
@@ -78,7 +78,10 @@ class Upkeep:
         return store.cell_write(KEEPER_CELL, mine, expect=0 if cell is None else cell.version) is not None
 
     def close(self) -> None:
-        """End the rounds, mark the agents stopped, leave the housekeeping to others. The thread is over when it returns."""
+        """End the rounds, mark the agents stopped, leave the housekeeping to others.
+
+        The thread is over when it returns.
+        """
         self._stop.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():

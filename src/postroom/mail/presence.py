@@ -1,11 +1,11 @@
-"""Who is in a room, whether they still run, and what they hold.
+"""Presence: the agents of a room, their heartbeats, whether they still run, and which messages they hold.
 
 Every agent has a cell "agent/<name>" that all processes change by compare-and-set:
 
     {"status": "active", "current_task": None, "heartbeat_ms": …, "first_seen_ms": …, "processes": [...], "transient": False}
 
-`processes` are those that have the agent open (see `core.system.process.this_process`). Where their locks or pids can be seen, they are
-gone the moment they are; all others are judged by their heartbeat.
+`processes` are those that have the agent open (see `core.system.process.this_process`). Where their locks or pids can
+be seen, they are gone the moment they are; all others are judged by their heartbeat.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ class Silences:
 def prune(gateway: Gateway, silences: Silences) -> int:
     """Take processes that are gone out of every agent's cell. Returns how many agents lost one.
 
-    Processes that cannot be seen go when their agent has been silent for long: askers stop waiting for them, and their own
-    questions are given up. Should one only have been stopped, its next heartbeat brings it back.
+    Processes that cannot be seen go when their agent has been silent for long: askers stop waiting for them, and their
+    own questions are given up. Should one only have been stopped, its next heartbeat brings it back.
     """
     pruned = 0
     for cell in gateway.store.cell_scan(_PREFIX):
@@ -199,9 +199,9 @@ def held_by(gateway: Gateway, name: str) -> list[Message]:
 def held_cause(gateway: Gateway, name: str, to: str | None) -> Message | None:
     """The message that an agent would send one to `to` because of, at doors where nobody says so.
 
-    What an agent sends while it holds a message is taken to be caused by it: the newest from there, else the newest of all.
-    So a loop of agents that keep each other busy is one chain, its hops are counted, and the room's limit ends it. An agent
-    that settles a message first and then sends begins something new; the rate of a pair is what limits that.
+    What an agent sends while it holds a message is taken to be caused by it: the newest from there, else the newest of
+    all. So a loop of agents that keep each other busy is one chain, its hops are counted, and the room's limit ends it.
+    An agent that settles a message first and then sends begins something new; the rate of a pair is what limits that.
     """
     held = held_by(gateway, name)
     return next((message for message in held if message.from_agent == to), next(iter(held), None))

@@ -57,8 +57,8 @@ class Question(Generator[Pause, bool, Received]):
     They raise Refused, NotAnswered, PeerGone or AskTimeout, each of which says what happened. However the waiting ends,
     nobody waits afterwards: an answer that comes later is ordinary mail.
 
-    Whoever takes many questions through their steps at once may store several in one commit (`draft`, `stored`), and take
-    several answers in one (`find_answer`, `give`; see `take_answers`).
+    A caller that takes many questions through their steps at once may store several in one commit (`draft`, `stored`),
+    and take several answers in one (`find_answer`, `give`; see `take_answers`).
     """
 
     def __init__(self, gateway: Gateway, draft: Draft, timeout_s: float | None) -> None:
@@ -120,7 +120,7 @@ class Question(Generator[Pause, bool, Received]):
             first_look = False
 
     def _take_held(self) -> Delivery | None:
-        """The answer, at once, where a hint says that it may be here: mostly it is, and the question need not be read."""
+        """The answer, at once, where a hint says that it may be here: mostly it is, and no question is read."""
         if self._seen is not None or self._answer is not None:
             return None  # somebody has looked already
         return self._gateway.claim_answer(self._id, _want(self._gateway, self._asker))
@@ -141,7 +141,10 @@ class Question(Generator[Pause, bool, Received]):
         return None
 
     def _take_answer(self, question: Message) -> Delivery:
-        """Claim and ack the answer. One that was taken before (a question asked twice under one key) is read instead."""
+        """Claim and ack the answer.
+
+        One that was taken before (a question asked twice under one key) is read instead.
+        """
         id = self._answer_id(question)
         for delivery in _claim(self._gateway, self._asker, (id,)):
             return delivery
@@ -151,7 +154,10 @@ class Question(Generator[Pause, bool, Received]):
         return Delivery(kept, Ticket(kept.id, kept.token, self._asker))
 
     def find_answer(self) -> str | None:
-        """Read the question, and give the id of its answer when it is there. Then the next step does not read it again."""
+        """Read the question, and give the id of its answer when it is there.
+
+        Then the next step does not read it again.
+        """
         question = self._gateway.store.get(self._id)
         if question is None or question.state is not State.ANSWERED:
             return None  # what may still change is read anew by the step, after it has taken the hint
@@ -170,10 +176,10 @@ class Question(Generator[Pause, bool, Received]):
             return message.id
         raise NotAnswered(f"the answer to question {self._id} is no longer kept", self._id)
 
-    # The one who was asked
+    # The peer that was asked
 
     def _peer_is_gone(self, first_look: bool) -> bool:
-        """Whether the peer ran while we waited and runs no more; or, where nobody says how long to wait, does not run."""
+        """Whether the peer ran while we waited and runs no more; without a time-out, whether it does not run."""
         if self._peer is None:
             return False
         value = presence.look(self._gateway, self._peer)

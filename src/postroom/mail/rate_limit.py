@@ -1,7 +1,7 @@
-"""A rate limit per sender that all processes of a room share.
+"""Token buckets: a rate limit per sender that all processes of a room share.
 
-It counts in the clock's steady time: a wall clock that is set forward gives nobody tokens, and one that is set back locks
-nobody out (tests/core/test_limits.py).
+It counts in the clock's steady time: a wall clock that is set forward gives nobody tokens, and one that is set back
+locks nobody out (tests/core/test_limits.py).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from postroom.stores.contract import Store
 class SenderLimit:
     """A rate per sender, or per sender and recipient, that holds over all processes of a room.
 
-    Each sender (or pair) has a bucket of `burst` tokens (None: a second's worth) that refills at `rate_per_s`. It is kept in the
-    cell "limit/<sender>" as one number, the moment at which it will be full again, and changed by compare-and-set.
-    A restart of the machine fills every bucket.
+    Each sender (or pair) has a bucket of `burst` tokens (None: a second's worth) that refills at `rate_per_s`. It is
+    kept in the cell "limit/<sender>" as one number, the moment at which it will be full again, and changed by
+    compare-and-set. A restart of the machine fills every bucket.
     """
 
     def __init__(self, store: Store, rate_per_s: float, burst: int | None = None, clock: Clock = SYSTEM) -> None:

@@ -32,7 +32,7 @@ class Receipt(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """One delivery that failed: who had it, from when to when, and the error."""
+    """One delivery that failed: its receiver, from when to when, and the error."""
 
     agent: str | None
     claimed_at: str
@@ -50,7 +50,7 @@ class DeadLetter(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Somebody who waits for an answer right now; `peer` None is whoever claims the question first."""
+    """An asker that waits for an answer right now; `peer` None: the first to claim the question."""
 
     asker: str
     peer: str | None

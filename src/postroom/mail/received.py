@@ -64,7 +64,7 @@ class Envelope:
 
     @property
     def to_agent(self) -> str | None:
-        """Whom it was sent to; None when it was for whoever claims it first."""
+        """The agent it was sent to; None when it was for the first to claim it."""
         return self.message.to_agent
 
     @property
@@ -136,8 +136,8 @@ class Received(Envelope):
     """A message that was claimed. It belongs to its receiver until that settles it, or until the lease ends.
 
     `ack`, `retry`, `dead`, `reply`, `refuse` settle it. Each returns whether it counted, after that is committed: False
-    means that the message was settled before or belongs to another by now, and that nothing was changed. One that raises
-    has changed nothing; it may be tried again.
+    means that the message was settled before or belongs to another by now, and that nothing was changed. One that
+    raises has changed nothing; it may be tried again.
 
     As a context manager it acks at the end of the block and retries if the block raises, unless the block settled it.
     """
@@ -171,7 +171,7 @@ class Received(Envelope):
         return self.conclude(Settlement("dead", words("reason", reason))).held
 
     def refuse(self, reason: str) -> bool:
-        """Say no. The message ends, and one who asked gets `Refused` with the reason."""
+        """Say no. The message ends, and its asker gets `Refused` with the reason."""
         return self.conclude(Settlement("refused", words("reason", reason))).held
 
     def reply(

@@ -35,7 +35,7 @@ class Prefetcher:
             if self._still_ours(delivery):
                 return delivery
         if message.settled is not None and self._want.limit == 1:
-            self.looked = False  # there is nothing to be done in one step: whoever asks will look, and wait
+            self.looked = False  # there is nothing to be done in one step: the caller will look, and wait
             return None
         claimed, self.looked = message.conclude(ACKED, claim_next=self._want).claimed, True
         if claimed is None or not claimed.deliveries:

@@ -1,4 +1,4 @@
-"""Answering messages with functions: several threads, each of which runs one message after the other."""
+"""Answering messages with handler functions in a pool of threads, of which one at a time waits for mail."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def as_failure(error: BaseException) -> BaseException:
     """
     if isinstance(error, Exception):
         return error
-    from asyncio import CancelledError  # slow to load, and whoever never raises such things does without
+    from asyncio import CancelledError  # slow to load, and hardly ever needed
 
     if not isinstance(error, CancelledError):
         return error
@@ -96,7 +96,7 @@ def judge(run: ServedMessage, handlers: Mapping[str, Handler]) -> Settlement:
 
 
 class LeaseHeartbeat:
-    """Extends the leases of messages that are being worked on, every third of a lease: in a thread, once it is started."""
+    """Heartbeat: extends the leases of messages in work, every third of a lease, in a thread once it is started."""
 
     def __init__(self, gateway: Gateway, lease_s: float) -> None:
         self._gateway = gateway
@@ -140,8 +140,9 @@ class LeaseHeartbeat:
 class Serving:
     """One call of `Agent.serve`.
 
-    Idle threads take turns: one waits for mail, the others wait for their turn. Whoever takes a message leaves the
-    place to the next and runs it, then settles it and claims the following one in one step, as long as there is one.
+    Idle threads take turns: one waits for mail, the others wait for their turn. The thread that takes a message leaves
+    the place to the next and runs it, then settles it and claims the following one in one step, as long as there is
+    one.
     """
 
     def __init__(
@@ -261,7 +262,10 @@ class Serving:
 
 
 def report(run: ServedMessage) -> None:
-    """Say that a function failed. Raises what ends the serving: SystemExit and the like; the message is back already."""
+    """Say that a function failed.
+
+    SystemExit and the like, which end the serving, are raised; the message is back already.
+    """
     if run.error is None:
         return
     if not isinstance(run.error, Exception):

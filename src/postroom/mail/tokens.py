@@ -1,17 +1,18 @@
-"""Who may speak in whose name: tokens, and what becomes of a claim to be somebody else.
+"""Authentication by tokens: which agent a caller may speak for, and how a false claim is refused and recorded.
 
-A token is shown once, when it is made. The room keeps a hash of it in the cell "token/<id>", whose id is the token's first
-part, so that a token is found without trying all:
+A token is shown once, when it is made. The room keeps a hash of it in the cell "token/<id>", whose id is the token's
+first part, so that a token is found without trying all:
 
     {"agent": "bob", "human": False, "hash": "…", "made_ms": …, "revoked_ms": None}
 
-A room that ever had a token has tokens, until a person switches them off: revoking one after the other must not let everybody
-in again. Tokens fail closed: whoever shows none may do less than an agent with one, and only a person's token makes, revokes
-and administers. So that a room cannot lock everybody out, its first token is a person's, and the last one of a person goes
-only with all others (`switch_off`); a room that was locked out before that was so is opened by `recover`.
+A room that ever had a token has tokens, until a person switches them off: revoking one after the other must not let
+everybody in again. Tokens fail closed: a caller that shows none may do less than an agent with one, and only a person's
+token makes, revokes and administers. So that a room cannot lock everybody out, its first token is a person's, and the
+last one of a person goes only with all others (`switch_off`); a room that was locked out before that was so is opened
+by `recover`.
 
-What was refused is kept in the cell "refusals", the newest hundred, with a count of all. That tokens were switched off or
-recovered is kept in the cell "token-log", with the time and the system user.
+What was refused is kept in the cell "refusals", the newest hundred, with a count of all. That tokens were switched off
+or recovered is kept in the cell "token-log", with the time and the system user.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class TokenInfo(NamedTuple):
 
 
 class RefusedClaim(NamedTuple):
-    """Somebody claimed to be who it is not: when, at which door, as whom, and who it was as far as its token tells."""
+    """A false claim of a name: when, at which door, which name, and whose token it really was, as far as it tells."""
 
     time: str
     door: str
@@ -173,8 +174,9 @@ def switch_off(gateway: Gateway, by: str, uid: int) -> int:
 def recover(gateway: Gateway, agent: str, uid: int) -> str:
     """Make a person's token in a room that has tokens and none of a person, and return it. It is recorded first.
 
-    Only while no other process has the room open, as far as the store and the heartbeats of agents tell. Raises IdentityRefused
-    where a person has a token, where the room has none at all, and while others have it open: then nothing was done.
+    Only while no other process has the room open, as far as the store and the heartbeats of agents tell. Raises
+    IdentityRefused where a person has a token, where the room has none at all, and while others have it open: then
+    nothing was done.
     """
     check_names(name=agent)
     gateway.check_open()
@@ -259,7 +261,10 @@ def token_in(environment: dict[str, str] | os._Environ[str]) -> str | None:
 
 
 def _small_text(path: str) -> str:
-    """What a file says. A pipe is not waited for, and a device that never ends is not read: a variable may name either."""
+    """The text of a file.
+
+    A pipe is not waited for, and a device that never ends is not read: a variable may name either.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -276,7 +281,7 @@ Record = Callable[[Gateway, str, str, str | None], None]
 def prove(
     gateway: Gateway, claimed: str | None, token: str | None, door: str, *, record: Record | None = None
 ) -> Credential | None:
-    """Who speaks: what the token proves, which a claimed name must agree with. None in a room without tokens.
+    """The speaker: what the token proves, which a claimed name must agree with. None in a room without tokens.
 
     Raises IdentityRefused, after the refusal was recorded (by `record`), when a name is claimed that the token does not
     prove; where it could not be recorded, what kept it from that (RoomBusy, say).
@@ -294,7 +299,7 @@ def prove(
     try:
         credential = credential_of(gateway, token)
     except IdentityRefused:
-        if token or claimed:  # who shows nothing and says nothing claims nothing
+        if token or claimed:  # a caller that shows nothing and says nothing claims nothing
             record(gateway, door, claimed or "", None)
         raise
     if claimed is not None and claimed != credential.agent:

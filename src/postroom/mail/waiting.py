@@ -1,4 +1,4 @@
-"""Taking one message after the other: look, wait for a hint, look again."""
+"""The receive loop: look, wait for a hint, look again."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Inbox:
 
     def __init__(self, gateway: Gateway, want: Want, *, arm_first: bool = False) -> None:
         self.want = want
-        #: Whether there was nothing to take at first. Who had to wait will mostly have to wait again, and does well to
-        #: arm first (`arm_first`): then it looks once before it waits, and not twice.
+        #: Whether there was nothing to take at first. A receiver that had to wait will mostly have to wait again, and
+        #: does well to arm first (`arm_first`): then it looks once before it waits, and not twice.
         self.waited = arm_first
         self._gateway = gateway
         self._waiter: Waiter | None = None
@@ -43,7 +43,7 @@ class Inbox:
         """Claim the next message, pausing until it is there; None when none came in time, or when `stop` was set.
 
         Arms before it looks, so that no message is missed between looking and waiting. An interrupt while it waits
-        leaves nothing claimed. `arm_first` is for those who expect nothing: they have just looked.
+        leaves nothing claimed. `arm_first` is for callers that expect nothing: they have just looked.
         """
         deadline = Deadline(self._gateway.clock, timeout_s)
         if self._waiter is None and (self.waited or arm_first):
@@ -87,6 +87,9 @@ class Inbox:
 
 
 def soonest(next_due_s: float | None, *spans_s: float | None) -> float | None:
-    """The shortest of these spans, None when there is none. A store that says "due now" is asked again a little later."""
+    """The shortest of these spans, None when there is none.
+
+    A store that says "due now" is asked again a little later.
+    """
     due_s = None if next_due_s is None else max(next_due_s, SHORTEST_WAIT_S)
     return min((span_s for span_s in (due_s, *spans_s) if span_s is not None), default=None)

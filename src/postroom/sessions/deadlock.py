@@ -1,14 +1,17 @@
-"""Finding sessions in which everybody waits for everybody else, and nobody that does not.
+"""Deadlock detection: finding sessions in which every member waits for the others, and no session else.
 
-The rule: every member waits without a time-out, and nothing is stored, claimed or delayed in the mailboxes they wait for.
+The rule: every member waits without a time-out, and nothing is stored, claimed or delayed in the mailboxes they wait
+for.
 
 No false alarm. The record is read, then all members, then the mailboxes, then all members again, and the failure is
-written only if the record still has the version that was read first. Between the two readings no member changed its cell,
-so each was blocked all the while (`sessions/members.py`: who wants to act says so before), and none can have sent anything since
-the mailboxes were seen empty. Who joins writes its cell and then the record: it is seen, or the write fails.
+written only if the record still has the version that was read first. Between the two readings no member changed its
+cell, so each was blocked all the while (`sessions/members.py`: a member says so before it acts), and none can have sent
+anything since the mailboxes were seen empty. A member that joins writes its cell and then the record: it is seen, or
+the write fails.
 
 None missed. Every blocked member looks when it says that it is blocked, and again once a second. The same picture must
-be seen twice, SETTLE_S apart, so that one who is about to join (a process that is just being started) may come in time.
+be seen twice, SETTLE_S apart, so that a member that is about to join (a process that is just being started) may come in
+time.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ ON_WORKERS: Final = "workers"
 
 
 class SessionSnapshot(NamedTuple):
-    """Who is in the session at one moment, with the version of every cell that says so."""
+    """The members of the session at one moment, with the version of every cell that says so."""
 
     members: list[Standing]
     versions: dict[str, int]
@@ -64,7 +67,7 @@ def _about_to_return(member: Standing, here: set[str]) -> bool:
 
 
 def who_waits(members: Sequence[Standing]) -> list[str]:
-    """Who waits for what, in words, in the order in which they came."""
+    """The members' waits in words, in the order in which the members came."""
     came = sorted(members, key=lambda member: member.number)
     lines = [f"{member.name} waits {wait_words(wait)}" for member in came for wait in member.waits]
     return [*lines[:MAX_NAMED], *([f"and {len(lines) - MAX_NAMED} more"] if len(lines) > MAX_NAMED else [])]

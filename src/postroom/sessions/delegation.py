@@ -1,7 +1,7 @@
 """`session.delegate`: start workers, wait for all of them, and let all fail when one does.
 
-The way of a delegation: describe -> enrol as members -> start -> attend until all have returned, or the session fails ->
-end those that still run (a grace period, SIGTERM, SIGKILL) -> results, or the failure.
+The way of a delegation: describe -> enrol as members -> start -> attend until all have returned, or the session fails
+-> end those that still run (a grace period, SIGTERM, SIGKILL) -> results, or the failure.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Delegation:
                 self._failure = failure_of(said, self._member.name, self._gateway.clock)
 
     def _report(self) -> None:
-        """Those who ended since the last time: write it down, and let the session fail if one failed."""
+        """Workers that ended since the last time: write it down, and let the session fail if one failed."""
         for post in self._posts:
             if post.over and post.member_id not in self._reported:
                 self._reported.add(post.member_id)
@@ -191,4 +191,4 @@ class Delegation:
             with suppress(KeyboardInterrupt, PostroomError):
                 self._until(self._all_over, None, Deadline(self._gateway.clock, span_s))
         with suppress(PostroomError):
-            self._report()  # also of those who were never started
+            self._report()  # also of workers that were never started

@@ -1,7 +1,7 @@
 """Mailboxes of a session, by name: `session.mailbox.tasks`, `session.mailbox["any name"]`.
 
-A mailbox is a channel of the room that belongs to the session. What is sent is stored, so it outlives its sender; what is
-received is taken and acked in one step, so each message reaches one receiver.
+A mailbox is a channel of the room that belongs to the session. What is sent is stored, so it outlives its sender; what
+is received is taken and acked in one step, so each message reaches one receiver.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Mailbox:
         """Take the oldest value, waiting for one: for ever, or that many MILLISECONDS.
 
         Raises ReceiveTimeout when none came in time: then nothing was taken. Raises SessionFailed at once when the
-        session fails, before or while it waits, and SessionEnded when the one who opened it closes it, or, within a
+        session fails, before or while it waits, and SessionEnded when its opener closes it, or, within a
         second, when this member leaves. When every member waits for ever and nothing is on its way, that is a failure
         too: Deadlock.
         """
@@ -151,7 +151,7 @@ class Mailbox:
     def _mail_is_near(self, maybe_delayed: bool) -> bool:
         """A look that takes and writes nothing, for one whose cell says that it is blocked.
 
-        With a look that writes, those who are blocked would never be seen to stay so. Delayed mail is looked for, which
+        With a look that writes, blocked members would never be seen to stay so. Delayed mail is looked for, which
         goes through all mail of the session, only after a hint, or when something in the room was known to be due.
         """
         channels, find = (self._channel,), self._gateway.store.find

@@ -2,12 +2,12 @@
 
     member:<id>/<member>   {"name", "role", "process", "parent", "number", "since_ms", "waits", "blocked"}
 
-A member is one handle of the session: the caller's, a worker's, that of somebody who joined. Only its own process writes
-its cell. `blocked` says that everything that could act for this member waits in `waits`.
+A member is one handle of the session: the caller's, a worker's, that of a process that joined. Only its own process
+writes its cell. `blocked` says that everything that could act for this member waits in `waits`.
 
-The rule on which the search for deadlocks rests (`sessions/deadlock.py`): while a member's cell says `blocked`, it sends nothing
-and takes nothing. Whoever wants to act first says so in the cell, and then acts. A wait is written down only after a
-moment (SHOW_AFTER_S), so those who are served at once write nothing.
+The rule on which the search for deadlocks rests (`sessions/deadlock.py`): while a member's cell says `blocked`, it
+sends nothing and takes nothing. A member that wants to act first says so in its cell, and then acts. A wait is written
+down only after a moment (SHOW_AFTER_S), so a wait that ends at once writes nothing.
 """
 
 from __future__ import annotations
@@ -101,7 +101,10 @@ def enrol(record: SessionRecord, names: list[str], role: str, parent: str | None
 
 
 def strike_off(gateway: Gateway, session_id: str, member_id: str) -> None:
-    """Take a member out. Twice is once; a room that is closed or in trouble keeps the cell of a process that is gone."""
+    """Take a member out.
+
+    Twice is once; a room that is closed or in trouble keeps the cell of a process that is gone.
+    """
     with suppress(PostroomError):
         gateway.store.cell_write(prefix_of(session_id) + member_id, None)
 
@@ -139,7 +142,7 @@ class Member:
         self.role = role
         self.number = number
         self.cell = prefix_of(record.id) + id
-        #: Those who listen to this hear of every change of every member.
+        #: Listeners to this topic hear of every change of every member.
         self.topic = topic_cells(self.cell)
         self._parent = parent
         self._since_ms = self.clock.wall_ms()
@@ -168,7 +171,7 @@ class Member:
 
     @contextmanager
     def acting(self) -> Iterator[None]:
-        """While this is open the member is not blocked, whoever else of it waits; its cell says so before it begins."""
+        """While this is open the member is not blocked, though other threads of it wait; its cell says so first."""
         with self._lock:
             self.check_here()
             self.bind(threading.current_thread())
@@ -210,7 +213,7 @@ class Member:
     def stir(self, wait: MemberWait) -> None:
         """See `MemberWait.stir`."""
         with self._lock:
-            self.check_here()  # who has left takes nothing, also in a thread that waited before
+            self.check_here()  # a member that has left takes nothing, also in a thread that waited before
             wait.looking = True
             self._unblock()
 

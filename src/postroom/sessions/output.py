@@ -1,4 +1,4 @@
-"""What workers write: kept in files of the session's folder, and shown line by line with the worker's name before it."""
+"""The output of workers: kept in files of the session's folder, and shown line by line behind the worker's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a delegation is, in one line: who is done, who runs, who waits for what."""
+"""The progress of a delegation, in one line: workers that are done, that run, that wait and for what."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
     session:<id>/record   {"timestamp_ms", "opener", "folder", "admitted", "failure", "ended_ms"}
 
-Everything that decides about the whole session goes through this one cell: letting a member in (`admitted` counts them),
-the failure (the first one stands), the end. So no two of these can pass each other by.
-Members have cells of their own, "member:<id>/<member>" (see `sessions/members.py`).
+Everything that decides about the whole session goes through this one cell: letting a member in (`admitted` counts
+them), the failure (the first one stands), the end. So no two of these can pass each other by. Members have cells of
+their own, "member:<id>/<member>" (see `sessions/members.py`).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class SessionRecord:
         self.id = id
         self.gateway = gateway
         self.cell = f"{_PREFIX}{id}{_SUFFIX}"
-        #: Those who listen to this hear of members that come, of the failure and of the end.
+        #: Listeners to this topic hear of members that come, of the failure and of the end.
         self.topic = topic_cells(self.cell)
 
     def read(self) -> Record:
@@ -143,7 +143,7 @@ class SessionRecord:
         return int(value["admitted"]) - count + 1
 
     def fail(self, failure: Failure) -> Failure:
-        """Record a failure, unless there is one. Returns the one that stands; those who wait are woken.
+        """Record a failure, unless there is one. Returns the one that stands; all waiting members are woken.
 
         A session that has ended well stays so: then nothing is recorded, and the given failure is returned.
         """
@@ -170,12 +170,15 @@ class SessionRecord:
         return True
 
     def end(self) -> None:
-        """The one who opened it closes it. A failure that was recorded stays."""
+        """Its opener closes it. A failure that was recorded stays."""
         now_ms = self.gateway.clock.wall_ms()
         self._update(lambda value: value | {"ended_ms": now_ms} if value["ended_ms"] is None else None)
 
     def _update(self, change: Callable[[Value], Value | None], busy: str | None = None) -> Value:
-        """Change the record by compare-and-set. UnknownSession when there is none, RoomBusy when others kept changing it."""
+        """Change the record by compare-and-set.
+
+        UnknownSession when there is none, RoomBusy when others kept changing it.
+        """
         self.gateway.check_open()
         busy = busy or f"too many change session {self.id} at the same moment; try again"
         value: Value = update(self.gateway.store, self.cell, lambda value: change(self._known(value)), busy=busy)

@@ -1,4 +1,4 @@
-"""Those who run a delegation's workers: in processes of their own, or, where no other process sees the room, in threads."""
+"""The runners of a delegation's workers: in processes of their own; in threads where no other process sees the room."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ class Runner(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Start all workers. If it raises, posts without a worker are `over`; the others are to be attended to as ever."""
+        """Start all workers.
+
+        If it raises, posts without a worker are `over`; the others are to be attended to as ever.
+        """
 
     @abstractmethod
     def descriptors(self) -> list[int]:
@@ -168,7 +171,7 @@ class ProcessRunner(Runner):
         try:
             self._start()
         except BaseException:
-            # Ctrl-C, or no descriptors left: whoever waits for a task would wait for ever, and we for it
+            # Ctrl-C, or no descriptors left: a worker that waits for its task would wait for ever, and we for it
             # (tests/sessions/test_delegate.py).
             for runner in self._runners:
                 runner.give_none()

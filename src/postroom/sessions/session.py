@@ -71,8 +71,8 @@ class SessionHome:
 class Session:
     """One member's handle of a session. All methods may be called from several threads at once.
 
-    As a context manager it fails the session if the block raises, and leaves it at the end. When the one who opened the
-    session leaves, the session has ended.
+    As a context manager it fails the session if the block raises, and leaves it at the end. When its opener leaves,
+    the session has ended.
     """
 
     def __init__(self, host: SessionHome, member: Member) -> None:
@@ -93,7 +93,7 @@ class Session:
 
     @property
     def name(self) -> str:
-        """The name of this member: the worker's, or "caller" for the one who opened the session."""
+        """The name of this member: the worker's, or "caller" for its opener."""
         return self._member.name
 
     # The failure
@@ -180,7 +180,7 @@ class Session:
     # The end
 
     def cleanup(self) -> None:
-        """Leave the session and let go of everything. For the one who opened it: the session has ended. Twice is once."""
+        """Leave the session and let go of everything. When the opener does, the session has ended. Twice is once."""
         if self._left:
             return
         self._left = True
@@ -242,7 +242,7 @@ def join_session(host: SessionHome, id: str, name: str | None) -> Session:
     record = SessionRecord(host.gateway, id)
     record.blame_gone_opener()
     failure = read_failed_file(Path(record.check().value["folder"]), host.gateway.clock)
-    if failure is not None:  # made by hand, and the one who watches has not seen it yet
+    if failure is not None:  # made by hand, and the opener has not seen it yet
         raise record.error(record.fail(failure))
     return _enter(host, record, name or f"member-{host.gateway.process.split(':')[1]}", JOINED)
 

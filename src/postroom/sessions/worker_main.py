@@ -1,4 +1,4 @@
-"""What runs in a worker's process, from its task to its answer; and the will of a caller that was killed.
+"""The main program of a worker's process, from its task to its answer; and the will of a caller that was killed.
 
 The task is one frame of JSON on the control socket, the answer another: {"result": …}, or {"end": …, "failure": …}.
 """

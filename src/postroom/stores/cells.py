@@ -1,4 +1,4 @@
-"""Compare-and-set, once for everything that changes a cell: read, work out the next value, write if nobody wrote between."""
+"""Compare-and-set, once for everything that changes a cell: read, work out the next value, write if nothing changed."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _PAUSE_CAP_S: Final = 0.05
 def update(store: Store, name: str, change: Callable[[Any], Any], *, busy: str | None = None) -> Any:
     """Change a cell by compare-and-set. Returns the value that stands there afterwards; None when there is no cell.
 
-    `change` gets the value that is there, or None for no cell, and returns the next one; None to leave the cell as it is;
-    DELETE to delete it. It is called again after each lost race, always with the newest value, so it must not change
-    that value, nor anything else that counts; it may raise.
+    `change` gets the value that is there, or None for no cell, and returns the next one; None to leave the cell as it
+    is; DELETE to delete it. It is called again after each lost race, always with the newest value, so it must not
+    change that value, nor anything else that counts; it may raise.
 
     After: what `change` made of the newest value is written, and no other writer's value was overwritten unseen. Where
     `change` returned None, nothing was written: the cell was as `change` saw it at one moment during the call.

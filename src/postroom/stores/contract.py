@@ -80,9 +80,10 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
     """Which messages a receiver asks for.
 
     `channels` None: everything addressed to the agent, in any channel. `channels` given: what lies in those channels,
-    addressed to the agent or to nobody. `ids` given: exactly those, each once, where the agent may have them (also answers
-    that are held for it), whatever the limit. `owner` is the process that holds the claim (`core.system.process.this_process`) and with which it ends;
-    None is a claim that belongs to the agent and ends by time alone. `settle` True takes and acks in one step.
+    addressed to the agent or to nobody. `ids` given: exactly those, each once, where the agent may have them (also
+    answers that are held for it), whatever the limit. `owner` is the process that holds the claim
+    (`core.system.process.this_process`) and with which it ends; None is a claim that belongs to the agent and ends by
+    time alone. `settle` True takes and acks in one step.
     """
 
     agent: str
@@ -102,7 +103,7 @@ class Claimed(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """What settling did: whether the ticket still counted, the state after it, ids that were put, and the next claim."""
+    """A settled message: whether the ticket still counted, the state after it, ids that were put, the next claim."""
 
     held: bool
     state: State | None
@@ -113,9 +114,9 @@ class Settled(NamedTuple):
 class Query(msgspec.Struct, frozen=True, kw_only=True):
     """Which messages to list. Every part that is given must hold.
 
-    `order` is "oldest" (first stored first), "newest", or "claim" (as a receiver would get them).
-    `visible_to` with `channels` means what `Want` means. `waiting` keeps questions whose asker waits. `ids` keeps those.
-    `claimed_by` keeps messages that this agent claimed last; with `states` CLAIMED, those that it holds now.
+    `order` is "oldest" (first stored first), "newest", or "claim" (as a receiver would get them). `visible_to` with
+    `channels` means what `Want` means. `waiting` keeps questions whose asker waits. `ids` keeps those. `claimed_by`
+    keeps messages that this agent claimed last; with `states` CLAIMED, those that it holds now.
     """
 
     ids: tuple[str, ...] | None = None
@@ -179,7 +180,7 @@ class MailboxFigures(NamedTuple):
 
 
 class WorkDone(NamedTuple):
-    """What an agent did so far: messages it finished, and messages that failed in its hands and nobody finished since."""
+    """An agent's work so far: messages it finished, and messages that failed in its hands and nobody finished since."""
 
     processed: int
     errors: int
@@ -207,7 +208,7 @@ SOON_NS: Final = 400_000
 
 
 class Waiter(ABC):
-    """Somebody who waits for a hint that one of its topics may have changed.
+    """A listener that waits for a hint that one of its topics may have changed.
 
     From the moment `listen` returned, no change is missed: arm first (`listen`, or the return of `wait`), then look,
     then wait. A hint may come without a change, and several changes may come as one hint.
@@ -230,7 +231,7 @@ class Waiter(ABC):
         return None
 
     def may_come_soon(self) -> bool:
-        """Whether the last hint came so soon, and from another process, that it pays to watch for the next before sleeping.
+        """Whether the last hint came so soon, and from another process, that spinning for the next one pays.
 
         Asked once for each wait, before it.
         """
@@ -251,7 +252,9 @@ class Switchboard(ABC):
 
     @abstractmethod
     def listen(self, topics: Iterable[str], hinted: Callable[[], None]) -> Waiter | None:
-        """Somebody waits for these topics; `take` calls `hinted` when a hint came to it. None when the switchboard is full.
+        """Somebody waits for these topics; `take` calls `hinted` when a hint came to it.
+
+        None when the switchboard is full.
 
         `Waiter.wait(0)` tells, as everywhere, whether a hint came since the last one.
         """
@@ -264,7 +267,8 @@ class Switchboard(ABC):
     def take(self) -> None:
         """Call `hinted` of everybody to whom a hint came since the last time. Does not wait.
 
-        To be called now and then also when the descriptor is silent: whoever rang may have died before the switchboard was woken.
+        To be called now and then also when the descriptor is silent: the ringing process may have died before the
+        switchboard was woken.
         """
 
     @abstractmethod
@@ -273,7 +277,7 @@ class Switchboard(ABC):
 
 
 def in_the_middle() -> RoomBusy:
-    """The error for a call in the middle of another one of the same thread: by a signal's handler, or by an object that is collected.
+    """The error for a reentrant call: by a signal's handler, or by an object that is collected.
 
     It would be done as part of the other, after it returned, or wait for ever for a lock that the other holds.
     """
@@ -304,7 +308,7 @@ class Store(ABC):
         """Store messages that `message.check` has passed.
 
         After: all are stored, durably where the store is durable, in this order, behind everything stored before
-        (also when a clock went back), and those who wait for them are woken. Returns their ids; a published draft gives
+        (also when a clock went back), and their waiters are woken. Returns their ids; a published draft gives
         one id per subscriber, perhaps none. A repeat of a sender's idempotency key stores nothing and gives the
         first id. An answer (`answer_to`) to a question whose asker still waits is held for it.
         Raises InvalidMessage for a known key with another content; RoomBusy, RoomUnreachable: then none is stored.
@@ -315,9 +319,10 @@ class Store(ABC):
         """Take messages: highest priority first, first in first out within one priority of one channel.
 
         After: each returned message belongs to the claimer until it settles it, its lease ends, or its owner process is
-        gone; its delivery is counted before the caller sees it. Messages whose lease has ended or whose owner is
-        gone (seen within a second) are claimable again, or dead when their deliveries are used up; due ones are ready;
-        expired ones are not given, but for answers that are held: those wait for their asker. `next_due_s` is the room's.
+        gone; its delivery is counted before the caller sees it. Messages whose lease has ended or whose owner is gone
+        (seen within a second) are claimable again, or dead when their deliveries are used up; due ones are ready;
+        expired ones are not given, but for answers that are held: those wait for their asker. `next_due_s` is the
+        room's.
         Not promised: that an empty answer means an empty room a moment later.
         """
 
@@ -337,14 +342,17 @@ class Store(ABC):
         `outcome`: acked, answered (its answer is in `puts`), refused, retry (delivered again after `delay_s`; on
         the last allowed delivery it is dead instead), dead, returned (nobody saw it: it is ready again at once, and
         this delivery does not count). `detail` is the error or the reason.
-        After, held: the state is `state`, the puts are stored, those who wait for the message are woken.
+        After, held: the state is `state`, the puts are stored, the message's waiters are woken.
         After, not held (the ticket no longer counted): the message is untouched and nothing of `puts` is stored.
         The next claim is made in both cases.
         """
 
     @abstractmethod
     def extend(self, ticket: Ticket, lease_s: float) -> bool:
-        """Let the lease end that many seconds from now. False, and nothing changed, when the ticket no longer counts."""
+        """Let the lease end that many seconds from now.
+
+        False, and nothing changed, when the ticket no longer counts.
+        """
 
     @abstractmethod
     def note(self, id: str, event: str, agent: str | None, detail: str | None = None) -> bool:
@@ -354,7 +362,7 @@ class Store(ABC):
         """
 
     def claim_answer(self, question: str, want: Want) -> Delivery | None:
-        """Take the answer that is held for a question that has ended with it, as `want` says, without reading the question first.
+        """Take the answer that is held for a question that has ended with it, without reading the question.
 
         None when it is not there, or when this store cannot tell for less than reading the question costs.
         """
@@ -375,7 +383,7 @@ class Store(ABC):
 
     @abstractmethod
     def events(self, after: int = 0, limit: int = 1000) -> list[Change]:
-        """The feed: every change with a number above `after`, in order, at most `limit` (a few more when several share one).
+        """The feed: every change with a number above `after`, in order, at most `limit` (more when several share one).
 
         Never misses a change, but may fold several changes of one message into its latest.
         """
@@ -397,7 +405,10 @@ class Store(ABC):
 
     @abstractmethod
     def requeue(self, ids: Iterable[str]) -> list[str]:
-        """Put dead, refused or expired messages back, with all their deliveries anew. Returns those that were put back."""
+        """Put dead, refused or expired messages back, with all their deliveries anew.
+
+        Returns those that were put back.
+        """
 
     @abstractmethod
     def purge(self, query: Query) -> int:
@@ -413,7 +424,7 @@ class Store(ABC):
 
     @abstractmethod
     def subscriptions(self) -> list[Subscription]:
-        """Who is subscribed to what."""
+        """All subscriptions."""
 
     @abstractmethod
     def cell_read(self, name: str) -> Cell | None:
@@ -436,29 +447,29 @@ class Store(ABC):
         """Somebody waits for these topics."""
 
     def switchboard(self) -> Switchboard | None:
-        """A place for many who wait behind one descriptor; None where there is none (any more): then each listens alone."""
+        """A place for many waiters behind one descriptor; None where there is none: each listens alone then."""
         with self.listen(()) as waiter:
             return waiter.switchboard()
 
     def process_alive(self, process: str) -> bool | None:
         """Whether a process whose name stands in this room still runs. None when that cannot be seen (yet).
 
-        False is certain: a process that lives is never taken for dead, whatever namespace it lives in. A store in a folder
-        judges by locks (`stores/liveness.py`). A store of many machines judges processes elsewhere by their silence, and later
-        than those here.
+        False is certain: a process that lives is never taken for dead, whatever namespace it lives in. A store in a
+        folder judges by locks (`stores/liveness.py`). A store of many machines judges processes elsewhere by their
+        silence, and later than those here.
         """
         return process_alive(process)
 
     def check_there(self) -> None:  # noqa: B027  a store without a place of its own has nothing to look at
         """Raise RoomGone when what this store has open is no longer what lies at the room's address.
 
-        Asked about once a second by every process that uses the room (`Gateway.check_there`), so it costs little. Once it has
-        raised it always does: whatever comes back to that address, this store has missed a part of it.
+        Asked about once a second by every process that uses the room (`Gateway.check_there`), so it costs little. Once
+        it has raised it always does: whatever comes back to that address, this store has missed a part of it.
         Not promised: that a change of the files which leaves all of them in their places is noticed.
         """
 
     def open_elsewhere(self) -> bool:
-        """Whether another process has this room open, as far as the store can tell; agents tell of themselves (presence)."""
+        """Whether another process has this room open, as far as the store can tell; agents tell of themselves."""
         return False
 
     @abstractmethod

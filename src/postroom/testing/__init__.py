@@ -6,8 +6,8 @@
         def open(self, clock, config):
             return MyStore(self.folder, config, clock)
 
-Run it with pytest. `self.folder` is a path of this test's own that does not exist yet. The first call of `open` in a test
-makes a room; later calls in the same test open the same room again, where the store is durable or shared.
+Run it with pytest. `self.folder` is a path of this test's own that does not exist yet. The first call of `open` in a
+test makes a room; later calls in the same test open the same room again, where the store is durable or shared.
 
 What a store cannot do it says on its class (`durable = False`); the tests of that ability are then skipped, with the
 reason. With `lacks = ("durable",)` on the test class they are not even collected.

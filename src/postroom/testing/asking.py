@@ -62,7 +62,7 @@ class Asking(StoreBench):
             assert self.store.claim_answer(question, want) is None
 
     def test_an_answer_is_not_claimed_by_its_question_before_that_has_ended(self) -> None:
-        """Its receiver may still fail and give it back; whoever answers it then would answer somebody who left."""
+        """Its receiver may still fail and give it back; a later answer would go to an asker that left."""
         question = self.ask()
         want = self.want("ada", settle=True)
         ticket = self.take("bob", ids=(question,)).ticket

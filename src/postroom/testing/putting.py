@@ -1,4 +1,4 @@
-"""What `put` promises: kept as sent, in order, all or none, once for each idempotency key, a copy for each subscriber."""
+"""The promises of `put`: as sent, in order, all or none, once for each idempotency key, a copy for each subscriber."""
 
 from __future__ import annotations
 

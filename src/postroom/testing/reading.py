@@ -353,7 +353,7 @@ class Reading(StoreBench):
         self.store.purge(Query(ids=(first,)))
 
         assert untouched == 0
-        # who has read up to before the ack can no longer learn of it; who has read further misses nothing
+        # a reader up to before the ack can no longer learn of it; one that has read further misses nothing
         assert before < self.store.forgotten() <= acked < self.store.number_at()
 
     def test_claimed_messages_are_never_purged(self) -> None:

@@ -305,7 +305,7 @@ class Settling(StoreBench):
             owner = process_name(other.pid)
             ticket = self.take(lease_s=10, owner=owner).ticket
             self.clock.advance(11)
-            self.store.sweep()  # whoever looks now sees that it is free
+            self.store.sweep()  # a look now sees that it is free
             assert (self.state(id), self.read(id).owner) == (State.READY, None)
 
             assert self.store.extend(ticket, 600) is True

@@ -128,7 +128,7 @@ class Waking(StoreBench):
 
     @pytest.mark.usefixtures("real")
     def test_as_many_are_woken_as_there_are_messages_for_anyone(self) -> None:
-        """One for each message at the least; whoever is not woken is not needed."""
+        """One for each message at the least; a waiter that is not woken is not needed."""
         waiters = [self.store.listen([topic_channel("work")]) for _ in range(3)]
         for _ in waiters:
             self.send(None, channel="work")

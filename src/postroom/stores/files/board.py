@@ -1,9 +1,9 @@
-"""The board's two files, `board/status.json` and `board/claims.json`: what the board's cells say, for those who read files.
+"""The board's two files, `board/status.json` and `board/claims.json`: what the board's cells say, for readers of files.
 
-Each task is a cell `board/task/<key>` with an object (id, title, state, owner, after, lease, payload, …); its key, here as
-in the files, is its id percent-encoded. The files are replaced whole after each change, so that a reader always finds
-valid JSON. An edit made by hand is taken up, also under the plain id: each task in the files carries the version of its
-cell, and counts only if that is still the cell's own. What cannot be taken up is kept, and answered.
+Each task is a cell `board/task/<key>` with an object (id, title, state, owner, after, lease, payload, …); its key, here
+as in the files, is its id percent-encoded. The files are replaced whole after each change, so that a reader always
+finds valid JSON. An edit made by hand is taken up, also under the plain id: each task in the files carries the version
+of its cell, and counts only if that is still the cell's own. What cannot be taken up is kept, and answered.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ class BoardFiles:
     def take_up(self, room: FileTables) -> None:
         """Change the cells as somebody changed the files. The caller has the lock.
 
-        What is not understood is kept in `.postroom/rejected`, with the reason beside it, before the file is written anew.
+        What is not understood is kept in `.postroom/rejected`, with the reason beside it, before the file is written
+        anew.
         """
         if not self.suspect:
             return
@@ -137,7 +138,7 @@ class BoardFiles:
         return self._take_up_status(room, said, tasks) if path == STATUS else self._take_up_claims(room, said, tasks)
 
     def _set_aside(self, room: FileTables, path: str, faults: list[str]) -> None:
-        """Keep a file that somebody wrote, with the reason beside it, as a file in an inbox that is no message is kept."""
+        """Keep a file that somebody wrote, with the reason beside it, as files in inboxes that are no messages are."""
         reason = "".join(f"{path}: {fault}\n" for fault in faults) + f"\n{FORMS[path]}"
         with suppress(OSError):  # a process that may not do so leaves it to another
             self._tree.link(path, room.explain_rejected(path, reason))  # a slow writer goes on in the file that is kept

@@ -76,7 +76,7 @@ class Intake:
                 return
 
     def hear(self) -> set[str]:
-        """What the watch tells: topics of those who should look."""
+        """What the watch tells: the topics whose waiters should look."""
         topics: set[str] = set()
         watch = self._watch
         for folder, name, _ in [] if watch is None else watch.read():
@@ -150,7 +150,7 @@ class Intake:
     def _compare(self, room: FileTables, folder: str, lying: list[str]) -> None:
         try:
             there = {f"{folder}/{name}" for name in self._tree.names(folder) if is_message_file(name)}
-        except OSError:  # not ours to read: whoever may will
+        except OSError:  # not ours to read: a process that may will
             return
         self._drops |= there - room.lying.keys() - room.signals.keys()
         self._absent.update(path for path in lying if path not in there)
@@ -240,7 +240,7 @@ class Intake:
         self._answered(room, row, draft)
 
     def _answered(self, room: FileTables, row: FileRow, draft: Draft) -> None:
-        """A file that answers a question, from the one who was asked, ends that question."""
+        """A file that answers a question, from the agent that was asked, ends that question."""
         question = room.row_of(draft.answer_to or "")
         if (
             question is not None

@@ -1,9 +1,9 @@
-"""The log of a files room: every step as one line, under one lock; the tree of files follows it.
+"""The write-ahead log of a files room: every step as one line, under one lock; the tree of files follows it.
 
 `lock` is locked (flock, which the system frees with the process) for each step. `log` has one line for each step: a
 checksum and JSON. A line that a killed process left unfinished does not count and is cut off by the next; one that was
 whole and is no longer is damage, which is told and left as it is. `mark` says up to which place of the log the tree has
-followed: what lies behind it is done again by the next who locks, and doing it twice does no harm. `keys` holds the last
+followed: the rest is done again by the next holder of the lock, and doing it twice does no harm. `keys` holds the last
 microsecond that was given to a message, `turn` the moment in which somebody last looked at all folders.
 """
 
@@ -113,7 +113,10 @@ class Log:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """No other process writes meanwhile; threads are the caller's business. Raises RoomBusy when somebody does for too long."""
+        """No other process writes meanwhile; threads are the caller's business.
+
+        Raises RoomBusy when somebody does for too long.
+        """
         me = self._holder = object()
         try:
             self._wait_for(self._lock)
@@ -162,7 +165,10 @@ class Log:
                 fcntl.flock(self._keys, fcntl.LOCK_UN)
 
     def take_turn(self, now_ns: int, span_ns: int) -> bool:
-        """Whether nobody took a turn within that span of the steady clock; then it is taken. Two may take it at once."""
+        """Whether nobody took a turn within that span of the steady clock; then it is taken.
+
+        Two may take it at once.
+        """
         last_ns = _read_place(self._turn)
         if last_ns <= now_ns < last_ns + span_ns:  # a later one is from before a boot
             return False
@@ -213,7 +219,10 @@ class Log:
         return found
 
     def all_lines(self) -> list[tuple[int, LogRecord]]:
-        """All steps of the log that is open, as far as it was read. Raises RoomDamaged when they cannot be read again."""
+        """All steps of the log that is open, as far as it was read.
+
+        Raises RoomDamaged when they cannot be read again.
+        """
         found, end, damage = self._look(0, self.place)
         if end != self.place:
             raise self._damaged(end, damage or self.place - end)
@@ -313,12 +322,13 @@ def _text_at(data: bytes, start: int) -> bytes | None:
 
 
 def _damage(rest: bytes, place: int) -> int:
-    """Of what follows the last whole line: how many bytes of it were whole lines once. 0 for what somebody is writing, or
-    died writing.
+    """Of the bytes behind the last whole line: how many were whole lines once. 0 for a line that is being written.
 
-    Nobody writes behind a line that is not whole, so where a whole line follows, that one was whole as well. Only a power
-    cut may leave what was written later and not what was written before: that reads as zeros, up to the end of a sector.
-    The first line of a log is on the disk before the log has its name (tests/faults/test_files_damage.py).
+    A line whose writer died counts as being written.
+
+    Nobody writes behind a line that is not whole, so where a whole line follows, that one was whole as well. Only a
+    power cut may leave what was written later and not what was written before: that reads as zeros, up to the end of a
+    sector. The first line of a log is on the disk before the log has its name (tests/faults/test_files_damage.py).
     """
     ends = [newline.end() for newline in _NEWLINE.finditer(rest)]
     followed = next((end for end in ends if _text_at(rest, end) is not None), 0)

@@ -1,8 +1,8 @@
 """A message as a file: what Postroom writes, and what it makes of what others wrote.
 
 The fields are `from to action spec task_id timestamp payload`, and beside them those of the envelope that are not as
-usual. In a file written by hand, every field that is not the envelope's belongs to the payload, where its receiver finds
-it; `spec` and `task_id` of a payload are shown beside it for those who read files.
+usual. In a file written by hand, every field that is not the envelope's belongs to the payload, where its receiver
+finds it; `spec` and `task_id` of a payload are shown beside it for readers of files.
 """
 
 from __future__ import annotations

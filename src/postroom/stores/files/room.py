@@ -1,4 +1,4 @@
-"""The tables of a files room: as they are written down in its log, and where in the tree each message's file belongs."""
+"""The tables of a files room: as its log has them, and where in the tree each message's file belongs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHANNELS: Final = "_channel"
 #: Messages of these types are completion signals: a copy lies in the sender's outbox.
 SIGNALS: Final = ("done", "blocked")
 BY_HAND: Final = "its file was taken from the inbox by hand"
-#: The folders of those who are in no inbox.
+#: The folders of messages that are in no inbox.
 _PLACES: Final = {State.DELAYED: "later", State.AWAITED: "held", State.DEAD: "dead"}
 #: A message that was taken in is read whatever its size: another process may allow more than this one.
 _MOST_BYTES: Final = 1024**3
@@ -39,7 +39,7 @@ class FileRow(Row):
 
     file: str = ""
     path: str = ""
-    #: Where it lay before: for those who read while it is being moved.
+    #: Where it lay before: for readers that come while it is being moved.
     before: str = ""
     #: Dropped by hand: what stands beside the envelope belongs to the payload.
     dropped: bool = False
@@ -125,7 +125,7 @@ class FileTables(Tables):
     def read(self, row: FileRow) -> Body:
         """The content of a message's file. Raises FileNotFoundError, or Unreadable with the reason.
 
-        Whoever reads without the lock may come while the file is moved, or after it was moved on: it is looked for.
+        A reader without the lock may come while the file is moved, or after it was moved on: it is looked for.
         """
         for path in self._hunt(row):
             try:
@@ -188,7 +188,7 @@ class FileTables(Tables):
         self.move(row, State.DEAD, "dead", row.draft.to_agent, row.error)
 
     def taken_by_hand(self, row: FileRow) -> None:
-        """Somebody who works with files alone took a message: it is done; a question is theirs to answer, for a while."""
+        """An agent that works with files alone took a message: it is done; a question is for it to answer."""
         agent = row.draft.to_agent or "somebody"
         taken_before = any(entry.detail == BY_HAND for entry in row.ledger)
         theirs_to_answer = row.state is State.READY and row.waiter is not None and not taken_before
@@ -199,7 +199,7 @@ class FileTables(Tables):
         row.path = self.place_of(row)  # there is no file to be moved
 
     def claimed_by_hand(self, row: FileRow, agent: str) -> None:
-        """Somebody who works with files alone has a message, for ten minutes."""
+        """An agent that works with files alone has a message, for ten minutes."""
         row.token += 1
         row.deliveries += 1
         row.claimed_by = agent

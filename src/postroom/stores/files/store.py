@@ -1,9 +1,9 @@
 """A room in plain files: `inbox/`, `outbox/` and `board/` for everybody who can read and write files.
 
-Every step of Postroom is one line of a log, written under a lock (`files_log`); the tables of each process follow that
-log (`files_room`), and so does the tree of files: a ready message lies in its inbox, a claimed one under
-`.postroom/claimed/`, and so on. What others do with files alone is found by looking (`files_intake`). Whoever dies between
-the log and the tree leaves the rest to the next who locks.
+Every step of Postroom is one line of a log, written under a lock (`log.py`); the tables of each process follow that
+log (`room.py`), and so does the tree of files: a ready message lies in its inbox, a claimed one under
+`.postroom/claimed/`, and so on. What others do with files alone is found by looking (`intake.py`). A process that dies
+between the log and the tree leaves the rest to the next holder of the lock.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class FilesStore(TableStore):
         return about
 
     def _goes_on(self, about: About) -> bool:
-        """Whether others use that time now: containers on one kernel may show different boot ids, and have one steady clock.
+        """Whether others use that time now: containers on one kernel may show different boot ids over one steady clock.
 
         One that lies behind what happened here is of another clock.
         """
@@ -245,7 +245,8 @@ class FilesStore(TableStore):
         """Bring every file of some steps where it belongs in the end, from wherever they left it.
 
         Whatever was moved already is left alone: in an inbox, a file of the same name may be somebody else's by now
-        (tests/stores/test_files.py: test_a_file_dropped_under_the_name_of_one_that_was_being_moved_is_not_taken_for_it).
+        (tests/stores/test_files.py:
+        test_a_file_dropped_under_the_name_of_one_that_was_being_moved_is_not_taken_for_it).
         """
         places: dict[int, list[str]] = {}
         for record in records:
@@ -298,7 +299,8 @@ class FilesStore(TableStore):
     @contextmanager
     def step(self, *, look: bool = True, blind: bool = False) -> Iterator[FileTables]:
         """The tables for one step. `look` False: what others left need not be taken in. `blind`: the step only adds,
-        and need not know what is there, so that who only sends need not read what everybody else does. It is the caller's turn.
+        and need not know what is there, so that a mere sender need not read what all others do. It is the caller's
+        turn.
         """
         self._begin()
         rings = LogStep()
@@ -331,7 +333,7 @@ class FilesStore(TableStore):
         _sync(folders)
 
     def _blank(self) -> FileTables:
-        """Tables with nothing in them, where the room is in order; those of the room where it has to be put in order."""
+        """Empty tables, where the room is in order; those of the room where it has to be put in order."""
         self._current_log()
         return self._new_tables() if self._log.mark() == self._log.size() else self._caught_up()
 
@@ -355,7 +357,7 @@ class FilesStore(TableStore):
                 crashpoints.reached("files.followed")
                 folders += self._folders_to_sync(record)
             except OSError:
-                break  # it is written down, so it counts; the next who locks lets the tree follow
+                break  # it is written down, so it counts; the next holder of the lock lets the tree follow
             if in_order and not room.took:
                 self._log.set_mark(place)
         room.took = LogStep()
@@ -388,7 +390,7 @@ class FilesStore(TableStore):
             if not row.path.startswith(f"{INBOX}/"):
                 self._tree.rename(was, row.path)
                 return True
-            # a link, because it overwrites nothing, and because it does not wake those who watch for others' files
+            # a link, because it overwrites nothing, and because it does not wake processes that watch for others' files
             self._tree.link(was, row.path)
         except FileNotFoundError:
             return False

@@ -40,7 +40,7 @@ class FileSignature(NamedTuple):
     mode: int
     inode: int
     size: int
-    #: When its content changed, as whoever wrote it says; and when the system noted a change of it.
+    #: When its content changed, as its writer says; and when the system noted a change of it.
     changed_ns: int
     noted_ns: int
 
@@ -48,8 +48,8 @@ class FileSignature(NamedTuple):
     def unchanged_ns(self) -> int:
         """How long it has been as it is: it knows that also for commands that end long before its time is over.
 
-        By the system's own note, which a write or a move renews and nobody sets; `cp -p` makes a new file look old by the
-        other (tests/stores/test_files_broken.py).
+        By the system's own note, which a write or a move renews and nobody sets; `cp -p` makes a new file look old by
+        the other (tests/stores/test_files_broken.py).
         """
         return SYSTEM.wall_ms() * 1_000_000 - self.noted_ns
 
@@ -71,7 +71,10 @@ class Tree:
     # Folders
 
     def is_there(self) -> bool:
-        """Whether the root, and Postroom's own folder in it, still lie where they were opened. True where nobody can tell."""
+        """Whether the root, and Postroom's own folder in it, still lie where they were opened.
+
+        True where nobody can tell.
+        """
         try:
             return all(
                 os.path.samestat(os.fstat(descriptor), os.stat(path))
@@ -208,8 +211,9 @@ class Tree:
     def temp(self, data: bytes, *, sync: bool = True) -> str:
         """Write a new file where nobody looks; its path. It is on the disk when this returns."""
         name = self._temp_name()
-        # One call in C from the system's answer to an object that closes itself: making a file takes long, and a signal that
-        # comes meanwhile is handled right after it, before any variable has the number (tests/faults/test_handlers.py).
+        # One call in C from the system's answer to an object that closes itself: making a file takes long, and a signal
+        # that comes meanwhile is handled right after it, before any variable has the number
+        # (tests/faults/test_handlers.py).
         opener = partial(os.open, mode=self._file_mode, dir_fd=self._temp)
         try:
             with FileIO(name, "x", opener=opener) as file:

@@ -1,4 +1,4 @@
-"""A room in memory: its tables, how a step on them is taken back, and those who wait for a change of them."""
+"""A room in memory: its tables, how a step on them is rolled back, and the waiters for a change of them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ class _Saved(NamedTuple):
 class MemoryTables(Tables):
     """The tables of one room, entered (`with`) for each step by the one whose turn it is.
 
-    What a step is about to change is saved first. `undo` puts the rows back from that, when a step did not come to its end; all other
-    tables follow from the rows, and are made anew: a step may be interrupted in the middle of changing any of them.
+    What a step is about to change is saved first. `undo` puts the rows back from that, when a step did not come to its
+    end; all other tables follow from the rows, and are made anew: a step may be interrupted in the middle of changing
+    any of them.
     """
 
     def __init__(self, config: Config, clock: Clock, name: str) -> None:
@@ -49,14 +50,15 @@ class MemoryTables(Tables):
         self.name = name
         self.users = 0
         self.turn = Turn()
-        #: What the step has changed: rows by their keys (None for new ones), and the values of cells, subscriptions and figures.
+        #: What the step has changed: rows by their keys (None for new ones), and the values of cells, subscriptions and
+        #: figures.
         self._saved: dict[Any, Any] = {}
         self._feed_before = self.feed, 0
-        #: Topic -> who listens. Weakly: one that was interrupted while it was about to wait is forgotten, and goes.
+        #: Topic -> its listeners. Weakly: one that was interrupted while it was about to wait is forgotten, and goes.
         self.waiters: defaultdict[str, list[weakref.ref[MemoryWaiter]]] = defaultdict(list)
 
     def __enter__(self) -> Self:
-        if self._saved:  # whoever was to undo it was interrupted, too
+        if self._saved:  # the rollback was interrupted, too
             self.undo()
         self._feed_before = self.feed, len(self.feed)
         return self
@@ -90,7 +92,10 @@ class MemoryTables(Tables):
         return super().delete(rows)
 
     def undo(self) -> None:
-        """Put everything back as it was when the step began, if one did not end. Can be done again, should it be interrupted."""
+        """Put everything back as it was when the step began, if one did not end.
+
+        Can be done again, should it be interrupted.
+        """
         if not self._saved:
             return
         rows, finished = dict(self.rows), dict(self.finished)

@@ -76,5 +76,5 @@ class MemoryStore(TableStore):
                 room.users -= 1
                 if room.users == 0 and room.name:
                     del _named_rooms[room.name]
-                for waiter in tuple(self.waiters):  # whoever waits in another thread comes back, and is told
+                for waiter in tuple(self.waiters):  # a waiter in another thread comes back, and is told
                     waiter.ring()

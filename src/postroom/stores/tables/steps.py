@@ -1,4 +1,7 @@
-"""What is done to a room's tables: put, claim, settle, let go, look for. One thread at a time, in a room that is open."""
+"""The operations on a room's tables: put, claim, settle, let go, look for.
+
+One thread at a time, in a room that is open.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ def put(room: Tables, drafts: Sequence[Draft]) -> list[str]:
 
 
 def _content(room: Tables, draft: Draft) -> tuple[object, ...]:
-    """What must be the same when a sender repeats an idempotency key. A draft that is kept has no payload of its own."""
+    """What must be the same when a sender repeats an idempotency key.
+
+    A draft that is kept has no payload of its own.
+    """
     body = draft.payload_json if draft.payload is None else room.body_of(draft)
     return draft.publish, None if draft.publish else draft.to_agent, draft.channel, draft.type, body
 

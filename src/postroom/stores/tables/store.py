@@ -37,9 +37,9 @@ _T = TypeVar("_T")
 class Turn:
     """Whose turn it is to use a room's tables: one thread's, for one step.
 
-    A signal's handler may run in the middle of a step, in the same thread, where a lock that may be entered twice would let it in, and
-    one that may not would stop it for ever. So it is refused. The lock is entered by `with` alone: Python looks for signals before
-    that, and after it, but not between.
+    A signal's handler may run in the middle of a step, in the same thread, where a lock that may be entered twice would
+    let it in, and one that may not would stop it for ever. So it is refused. The lock is entered by `with` alone:
+    Python looks for signals before that, and after it, but not between.
     """
 
     __slots__ = ("afterwards", "lock", "taken")
@@ -47,7 +47,8 @@ class Turn:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.taken = False
-        #: What is to be done when the step is over: the end of the store, where a handler came with it in the middle of a step.
+        #: What is to be done when the step is over: the end of the store, where a handler came with it in the middle of
+        #: a step.
         self.afterwards: Callable[[], None] | None = None
 
     def check(self) -> None:

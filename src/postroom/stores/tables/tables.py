@@ -1,7 +1,7 @@
 """The tables of a room, and the small steps that keep them in agreement.
 
-A store that keeps its room in these tables says what a row is, what a payload is kept as, and who is woken; the rules
-(`steps`) are the same for all of them.
+A store that keeps its room in these tables says what a row is, what a payload is kept as, and how waiters are woken;
+the rules (`steps`) are the same for all of them.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Tables:
         """A row is about to be changed, or put in. For tables that must be able to take it back."""
 
     def insert(self, draft: Draft, to_agent: str | None) -> Row:
-        """Store one message behind all others, and wake those who wait for it."""
+        """Store one message behind all others, and wake its waiters."""
         return self.store(self.make_row(draft, to_agent))
 
     def store(self, row: Row) -> Row:
@@ -271,7 +271,7 @@ class Tables:
             self.finished_bytes -= row.size_bytes
 
     def write(self, row: Row, event: str, agent: str | None, detail: str | None, *, in_ledger: bool = True) -> None:
-        """Add a line to the ledger and to the feed, and wake those who follow either."""
+        """Add a line to the ledger and to the feed, and wake the followers of either."""
         self.before_change(row)
         entry = LedgerEntry(event, self.clock.wall_ms(), agent, detail)
         if in_ledger:
@@ -326,15 +326,15 @@ class Tables:
     # Waking
 
     def ring(self, topic: str) -> None:
-        """Wake all who listen to the topic."""
+        """Wake all listeners to the topic."""
         raise NotImplementedError
 
     def ring_one(self, topic: str) -> None:
-        """Wake one of those who listen to the topic; another one each time."""
+        """Wake one of the listeners to the topic; another one each time."""
         raise NotImplementedError
 
     def ring_mail(self, row: Row) -> None:
-        """Wake those who may take this message. A delayed one too: they learn when it is due."""
+        """Wake the receivers that may take this message. A delayed one too: they learn when it is due."""
         draft = row.draft
         if row.state is State.AWAITED:
             self.ring(contract.topic_message(str(draft.answer_to)))
