@@ -91,5 +91,7 @@ def soonest(next_due_s: float | None, *spans_s: float | None) -> float | None:
 
     A store that says "due now" is asked again a little later.
     """
-    due_s = None if next_due_s is None else max(next_due_s, SHORTEST_WAIT_S)
-    return min((span_s for span_s in (due_s, *spans_s) if span_s is not None), default=None)
+    spans = [span_s for span_s in spans_s if span_s is not None]
+    if next_due_s is not None:
+        spans.append(max(next_due_s, SHORTEST_WAIT_S))
+    return min(spans, default=None)
