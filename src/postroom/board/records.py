@@ -87,15 +87,16 @@ class Book:
     def all(self) -> dict[str, TaskCell]:
         """Every task by its id, in the order in which they are claimed."""
         known, found = self._seen, {}
-        for id, cell in _by_id(self.store.cell_scan(task.PREFIX)):
+        for cell in self.store.cell_scan(task.PREFIX):
+            id = task.id_of_cell(cell.name)
             before = known.get(id)
             if before is not None and before.version == cell.version:  # most of a large board, when somebody watches it
                 found[id] = before
             else:
                 found[id] = TaskCell(cell.version, task.whole_value(id, cell.value))
         self._seen = found
-        last = len(found) + max((f.value["place"] or 0 for f in found.values()), default=0)
-        return dict(sorted(found.items(), key=lambda item: (_place_or(item[1].value, last), item[0])))
+        places = {id: each.value["place"] for id, each in found.items()}
+        return {id: found[id] for id in sorted(found, key=lambda each: (places[each] is None, places[each], each))}
 
     def show(self, value: Value, state_of: Callable[[str], str | None] | None = None) -> Task:
         """What people are told of a task at this moment."""
@@ -439,12 +440,3 @@ def _token(note: Cell) -> int:
         case {"token": int(token)}:
             return token
     return 0
-
-
-def _by_id(cells: Iterable[Cell]) -> Iterable[tuple[str, Cell]]:
-    return ((task.id_of_cell(cell.name), cell) for cell in cells)
-
-
-def _place_or(value: Value, last: int) -> int:
-    place: int | None = value["place"]
-    return last if place is None else place

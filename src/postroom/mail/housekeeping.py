@@ -15,6 +15,7 @@ from typing import Any, Final
 from postroom.core.config import HEARTBEAT_S
 from postroom.core.system.process import start_thread
 from postroom.errors import ROOM_IS_OVER
+from postroom.stores.cells import DELETE, update
 
 from . import presence
 from .gateway import Gateway, Latch
@@ -89,12 +90,8 @@ class Upkeep:
         self._thread = None  # not before: should this be interrupted, the next call waits for it
         for name in self._names:
             presence.leave(self._gateway, name)
-        self._give_up_turn()
-
-    def _give_up_turn(self) -> None:
-        cell = self._gateway.store.cell_read(KEEPER_CELL)
-        if cell is not None and cell.value["owner"] == self._gateway.process:
-            self._gateway.store.cell_write(KEEPER_CELL, None, expect=cell.version)
+        me = self._gateway.process
+        update(self._gateway.store, KEEPER_CELL, lambda value: DELETE if value and value["owner"] == me else None)
 
 
 def _rounds(known: weakref.ref[Upkeep], stop: Latch) -> None:

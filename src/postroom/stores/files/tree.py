@@ -250,17 +250,13 @@ class Tree:
     def _both(self, was: str, path: str) -> Iterator[tuple[int, str, int, str]]:
         (from_folder, _, name), (to_folder, _, new_name) = was.rpartition("/"), path.rpartition("/")
         for folder in {from_folder, to_folder} - {TEMP}:
-            if folder in self._folders:
-                self._forget_if_removed(folder)
+            if folder in self._folders and os.fstat(self._folders[folder]).st_nlink == 0:  # removed
+                os.close(self._folders.pop(folder))
         to_descriptor = self.folder(to_folder, make=True) if to_folder else self._root
         from_descriptor = self.folder(from_folder)
         if to_folder and to_folder not in self._folders:  # opening the one may have closed the other
             to_descriptor = self.folder(to_folder)
         yield from_descriptor, name, to_descriptor, new_name
-
-    def _forget_if_removed(self, folder: str) -> None:
-        if os.fstat(self._folders[folder]).st_nlink == 0:
-            os.close(self._folders.pop(folder))
 
     def unlink(self, path: str) -> None:
         """Remove a file; nothing happens when there is none."""
