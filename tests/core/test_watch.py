@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +14,16 @@ from postroom.core.system.watch import ANYTHING, FileListener, NoWatch, watch_fo
 
 PATIENCE_S = 20.0
 QUEUE_LENGTH = Path("/proc/sys/fs/inotify/max_queued_events")
+
+
+def setting(event: threading.Event) -> Callable[[bool], bool]:
+    """A callback that sets an event, and has heard enough."""
+
+    def on_file(_complete: bool) -> bool:
+        event.set()
+        return True
+
+    return on_file
 
 
 def overflow(folder: Path) -> None:
@@ -34,7 +45,7 @@ def test_no_file_is_missed_while_others_come_and_go(tmp_path: Path) -> None:
         folder.mkdir()
         event = threading.Event()
         watch.on_file(passing, "x", lambda _complete: True)()
-        end = watch.on_file(folder, "x", lambda _complete, event=event: event.set() or True)  # type: ignore[misc]
+        end = watch.on_file(folder, "x", setting(event))
         (folder / "x").touch()
 
         assert event.wait(PATIENCE_S), number
@@ -80,7 +91,7 @@ def test_where_the_system_does_not_tell_the_folder_is_looked_at(tmp_path: Path, 
 def test_those_who_wait_for_files_in_one_folder_do_not_end_each_other(tmp_path: Path) -> None:
     listener, event = FileListener(), threading.Event()
     end_first = listener.on_file(tmp_path, "x", lambda _complete: True)
-    end = listener.on_file(tmp_path, "y", lambda _complete: event.set() or True)  # type: ignore[func-returns-value]
+    end = listener.on_file(tmp_path, "y", setting(event))
     end_first()
     (tmp_path / "y").touch()
 
@@ -108,7 +119,7 @@ def test_a_file_whose_event_was_lost_in_a_full_queue_is_found(tmp_path: Path) ->
 
     ends = [
         listener.on_file(tmp_path, "first", hold_up),
-        listener.on_file(tmp_path, "lost", lambda _complete: event.set() or True),  # type: ignore[func-returns-value]
+        listener.on_file(tmp_path, "lost", setting(event)),
     ]
     (tmp_path / "first").touch()
     assert busy.wait(PATIENCE_S)

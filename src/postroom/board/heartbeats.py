@@ -1,7 +1,7 @@
 """Heartbeats for the tasks that a process holds, and hearing of an abort without asking.
 
-One sleeping thread for each room that holds tasks. It wakes by push when something is aborted, and by itself when a
-lease is to be extended. It knows tasks weakly: one that its owner has forgotten is not kept alive.
+A chore for each room that holds tasks. It wakes by push when something is aborted, and by itself when a lease is to be
+extended. It knows tasks weakly: one that its owner has forgotten is not kept alive.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import weakref
 from contextlib import suppress
 from typing import Final
 
+from postroom.core.chore import Chore
 from postroom.core.config import SAFETY_LOOK_S
-from postroom.core.system.process import start_thread
 from postroom.errors import ROOM_IS_OVER, PostroomError
-from postroom.mail.gateway import Latch
 
 from .held_task import SIGNALS, HeldTask
 from .records import Book
@@ -30,9 +29,7 @@ class TaskHeartbeats:
         self._lock = threading.RLock()  # a signal's handler may come in the middle of what it guards
         self._held: dict[int, weakref.ref[HeldTask]] = {}
         self._due_ns: dict[int, int] = {}  # when a heartbeat is due; none for those that are not to be extended
-        self._stop = Latch(book.clock)
-        self._changed = Latch(book.clock)
-        self._thread: threading.Thread | None = None
+        self._chore = Chore("postroom board", self._look_and_listen, book.clock, every_s=SAFETY_LOOK_S, first_s=0)
         book.gateway.at_close(self.close)
 
     def hold(self, task: HeldTask, *, heartbeat: bool) -> None:
@@ -43,12 +40,9 @@ class TaskHeartbeats:
             self._held[key] = weakref.ref(task, task.forget)
             if heartbeat:
                 self._due_ns[key] = self._next_due_ns(task)
-            if heartbeat and task.lease_s < 3 * SAFETY_LOOK_S:  # due before the thread would look by itself
-                changed, self._changed = self._changed, Latch(self._book.clock)
-                changed.set()
-            if self._thread is None and not self._stop.is_set():
-                self._thread = threading.Thread(target=self._run, name="postroom board", daemon=True)
-                start_thread(self._thread)
+        self._chore.start()
+        if heartbeat and task.lease_s < 3 * SAFETY_LOOK_S:  # due before the thread would look by itself
+            self._chore.nudge()
 
     def _let_go(self, key: int) -> None:
         self._held.pop(key, None)
@@ -57,16 +51,13 @@ class TaskHeartbeats:
     def _next_due_ns(self, task: HeldTask) -> int:
         return self._book.clock.steady_ns() + round(task.lease_s * 1_000_000_000 / 3)
 
-    def _run(self) -> None:
-        try:
-            # of the store and not of the gateway: a gateway of asyncio gives waiters that only its loop may wait for
-            with self._book.gateway.store.listen([SIGNALS]) as waiter:
-                while not self._stop.is_set():
-                    changed = self._changed
-                    self._look()
-                    self._book.gateway.wait(waiter, self._span_s(), changed)
-        except ROOM_IS_OVER:
-            return
+    def _look_and_listen(self) -> None:
+        # of the store and not of the gateway: a gateway of asyncio gives waiters that only its loop may wait for
+        with self._book.gateway.store.listen([SIGNALS]) as waiter:
+            while not self._chore.closed:
+                self._chore.clear()
+                self._look()
+                self._book.gateway.wait(waiter, self._span_s(), self._chore)
 
     def _span_s(self) -> float | None:
         due_ns = min(self._due_ns.copy().values(), default=None)
@@ -101,12 +92,7 @@ class TaskHeartbeats:
 
     def close(self) -> None:
         """Release what is still held by this process. The thread is over when it returns."""
-        self._stop.set()
-        with self._lock:
-            self._changed.set()
-            thread, self._thread = self._thread, None
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+        self._chore.close()
         for known in list(self._held.values()):
             task = known()
             if task is not None:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from postroom.core.clock import SYSTEM, Clock
 from postroom.core.config import SAFETY_LOOK_S, Config
@@ -24,6 +24,9 @@ from postroom.errors import Fault, InvalidMessage, OutcomeUnknown, PostroomError
 from postroom.stores.contract import SOON_NS, Claimed, Delivery, Settled, Store, Swept, Ticket, Waiter, Want
 
 from .rate_limit import limit_of
+
+if TYPE_CHECKING:
+    from postroom.core.chore import Chore
 
 #: Claims that are given back when the room closes: the newest so many. Older ones end with their lease.
 MAX_REMEMBERED: Final = 10_000
@@ -339,7 +342,7 @@ class Gateway:
         self.check_open()
         return self.store.listen(topics)
 
-    def wait(self, waiter: Waiter, timeout_s: float | None, stop: Latch | None = None) -> bool:
+    def wait(self, waiter: Waiter, timeout_s: float | None, stop: Latch | Chore | None = None) -> bool:
         """Wait for a hint, for `stop`, or until it is time to look without one (a second at most).
 
         Returns whether a hint came. Raises RoomClosed at once when the room is closed meanwhile, RoomGone within

@@ -1,24 +1,21 @@
 """Background work of an open room: heartbeats of its agents, and the housekeeping, whose leader is elected by a lease.
 
-One sleeping thread for each room that has agents. It ends with the room, also with one that was forgotten without
-closing it, and does not keep the program alive.
+A chore for each room that has agents. It ends with the room, also with one that was forgotten without closing it.
 """
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
+from postroom.core.chore import Chore
 from postroom.core.config import HEARTBEAT_S
-from postroom.core.system.process import start_thread
-from postroom.errors import ROOM_IS_OVER
 from postroom.stores.cells import DELETE, update
 
 from . import presence
-from .gateway import Gateway, Latch
+from .gateway import Gateway
 
 KEEPER_CELL: Final = "upkeep"
 #: The process that keeps house has so long a term without a word; then another may take over.
@@ -30,31 +27,15 @@ class Upkeep:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._lock = threading.RLock()  # a signal's handler may come in the middle of what it guards
-        self._names: list[str] = []
+        self._names: dict[str, None] = {}
         self._silences = presence.Silences()
-        self._stop = Latch(gateway.clock)
-        self._thread: threading.Thread | None = None
+        self._chore = Chore("postroom upkeep", partial(_round, weakref.ref(self)), gateway.clock, every_s=HEARTBEAT_S)
         gateway.at_close(self.close)
 
     def look_after(self, name: str) -> None:
         """Send this agent's heartbeats from now on, and mark it stopped when the room closes."""
-        with self._lock:
-            if name not in self._names:
-                self._names.append(name)
-            if self._thread is None and not self._stop.is_set():
-                args = (weakref.ref(self), self._stop)
-                self._thread = thread = threading.Thread(target=_rounds, args=args, name="postroom upkeep", daemon=True)
-                try:
-                    start_thread(thread)
-                except BaseException:  # interrupted: it may run, or never will
-                    if not thread.is_alive():
-                        self._thread = None
-                    raise
-
-    def __del__(self) -> None:
-        with suppress(AttributeError):  # it was interrupted while it was made
-            self._stop.set()
+        self._names[name] = None
+        self._chore.start()
 
     def round(self) -> None:
         """One round: what could not be told before, heartbeats, then the housekeeping if it is this process's turn."""
@@ -83,34 +64,18 @@ class Upkeep:
 
         The thread is over when it returns.
         """
-        self._stop.set()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
-        self._thread = None  # not before: should this be interrupted, the next call waits for it
-        for name in self._names:
+        self._chore.close()
+        for name in tuple(self._names):
             presence.leave(self._gateway, name)
         me = self._gateway.process
         update(self._gateway.store, KEEPER_CELL, lambda value: DELETE if value and value["owner"] == me else None)
 
 
-def _rounds(known: weakref.ref[Upkeep], stop: Latch) -> None:
-    """The thread. It knows the room only while it makes a round."""
-    while not stop.wait(HEARTBEAT_S):
-        upkeep = known()
-        try:
-            if upkeep is None:
-                return
-            upkeep.round()
-        except ROOM_IS_OVER:
-            return
-        except Exception:  # a busy or broken room now is no reason to stop looking after it later
-            import logging  # 2 ms of every start otherwise, for what hardly ever happens
-
-            log = logging.getLogger("postroom")
-            log.debug("a round of upkeep failed", exc_info=True, extra={"action": "upkeep_failed"})
-        finally:
-            del upkeep
+def _round(known: weakref.ref[Upkeep]) -> None:
+    """What the thread does: it knows the room only while it makes a round."""
+    upkeep = known()
+    if upkeep is not None:
+        upkeep.round()
 
 
 def is_vacant(value: dict[str, Any], now_ms: int, alive: Callable[[str], bool | None]) -> bool:

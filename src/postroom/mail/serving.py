@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from postroom.core.chore import Chore
 from postroom.core.config import SAFETY_LOOK_S
 from postroom.errors import (
     ROOM_IS_OVER,
@@ -102,13 +103,12 @@ class LeaseHeartbeat:
         self._gateway = gateway
         self._lease_s = lease_s
         self._held: dict[Ticket, None] = {}
-        self._stop = Latch(gateway.clock)
-        self._thread = threading.Thread(target=self._run, name="postroom leases", daemon=True)
         self.every_s = lease_s / 3
+        self._chore = Chore("postroom leases", self.extend_all, gateway.clock, every_s=self.every_s)
 
     def start(self) -> Self:
         """Extend from now on, from a thread of its own."""
-        self._thread.start()
+        self._chore.start()
         return self
 
     def hold(self, ticket: Ticket) -> None:
@@ -116,10 +116,6 @@ class LeaseHeartbeat:
 
     def let_go(self, ticket: Ticket) -> None:
         self._held.pop(ticket, None)
-
-    def _run(self) -> None:
-        while not self._stop.wait(self.every_s):
-            self.extend_all()
 
     def extend_all(self) -> None:
         """Extend every lease that is held, now."""
@@ -133,8 +129,7 @@ class LeaseHeartbeat:
 
     def close(self) -> None:
         """Extend nothing any more. The thread is over when it returns."""
-        self._stop.set()
-        self._thread.join()
+        self._chore.close()
 
 
 class Serving:

@@ -10,22 +10,19 @@ the next pool of the room deletes it.
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
+from postroom.core.chore import Chore
 from postroom.core.clock import SYSTEM, iso
 from postroom.core.config import HEARTBEAT_S
 from postroom.core.system.process import current_pid
-from postroom.errors import ROOM_IS_OVER, PostroomError
-from postroom.mail.gateway import Gateway, Latch
+from postroom.errors import PostroomError
+from postroom.mail.gateway import Gateway
 from postroom.stores.contract import Cell
 
 from .restarts import Exit
-
-log = logging.getLogger("postroom")
 
 CELLS: Final = "pool/"
 #: Changes that come within this time are written as one, in seconds.
@@ -142,21 +139,25 @@ class Report:
         self.name = name
         self._gateway = gateway
         self._pool = pool
-        self._pid = current_pid()
         self._since_ms = gateway.clock.wall_ms()
         self._steady_s = SYSTEM.steady_ns() / 1e9  # exits are told by the steady clock
-        self._cell = f"{CELLS}{self._since_ms:x}-{self._pid}-{round(gateway.clock.random() * 2**32):08x}"
-        self._lock = threading.Lock()
-        self._stirred = Latch(gateway.clock)
-        self._stop = Latch(gateway.clock)
+        self._cell = f"{CELLS}{self._since_ms:x}-{current_pid()}-{round(gateway.clock.random() * 2**32):08x}"
         self._last: Value | None = None
         self._forget: Callable[[], None] = gateway.at_close(self.close)
-        self._thread = threading.Thread(target=self._run, name="postroom pool report", daemon=True)
-        self._thread.start()
+        self._chore = Chore(
+            "postroom pool report",
+            self._tell,
+            gateway.clock,
+            every_s=HEARTBEAT_S,
+            first_s=0,
+            gather_s=FOLD_S,
+            last=self._take_back,
+        )
+        self._chore.start()
 
     @property
     def closed(self) -> bool:
-        return self._stop.is_set()
+        return self._chore.closed
 
     def is_to(self, gateway: Gateway) -> bool:
         """Whether this is the room that it tells."""
@@ -170,41 +171,25 @@ class Report:
 
     def stir(self) -> None:
         """Something changed. Returns at once."""
-        if current_pid() == self._pid:  # a fork has this process's pipes, but not its pool
-            with self._lock:
-                self._stirred.set()
+        self._chore.nudge()
 
     def close(self) -> None:
         """Take the pool out of the room. After: its cell is gone, or will be as soon as the room answers. Safe to call twice."""
-        if current_pid() != self._pid:
-            return
         forget, self._forget = self._forget, lambda: None  # nothing points back here then: its pipes are closed at once
         forget()
-        self._stop.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(LAST_WORD_S)
+        self._chore.close(LAST_WORD_S)
 
     # In its own thread
 
-    def _run(self) -> None:
-        clock = self._gateway.clock
-        with suppress(*ROOM_IS_OVER):
-            self._try(self._clear_away)
-            while not self._stop.is_set():
-                with self._lock:
-                    stirred = self._stirred = Latch(clock)  # before it looks: what comes meanwhile is seen next time
-                self._try(self._write)
-                clock.wait_readable([self._stop.fileno(), stirred.fileno()], HEARTBEAT_S)
-                self._stop.wait(FOLD_S)
-            self._try(lambda: self._gateway.store.cell_write(self._cell, None))
+    def _tell(self) -> None:
+        first = self._last is None
+        self._write()
+        if first:
+            self._clear_away()
 
-    def _try(self, step: Callable[[], object]) -> None:
-        try:
-            step()
-        except ROOM_IS_OVER:
-            raise
-        except PostroomError as trouble:  # busy, or its server is away: what it should know is written later
-            log.debug("a pool could not tell its room: %s", trouble, extra={"action": "pool_report"})
+    def _take_back(self) -> None:
+        with suppress(PostroomError):  # the room is over, busy, or its server is away
+            self._gateway.store.cell_write(self._cell, None)
 
     def _clear_away(self) -> None:
         """Delete what pools that were killed left behind."""

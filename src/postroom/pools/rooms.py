@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
+from postroom.core.chore import Chore
 from postroom.core.config import SAFETY_LOOK_S
 from postroom.core.message import Message
 from postroom.errors import (
+    ROOM_IS_OVER,
     InvalidMessage,
     PoolFailed,
     RoomClosed,
@@ -27,7 +28,6 @@ from postroom.errors import (
     WorkerStopped,
     WorkerTimeout,
 )
-from postroom.mail.gateway import Latch
 from postroom.mail.received import Received
 from postroom.room import Room
 from postroom.stores.contract import FEED
@@ -130,14 +130,16 @@ class Following:
         self._cursor = room.cursor()
         self._since_ms = room.clock.wall_ms()
         self._seen: dict[str, None] = {}
-        self._stop = Latch(room.clock)
         #: How many messages were given to the workers.
         self.count = 0
-        self._thread = threading.Thread(target=self._run, name="postroom follow", daemon=True)
+        ends_on = (*ROOM_IS_OVER, WorkerError)  # the pool is over: so is this
+        self._chore = Chore(
+            "postroom follow", self._step, room.clock, every_s=SAFETY_LOOK_S, first_s=0, ends_on=ends_on
+        )
 
     def start(self) -> None:
         """Begin with what is written from now on."""
-        self._thread.start()
+        self._chore.start()
 
     def __enter__(self) -> Self:
         return self
@@ -147,36 +149,31 @@ class Following:
 
     def close(self, timeout_s: float | None = None) -> None:
         """Evaluate nothing more; what is under way goes on. Safe to call twice."""
-        self._stop.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout_s)
+        self._chore.close(timeout_s)
 
-    def _run(self) -> None:
-        with suppress(RoomClosed, WorkerError):  # the pool is over: so is this
-            while not self._stop.is_set():
-                try:
-                    self._follow()
-                except RoomClosed:
-                    raise
-                except RoomGone as end:
-                    log.error("following has ended: %s", end, extra={"action": "follow_ended"})  # noqa: TRY400
-                    return
-                except RoomError as trouble:  # busy, or its server is away for a while
-                    log.warning("following goes on after: %s", trouble, extra={"action": "follow_trouble"})
-                    self._stop.wait(SAFETY_LOOK_S)
+    def _step(self) -> None:
+        try:
+            self._follow()
+        except RoomGone as end:
+            log.error("following has ended: %s", end, extra={"action": "follow_ended"})  # noqa: TRY400
+            raise
+        except RoomClosed:
+            raise
+        except RoomError as trouble:  # busy, or its server is away for a while
+            log.warning("following goes on after: %s", trouble, extra={"action": "follow_trouble"})
 
     def _follow(self) -> None:
         gateway = self._room.gateway
         with gateway.listen([FEED]) as waiter:
-            while not self._stop.is_set():
+            while not self._chore.closed:
                 changes = self._room.events(self._cursor)
                 for change in changes:
-                    if self._stop.is_set():
+                    if self._chore.closed:
                         return
                     self._look_at(change.message)
                     self._cursor = change.number
                 if not changes:
-                    gateway.wait(waiter, None, self._stop)
+                    gateway.wait(waiter, None, self._chore)
 
     def _look_at(self, message: Message) -> None:
         """Give a message to the workers, if it is new."""

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 import msgspec
 
+from postroom.core.chore import Chore
 from postroom.errors import ROOM_IS_OVER, RoomError
-from postroom.mail.gateway import Latch
 from postroom.room import Room
 from postroom.stores.contract import FEED, Change, Waiter, topic_cells
 
@@ -69,8 +68,7 @@ class FeedFollower:
         self._told = told
         self._lock = threading.Lock()
         self._watchers = 0
-        self._stop: Latch | None = None
-        self._threads: list[threading.Thread] = []
+        self._chores: list[Chore] = []  # the newest follows while somebody watches, those before are about to end
         self._encode = msgspec.json.Encoder().encode
 
     def watch(self) -> Callable[[], None]:
@@ -86,23 +84,22 @@ class FeedFollower:
                 if not ended.is_set():
                     ended.set()
                     self._watchers -= 1
-                    if self._watchers == 0 and self._stop is not None:
-                        self._stop.set()
+                    if self._watchers == 0:
+                        self._chores[-1].close(0)
 
         return end
 
     def _start(self) -> None:
-        stop = self._stop = Latch(self._room.clock)
         waiter = self._room.gateway.listen(TOPICS)
         number = self._room.cursor()  # after the bell is armed, and before anybody is told that it watches
         self._began(number)
-        thread = threading.Thread(target=self._run, args=(waiter, number, stop), name="postroom web feed", daemon=True)
-        self._threads = [*(each for each in self._threads if each.is_alive()), thread]
-        thread.start()
+        chore = Chore("postroom web feed", lambda: self._run(waiter, number, chore), self._room.clock, first_s=0)
+        self._chores = [*(each for each in self._chores if each.is_alive()), chore]
+        chore.start()
 
-    def _run(self, waiter: Waiter, number: int, stop: Latch) -> None:
-        with waiter, suppress(*ROOM_IS_OVER):
-            while not stop.is_set():
+    def _run(self, waiter: Waiter, number: int, stop: Chore) -> None:
+        with waiter:
+            while not stop.closed:
                 hinted = self._room.gateway.wait(waiter, None, stop)
                 try:
                     found = self._read(number)
@@ -138,10 +135,10 @@ class FeedFollower:
         self._seen(changes)
         return PageFrame(after, self._encode(folded(changes)), len(changes), jumped=False), after
 
-    def _catch_up(self, read: int, number: int, stop: Latch) -> None:
+    def _catch_up(self, read: int, number: int, stop: Chore) -> None:
         """Let the changes be seen that a frame jumped over: they make no lines, but they count (test_streams.py)."""
         give_up_ns = self._room.clock.steady_ns() + round(FILL_S * 1e9)
-        while read < number and not stop.is_set():
+        while read < number and not stop.closed:
             if self._room.clock.steady_ns() > give_up_ns:
                 self._begin_anew(number, stop)
                 return
@@ -157,16 +154,14 @@ class FeedFollower:
             self._seen([change for change in page if change.number <= number])
             read = page[-1].number
 
-    def _begin_anew(self, number: int, stop: Latch) -> None:
+    def _begin_anew(self, number: int, stop: Chore) -> None:
         with self._lock:  # nobody begins meanwhile: what another thread began is not taken from it
-            if not stop.is_set():
+            if not stop.closed:
                 self._began(number)
 
     def close(self) -> None:
         """End, whoever watches. The thread is over when it returns."""
         with self._lock:
-            if self._stop is not None:
-                self._stop.set()
-            threads = list(self._threads)
-        for thread in threads:
-            thread.join()
+            chores = self._chores
+        for chore in chores:
+            chore.close()
