@@ -45,11 +45,11 @@ class Talk:
             self.answers.append(frame.ping)
 
     def answer(self, number: int) -> None:
-        self.other.sendall(pack(Pong(number, number, None, 0)))
+        self.other.sendall(pack(Pong(number, None, 0)))
 
     def ask(self) -> None:
         """Send a ping and read until it is answered."""
-        self.line.send(Ping)
+        self.line.send(Ping(1))
         self.line.read_until(lambda: bool(self.answers), SYSTEM.steady_ns() + PATIENCE_S * 10**9)
 
     def end(self) -> None:
@@ -102,7 +102,7 @@ def test_wherever_one_who_reads_is_interrupted_the_others_are_answered_or_told(l
                 came.append(2)
             return bool(talk.answers)
 
-        talk.line.send(Ping)
+        talk.line.send(Ping(1))
         until_ns = SYSTEM.steady_ns() + PATIENCE_S * 10**9
         interrupted = interrupted_at(step, lambda: talk.line.read_until(another_comes_meanwhile, until_ns))  # noqa: B023
         if came:

@@ -51,7 +51,6 @@ class Line:
         self._lock = threading.Lock()
         self._incoming = Splitter(in_worker=False)
         self._outgoing = b""
-        self._number = 0
         self._expected = 0
         self._wait_ms = 0  # how long a read of `_end` waits
         self._leader: threading.Lock | None = None  # held by the thread that reads, as long as it does
@@ -67,32 +66,16 @@ class Line:
         """Whether nothing more will come over it."""
         return self._hung_up
 
-    @property
-    def gaps(self) -> int:
-        """Frames that never came."""
-        return self._incoming.gaps
-
-    @property
-    def reordered(self) -> int:
-        """Frames that came after a later one."""
-        return self._incoming.reordered
-
     # Writing
 
-    def send(
-        self, make: Callable[[int], ToWorker], *, answers: int = 1, before: Callable[[int], None] | None = None
-    ) -> None:
-        """Send the frame that `make` makes with its number. Never waits: what does not fit now is sent by the loop.
+    def send(self, frame: ToWorker, *, answers: int = 1) -> None:
+        """Send a frame. Never waits: what does not fit now is sent by the loop.
 
-        `answers` is how many are expected (`answered` counts them off); `before` is called with the number before anything
-        is sent. If `make` raises, nothing was sent. A line that was hung up takes everything, and nobody answers.
+        `answers` is how many are expected (`answered` counts them off). If the frame cannot be packed, nothing was sent. A
+        line that was hung up takes everything, and nobody answers.
         """
+        data = pack(frame)
         with self._lock:
-            number = self._number + 1
-            data = pack(make(number))
-            self._number = number
-            if before is not None:
-                before(number)
             self._expected += answers
             if self._outgoing or self._hung_up:
                 self._outgoing += data

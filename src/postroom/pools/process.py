@@ -122,13 +122,13 @@ class Life:
     def end(self, why: Asked, grace_s: float) -> None:
         """Tell it to end. It is killed when it still runs after that time."""
         self.asked = why
-        self.side.send(Shutdown, answers=0)
+        self.side.send(Shutdown(), answers=0)
         self.work.hang_up()
         self.after(grace_s, lambda: self.kill("was killed: it did not end when it was told to"))
 
     def call_off(self, request: Request, grace_s: float) -> None:
         """Stop the work on a request. If it goes on, say where it stands, then kill it."""
-        self.side.send(lambda number: Abort(number, request.id), answers=0)
+        self.side.send(Abort(request.id), answers=0)
         self.after(grace_s / 2, lambda: self._dump(request))
         self.after(grace_s, lambda: self._kill_if_still_at(request))
 
@@ -176,9 +176,7 @@ class Life:
         self._count_down()
 
     def _line_gone(self) -> None:
-        if (
-            self.ended is None
-        ):  # it ends, and that is told in a moment; or it closed its line, and nobody can talk to it
+        if self.ended is None:  # it ends, and that is told in a moment; or it closed its line, and cannot be talked to
             broken = self.work.broken or self.side.broken
             self.after(0 if broken else HANG_UP_S, lambda: self.kill(broken or "was killed: it hung up"))
         self._count_down()

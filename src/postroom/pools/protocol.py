@@ -1,9 +1,8 @@
-"""What a pool and its workers say to each other: typed, numbered frames of JSON, each with its length before it.
+"""The protocol between a pool and its workers: typed frames of JSON, each with its length before it.
 
 A worker has two lines. On the *work* line it gets one `evaluate` after the other and tells what came of each; its main
 thread reads it. On the *side* line it hears `ping`, `abort` and `shutdown` while it works; a thread of its own reads it.
 
-Each line numbers its frames from 1, in each direction: a number that is missing or comes twice is seen (`Splitter`).
 JSON, because a message is JSON and may hold any number that JSON can; msgpack is no faster here (bench/micro/frames.py).
 """
 
@@ -15,11 +14,11 @@ from typing import Any, Final, Literal
 import msgspec
 
 from postroom.core.message import payload_text
+from postroom.core.system.framing import HEADER_BYTES
 from postroom.errors import Fault, InvalidMessage
 
 from .evaluation import RESPOND_ABOVE, Evaluation
 
-HEADER_BYTES: Final = 4
 #: No frame is longer than this; a worker that says so says nonsense.
 MAX_FRAME_BYTES: Final = 256 * 1024 * 1024
 
@@ -29,13 +28,13 @@ ErrorKind = Literal["raised", "aborted", "boot"]
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, tag=str.lower, gc=False):
-    """One thing that is said. `number` counts the frames of its line and direction."""
-
-    number: int
+    """One thing that is said."""
 
 
 class Ping(Frame, frozen=True):
     """Are you there?"""
+
+    number: int
 
 
 class Evaluate(Frame, frozen=True):
@@ -65,7 +64,7 @@ class Ready(Frame, frozen=True):
 
 
 class Pong(Frame, frozen=True):
-    """Here; working on that request, if any."""
+    """The answer to the ping of that number. Working on that request, if any."""
 
     ping: int
     busy_with: int | None
@@ -151,15 +150,11 @@ _FIELDS: Final = frozenset(Evaluation.__struct_fields__)
 
 
 class Splitter:
-    """Makes frames of the bytes that come over one line, and looks at their numbers."""
+    """Makes frames of the bytes that come over one line."""
 
     def __init__(self, *, in_worker: bool) -> None:
         self._decode: Any = (_TO_WORKER if in_worker else _FROM_WORKER).decode
         self._rest = b""
-        self._last = 0
-        #: Frames that were missing, and frames that came after a later one.
-        self.gaps = 0
-        self.reordered = 0
 
     def feed(self, part: bytes) -> list[Any]:
         """The frames that are whole now. Raises BrokenFrame for what cannot be one."""
@@ -182,15 +177,6 @@ class Splitter:
 
     def _read(self, body: bytes) -> Any:
         try:
-            frame = self._decode(body)
+            return self._decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BrokenFrame(str(error)) from error
-        number = frame.number
-        if number == self._last + 1:
-            self._last = number
-        elif number <= self._last:
-            self.reordered += 1
-        else:
-            self.gaps += number - self._last - 1
-            self._last = number
-        return frame

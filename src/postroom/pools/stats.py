@@ -38,7 +38,7 @@ class WorkerFigures:
     """The figures of one worker, over all its processes.
 
     Counted: done, failed, timed_out, aborted, died, dropped, refused; late (results that came when nobody waited any more)
-    and unknown (results of no request); gaps and reordered (frames); restarts, recycled.
+    and unknown (results of no request); restarts, recycled.
     """
 
     def __init__(self) -> None:
@@ -48,10 +48,10 @@ class WorkerFigures:
         self._processing: deque[float] = deque(maxlen=KEPT_SPANS)
         self._round_trip: deque[float] = deque(maxlen=KEPT_SPANS)
 
-    def count(self, what: str, number: int = 1) -> None:
+    def count(self, what: str) -> None:
         """Count something. From any thread: none is lost."""
         with self._lock:
-            self.counts[what] += number
+            self.counts[what] += 1
 
     def add(self, evaluation: Evaluation) -> None:
         """One more evaluation is done."""

@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Final, Literal, Protocol
 
 from postroom.core.clock import SYSTEM
@@ -46,6 +47,7 @@ State = Literal["starting", "ready", "restarting", "stopping", "stopped", "faile
 EVENTS: Final = ("ready", "pong", "error", "exit")
 PING_TIMEOUT_S: Final = 1.0
 EVALUATE_TIMEOUT_S: Final = 5.0
+_ping_numbers = count(1)
 
 #: Workers of a pool that was not shut down are killed as the program ends: that is no death to tell of.
 #: What is registered last comes first, and `processes`, which kills them, was imported above.
@@ -178,12 +180,8 @@ class PoolWorker:
 
     def stats(self) -> dict[str, Any]:
         """Its figures, as plain data."""
-        life = self._life
         now = {"state": self.state, "pid": self.pid, "memory_bytes": self.memory_bytes, "waiting": len(self._backlog)}
-        lines = (life.work, life.side) if life is not None else ()
-        counts = self.figures.counts
-        told = {name: counts[name] + sum(getattr(line, name) for line in lines) for name in ("gaps", "reordered")}
-        return {**now, **self.figures.to_dict(), **told}
+        return {**now, **self.figures.to_dict()}
 
     def on(self, event: str, listener: Listener) -> Callable[[], None]:
         """Call `listener(event, detail)` at every such event: ready, pong, error (of the evaluator) or exit.
@@ -213,21 +211,15 @@ class PoolWorker:
         if life is None or not life.ready:
             raise self._refused() or WorkerNotReady(f"worker {self.name} is not ready: it is {self.state}", self.name)
         wait = _PingWait()
-        pings = self._pings
-        number = 0
-
-        def before(its_number: int) -> None:
-            nonlocal number
-            number = its_number
-            pings[its_number] = wait
-
+        number = next(_ping_numbers)
+        self._pings[number] = wait
         started_ns = SYSTEM.steady_ns()
         until_ns = started_ns + int(timeout_s * 1e9)
-        life.side.send(Ping, before=before)
+        life.side.send(Ping(number))
         life.side.read_until(wait.is_done, until_ns)
         if not wait.done:
             wait.gate.acquire(timeout=max(0.0, (until_ns - SYSTEM.steady_ns()) / 1e9))
-        pings.pop(number, None)
+        self._pings.pop(number, None)
         if not wait.ended_ns:
             if wait.done:
                 raise WorkerDied(f"worker {self.name} ended while it was pinged", self.name)
@@ -352,7 +344,7 @@ class PoolWorker:
         """Hand a request to a process. With the lock."""
         request.attempt += 1
         life.running[request.id] = request
-        life.work.send(lambda number: Evaluate(number, request.id, request.attempt, request.asked_ns, request.message))
+        life.work.send(Evaluate(request.id, request.attempt, request.asked_ns, request.message))
 
     def _send_waiting(self, life: Life) -> None:
         """Hand over what waits, as far as the process has a hand free. With the lock."""
@@ -363,11 +355,11 @@ class PoolWorker:
             self._send(life, request)
             self._stir()
 
-    def _end(self, request: Request, error: WorkerError, count: str) -> bool:
+    def _end(self, request: Request, error: WorkerError, counted: str) -> bool:
         """End a request with an error, and count it. Hold no lock."""
         ended = request.end(error)
         if ended:
-            self.figures.count(count)
+            self.figures.count(counted)
         return ended
 
     # Deadlines
@@ -527,13 +519,8 @@ class PoolWorker:
 
     # Processes, in the loop's thread
 
-    def start(self) -> None:
-        """Start its process and wait until it is ready. Raises WorkerNotReady, with its last words, when it is not in time."""
-        self._loop.call(self._begin)
-        self.wait_ready()
-
     def wait_ready(self) -> None:
-        """Wait until it is ready for the first time; raises WorkerNotReady when it never will be."""
+        """Wait until it is ready for the first time; raises WorkerNotReady, with its last words, when it never will be."""
         self._started.wait()
         if self._refusal is not None:
             raise _again(self._refusal)
@@ -565,7 +552,7 @@ class PoolWorker:
         if self._started.is_set():
             self._keeper.give_up(self, how)
         else:
-            self._stop_with(WorkerNotReady(f"worker {self.name} {how}", self.name), "failed")
+            self.stop_with(WorkerNotReady(f"worker {self.name} {how}", self.name), "failed")
 
     def _consider_recycling(self, life: Life) -> None:
         recycling = self._plan.recycling
@@ -591,7 +578,6 @@ class PoolWorker:
         for request in ended:
             said = f"worker {self.name} {life.say_how()} while it worked on request {request.id}"
             self._end(request, WorkerDied(said, self.name, life.written), "died")
-        self._figure_lines(life)
         how = life.ended
         assert how is not None
         self._tell("exit", pid=life.pid, code=how.code, signal=how.signal, text=life.say_how(), asked=life.asked)
@@ -629,14 +615,14 @@ class PoolWorker:
     def _supervise(self, life: Life) -> None:
         """Nobody asked for this end: start another process, or give up."""
         if _program_ends.is_set():
-            self._stop_with(WorkerStopped(f"worker {self.name} ended with the program", self.name), "stopped")
+            self.stop_with(WorkerStopped(f"worker {self.name} ended with the program", self.name), "stopped")
             return
         how = life.say_how()
         self.exits = [*self.exits, Exit(SYSTEM.steady_ns() / 1e9, _cause(life), how)]
         self.exits = self.exits[-max(KEPT_EXITS, self._plan.restart.max_restarts + 1) :]
         if not self._started.is_set():  # whoever started it is told, and decides
             words = f"worker {self.name} {how}"
-            self._stop_with(WorkerNotReady(f"{words}{_quoted(life.written)}", self.name, life.written), "failed")
+            self.stop_with(WorkerNotReady(f"{words}{_quoted(life.written)}", self.name, life.written), "failed")
             return
         decision = decide(self.exits, self._plan.restart, SYSTEM.random())
         if isinstance(decision, GiveUp):
@@ -655,11 +641,6 @@ class PoolWorker:
             except KeyError:
                 break
             wait.end(0)
-
-    def _figure_lines(self, life: Life) -> None:
-        for line in (life.work, life.side):
-            self.figures.count("gaps", line.gaps)
-            self.figures.count("reordered", line.reordered)
 
     # The end
 
@@ -680,10 +661,8 @@ class PoolWorker:
 
     def stop_with(self, refusal: WorkerError, state: State) -> None:
         """Take nothing more, tell everybody who waits, and end the process. In the loop's thread."""
-        if self._refusal is None:
-            self._stop_with(refusal, state)
-
-    def _stop_with(self, refusal: WorkerError, state: State) -> None:
+        if self._refusal is not None:
+            return
         with self._lock:
             self._refusal = refusal
             self.state = state

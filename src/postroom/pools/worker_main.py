@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from postroom.core.clock import SYSTEM
 from postroom.core.system.fork_server import load_target, take_over
-from postroom.core.system.framing import HEADER_BYTES
+from postroom.core.system.framing import HEADER_BYTES, read_exactly
 
 from .evaluation import Evaluation
 from .protocol import (
@@ -82,14 +82,11 @@ def _read_setup(control: socket.socket) -> tuple[dict[str, Any], socket.socket] 
     head, descriptors, _, _ = socket.recv_fds(control, HEADER_BYTES, 1)
     if not head or not descriptors:
         return None
-    size, body = int.from_bytes(head, "big"), bytearray()
-    while len(body) < size:
-        part = control.recv(size - len(body))
-        if not part:
-            return None
-        body += part
+    body = read_exactly(control, int.from_bytes(head, "big"))
+    if body is None:
+        return None
     os.set_inheritable(descriptors[0], False)
-    return json.loads(bytes(body)), socket.socket(fileno=descriptors[0])
+    return json.loads(body), socket.socket(fileno=descriptors[0])
 
 
 def load_evaluator(name: str, context: Mapping[str, Any]) -> Evaluator:
@@ -135,7 +132,6 @@ class WorkerMain:
         self._work = work
         self._side = side
         self._incoming = Splitter(in_worker=True)
-        self._number = 0
         self._gauge = MemoryGauge()
         self._main = threading.get_ident()
         self._current = 0  # the request that the evaluator is at
@@ -147,7 +143,7 @@ class WorkerMain:
     def serve(self, evaluator: Evaluator) -> int:
         """Judge messages until the pool hangs up."""
         threading.Thread(target=self._hear, name="postroom side line", daemon=True).start()
-        self._send(lambda number: Ready(number, os.getpid(), self._gauge.bytes()))
+        self._send(Ready(os.getpid(), self._gauge.bytes()))
         while True:
             part = self._work.recv(_CHUNK)
             if not part:
@@ -200,25 +196,21 @@ class WorkerMain:
         return last
 
     def _tell(self, asked: Evaluate, evaluation: Evaluation, *, final: bool) -> None:
-        memory_bytes = self._gauge.bytes()
-        self._send(lambda number: Result(number, asked.request, asked.attempt, final, evaluation, memory_bytes))
+        self._send(Result(asked.request, asked.attempt, final, evaluation, self._gauge.bytes()))
 
     def _tell_error(self, request: int, attempt: int, kind: ErrorKind, error: BaseException) -> None:
         trace = "" if kind == "aborted" else _trace_of(error)
-        text = _words_of(error)
-        memory_bytes = self._gauge.bytes()
-        self._send(lambda number: Error(number, request, attempt, kind, text, trace, memory_bytes))
+        self._send(Error(request, attempt, kind, _words_of(error), trace, self._gauge.bytes()))
 
     def tell_boot_error(self, error: BaseException) -> None:
         """Say why there will be no work."""
         self._tell_error(0, 0, "boot", error)
 
-    def _send(self, make: Callable[[int], Result | Error | Ready]) -> None:
+    def _send(self, frame: Result | Error | Ready) -> None:
         """Say something. Raises what `pack` raises for what no frame can hold; then nothing was said."""
         self._sending = True
         try:
-            data = pack(make(self._number + 1))
-            self._number += 1
+            data = pack(frame)
             with suppress(BrokenPipeError, ConnectionResetError):  # the pool is gone; so will we be
                 self._work.sendall(data)
         finally:
@@ -239,13 +231,12 @@ class WorkerMain:
     # The side line's thread
 
     def _hear(self) -> None:
-        incoming, number, memory_bytes = Splitter(in_worker=True), 0, self._gauge.bytes()
+        incoming, memory_bytes = Splitter(in_worker=True), self._gauge.bytes()
         with suppress(OSError):  # the pool is gone
             while part := self._side.recv(_CHUNK):
                 for frame in incoming.feed(part):
                     if isinstance(frame, Ping):
-                        number += 1
-                        self._side.sendall(pack(Pong(number, frame.number, self._current or None, memory_bytes)))
+                        self._side.sendall(pack(Pong(frame.number, self._current or None, memory_bytes)))
                         memory_bytes = self._gauge.bytes()  # for the next one: nobody waits for this look
                     elif isinstance(frame, Abort):
                         if len(self._called_off) >= _MAX_CALLED_OFF:
