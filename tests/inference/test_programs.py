@@ -74,9 +74,12 @@ def test_a_process_that_the_system_refuses_is_said_to_be(host: str, no_more_proc
 
 def test_the_programs_get_no_tools_and_no_hooks() -> None:
     from postroom.inference.agent_cli import ClaudeModel, CodexModel
+    from postroom.inference.model import ModelRequest
 
-    claude, given = ClaudeModel("opus")._command(Path("/x"), "hi", "You are Ada.", {"type": "object"})
-    codex, prompt = CodexModel()._command(Path("/x"), "hi", "You are Ada.", None)
+    claude, given = ClaudeModel("opus")._command(
+        Path("/x"), ModelRequest("hi", "You are Ada.", {"type": "object"}, 9, 9)
+    )
+    codex, prompt = CodexModel()._command(Path("/x"), ModelRequest("hi", "You are Ada.", None, 9, 9))
 
     assert claude[1:7] == ["-p", "--output-format", "json", "--tools", "", "--strict-mcp-config"]
     assert claude[claude.index("--settings") + 1] == '{"disableAllHooks": true}'

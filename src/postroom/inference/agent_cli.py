@@ -10,7 +10,6 @@ import json
 import os
 import tempfile
 from abc import abstractmethod
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -18,7 +17,7 @@ from postroom.core.clock import SYSTEM
 from postroom.errors import ModelError
 
 from .child_program import Said, run_program
-from .model import MAX_TOKENS, TIMEOUT_S, Completion, Model
+from .model import Completion, Model, ModelRequest
 from .throttle import Slots, concurrency_of
 
 #: Set in the surroundings of a program that is asked as a model: hooks of Postroom do nothing there.
@@ -37,29 +36,17 @@ class HostModel(Model):
         self.name = name
         self.program = program or os.environ.get(f"POSTROOM_{self.kind.upper()}") or self.kind
 
-    def complete(
-        self,
-        prompt: str,
-        *,
-        system: str | None = None,
-        schema: Mapping[str, Any] | None = None,
-        max_tokens: int = MAX_TOKENS,  # noqa: ARG002  neither program has such an option
-        timeout_s: float = TIMEOUT_S,
-    ) -> Completion:
+    def _answer(self, asked: ModelRequest) -> Completion:  # without max_tokens: neither program has such an option
         started_ns = SYSTEM.steady_ns()
         slots = Slots(f"program {self.program}", concurrency_of(os.environ))  # each is a heavy process of its own
-        with slots.taken(timeout_s), tempfile.TemporaryDirectory(prefix="postroom-model-") as folder:
-            words, given = self._command(Path(folder), prompt, system, schema)
-            left_s = max(0.001, timeout_s - (SYSTEM.steady_ns() - started_ns) / 1e9)
+        with slots.taken(asked.timeout_s), tempfile.TemporaryDirectory(prefix="postroom-model-") as folder:
+            words, given = self._command(Path(folder), asked)
+            left_s = max(0.001, asked.timeout_s - (SYSTEM.steady_ns() - started_ns) / 1e9)
             said = run_program(words, given, environment=surroundings(), folder=folder, timeout_s=left_s)
-            completion = self._read(Path(folder), said)
-        passed_ms = (SYSTEM.steady_ns() - started_ns) / 1e6
-        return completion._replace(first_byte_ms=said.first_byte_ms, total_ms=passed_ms)
+            return self._read(Path(folder), said)._replace(first_byte_ms=said.first_byte_ms)
 
     @abstractmethod
-    def _command(
-        self, folder: Path, prompt: str, system: str | None, schema: Mapping[str, Any] | None
-    ) -> tuple[list[str], str]:
+    def _command(self, folder: Path, asked: ModelRequest) -> tuple[list[str], str]:
         """The words to start it with, and what it reads."""
 
     @abstractmethod
@@ -76,16 +63,14 @@ class ClaudeModel(HostModel):
 
     kind: ClassVar[str] = "claude"
 
-    def _command(
-        self, folder: Path, prompt: str, system: str | None, schema: Mapping[str, Any] | None
-    ) -> tuple[list[str], str]:
+    def _command(self, folder: Path, asked: ModelRequest) -> tuple[list[str], str]:
         del folder
         words = [self.program, "-p", "--output-format", "json", "--tools", "", "--strict-mcp-config"]
         words += ["--no-session-persistence", "--settings", '{"disableAllHooks": true}']
         words += ["--model", self.name] if self.name else []
-        words += ["--system-prompt", system] if system else []
-        words += ["--json-schema", json.dumps(schema)] if schema is not None else []
-        return words, prompt
+        words += ["--system-prompt", asked.system] if asked.system else []
+        words += ["--json-schema", json.dumps(asked.schema)] if asked.schema is not None else []
+        return words, asked.prompt
 
     def _read(self, folder: Path, said: Said) -> Completion:
         del folder
@@ -108,16 +93,14 @@ class CodexModel(HostModel):
 
     kind: ClassVar[str] = "codex"
 
-    def _command(
-        self, folder: Path, prompt: str, system: str | None, schema: Mapping[str, Any] | None
-    ) -> tuple[list[str], str]:
+    def _command(self, folder: Path, asked: ModelRequest) -> tuple[list[str], str]:
         words = [self.program, "exec", "--json", "--ephemeral", "--skip-git-repo-check", "--sandbox", "read-only"]
         words += ["--color", "never", "--disable", "hooks", "--output-last-message", str(folder / "answer")]
         words += ["--model", self.name] if self.name else []
-        if schema is not None:
-            (folder / "schema.json").write_text(json.dumps(schema), encoding="utf-8")
+        if asked.schema is not None:
+            (folder / "schema.json").write_text(json.dumps(asked.schema), encoding="utf-8")
             words += ["--output-schema", str(folder / "schema.json")]
-        return [*words, "-"], f"{system}\n\n{prompt}" if system else prompt
+        return [*words, "-"], f"{asked.system}\n\n{asked.prompt}" if asked.system else asked.prompt
 
     def _read(self, folder: Path, said: Said) -> Completion:
         events = [event for line in said.output.splitlines() if isinstance(event := _json(line), dict)]

@@ -12,7 +12,7 @@ import io
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from ipaddress import ip_address
 from typing import Any, Final, NamedTuple, Self
@@ -141,25 +141,21 @@ def _seconds(text: str | None) -> float | None:
         return None
 
 
-class _told:  # noqa: N801  reads as a word: with _told(server)
+@contextmanager
+def _told(server: str) -> Iterator[None]:
     """Turns what goes wrong on the wire into our own errors, with the server's name."""
-
-    def __init__(self, server: str) -> None:
-        self._server = server
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, ModelTimeout):
-            raise ModelTimeout(f"{self._server} {error}") from None
-        if isinstance(error, ModelError):
-            return
-        if isinstance(error, ConnectionRefusedError | socket.gaierror | _NotReached):
-            raise ModelMissing(
-                f"no model server answers at {self._server} ({error}); start it, or name another in POSTROOM_MODEL"
-            ) from error
-        if isinstance(error, OSError | http.client.HTTPException | ValueError):
-            raise ServerBroken(f"the answer of {self._server} broke off ({type(error).__name__}: {error})") from error
+    try:
+        yield
+    except ModelTimeout as error:
+        raise ModelTimeout(f"{server} {error}") from None
+    except ModelError:
+        raise
+    except (ConnectionRefusedError, socket.gaierror, _NotReached) as error:
+        raise ModelMissing(
+            f"no model server answers at {server} ({error}); start it, or name another in POSTROOM_MODEL"
+        ) from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise ServerBroken(f"the answer of {server} broke off ({type(error).__name__}: {error})") from error
 
 
 class _NotReached(Exception):

@@ -7,9 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final
 
-from postroom.core.clock import SYSTEM
-
-from .model import MAX_TOKENS, TIMEOUT_S, Completion, Model
+from .model import Completion, Model, ModelRequest
 
 _WORDS: Final = ("yes", "no", "perhaps", "later", "first", "then", "we", "look", "at", "the", "plan", "again", "well")
 
@@ -26,24 +24,17 @@ class MockModel(Model):
     def __init__(self, seed: str = "") -> None:
         self.name = seed
 
-    def complete(
-        self,
-        prompt: str,
-        *,
-        system: str | None = None,
-        schema: Mapping[str, Any] | None = None,
-        max_tokens: int = MAX_TOKENS,
-        timeout_s: float = TIMEOUT_S,  # noqa: ARG002  it never takes any
-    ) -> Completion:
-        started_ns = SYSTEM.steady_ns()
-        chance = chances(self.name, system or "", prompt)
-        if schema is None:
-            said = [_WORDS[int(next(chance) * len(_WORDS))] for _ in range(min(max_tokens, 3 + int(next(chance) * 9)))]
-            text = " ".join(said)
+    def _answer(self, asked: ModelRequest) -> Completion:
+        chance = chances(self.name, asked.system or "", asked.prompt)
+        if asked.schema is None:
+            text = _some_words(chance, min(asked.max_tokens, 3 + int(next(chance) * 9)))
         else:
-            text = json.dumps(value_for(schema, chance))
-        passed_ms = (SYSTEM.steady_ns() - started_ns) / 1e6
-        return Completion(text, self.spec, len(prompt.split()), len(text.split()), passed_ms, passed_ms)
+            text = json.dumps(value_for(asked.schema, chance))
+        return Completion(text, self.spec, len(asked.prompt.split()), len(text.split()))
+
+
+def _some_words(chance: Iterator[float], count: int) -> str:
+    return " ".join(_WORDS[int(next(chance) * len(_WORDS))] for _ in range(count))
 
 
 def chances(*parts: object) -> Iterator[float]:
@@ -108,4 +99,4 @@ def _plain_value(kind: str, schema: Mapping[str, Any], chance: Iterator[float]) 
         return round(drawn) if kind == "integer" else round(drawn, 4)
     if kind == "null":
         return None
-    return " ".join(_WORDS[int(next(chance) * len(_WORDS))] for _ in range(1 + int(next(chance) * 5)))
+    return _some_words(chance, 1 + int(next(chance) * 5))

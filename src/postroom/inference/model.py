@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, NamedTuple
 
+from postroom.core.clock import SYSTEM
 from postroom.errors import ModelError, ModelMissing
 
 MAX_TOKENS: Final = 512
@@ -22,6 +23,16 @@ class Completion(NamedTuple):
     #: From the call until the first byte of the answer, and until its end.
     first_byte_ms: float = 0.0
     total_ms: float = 0.0
+
+
+class ModelRequest(NamedTuple):
+    """What a model is asked: the arguments of `Model.complete`."""
+
+    prompt: str
+    system: str | None
+    schema: Mapping[str, Any] | None
+    max_tokens: int
+    timeout_s: float
 
 
 class ModelRefused(ModelError):
@@ -45,7 +56,6 @@ class Model(ABC):
         """What opens this model again."""
         return f"{self.kind}:{self.name}" if self.name else self.kind
 
-    @abstractmethod
     def complete(
         self,
         prompt: str,
@@ -63,6 +73,14 @@ class Model(ABC):
         is not there; ModelError for everything else that is its fault. Nothing is left running then,
         but the system's lookup of a server's name, which cannot be ended.
         """
+        started_ns = SYSTEM.steady_ns()
+        said = self._answer(ModelRequest(prompt, system, schema, max_tokens, timeout_s))
+        passed_ms = (SYSTEM.steady_ns() - started_ns) / 1e6
+        return said._replace(first_byte_ms=said.first_byte_ms or passed_ms, total_ms=passed_ms)
+
+    @abstractmethod
+    def _answer(self, asked: ModelRequest) -> Completion:
+        """The same, without the time that it took."""
 
     def close(self) -> None:  # noqa: B027  most hold nothing
         """Let go of connections. Safe to call twice."""

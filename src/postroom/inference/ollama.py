@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Final
+from collections.abc import Iterator
+from typing import ClassVar, Final
+from urllib.parse import urlsplit
 
-from postroom.core.clock import SYSTEM
 from postroom.errors import ModelError, ModelMissing
 
 from . import http
-from .model import MAX_TOKENS, TIMEOUT_S, Completion, Model, ModelRefused, ModelUnknown
-from .throttle import gate_to
+from .model import Completion, ModelRefused, ModelRequest, ModelUnknown
+from .throttle import ServerModel
 
 try:
     import httpx
@@ -29,7 +29,7 @@ KEY_VARIABLE: Final = "OLLAMA_API_KEY"
 KEEP_ALIVE: Final = "10m"
 
 
-class OllamaModel(Model):
+class OllamaModel(ServerModel):
     """A model by its name at an Ollama server; the server is the one of OLLAMA_HOST unless a URL is given.
 
     Temperature 0 and a fixed seed: the same question to the same model gets the same answer.
@@ -38,44 +38,19 @@ class OllamaModel(Model):
     kind: ClassVar[str] = "ollama"
 
     def __init__(self, name: str, url: str | None = None, *, first_byte_s: float | None = None) -> None:
-        self.name = name
-        self.url = server_url(url or os.environ.get("OLLAMA_HOST") or DEFAULT_URL)
-        self.first_byte_s = first_byte_s
+        super().__init__(name, server_url(url or os.environ.get("OLLAMA_HOST") or DEFAULT_URL), first_byte_s)
 
-    @property
-    def spec(self) -> str:
-        return f"{self.kind}:{self.name}@{self.url}"
-
-    def complete(
-        self,
-        prompt: str,
-        *,
-        system: str | None = None,
-        schema: Mapping[str, Any] | None = None,
-        max_tokens: int = MAX_TOKENS,
-        timeout_s: float = TIMEOUT_S,
-    ) -> Completion:
-        started_ns = SYSTEM.steady_ns()
-
-        def ask(left_s: float) -> Completion:
-            return self._ask(left_s, prompt=prompt, system=system, schema=schema, max_tokens=max_tokens)
-
-        said = gate_to(self.url).ask(ask, timeout_s)
-        return said._replace(total_ms=(SYSTEM.steady_ns() - started_ns) / 1e6)
-
-    def _ask(
-        self, left_s: float, *, prompt: str, system: str | None, schema: Mapping[str, Any] | None, max_tokens: int
-    ) -> Completion:
+    def _ask(self, asked: ModelRequest, left_s: float) -> Completion:
         transport = _Transport(http.Deadlines(left_s, self.first_byte_s))
         client = ollama.Client(host=self.url, transport=transport)
         try:
             # num_predict and temperature count only inside options; at the top level a server passes over them
             parts = client.generate(
                 model=self.name,
-                prompt=prompt,
-                system=system or "",
-                format=None if schema is None else dict(schema),
-                options={"num_predict": max_tokens, "temperature": 0.0, "seed": 0},
+                prompt=asked.prompt,
+                system=asked.system or "",
+                format=None if asked.schema is None else dict(asked.schema),
+                options={"num_predict": asked.max_tokens, "temperature": 0.0, "seed": 0},
                 keep_alive=KEEP_ALIVE,
                 think=False,
                 stream=True,
@@ -144,8 +119,6 @@ class _Body(httpx.SyncByteStream):
 
 def server_url(said: str) -> str:
     """The address of a server as Ollama's own variable may say it: a port is 11434 and a scheme is http unless given."""
-    from urllib.parse import urlsplit
-
     http.check_address(said, KEY_VARIABLE)
     parts = urlsplit(said if "://" in said else f"http://{said}")
     try:

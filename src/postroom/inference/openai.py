@@ -12,19 +12,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
-from postroom.core.clock import SYSTEM
 from postroom.errors import ModelError, ModelMissing
 
 from . import http
-from .model import MAX_TOKENS, TIMEOUT_S, Completion, Model, ModelRefused, ModelUnknown
-from .throttle import gate_to
+from .model import Completion, ModelRefused, ModelRequest, ModelUnknown
+from .throttle import ServerModel
 
 KEY_VARIABLE: Final = "POSTROOM_MODEL_KEY"
 _OPENAI_HOST: Final = "api.openai.com"
 _MAX_WORDS: Final = 300
 
 
-class OpenAIModel(Model):
+class OpenAIModel(ServerModel):
     """A model by its name at a server whose address ends before `/chat/completions`."""
 
     kind: ClassVar[str] = "openai"
@@ -37,50 +36,29 @@ class OpenAIModel(Model):
                 "a model of such a server needs a name and an address, openai:NAME@URL, for instance "
                 f"openai:qwen@http://127.0.0.1:8080/v1; the address here is {url!r}"
             )
-        self.name = name
-        self.url = url.rstrip("/") if parts.path.rstrip("/") else f"{parts.scheme}://{parts.netloc}/v1"
-        self.first_byte_s = first_byte_s
+        whole = url.rstrip("/") if parts.path.rstrip("/") else f"{parts.scheme}://{parts.netloc}/v1"
+        super().__init__(name, whole, first_byte_s)
 
-    @property
-    def spec(self) -> str:
-        return f"{self.kind}:{self.name}@{self.url}"
-
-    def complete(
-        self,
-        prompt: str,
-        *,
-        system: str | None = None,
-        schema: Mapping[str, Any] | None = None,
-        max_tokens: int = MAX_TOKENS,
-        timeout_s: float = TIMEOUT_S,
-    ) -> Completion:
-        started_ns = SYSTEM.steady_ns()
-        body = self._body(prompt, system, schema, max_tokens)
-        said = gate_to(_server_of(self.url)).ask(lambda left_s: self._ask(body, left_s), timeout_s)
-        return said._replace(total_ms=(SYSTEM.steady_ns() - started_ns) / 1e6)
-
-    def _body(self, prompt: str, system: str | None, schema: Mapping[str, Any] | None, max_tokens: int) -> bytes:
-        messages = [{"role": "system", "content": system}] if system else []
-        asked: dict[str, Any] = {
+    def _body(self, asked: ModelRequest) -> bytes:
+        messages = [{"role": "system", "content": asked.system}] if asked.system else []
+        body: dict[str, Any] = {
             "model": self.name,
-            "messages": [*messages, {"role": "user", "content": prompt}],
-            "max_tokens": max_tokens,
+            "messages": [*messages, {"role": "user", "content": asked.prompt}],
+            "max_tokens": asked.max_tokens,
             "temperature": 0,
             "seed": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        if schema is not None:
-            asked["response_format"] = {
-                "type": "json_schema",
-                "json_schema": {"name": "answer", "schema": dict(schema), "strict": True},
-            }
-        return json.dumps(asked).encode()
+        if asked.schema is not None:
+            form = {"name": "answer", "schema": dict(asked.schema), "strict": True}
+            body["response_format"] = {"type": "json_schema", "json_schema": form}
+        return json.dumps(body).encode()
 
-    def _ask(self, body: bytes, left_s: float) -> Completion:
+    def _ask(self, asked: ModelRequest, left_s: float) -> Completion:
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json", **self._key()}
         deadlines = http.Deadlines(left_s, self.first_byte_s)
-        with http.send("POST", f"{self.url}/chat/completions", body, headers, deadlines) as answer:
+        with http.send("POST", f"{self.url}/chat/completions", self._body(asked), headers, deadlines) as answer:
             if answer.status != 200:
                 raise self._refused(answer)
             try:
@@ -142,8 +120,3 @@ def _parts(answer: http.Answer) -> Iterator[Mapping[str, Any]]:
 def _words(error: Any) -> str:
     said = error.get("message", error) if isinstance(error, Mapping) else error
     return str(said)[:_MAX_WORDS]
-
-
-def _server_of(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}"

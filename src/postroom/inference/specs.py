@@ -57,6 +57,7 @@ def open_model(spec: str | None = None) -> Model:
     """
     spec = default_spec() if spec is None else spec
     kind, _, name = spec.partition(":")
+    # Each kind is loaded when it is named: all of them take as long to load as the rest of the package.
     if kind == "mock":
         from .mock import MockModel
 

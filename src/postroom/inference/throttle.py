@@ -11,10 +11,12 @@ import hashlib
 import os
 import tempfile
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
+from urllib.parse import urlsplit
 
 from postroom.core.backoff import backoff_s
 from postroom.core.clock import SYSTEM, Clock
@@ -23,7 +25,7 @@ from postroom.core.system.watch import NoWatch, watch_folders
 from postroom.errors import CircuitOpen, ModelError, ModelMissing, ModelTimeout
 
 from .http import ServerBroken, ServerBusy
-from .model import ModelUnknown
+from .model import Completion, Model, ModelRequest, ModelUnknown
 
 T = TypeVar("T")
 
@@ -190,3 +192,25 @@ def _forget_after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+class ServerModel(Model):
+    """A model at an HTTP server. All models of one server share its throttle."""
+
+    def __init__(self, name: str, url: str, first_byte_s: float | None) -> None:
+        self.name = name
+        self.url = url
+        self.first_byte_s = first_byte_s
+
+    @property
+    def spec(self) -> str:
+        return f"{self.kind}:{self.name}@{self.url}"
+
+    def _answer(self, asked: ModelRequest) -> Completion:
+        parts = urlsplit(self.url)
+        throttle = gate_to(f"{parts.scheme}://{parts.netloc}")
+        return throttle.ask(lambda left_s: self._ask(asked, left_s), asked.timeout_s)
+
+    @abstractmethod
+    def _ask(self, asked: ModelRequest, left_s: float) -> Completion:
+        """Ask once, within that time."""

@@ -11,38 +11,11 @@ from typing import Final
 from .process import LINUX, is_stopped
 
 #: File systems on which SQLite's write-ahead log is not safe: their locks or shared memory do not reach other hosts.
-NETWORK_FILE_SYSTEMS: Final = frozenset(
-    [
-        "9p",
-        "afs",
-        "afpfs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "coda",
-        "davfs",
-        "fuse.ceph",
-        "fuse.glusterfs",
-        "fuse.rclone",
-        "fuse.s3fs",
-        "fuse.sshfs",
-        "glusterfs",
-        "gpfs",
-        "lustre",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-        "orangefs",
-        "panfs",
-        "pvfs2",
-        "smb",
-        "smb2",
-        "smb3",
-        "smbfs",
-        "virtiofs",
-        "webdav",
-    ]
-)
+NETWORK_FILE_SYSTEMS: Final = frozenset((
+    "9p", "afs", "afpfs", "beegfs", "ceph", "cifs", "coda", "davfs", "fuse.ceph", "fuse.glusterfs", "fuse.rclone", "fuse.s3fs",
+    "fuse.sshfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "orangefs", "panfs",
+    "pvfs2", "smb", "smb2", "smb3", "smbfs", "virtiofs", "webdav",
+))  # fmt: skip
 
 #: File systems of this kernel alone: every process that has a file there open sees the locks of all others. By name, and
 #: by the number that the system gives where names cannot be read.
