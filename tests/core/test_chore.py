@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import subprocess
@@ -210,15 +209,6 @@ def test_a_room_that_is_over_ends_it_without_a_word(make, caplog: pytest.LogCapt
     assert caplog.records == []
 
 
-def test_a_chore_that_is_forgotten_ends() -> None:
-    chore = Chore("a chore", Steps(), SYSTEM, every_s=1000)
-    chore.start()
-    assert is_running()
-    del chore
-    gc.collect()
-    wait_for(lambda: not is_running())
-
-
 def test_an_interrupted_start_can_be_made_again(make, monkeypatch: pytest.MonkeyPatch) -> None:
     def be_interrupted(_: threading.Thread) -> None:
         raise KeyboardInterrupt
@@ -243,7 +233,6 @@ def test_a_forked_child_has_no_part_in_it(make) -> None:
         chore.nudge()
         chore.start()
         chore.close()
-        chore.__del__()
         os._exit(0 if not is_running() else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert is_running()

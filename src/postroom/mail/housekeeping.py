@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -36,6 +37,10 @@ class Upkeep:
         """Send this agent's heartbeats from now on, and mark it stopped when the room closes."""
         self._names[name] = None
         self._chore.start()
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # it was interrupted while it was made
+            self._chore.close(0)
 
     def round(self) -> None:
         """One round: what could not be told before, heartbeats, then the housekeeping if it is this process's turn."""

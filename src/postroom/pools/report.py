@@ -182,10 +182,11 @@ class Report:
     # In its own thread
 
     def _tell(self) -> None:
-        first = self._last is None
-        self._write()
-        if first:
-            self._clear_away()
+        try:
+            if self._last is None:
+                self._clear_away()
+        finally:
+            self._write()
 
     def _take_back(self) -> None:
         with suppress(PostroomError):  # the room is over, busy, or its server is away
