@@ -9,7 +9,7 @@
 Names, arguments and errors are those of the synchronous room, whose code does the work: its calls run in one thread for
 each room, and its waiting is done by the loop, on descriptors, so that a thousand receivers keep no thread.
 
-Cancelling. Who is cancelled leaves at once, whatever the store does. A message that was being claimed for it goes back
+Cancelling. A cancelled task leaves at once, whatever the store does. A message that was being claimed for it goes back
 unseen, and the delivery does not count. A send that had begun may have been stored: one with an idempotency key can be
 repeated. What a receiver said of a message (ack, retry, …) is carried out all the same.
 """
@@ -141,7 +141,7 @@ class Agent:
 
     def __init__(self, worker: WorkerThread, open_room: room.Room, name: str, *, transient: bool) -> None:
         self._worker = worker
-        self._sync = agent.Agent(open_room._gateway, name, transient=transient)  # noqa: SLF001  the same gateway as the room
+        self._sync = agent.Agent(open_room.gateway, name, transient=transient)
         self._register = partial(open_room.agent, name, transient=transient)
         self._registering: asyncio.Future[agent.Agent] | None = worker.begin(self._register)
 
@@ -239,12 +239,13 @@ class Agent:
     ) -> None:
         """Answer messages with functions, by their type; see `postroom.Agent.serve`.
 
-        A coroutine function gets an `aio.Received` and runs in the loop. A plain function gets a `postroom.Received` and
-        runs in a thread. Returns when `stop` is set or the room is closed, after the running functions have finished.
-        Cancelled, it cancels running coroutines, whose messages go back at once, and waits for plain functions.
+        A coroutine function gets an `aio.Received` and runs in the loop. A plain function gets a `postroom.Received`
+        and runs in a thread. Returns when `stop` is set or the room is closed, after the running functions have
+        finished. Cancelled, it cancels running coroutines, whose messages go back at once, and waits for plain
+        functions.
         """
         await self._ready()
-        want, gateway = self._sync._want(channels, lease_s), self._sync._gateway  # noqa: SLF001  the same checks, the same gateway
+        want, gateway = self._sync._want(channels, lease_s), self._sync._gateway  # noqa: SLF001  the same checks
         serving = Serving(self._worker, gateway, want, handlers, concurrency, partial(Received, self._worker))
         self._worker.servings.add(serving)
         try:
@@ -362,7 +363,7 @@ class Room:
 
         return Stream(self._worker, begin, _as_it_is)
 
-    # For those who build on rooms
+    # For code that builds on rooms
 
     async def call(self, function: Callable[[room.Room], T]) -> T:
         """Call a function with the synchronous room, in the room's thread. It must not wait, nor send as an agent."""
@@ -375,7 +376,7 @@ class Room:
     def hints(self, topics: Iterable[str]) -> Stream[bool]:
         """An item whenever one of the store's topics may have changed, with `async for`; the first one at once.
 
-        Whoever looks after each item misses nothing that happened after the call.
+        A reader that looks after each item misses nothing that happened after the call.
         """
         beginning = self._worker.begin(partial(_hinting, self._sync, tuple(topics)))
 
@@ -387,10 +388,10 @@ class Room:
     # The end
 
     async def close(self) -> None:
-        """Let go of everything; see `postroom.Room.close`. Whoever waits gets RoomClosed. Safe to call twice.
+        """Let go of everything; see `postroom.Room.close`. Tasks that wait get RoomClosed. Safe to call twice.
 
-        A function that `serve` runs may close the room. Where somebody else closes it already this returns at once: that
-        one waits for the function to finish.
+        A function that `serve` runs may close the room. Where another task closes it already this returns at once: that
+        task waits for the function to finish.
         """
         self._worker.check_loop()
         closer = asyncio.current_task()

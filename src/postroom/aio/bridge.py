@@ -1,4 +1,4 @@
-"""The one thread of an asyncio room that speaks to its store, and the ways between it and the loop.
+"""The asyncio bridge: the one thread of a room that speaks to its store, and the ways between it and the event loop.
 
 A room is synchronous inside. Under asyncio every call of it runs here, one after the other, so the loop never waits for
 the store. Waiting is no call: it is done by the loop, on a descriptor, and keeps no thread.
@@ -39,7 +39,8 @@ T = TypeVar("T")
 class Job:
     """One call for the thread. `left` is set when nobody waits for it any more.
 
-    With a draft, that is stored first, together with those of other jobs. With a question, the call is one of its steps.
+    With a draft, that is stored first, together with those of other jobs. With a question, the call is one of its
+    steps.
     """
 
     __slots__ = ("call", "draft", "error", "future", "keep", "left", "question", "result")
@@ -113,8 +114,8 @@ class WorkerThread:
     async def run(self, call: Callable[[], T], *, keep: bool = False) -> T:
         """Make a call in the thread and return what it returns.
 
-        Whoever is cancelled here leaves at once. A call that has not begun is then not made, unless it is to be kept; what
-        a call that has begun claims for nobody is given back.
+        A task that is cancelled here leaves at once. A call that has not begun is then not made, unless it is to be
+        kept; what a call that has begun claims for nobody is given back.
         """
         return cast("T", await self._finish(Job(call, self.loop.create_future(), keep=keep)))
 
@@ -132,7 +133,10 @@ class WorkerThread:
         return cast("T", await self._finish(Job(step, self.loop.create_future(), question=question)))
 
     def begin(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Make a call in the thread, before everything that is asked for after this. Its end may be waited for, or not."""
+        """Make a call in the thread, before everything that is asked for after this.
+
+        Its end may be waited for, or not.
+        """
         self.check_loop()
         if self.closing:
             raise RoomClosed("this room is closed")
@@ -159,7 +163,7 @@ class WorkerThread:
         except asyncio.CancelledError:
             job.left = True
             if job.future.done() and not job.future.cancelled() and job.future.exception() is None:
-                self.post(job.undo)  # it was done, and was on its way to the one who left
+                self.post(job.undo)  # it was done, and was on its way to the task that left
             raise
 
     def _submit(self, job: Job) -> None:
@@ -231,7 +235,7 @@ class WorkerThread:
         assert job.call is not None
         try:
             job.result = job.call()
-        except BaseException as error:  # noqa: BLE001  it belongs to whoever waits for the job
+        except BaseException as error:  # noqa: BLE001  it belongs to the task that waits for the job
             job.error = error
 
     def _put(self, jobs: list[Job]) -> None:
@@ -273,7 +277,7 @@ class WorkerThread:
             self._done.popleft().undo()
 
     def _deliver(self) -> None:
-        """In the loop: give results to those who wait; what nobody waits for any more is undone in the thread."""
+        """In the loop: give results to the waiting tasks; a result without a task is undone in the thread."""
         self._told = False
         while self._done:
             job = self._done.popleft()
@@ -288,7 +292,7 @@ class WorkerThread:
     # The end
 
     def wake_all(self) -> None:
-        """The room closes: nothing new is taken, and everybody who waits is told."""
+        """The room closes: nothing new is taken, and all waiting tasks are told."""
         self.closing = True
         self.waits.wake_all()
 
@@ -301,7 +305,7 @@ class WorkerThread:
             self._thread.join()
 
     def give_up(self) -> None:
-        """The room could not be opened, or nobody waits for it any more: close what is open when the thread comes to it."""
+        """The room could not be opened, or nobody waits for it any more: the thread closes what is open, then ends."""
         self.post(self._close_gateway)
         self._stopped = True
         self._queue.put(None)
@@ -312,7 +316,7 @@ class WorkerThread:
 
 
 def _for_future(error: BaseException) -> BaseException:
-    """What a future can hold: it refuses a StopIteration, and whoever waits would wait for ever."""
+    """What a future can hold: it refuses a StopIteration, and the waiting task would wait for ever."""
     if not isinstance(error, StopIteration):
         return error
     told = RuntimeError("the call raised StopIteration")
@@ -321,7 +325,7 @@ def _for_future(error: BaseException) -> BaseException:
 
 
 def _look_at_error(begun: asyncio.Future[Any]) -> None:
-    """Who waits is told; what nobody waits for need not complain."""
+    """A waiting task gets the error; without one, asyncio need not complain of an error that was never looked at."""
     if not begun.cancelled():
         begun.exception()
 
@@ -333,7 +337,7 @@ class Course(Generic[T]):
         self._worker = worker
         self._steps = steps
         self._pause: Pause | None = None
-        self._unseen: Pause | Over | T | None = None  # what they gave last, until whoever asked for it has it
+        self._unseen: Pause | Over | T | None = None  # what they gave last, until the task that asked for it has it
         self._unwanted = False
 
     async def next(self) -> Over | T:
@@ -355,7 +359,7 @@ class Course(Generic[T]):
             raise
 
     def end(self) -> None:
-        """Nobody wants more of it: who waits in `next` gets the end, and closes the steps. In the loop.
+        """Nobody wants more of it: a task that waits in `next` gets the end, and closes the steps. In the loop.
 
         They are not closed here: while somebody pauses, the loop watches a descriptor of theirs. See
         test_a_stream_that_is_closed_ends_the_loop_of_another_task.

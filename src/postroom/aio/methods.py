@@ -11,7 +11,8 @@ from .bridge import Course, Over, WorkerThread
 
 P = ParamSpec("P")
 T = TypeVar("T")
-#: One of the synchronous objects. Those of asyncio hold it as `_sync`, and the thread in which it may be used as `_worker`.
+#: One of the synchronous objects. Those of asyncio hold it as `_sync`, and the thread in which it may be used as
+#: `_worker`.
 S = TypeVar("S")
 
 

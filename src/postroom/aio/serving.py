@@ -41,8 +41,8 @@ Handler = Callable[[Any], Awaitable[dict[str, Any] | None]] | Callable[[Any], di
 class Serving:
     """One call of `Agent.serve`.
 
-    Idle tasks take turns: one waits for mail, the others wait for their turn. Whoever takes a message leaves the place
-    to the next and runs it, then settles it and claims the following one in one step, as long as there is one.
+    Idle tasks take turns: one waits for mail, the others wait for their turn. The task that takes a message leaves the
+    place to the next and runs it, then settles it and claims the following one in one step, as long as there is one.
     """
 
     def __init__(
@@ -185,14 +185,15 @@ class Serving:
         """Run a plain function in a thread, to its end: it cannot be cancelled, so its message is not given away."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="postroom serving")
-        # what it raises is kept there: no future takes a StopIteration (test_a_plain_handler_may_raise_whatever_it_likes)
+        # what it raises is kept there: no future takes a StopIteration
+        # (test_a_plain_handler_may_raise_whatever_it_likes)
         await _to_its_end(self._worker.loop.run_in_executor(self._threads, call_handler, run))
         answer: Any = run.answer
         if inspect.isawaitable(answer):
             run.answer = await answer
 
     async def _settle(self, run: ServedMessage) -> Received | None:
-        """Record what became of the message, in spite of a room that is busy for a while; the next one, if there is one."""
+        """Record what became of the message, also in a room that is busy for a while; the next one, if there is one."""
         for tries_left in reversed(range(SETTLE_TRIES)):
             claim_next = None if self._leaving.is_set() else self._want
             try:
@@ -219,7 +220,7 @@ def _is_cancelled() -> bool:
 
 
 async def _to_its_end(running: asyncio.Future[Any]) -> Any:
-    """The result of what cannot be cancelled. Who is cancelled meanwhile learns it after that has ended."""
+    """The result of what cannot be cancelled. A task that is cancelled meanwhile learns it after that has ended."""
     cancelled = False
     while not running.done():
         try:

@@ -1,10 +1,11 @@
-"""Waiting in a loop: whoever waits in a room is woken by its bells, and no thread is kept for it.
+"""Waiting in an event loop: a task that waits in a room is woken by its bells, and no thread is kept for it.
 
-All who wait in one loop sit behind one descriptor where the store has switchboards (`Store.switchboard`); where it has none, each
-has a descriptor of its own; and where there is no descriptor at all, one look every 20 ms serves all of them.
+All waiting tasks of one loop sit behind one descriptor where the store has switchboards (`Store.switchboard`); where it
+has none, each has a descriptor of its own; and where there is no descriptor at all, one look every 20 ms serves all of
+them.
 
-A hint may be lost, so once a second the room's thread looks without one, at the feed, for all of them. Where nothing has
-changed the loop does not hear of it; otherwise those whom a change concerns look for themselves.
+A hint may be lost, so once a second the room's thread looks without one, at the feed, for all of them. Where nothing
+has changed the loop does not hear of it; otherwise the tasks that a change concerns look for themselves.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from postroom.errors import RoomClosed, RoomError
 from postroom.mail.gateway import Pause
 from postroom.stores.contract import FEED, Change, Store, Switchboard, Waiter, Want, topic_channel, topic_to
 
-#: Where a store has no descriptor to wait on, it is looked at this often, in seconds, for all who wait together.
+#: Where a store has no descriptor to wait on, it is looked at this often, in seconds, for all waiting tasks together.
 WATCH_S: Final = 0.02
 #: More changes than this in a second are not told apart: everybody looks.
 MOST_CHANGES: Final = 200
@@ -45,7 +46,7 @@ class Thread(Protocol):
 
 
 class Listening(Waiter):
-    """Somebody who waits in the loop."""
+    """A task that waits in the loop."""
 
     def __init__(self, topics: list[str]) -> None:
         self.topics = topics
@@ -97,7 +98,7 @@ class Listening(Waiter):
 
 
 class Waiting:
-    """Who waits in a room's loop. All methods but those that say so belong to the loop's own thread."""
+    """The waiting tasks of a room's loop. All methods but those that say so belong to the loop's own thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, thread: Thread) -> None:
         self.closing = False
@@ -118,7 +119,7 @@ class Waiting:
     # In the thread
 
     def listen(self, store: Store, topics: Iterable[str]) -> Listening:
-        """Somebody waits for these topics. In the thread."""
+        """A task waits for these topics. In the thread."""
         self._store = store
         listening = Listening(list(topics))
         if not (
@@ -133,7 +134,7 @@ class Waiting:
             return False
         switchboard = store.switchboard()
         if switchboard is None:
-            self._no_switchboards = True  # and asking again for each who waits would cost more than waiting without
+            self._no_switchboards = True  # and asking again for each task would cost more than waiting without
             return False
         self._switchboards.append(switchboard)
         self._loop.call_soon_threadsafe(self._attend, switchboard)
@@ -265,7 +266,7 @@ class Waiting:
 
     @property
     def watched(self) -> list[Listening]:
-        """Those whom nothing wakes."""
+        """Those that nothing wakes."""
         return [listening for listening in self.pauses.values() if listening.watched]
 
     async def _watch_all(self) -> None:
@@ -280,7 +281,7 @@ class Waiting:
             self._watching = None
 
     def _look_after(self, watched: list[Listening]) -> list[Listening]:
-        """Those whom a hint came to. In the thread."""
+        """Those that a hint came to. In the thread."""
         stirred, self.stirred = self.stirred, False
         hinted = [listening for listening in watched if listening.take()]
         return watched if stirred else hinted
@@ -288,7 +289,7 @@ class Waiting:
     # The end
 
     def wake_all(self) -> None:
-        """The room closes: everybody who waits is told."""
+        """The room closes: all waiting tasks are told."""
         self.closing = True
         for woken in (*self.pauses, *self._sleepers):
             wake(woken, False)
@@ -308,6 +309,6 @@ def _topics_of(changes: Iterable[Change]) -> set[str]:
 
 
 def wake(woken: asyncio.Future[bool], hinted: bool) -> None:
-    """Let somebody go on who waits in the loop. Safe to call twice."""
+    """Let a task go on that waits in the loop. Safe to call twice."""
     if not woken.done():
         woken.set_result(hinted)

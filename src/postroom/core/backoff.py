@@ -1,4 +1,4 @@
-"""How long to wait before a failed message is delivered again. Pure."""
+"""Exponential backoff with jitter: how long to wait before a failed message is delivered again. Pure."""
 
 from __future__ import annotations
 

@@ -16,12 +16,13 @@ from .system.process import current_pid, start_thread
 class Chore:
     """Calls `step` in a daemon thread of that name, which runs from `start` until `close`.
 
-    `step` returns after how many seconds the next one is due; None means `every_s`, and where that is None too, at the next
-    nudge. The first one comes after `first_s` (None: `every_s`). Nudges that come within `gather_s` make one step. Time is
-    that of `clock`. A step may last: it then looks at `closed`, and waits for `fileno()` together with what it waits for.
+    `step` returns after how many seconds the next one is due; None means `every_s`, and where that is None too, at the
+    next nudge. The first one comes after `first_s` (None: `every_s`). Nudges that come within `gather_s` make one step.
+    Time is that of `clock`. A step may last: it then looks at `closed`, and waits for `fileno()` together with what it
+    waits for.
 
-    A step that raises one of `ends_on` ends the chore. One that raises any other Exception is taken again when it is due;
-    of failures in a row the first is logged. However it ends, `last` is called in the thread at the end.
+    A step that raises one of `ends_on` ends the chore. One that raises any other Exception is taken again when it is
+    due; of failures in a row the first is logged. However it ends, `last` is called in the thread at the end.
 
     A forked child has no part in it: there `start`, `nudge` and `close` do nothing. It keeps no program from ending.
     """
@@ -53,7 +54,10 @@ class Chore:
         self._woken = self._wake = -1
 
     def start(self) -> None:
-        """Take steps from now on; twice is once, and a closed one stays closed. A call that was interrupted can be made again."""
+        """Take steps from now on; twice is once, and a closed one stays closed.
+
+        A call that was interrupted can be made again.
+        """
         with self._lock:
             if self._thread is not None or self.closed or current_pid() != self._pid:
                 return
@@ -70,14 +74,20 @@ class Chore:
                 raise
 
     def nudge(self) -> None:
-        """Let a step begin soon, and not before this call; starts the chore where that was not done. Returns at once."""
+        """Let a step begin soon, and not before this call; starts the chore where that was not done.
+
+        Returns at once.
+        """
         self.start()
         if current_pid() == self._pid:
             with suppress(OSError):  # it was nudged often enough, or never ran, or is forgotten together with its owner
                 os.write(self._wake, b"!")
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Take no more steps. The thread is over when it returns, unless time ran out or it is the caller. Safe to call twice."""
+        """Take no more steps. The thread is over when it returns, unless time ran out or it is the caller.
+
+        Safe to call twice.
+        """
         self.closed = True
         self.nudge()
         thread = self._thread

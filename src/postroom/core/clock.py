@@ -64,7 +64,7 @@ _polls = threading.local()  # a poll object must not be used by two threads at o
 
 
 def _poll_for(fds: tuple[int, ...]) -> select.poll:
-    """What waits for these descriptors in this thread: who waits again waits with the same.
+    """The poll object of this thread for these descriptors: a cache, because most waits are for the same ones again.
 
     It holds numbers only and tells the system anew at each wait, so a number that was closed and given out again is no
     trouble.

@@ -16,7 +16,7 @@ from postroom.errors import RoomError, RoomNotAllowed
 
 from .message import MAX_PAYLOAD_BYTES
 
-#: Options of an address that name a file of this user, or say who the user is.
+#: Options of an address that name a file of this user, or the user.
 CREDENTIAL_OPTIONS: Final = ("creds", "user", "password_file", "tls_ca", "tls_cert", "tls_key")
 
 FOLDER: Final = ".postroom"
@@ -87,7 +87,7 @@ class RoomUrl(msgspec.Struct, frozen=True):
         return f"RoomUrl({self.without_secrets()!r})"
 
     def with_secrets(self) -> str:
-        """The whole address, for those who open the room and show it nobody."""
+        """The whole address: for opening the room, and never to be shown."""
         tail = "&".join(f"{name}={value}" for name, value in self.options.items())
         rest = _QUOTING.sub(_quoted, self.rest) if self.scheme in FOLDER_SCHEMES else self.rest
         return f"{self.scheme}:{rest}" + (f"?{tail}" if tail else "")
@@ -121,8 +121,8 @@ def _masked(server: str) -> str:
 
 #: Schemes whose address is a folder of this machine.
 FOLDER_SCHEMES: Final = ("sqlite", "files")
-#: A path may have a question mark in it, at which the options would begin. It is written %3F; and a path that reads as if
-#: that had been done gets its % written %25. Every other path stays as it is (tests/test_open.py).
+#: A path may have a question mark in it, at which the options would begin. It is written %3F; and a path that reads as
+#: if that had been done gets its % written %25. Every other path stays as it is (tests/test_open.py).
 _QUOTING: Final = re.compile(r"\?|%(?=25|3[Ff])")
 _QUOTED: Final = re.compile(r"%(?:25|3[Ff])")
 
@@ -171,7 +171,7 @@ def search_places(start: Path) -> list[Path]:
 
 
 def address_in(place: Path) -> str:
-    """The address of the room that a `.postroom` folder means: itself, or what its pointer says, seen from beside it."""
+    """The address of the room that a `.postroom` folder means: itself, or its pointer's, seen from beside it."""
     if (place / FILES_MARK).is_file():
         return address_of(place.parent, "files")
     text = read_small(place / POINTER)
@@ -221,7 +221,8 @@ def main_worktree(start: Path) -> Path | None:
 def room_folder(url: RoomUrl) -> Path | None:
     """The folder that an address names, as an absolute path; None when the room does not live in one.
 
-    Raises RoomError when it is that of a user who has none, or when its path is not UTF-8: an address is text.
+    Raises RoomError when it begins with the home of a user without one, or when its path is not UTF-8: an address is
+    text.
     """
     if url.scheme not in FOLDER_SCHEMES:
         return None

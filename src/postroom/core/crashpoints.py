@@ -1,7 +1,7 @@
 """Crash points: named places in the code where a fault test ends the process, or does something of its own.
 
-`reached("sqlite.written")` does nothing, unless a test in this process said `die_at("sqlite.written")`: then the process
-ends there by SIGKILL, as if its power was cut.
+`reached("sqlite.written")` does nothing, unless a test in this process said `die_at("sqlite.written")`: then the
+process ends there by SIGKILL, as if its power was cut.
 """
 
 from __future__ import annotations

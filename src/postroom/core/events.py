@@ -16,7 +16,7 @@ class Hooks:
     """Listeners of one room, called in the thread that takes the step; what one raises reaches that caller."""
 
     def __init__(self) -> None:
-        #: By event; empty as long as nobody ever listened: who looks first need not gather what there is to tell.
+        #: By event; empty as long as there never was a listener: then a caller need not even gather the details.
         self.listeners: dict[str, list[Listener]] = defaultdict(list)
 
     def on(self, event: str, listener: Listener) -> Callable[[], None]:
@@ -25,6 +25,6 @@ class Hooks:
         return lambda: self.listeners[event].remove(listener)
 
     def tell(self, event: str, **detail: Any) -> None:
-        """Tell those who listen to the event, in the order in which they came."""
+        """Call the listeners of the event, in the order in which they were added."""
         for listener in tuple(self.listeners.get(event, ())):
             listener(event, detail)

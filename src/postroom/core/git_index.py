@@ -1,4 +1,4 @@
-"""Whether git tracks what lies in a room's folder. The index is read as a file: git itself is never run in a foreign folder.
+"""Whether git tracks what lies in a room's folder, by git's index: git itself is never run in a foreign folder.
 
 Git would run programs that the repository's own configuration names (core.fsmonitor, for one).
 """

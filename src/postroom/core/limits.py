@@ -34,7 +34,7 @@ class TokenBucket:
         self.refill_rate = refill_rate
         self._clock = clock
         self._lock = threading.Lock()
-        # Below zero while somebody sleeps for tokens it has already taken: those who come later queue behind it.
+        # Below zero while a caller sleeps for tokens that it has already taken: later callers queue behind it.
         self._level: float = capacity
         self._refilled_ns = clock.steady_ns()
 

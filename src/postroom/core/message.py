@@ -39,7 +39,10 @@ class LedgerEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Message(msgspec.Struct, kw_only=True, frozen=True):
-    """A message as it is kept. `state` is judged at the moment of reading: an ended lease or an expiry counts at once."""
+    """A message as it is kept.
+
+    `state` is judged at the moment of reading: an ended lease or an expiry counts at once.
+    """
 
     id: str
     type: str = DEFAULT_TYPE
@@ -61,7 +64,7 @@ class Message(msgspec.Struct, kw_only=True, frozen=True):
     max_deliveries: int = 3
     error: str | None = None
     idempotency_key: str | None = None
-    #: Who claimed it last, the claim's fencing token, and when its lease ends (wall clock, while claimed).
+    #: The agent that claimed it last, the claim's fencing token, and when its lease ends (wall clock, while claimed).
     claimed_by: str | None = None
     owner: str | None = None
     token: int = 0

@@ -20,7 +20,7 @@ class State(IntEnum):
     EXPIRED = 5  # its time to live ended before anybody finished it
     DEAD = 6  # set aside after too many failed deliveries
     DELAYED = 7  # stored, and may be claimed later: a delayed send or a retry
-    AWAITED = 8  # stored, an answer kept for the one who waits for it; receive() does not see it
+    AWAITED = 8  # stored, an answer kept for the asker that waits for it; receive() does not see it
 
 
 #: The words of receipts (and of the source document's `status` column) for each state.
@@ -55,7 +55,7 @@ PUBLIC_STATES: Final = tuple(dict.fromkeys(PUBLIC_NAME.values()))
 
 
 class Move(NamedTuple):
-    """One legal step: the ledger's word for it, from where, to where, and who takes it."""
+    """One legal step: the ledger's word for it, from where, to where, and what it means."""
 
     event: str
     sources: frozenset[State]

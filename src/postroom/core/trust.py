@@ -1,8 +1,9 @@
 """The allow-list: which rooms and servers this user trusts on this machine.
 
-A folder that came with a clone or an archive can hold anything that looks like a room: a pointer to a stranger's server,
-messages that nobody here wrote. So a room that is found, rather than named, is opened only when it was made here or
-allowed by `postroom allow`. What was made or allowed is kept in the user's own configuration, one file for each:
+A folder that came with a clone or an archive can hold anything that looks like a room: a pointer to a stranger's
+server, messages that nobody here wrote. So a room that is found, rather than named, is opened only when it was made
+here or allowed by `postroom allow`. What was made or allowed is kept in the user's own configuration, one file for
+each:
 
     ~/.config/postroom/rooms/<digest>       a folder: its path, owner, inode and seal, and the room that it means;
                                             or the address of a room on servers
@@ -213,8 +214,8 @@ def is_new(url: RoomUrl) -> bool:
 def allow_place(place: Path, *, how: Literal["made", "allowed"], group: bool = False) -> RoomEntry:
     """Trust a folder, and the room that it means now. Its seal is made where it has none.
 
-    After: discovery, hooks and MCP servers of this user open it. Raises OSError when that cannot be kept, RoomError when
-    the pointer in it is none. Nothing but the seal is written into the folder.
+    After: discovery, hooks and MCP servers of this user open it. Raises OSError when that cannot be kept, RoomError
+    when the pointer in it is none. Nothing but the seal is written into the folder.
     """
     real = Path(os.path.realpath(place))
     about = os.stat(real)
@@ -291,7 +292,10 @@ def _prune() -> None:
 
 
 def _make_seal(place: Path, *, anew: bool = False) -> str:
-    """The folder's seal; a new one where there is none, or `anew`. Raises OSError when what lies there is no file of this user."""
+    """The folder's seal; a new one where there is none, or `anew`.
+
+    Raises OSError when what lies there is no file of this user.
+    """
     path = place / SEAL
     if anew:
         with suppress(FileNotFoundError):
@@ -399,8 +403,8 @@ def find_room(
     The environment's, else that of the nearest `.postroom` above, else that of the repository's main worktree. A folder
     of another user is passed over: anybody can put a `.postroom` into a shared place.
 
-    Raises RoomNotAllowed when what is found was neither made nor allowed by this user; with `strict` also when a variable
-    names it. Nothing in the folder was opened then but its pointer.
+    Raises RoomNotAllowed when what is found was neither made nor allowed by this user; with `strict` also when a
+    variable names it. Nothing in the folder was opened then but its pointer.
     """
     named = environment.get(URL_VARIABLE)
     if named:
@@ -431,7 +435,7 @@ def is_candidate(place: Path) -> bool:
 def require_allowed(address: str) -> None:
     """Raise RoomNotAllowed unless the address is in the list, or names a folder that is not there.
 
-    Mailboxes without Postroom's own folder in them are there: who opens them makes a room of what lies in them.
+    Mailboxes without Postroom's own folder in them are there: opening them makes a room of what lies in them.
     """
     url = parse_url(address)
     place, verdict, folder = place_of(url), judge_url(url), room_folder(url)

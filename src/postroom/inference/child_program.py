@@ -1,8 +1,8 @@
 """Running a program to its end: words in, words out, within a deadline, and nothing of it left behind.
 
-The program is a child of our fork server (`core/system/children.py`) and leads a process group of its own: at the deadline, and also
-when this process is killed, everything it started is killed with it. It is started from a list of words, never by a shell;
-what it is to read comes on its standard input, so that nobody's words are ever an argument.
+The program is a child of our fork server (`core/system/children.py`) and leads a process group of its own: at the
+deadline, and also when this process is killed, everything it started is killed with it. It is started from a list of
+words, never by a shell; what it is to read comes on its standard input, so that nobody's words are ever an argument.
 """
 
 from __future__ import annotations

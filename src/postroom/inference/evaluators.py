@@ -10,8 +10,8 @@ Each takes the message as a dict (`id`, `content`, `sender_id`) and a `context`,
     max_tokens, timeout_s        caps of each answer
     seed, think_ms               of the mock: chance, and how long it thinks (a number, or from and to)
 
-What a model or its server does wrong becomes an evaluation that is "error" or "unparsed"; only settings that can never work
-raise.
+What a model or its server does wrong becomes an evaluation that is "error" or "unparsed"; only settings that can never
+work raise.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ _models: dict[str, Model] = {}
 
 
 def mock(message: Message, context: Context | None = None) -> Judged:
-    """By chance that is a function of seed, persona and message id, after some time to think. Never of the message's words."""
+    """By chance that is a function of seed, persona and message id, after some time to think.
+
+    Never of the message's words.
+    """
     settings = context or {}
     chance = chances(settings.get("seed", 0), persona_of(settings), message.get("id"))
     low, high = _span(settings.get("think_ms", THINK_MS))
@@ -69,7 +72,7 @@ def ollama(message: Message, context: Context | None = None) -> Judged:
 
 
 def openai(message: Message, context: Context | None = None) -> Judged:
-    """A model of a server that speaks OpenAI's chat completions: `model` (or NAME@URL) at `url` (or OPENAI_BASE_URL)."""
+    """A model of a server with OpenAI's chat completions: `model` (or NAME@URL) at `url` (or OPENAI_BASE_URL)."""
     return _by_model(message, context, _spec_openai)
 
 
@@ -84,7 +87,7 @@ def codex(message: Message, context: Context | None = None) -> Judged:
 
 
 def by_spec(message: Message, context: Context | None = None) -> Judged:
-    """Whatever `model` names as a whole spec, such as "ollama:llama3.2:3b" or "mock:7"; without it, the surroundings' own."""
+    """The model that `model` names as a whole spec, such as "ollama:llama3.2:3b"; without it, the surroundings' own."""
     return _by_model(message, context, _spec_any)
 
 
@@ -167,7 +170,7 @@ def _by_fast_model(message: Message, settings: Context, spec: str) -> Evaluation
 
 
 def _by_words(message: Message, settings: Context) -> Evaluation:
-    """How many of the message's longer words the persona's own description knows; a name that is called counts as all."""
+    """The share of longer words that message and persona have in common; a persona called by name has them all."""
     started_ns = SYSTEM.steady_ns()
     said = set(_words(content_of(message)))
     known = set(_words(str(settings.get("prompt") or "")))

@@ -22,7 +22,8 @@ from postroom.core.clock import SYSTEM
 from postroom.errors import ModelError, ModelMissing, ModelTimeout
 
 CONNECT_S: Final = 2.0
-#: No answer is longer than this: a verdict is a few hundred bytes, and a stream says each of its words with an envelope.
+#: No answer is longer than this: a verdict is a few hundred bytes, and a stream says each of its words with an
+#: envelope.
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 _CHUNK_BYTES: Final = 64 * 1024
 
@@ -97,7 +98,7 @@ class Answer:
 
 
 def check_address(url: str, key_variable: str) -> None:
-    """Raises ModelMissing, without naming it, when an address holds a name or a password: specs and errors show addresses."""
+    """Raises ModelMissing, without the address, when it holds a name or a password: specs and errors show addresses."""
     if "@" in url:
         raise ModelMissing(
             "the address of a model server must not hold an @, nor a name and a password before it; "
@@ -122,7 +123,7 @@ def send(method: str, url: str, body: bytes, headers: Mapping[str, str], deadlin
             head = {"Host": host, "Connection": "close", "Content-Length": str(len(body)), **headers}
             lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in head.items()), "", ""]
             wire.sendall("\r\n".join(lines).encode("latin-1") + body)
-            response = http.client.HTTPResponse(wire, method=method)  # type: ignore[arg-type]  # makefile is all it asks for
+            response = http.client.HTTPResponse(wire, method=method)  # type: ignore[arg-type]  # calls makefile alone
             response.begin()
         answer = Answer(wire, response, server)
         if answer.status in (429, 503):
@@ -215,7 +216,10 @@ class _Wire:
         self.first_byte_ms = 0.0
 
     def connect(self, scheme: str, host: str, port: int | None) -> None:
-        """Reach the server. One deadline for all that it takes: its name, its addresses, and the secrets to agree upon."""
+        """Reach the server.
+
+        One deadline for all that it takes: its name, its addresses, and the secrets to agree upon.
+        """
         secure = scheme == "https"
         wait_s = min(self._deadlines.connect_s, self._left_s())
         until_ns = SYSTEM.steady_ns() + round(wait_s * 1e9)

@@ -49,7 +49,7 @@ def chances(*parts: object) -> Iterator[float]:
 
 
 def value_for(schema: Mapping[str, Any], chance: Iterator[float]) -> Any:
-    """Some value that a JSON schema allows, as far as this knows schemas: types, enums, bounds, lists, objects, `$defs`."""
+    """Some value that a JSON schema allows. Known of schemas: types, enums, bounds, lists, objects, `$defs`."""
     return _value(schema, chance, schema.get("$defs", {}), 0)
 
 

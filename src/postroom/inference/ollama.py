@@ -118,7 +118,7 @@ class _Body(httpx.SyncByteStream):
 
 
 def server_url(said: str) -> str:
-    """The address of a server as Ollama's own variable may say it: a port is 11434 and a scheme is http unless given."""
+    """The address of a server as OLLAMA_HOST may say it: the port is 11434 and the scheme http unless given."""
     http.check_address(said, KEY_VARIABLE)
     parts = urlsplit(said if "://" in said else f"http://{said}")
     try:

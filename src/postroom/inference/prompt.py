@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from postroom.core.untrusted import wrap
 
-#: What a verdict looks like. Confidence stands first, so that an answer that is cut short has it; it is one of 21 numbers,
-#: since servers hold a model to a list and not to a range (llama.cpp let one say 1000000000000000.0).
+#: What a verdict looks like. Confidence stands first, so that an answer that is cut short has it; it is one of 21
+#: numbers, since servers hold a model to a list and not to a range (llama.cpp let one say 1000000000000000.0).
 VERDICT_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",
     "properties": {
@@ -52,8 +52,8 @@ _SCORE: Final = re.compile(
 def evaluation_prompt(message: Mapping[str, Any], persona: str | None, *, quick: bool = False) -> tuple[str, str]:
     """System and prompt that ask for a verdict on the message.
 
-    A score that the message names is left out of what the model is shown: small models repeat it, fenced or not. So it is
-    the same question whatever number the message names (tests/inference/test_evaluators.py).
+    A score that the message names is left out of what the model is shown: small models repeat it, fenced or not. So it
+    is the same question whatever number the message names (tests/inference/test_evaluators.py).
     """
     system = f"{persona or _PERSONA}\n\n{_TASK}{_QUICK if quick else ''}"
     return system, _shown(message, without_scores) + "\n\nYour JSON object:"
@@ -89,5 +89,5 @@ def content_of(message: Mapping[str, Any]) -> str:
 
 
 def sender_of(message: Mapping[str, Any]) -> str:
-    """Who the carrier of the message says it is from."""
+    """The sender, as the carrier of the message names it."""
     return str(message.get("sender_id") or message.get("from_agent") or "somebody unknown")

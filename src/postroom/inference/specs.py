@@ -16,8 +16,8 @@ OLLAMA_VARIABLE: Final = "OLLAMA_HOST"
 #: What a server of Ollama is asked for when only its address is known.
 OLLAMA_MODEL: Final = "llama3.2:3b"
 
-#: Variables that tell that we run inside an agent program, and the spec of that program. Codex gives its plug-ins some of
-#: Claude's names too, but not CLAUDECODE.
+#: Variables that tell that we run inside an agent program, and the spec of that program. Codex gives its plug-ins some
+#: of Claude's names too, but not CLAUDECODE.
 _HOSTS: Final = (
     ("CLAUDECODE", "claude"),
     ("CODEX_THREAD_ID", "codex"),

@@ -1,4 +1,4 @@
-"""The way to a server: not too many at once, not again and again when it fails, and later when it is busy.
+"""The throttle before a server: a concurrency limit over processes, retries with backoff, a circuit breaker.
 
 How many ask one server at the same time is counted over all processes of this user on this machine: each worker is a
 process, so a count per process would bound nothing. A slot is a locked file; the system frees it when its holder dies.
@@ -38,7 +38,7 @@ BACKOFF_CAP_S: Final = 10.0
 #: After so many failures in a row a server is left alone for so long.
 FAILURES: Final = 5
 REST_S: Final = 30.0
-#: A freed slot wakes those who wait; should that hint be lost, they look by themselves after so long.
+#: A freed slot wakes the waiting callers; should that hint be lost, they look by themselves after so long.
 _SAFETY_S: Final = 1.0
 
 
@@ -96,7 +96,10 @@ class Throttle:
 
 
 def concurrency_of(environ: Mapping[str, str]) -> int:
-    """How many may ask one server, or run one program, at once. Raises ModelError when the variable holds no such number."""
+    """How many may ask one server, or run one program, at once.
+
+    Raises ModelError when the variable holds no such number.
+    """
     said = environ.get(CONCURRENCY_VARIABLE) or str(CONCURRENCY)
     if not said.isdecimal() or not 1 <= int(said) <= 1000:
         raise ModelError(f"{CONCURRENCY_VARIABLE} must be a number from 1 to 1000, not {said!r}")
@@ -120,7 +123,7 @@ class Slots:
             number = _first_locked(files)
             if number is None:
                 number = self._wait(files, timeout_s)
-            self._open(held, number, os.O_WRONLY)  # closed after use, and with that those who wait are told
+            self._open(held, number, os.O_WRONLY)  # closed after use, which wakes the waiting callers
             try:
                 yield number
             finally:
@@ -163,7 +166,10 @@ def _first_locked(files: list[int]) -> int | None:
 
 
 def private_folder() -> Path:
-    """A folder of this user on this machine that others cannot write to. Raises ModelError when it is somebody else's."""
+    """A folder of this user on this machine that others cannot write to.
+
+    Raises ModelError when it is somebody else's.
+    """
     base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     folder = Path(base) / f"postroom-{os.getuid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -18,8 +18,8 @@ MAX_TEXT: Final = 100_000
 _MAX_OBJECTS: Final = 64
 _THINKING: Final = re.compile(r"<think>.*?(?:</think>|\Z)", re.S | re.I)
 _NUMBER: Final = re.compile(r"([+-]?(?:\d{1,20}(?:[.,]\d{0,40})?|[.,]\d{1,40})(?:[eE][+-]?\d{1,3})?)\s*(%?)")
-#: What is passed over is not given back (`*+`): with every way to share a row of asterisks among the parts of this, a long
-#: row would take hours (test_verdict.py).
+#: What is passed over is not given back (`*+`): with every way to share a row of asterisks among the parts of this, a
+#: long row would take hours (test_verdict.py).
 _LINE: Final = re.compile(r"^[ \t>*#_-]*+confidence[ \t*_]*+[:=][ \t*_]*+(\S[^\n]{0,60}?)[ \t*_.]*+$", re.I | re.M)
 _REASON: Final = re.compile(r"^[ \t>*#_-]*reason(?:ing)?[ \t*_]*[:=][ \t*_]*(\S.*)", re.I | re.M | re.S)
 _CUT: Final = re.compile(

@@ -1,1 +1,1 @@
-"""Worker pools that judge messages, and the coordinator that decides who answers."""
+"""Worker pools that judge messages, and the coordinator that decides which of them answer."""

@@ -1,11 +1,11 @@
-"""Lets a pool judge a message and decides who answers: `coordinate.decide`, fed as results come.
+"""Lets a pool judge a message and decides which personas answer: `decide.decide`, fed as results come.
 
     coordinator = postroom.Coordinator(pool, room=room, max_responders=2)
     decision = coordinator.consider({"id": "m1", "content": "Who knows SQL?", "sender_id": "ada"})
     print(decision.granted)
 
-With a room, any number of coordinators make exactly one decision per message: the cell "decision/<id>" is taken by one of
-them, and written once. One that dies while it considers is replaced by another that waits for it.
+With a room, any number of coordinators make exactly one decision per message: the cell "decision/<id>" is taken by one
+of them, and written once. One that dies while it considers is replaced by another that waits for it.
 """
 
 from __future__ import annotations
@@ -67,14 +67,16 @@ class Pool(Protocol):
 
 
 class Coordinator:
-    """Decides who of a pool answers each message.
+    """Decides which workers of a pool answer each message.
 
-    half_life_s: after this time half of a confidence is left; None ties it to how long evaluations take. deadline_s: it is
-    decided then at the latest, with what has come. quorum: so many last words are enough. max_responders: so many may answer.
-    Other rules are those of `coordinate.Config`. late_s: how long results are still recorded after the deadline.
+    half_life_s: after this time half of a confidence is left; None ties it to how long evaluations take. deadline_s: it
+    is decided then at the latest, with what has come. quorum: so many last words are enough. max_responders: so many
+    may answer. Other rules are those of `decide.Config`. late_s: how long results are still recorded after the
+    deadline.
 
-    Guarantees: `consider` returns a closed decision for every message, at the deadline at the latest (and a moment more when
-    another coordinator, which died, had taken it); the same message gets the same decision, from every coordinator of the room.
+    Guarantees: `consider` returns a closed decision for every message, at the deadline at the latest (and a moment more
+    when another coordinator, which died, had taken it); the same message gets the same decision, from every coordinator
+    of the room.
     """
 
     def __init__(
@@ -109,15 +111,16 @@ class Coordinator:
         self._late = _LateWriter(self._decisions)
         self._lock = threading.Lock()
         if room is not None and (report_to := getattr(pool, "report_to", None)) is not None:
-            report_to(room)  # whoever looks at the room sees who is to decide; a pool need not have it
+            report_to(room)  # the page then shows the workers; a pool need not have this method
         self._spoken: dict[str, float] = {}
         self._times: dict[str, deque[float]] = {}
 
     def consider(self, message: Mapping[str, Any] | Message | Envelope, on_change: Listener | None = None) -> Decision:
         """Let the pool judge the message, and return the decision when it is closed.
 
-        `on_change` is called with each decision on the way, in this thread: the open one of the fast path, its revisions, and
-        the closed one. Raises InvalidMessage when it is no message, and what the pool raises when it cannot be asked.
+        `on_change` is called with each decision on the way, in this thread: the open one of the fast path, its
+        revisions, and the closed one. Raises InvalidMessage when it is no message, and what the pool raises when it
+        cannot be asked.
         """
         plain = as_message(message)
         taken = self._decisions.take(plain["id"], self._rules.deadline_s)
@@ -189,7 +192,7 @@ class Coordinator:
         )
 
     def record_late(self, message_id: str, late: Late) -> None:
-        """Write down what came too late. Returns at once: whoever brings it is not held up by a room."""
+        """Write down what came too late. Returns at once: the pool's thread that brings it is not held up by a room."""
         self._late.add(message_id, late)
 
     def now(self) -> float:

@@ -1,11 +1,13 @@
-"""Who answers a message: a pure decision. Evaluations, a moment, the rules and a seed go in, one decision comes out.
+"""Which personas answer a message: a pure function of evaluations, a moment, the rules and a seed.
 
-The same input gives the same decision, on every machine and in any order of its parts. Guarantees (tests/pools/test_decide.py):
+The same input gives the same decision, on every machine and in any order of its parts. Guarantees
+(tests/pools/test_decide.py):
 
 - Every participant is granted or gets a reason.
-- Whoever wants to answer most is granted, however old the message is and however low its confidence became: a single
-  claimant is never starved. Only the hop cap silences everybody.
-- Confidence halves with every half-life of the message's age, exactly; it never grows. What a persona said is kept as it was.
+- The persona that wants to answer most is granted, however old the message is and however low its confidence became: a
+  single claimant is never starved. Only the hop cap silences everybody.
+- Confidence halves with every half-life of the message's age, exactly; it never grows. The evaluation itself is kept as
+  it was.
 - Nobody is favoured: equals are told apart by the seed alone.
 """
 
@@ -69,7 +71,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     max_responders: int = 1
     #: Below this a second or third does not answer; the best one always may.
     min_confidence: float = 0.3
-    #: How much of its confidence one loses in the ranking who has just spoken; half of that after the half-life.
+    #: How much of its confidence a persona that has just spoken loses in the ranking; half of that after the half-life.
     diversity: float = 0.2
     diversity_half_life_s: float = 60.0
     max_hops: int = 8
@@ -105,8 +107,8 @@ class Outcome(msgspec.Struct, frozen=True):
     reason: Reason | None = None
     confidence: float | None = None
     decayed: float | None = None
-    #: By which it was ranked among those who want to answer. Made from what it said: all that is known of one message is
-    #: equally old, so that age does not change the order.
+    #: By which it was ranked among those that want to answer. Made from what it said: all that is known of one message
+    #: is equally old, so that age does not change the order.
     score: float | None = None
     stage: str | None = None
     reasoning: str = ""
@@ -121,12 +123,12 @@ class Late(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Who answers a message, and why the others do not. An open one may still be revised."""
+    """Which personas answer a message, and why the others do not. An open one may still be revised."""
 
     message_id: str
     trigger: Trigger
     outcomes: dict[str, Outcome]
-    #: Who answers, the best first.
+    #: Those that answer, the best first.
     granted: tuple[str, ...]
     #: Seconds after the message began to be considered.
     after_s: float
@@ -162,7 +164,7 @@ def decision_from(value: Any) -> Decision:
 
 
 def decide(evaluations: Mapping[str, Known], now: float, config: Config, seed: int) -> Decision:
-    """Who answers, by what is known now. `evaluations` names every participant; None where nothing has come yet."""
+    """The decision by what is known now. `evaluations` names every participant; None where nothing has come yet."""
     trigger = _trigger(evaluations, now, config)
     if trigger in (Trigger.WAITING, Trigger.HOP_CAP):
         reason = Reason.WAITING if trigger is Trigger.WAITING else Reason.TOO_MANY_HOPS
@@ -236,7 +238,7 @@ def _trigger(evaluations: Mapping[str, Known], now: float, config: Config) -> Tr
 def _weigh(
     evaluations: Mapping[str, Known], now: float, config: Config, seed: int
 ) -> tuple[dict[str, Outcome], tuple[str, ...]]:
-    """What becomes of each, and who is granted, best first."""
+    """What becomes of each, and the granted ones, best first."""
     age_s = now - config.message_at
     weighed = {name: _weighed(name, known, now, age_s, config) for name, known in evaluations.items()}
     claimants = [name for name, outcome in weighed.items() if outcome.reason is None]
@@ -279,7 +281,7 @@ def _weighed(name: str, known: Known, now: float, age_s: float, config: Config) 
 
 
 def _recency(name: str, now: float, config: Config) -> float:
-    """How much a participant is held back for having spoken lately: `diversity` just after, half of it a half-life later."""
+    """How much a participant that spoke lately is held back: `diversity` just after, half of it a half-life later."""
     spoke_at = config.spoken.get(name)
     if spoke_at is None or not config.diversity:
         return 0.0

@@ -5,8 +5,8 @@ In a room each message has a cell "decision/<id>":
     {"owner": PROCESS, "until_ms": …, "decision": None}          somebody considers it
     {"owner": PROCESS, "until_ms": …, "decision": {…}}           decided; never changed again but for what came late
 
-A cell that is taken belongs to its owner until the owner is gone or its time is over; then another may take it. All changes
-are by compare-and-set, so that of those who decide one writes and the others read.
+A cell that is taken belongs to its owner until the owner is gone or its time is over; then another may take it. All
+changes are by compare-and-set, so that of several coordinators one writes and the others read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KEEP_S: Final = 7 * 24 * 3600.0
 _FORGET_EVERY: Final = 1000
 _MAX_LOCAL: Final = 10_000
 _MAX_TRIES: Final = 200
-#: One who waits for another's decision looks by itself after so long: the owner may have died.
+#: A coordinator that waits for another's decision looks by itself after so long: the owner may have died.
 _SAFETY_S: Final = 1.0
 
 
@@ -46,7 +46,10 @@ class Decisions(ABC):
 
     @abstractmethod
     def take(self, message_id: str, deadline_s: float) -> Decision | None:
-        """The decision on the message, if there is one; None: it is ours to decide. Waits for one who is about to."""
+        """The decision on the message, if there is one; None: it is the caller's to decide.
+
+        Waits while another coordinator decides.
+        """
 
     @abstractmethod
     def release(self, message_id: str) -> None:
@@ -73,7 +76,7 @@ class LocalDecisions(Decisions):
         self._kept: OrderedDict[str, Decision | None] = OrderedDict()
 
     def take(self, message_id: str, deadline_s: float) -> Decision | None:
-        del deadline_s  # the one who decides is a thread of this process, and will
+        del deadline_s  # the decider is a thread of this process, and will
         with self._news:
             while message_id in self._kept:
                 decision = self._kept[message_id]

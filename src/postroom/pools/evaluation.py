@@ -18,11 +18,10 @@ MAX_REASONING: Final = 1000
 class Evaluation(msgspec.Struct, frozen=True):
     """One persona's judgement of one message.
 
-    `state` tells what came of asking. "ok": `confidence` is a number from 0 to 1. "unparsed": the model answered, but not
-    with a verdict; "error": it did not answer, and `error` says why. In both of these `confidence` is None and
-    `should_respond` is False: nothing is made up.
-    `stage` is "quick" for a first look that may be refined, "deep" for the last word.
-    The times are apart: in the queue, at work, and from request to result as the caller saw it.
+    `state` tells what came of asking. "ok": `confidence` is a number from 0 to 1. "unparsed": the model answered, but
+    not with a verdict; "error": it did not answer, and `error` says why. In both of these `confidence` is None and
+    `should_respond` is False: nothing is made up. `stage` is "quick" for a first look that may be refined, "deep" for
+    the last word. The times are apart: in the queue, at work, and from request to result as the caller saw it.
     """
 
     message_id: str

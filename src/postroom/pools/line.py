@@ -1,12 +1,12 @@
-"""Our end of a line to a worker: whoever waits for an answer reads, and reads for everybody.
+"""Our end of a line to a worker (leader and followers): one waiting thread reads, and reads for all others.
 
 A thread that asks and waits does its own writing and reading, as long as nobody else reads: no other thread has to be
-woken, so a ping costs little more than the system's own part. When it has what it waited for while others still wait, it
-leaves the reading to the loop; the loop leaves it to nobody when nothing more is expected.
+woken, so a ping costs little more than the system's own part. When it has what it waited for while others still wait,
+it leaves the reading to the loop; the loop leaves it to nobody when nothing more is expected.
 
-Ctrl-C may end a thread's reading at any step, also while it tidies up after another one. So the thread that reads holds a
-lock of its own in a `with`, which Python leaves in every case: one that no longer holds it no longer reads, whatever it
-did not come to say (tests/pools/test_line.py). The rest of its duty is made such that half of it harms nobody.
+Ctrl-C may end a thread's reading at any step, also while it tidies up after another one. So the thread that reads holds
+a lock of its own in a `with`, which Python leaves in every case: one that no longer holds it no longer reads, whatever
+it did not come to say (tests/pools/test_line.py). The rest of its duty is made such that half of it harms nobody.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from .protocol import BrokenFrame, Splitter, ToWorker, pack
 _CHUNK: Final = 32 * 1024
 #: The system counts the milliseconds of a wait in 32 bits.
 _LONGEST_WAIT_MS: Final = 86_400_000
-#: Who reads when the process has ended says when it leaves. So often it is looked whether it left without a word.
+#: A thread that reads when the process has ended says when it leaves. So often is looked whether it left without a
+#: word.
 _LOOK_AGAIN_NS: Final = 50_000_000
 _INTERRUPTED: Final = "was killed: the reading of its line was interrupted"
 
@@ -43,7 +44,7 @@ class Line:
         self, end: socket.socket, loop: PoolLoop, take: Callable[[Sequence[Any]], None], gone: Callable[[], None]
     ) -> None:
         end.setblocking(False)
-        self._end = end  # waits when it reads, as long as it was told; who must not wait uses its number
+        self._end = end  # its recv waits, with a timeout; the loop, which must not wait, reads by the number
         self._fd = end.fileno()
         self._loop = loop
         self._take = take
@@ -71,8 +72,8 @@ class Line:
     def send(self, frame: ToWorker, *, answers: int = 1) -> None:
         """Send a frame. Never waits: what does not fit now is sent by the loop.
 
-        `answers` is how many are expected (`answered` counts them off). If the frame cannot be packed, nothing was sent. A
-        line that was hung up takes everything, and nobody answers.
+        `answers` is how many are expected (`answered` counts them off). If the frame cannot be packed, nothing was
+        sent. A line that was hung up takes everything, and nobody answers.
         """
         data = pack(frame)
         with self._lock:
@@ -153,7 +154,10 @@ class Line:
                 raise
 
     def _leave(self) -> None:
-        """A thread reads no more: who does? With the lock, and the loop is told first: an interrupt may come between."""
+        """A thread reads no more, and the loop may have to.
+
+        With the lock; the loop is told first: an interrupt may come between.
+        """
         if self._finishing or self._hung_up:
             self._loop.call(self.finish if self._finishing else self._tell_gone)
         elif self._expected > 0:
@@ -194,7 +198,7 @@ class Line:
         return self._end.recv(_CHUNK)
 
     def _give_up(self, why: str) -> None:
-        """Read no more: who knows where the next frame begins. With the lock."""
+        """Read no more: where the next frame begins is not known. With the lock."""
         self.broken = self.broken or why
         self._hung_up = True
 
@@ -203,7 +207,7 @@ class Line:
     def _watch(self) -> None:
         """Be called when there is something to read or to write here."""
         if not self._told_gone:
-            with self._lock:  # who called this may be about to say what for
+            with self._lock:  # the caller's thread may be about to set what is watched for
                 read, write = self._by_loop, bool(self._outgoing)
             self._loop.watch(self._fd, self._on_ready, read=read, write=write)
 
@@ -223,7 +227,7 @@ class Line:
         if self._told_gone:
             return
         with suppress(OSError):
-            self._end.shutdown(socket.SHUT_RDWR)  # whoever waits here wakes up, reads the rest, and leaves
+            self._end.shutdown(socket.SHUT_RDWR)  # a thread that waits here wakes up, reads the rest, and leaves
         with self._lock:
             self._finishing = True
             if self._is_led() and not self._by_loop:
@@ -249,5 +253,5 @@ class Line:
         """Let go of the socket, after `gone`."""
         self._loop.unwatch(self._fd)
         with self._lock:
-            self._fd = -1  # who is late writes to nobody, and not to whoever gets that number next
+            self._fd = -1  # a late write fails, and does not reach the next file of that number
         self._end.close()

@@ -1,7 +1,7 @@
-"""The one thread of this process that looks after the workers of all its pools: what they say, how they end, what is due.
+"""The event loop of all pools of this process, in one thread: what workers say, how they end, what is due.
 
-It runs while somebody needs it (`enter`, `leave`). Everything that happens to a worker's process happens here, one thing
-after the other; requests and pings are mostly handled by the threads that wait for them (`pools/line.py`).
+It runs while somebody needs it (`enter`, `leave`). Everything that happens to a worker's process happens here, one
+thing after the other; requests and pings are mostly handled by the threads that wait for them (`pools/line.py`).
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ class PoolLoop:
     def _run(self) -> None:
         while not self._stop:
             for key, _ in self._selector.select(self._timeout_s()):
-                # What was called before may have closed this one, and its number may be another's by now (tests/pools/test_loop.py).
+                # What was called before may have closed this one, and its number may be another's by now
+                # (tests/pools/test_loop.py).
                 if self._selector.get_map().get(key.fd) == key:
                     self._do(key.data)
             self._sleeps_until_ns = 0
@@ -167,7 +168,7 @@ _users = 0
 
 
 def enter() -> PoolLoop:
-    """The loop of this process; it runs until everybody who entered has left."""
+    """The loop of this process; it runs until every pool that entered has left."""
     global _loop, _users  # noqa: PLW0603  (one process, one loop)
     with _lock:
         if _loop is None:

@@ -5,7 +5,8 @@
         pool.initialize_worker("bob")
         print(pool.evaluate_message({"id": "m1", "content": "hi", "sender_id": "carl"}))
 
-A worker that dies is replaced; one that dies again and again, or cannot start any more, fails the pool (`pools/restarts.py`).
+A worker that dies is replaced; one that dies again and again, or cannot start any more, fails the pool
+(`pools/restarts.py`).
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ if TYPE_CHECKING:
     from .report import Report
     from .rooms import Answering, Following
 
-#: So many, unless told: enough for a worker that is done with one to find the next at once. One, where the oldest is dropped.
+#: So many, unless told: enough for a worker that is done with one to find the next at once. One, where the oldest is
+#: dropped.
 IN_HAND: Final = 4
 #: `map` has so many requests for each worker under way.
 MAP_AHEAD: Final = 16
@@ -57,12 +59,13 @@ ResultListener = Callable[[str, Request], None]
 class WorkerPool:
     """Workers that share an evaluator ("module:function"), each with a name, settings and a process of its own.
 
-    queue_size, policy: how many requests may wait for a worker, and what happens to one more: "block" (its caller waits),
-    "drop_oldest" (the one that waits longest goes; with queue_size=1 only the newest matters), "refuse" (QueueFull).
-    in_hand: how many requests a process is given at once, the one that it works on among them; those cannot be dropped.
-    start_timeout_s: a worker that is not ready by then cannot start. grace_s: one that is told to stop, and does not, is
-    killed after that time. restart: how often a worker that dies is replaced. recycle_after, recycle_above_mib: replace a
-    process after so many evaluations, or when it has so much memory; never two at once. show: print what workers write.
+    queue_size, policy: how many requests may wait for a worker, and what happens to one more: "block" (its caller
+    waits), "drop_oldest" (the one that waits longest goes; with queue_size=1 only the newest matters), "refuse"
+    (QueueFull). in_hand: how many requests a process is given at once, the one that it works on among them; those
+    cannot be dropped. start_timeout_s: a worker that is not ready by then cannot start. grace_s: one that is told to
+    stop, and does not, is killed after that time. restart: how often a worker that dies is replaced. recycle_after,
+    recycle_above_mib: replace a process after so many evaluations, or when it has so much memory; never two at once.
+    show: print what workers write.
 
     Close it (`with`, or `shutdown`): its processes and its share of the loop's thread end then.
     """
@@ -133,8 +136,8 @@ class WorkerPool:
     def initialize_worker(self, name: str, **context: Any) -> PoolWorker:
         """Start a worker and wait until it is ready. The settings reach the evaluator as its argument `context`.
 
-        Raises WorkerNotReady, with the worker's last words, when it cannot start or is not ready in time: then the pool is
-        as it was before.
+        Raises WorkerNotReady, with the worker's last words, when it cannot start or is not ready in time: then the pool
+        is as it was before.
         """
         return self.initialize_workers({name: context})[name]
 
@@ -155,7 +158,7 @@ class WorkerPool:
                 made[name].on(event, listener)
         with self._lock:
             self._check_open()
-            self._starting += made.values()  # whoever closes the pool meanwhile ends them too
+            self._starting += made.values()  # closing the pool meanwhile ends them too
         try:
             for worker in made.values():
                 worker.begin()
@@ -200,8 +203,8 @@ class WorkerPool:
     ) -> dict[str, Evaluation | WorkerError]:
         """Let all workers judge a message at the same time; returns what each thinks, or why it does not say.
 
-        No worker waits for another, and one that fails costs only its own result. What was evaluated before anybody asked
-        (`follow`) is not evaluated again.
+        No worker waits for another, and one that fails costs only its own result. What was evaluated before anybody
+        asked (`follow`) is not evaluated again.
         """
         requests = self.begin(message, timeout_s)
         until_ns = NEVER_NS if timeout_s is None else SYSTEM.steady_ns() + int(timeout_s * 1e9)
@@ -216,9 +219,10 @@ class WorkerPool:
         skip: Container[object] = (),
         keep: int | None = None,
     ) -> dict[str, Request]:
-        """The same without waiting: the request to each worker, by name. Each ends by itself, at its deadline at the latest.
+        """The same without waiting: the request to each worker, by name. Each ends at its deadline at the latest.
 
-        Workers in `skip` are not asked. With `keep` later calls find these requests, unless so many others were made since.
+        Workers in `skip` are not asked. With `keep` later calls find these requests, unless so many others were made
+        since.
 
         `listener(name, request)` is called at each evaluation that comes (a first look, the last word) and at the end.
         """
@@ -234,7 +238,7 @@ class WorkerPool:
                 request = Request(text, worker.name, timeout_s, 1)
                 new.append((worker, request))
             requests[name] = request
-        if keep is not None:  # before a worker has it: who asks from then on finds it
+        if keep is not None:  # before a worker has it: a caller that asks from then on finds it
             self._remember(message["id"], requests, keep)
         _send_all(new)
         if listener is not None:
@@ -285,7 +289,8 @@ class WorkerPool:
     def _choose(self) -> PoolWorker:
         """The worker that has least to do; among those, one that is ready. It is promised a request.
 
-        One that is being started is better than one that is busy: it is there in a moment, and who knows when the other is.
+        One that is being started is better than one that is busy: it is there in a moment, and when the other is, is
+        not known.
         """
         self._check_open()
         with self._lock:
@@ -317,12 +322,13 @@ class WorkerPool:
     ) -> None:
         """Take messages from a room as that agent, let a free worker judge each, and settle it. Until `stop` is set.
 
-        A message whose worker dies, or hangs for longer than `timeout_s`, is delivered again; after its last delivery it is
-        a dead letter with the history of all. So is one whose evaluator fails, later. The result is the answer to whoever
-        asked; `answer` "always" sends it to every sender, "never" to none. Runs one message for each worker at a time.
-        Returns when `stop` is set, the room is closed, the pool is drained or Ctrl-C is pressed, after what runs is done.
+        A message whose worker dies, or hangs for longer than `timeout_s`, is delivered again; after its last delivery
+        it is a dead letter with the history of all. So is one whose evaluator fails, later. The result is the answer to
+        the agent that asked; `answer` "always" sends it to every sender, "never" to none. Runs one message for each
+        worker at a time. Returns when `stop` is set, the room is closed, the pool is drained or Ctrl-C is pressed,
+        after what runs is done.
         """
-        from .rooms import Answering  # those who only evaluate start faster without it
+        from .rooms import Answering  # programs that only evaluate start faster without it
 
         serving = Answering(self, room, agent, channels, timeout_s, lease_s, answer, stop)
         with self._running(serving):
@@ -351,15 +357,15 @@ class WorkerPool:
     def report_to(self, room: Room, name: str | None = None) -> None:
         """Let a room know of its workers, their states and restarts, until the pool ends or the room is closed.
 
-        The page shows it. `serve`, `follow` and a coordinator with a room do this by themselves. It returns at once, and
-        twice is once; the pool has the first name that it is given, and that of its evaluator until then.
+        The page shows it. `serve`, `follow` and a coordinator with a room do this by themselves. It returns at once,
+        and twice is once; the pool has the first name that it is given, and that of its evaluator until then.
         """
         from .report import Report
 
         gateway = room.gateway
         gateway.check_open()
         with self._lock:
-            self._check_open()  # with the lock: whoever shuts the pool down meanwhile closes this report too
+            self._check_open()  # with the lock: shutting the pool down meanwhile closes this report too
             self._reports = [report for report in self._reports if not report.closed]
             known = next((report for report in self._reports if report.is_to(gateway)), None)
             if known is None:
@@ -378,7 +384,7 @@ class WorkerPool:
     def _running(self, service: Answering) -> Iterator[None]:
         self._services.append(service)
         try:
-            self._check_open()  # not before: who gives up from now on ends this service too
+            self._check_open()  # not before: giving the pool up from now on ends this service too
             yield
         finally:
             self._services.remove(service)
@@ -399,7 +405,8 @@ class WorkerPool:
     def shutdown(self, drain_s: float = 0.0) -> None:
         """End all workers; with `drain_s`, after what runs is done, or after that time. Safe to call twice.
 
-        Whoever still waits gets WorkerStopped. After: no process of this pool runs. Takes under a second without drain_s.
+        Callers that still wait get WorkerStopped. After: no process of this pool runs. Takes under a second without
+        drain_s.
         """
         if current_pid() != self._pid:
             self._closed = True  # the forked copy: everything in it belongs to the process before

@@ -137,7 +137,7 @@ class Life:
 
     def _dump(self, request: Request) -> None:
         if self._is_at(request):
-            # Alone: it ends whoever does not expect it, such as a server that the evaluator has started
+            # Alone: it ends processes that do not expect it, such as a server that the evaluator has started
             # (tests/pools/test_worker.py).
             self._child.send_signal(DUMP_SIGNAL, alone=True)
 

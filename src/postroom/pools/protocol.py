@@ -1,7 +1,8 @@
 """The protocol between a pool and its workers: typed frames of JSON, each with its length before it.
 
 A worker has two lines. On the *work* line it gets one `evaluate` after the other and tells what came of each; its main
-thread reads it. On the *side* line it hears `ping`, `abort` and `shutdown` while it works; a thread of its own reads it.
+thread reads it. On the *side* line it hears `ping`, `abort` and `shutdown` while it works; a thread of its own reads
+it.
 
 JSON, because a message is JSON and may hold any number that JSON can; msgpack is no faster here (bench/micro/frames.py).
 """
@@ -22,8 +23,8 @@ from .evaluation import RESPOND_ABOVE, Evaluation
 #: No frame is longer than this; a worker that says so says nonsense.
 MAX_FRAME_BYTES: Final = 256 * 1024 * 1024
 
-#: Why a worker answers with an error: the evaluator raised, or gave what is no evaluation; it was cancelled; it could not
-#: be loaded.
+#: Why a worker answers with an error: the evaluator raised, or gave what is no evaluation; it was cancelled; it could
+#: not be loaded.
 ErrorKind = Literal["raised", "aborted", "boot"]
 
 

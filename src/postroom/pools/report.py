@@ -2,10 +2,10 @@
 
     pool/<id>   {"name", "evaluator", "process", "since_ms", "beat_ms", "failure", "workers": [...]}
 
-A pool writes its cell when a worker's state changes, and every few seconds while its figures do: never in the thread that
-looks after the workers, and once for many changes that come together. The cell is deleted when the pool ends or lets go
-of the room. One that was killed cannot do that: its process is seen to be gone, nobody is shown its cell any more, and
-the next pool of the room deletes it.
+A pool writes its cell when a worker's state changes, and every few seconds while its figures do: never in the thread
+that looks after the workers, and once for many changes that come together. The cell is deleted when the pool ends or
+lets go of the room. One that was killed cannot do that: its process is seen to be gone, nobody is shown its cell any
+more, and the next pool of the room deletes it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CELLS: Final = "pool/"
 FOLD_S: Final = 0.05
 #: A pool that has nothing new to tell says that it is there, after so long.
 BEAT_S: Final = 2 * HEARTBEAT_S
-#: Nobody waits longer than this for the last word of a pool to be written, in seconds.
+#: Closing waits no longer than this for the last word of a pool to be written, in seconds.
 LAST_WORD_S: Final = 0.5
 #: A pool whose process nobody here can see counts as gone after this silence, in seconds.
 SILENCE_S: Final = 6 * HEARTBEAT_S
@@ -44,7 +44,7 @@ Value = dict[str, Any]
 
 
 class PoolWorkerInfo(NamedTuple):
-    """One worker of a pool: its state and process, what it did, and how a process of it ended last (not when told to)."""
+    """One worker of a pool: its state and process, its counts, and how a process of it ended last when not told to."""
 
     name: str
     state: str
@@ -72,7 +72,7 @@ class PoolInfo(NamedTuple):
 
 
 class Told(Protocol):
-    """A worker, as far as a room is told of it (`pool_worker.PoolWorker`)."""
+    """A worker, as far as a room is told of it (`worker.PoolWorker`)."""
 
     @property
     def name(self) -> str: ...
@@ -131,7 +131,7 @@ def _info(cell: Cell) -> PoolInfo:
 class Report:
     """Tells one room of one pool, from now until it is closed, the room is, or the process ends.
 
-    Its own thread does the writing: a room that is busy or away holds up neither the workers nor those who ask them.
+    Its own thread does the writing: a room that is busy or away holds up neither the workers nor their callers.
     A write that fails is made good by the next one.
     """
 
@@ -174,7 +174,10 @@ class Report:
         self._chore.nudge()
 
     def close(self) -> None:
-        """Take the pool out of the room. After: its cell is gone, or will be as soon as the room answers. Safe to call twice."""
+        """Take the pool out of the room. After: its cell is gone, or will be as soon as the room answers.
+
+        Safe to call twice.
+        """
         forget, self._forget = self._forget, lambda: None  # nothing points back here then: its pipes are closed at once
         forget()
         self._chore.close(LAST_WORD_S)

@@ -1,4 +1,4 @@
-"""One request to a worker, from the question to its end; and the queue in which requests wait, with its policy."""
+"""One request to a worker, which is a future; and the bounded queue in which requests wait, with its back-pressure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Request:
         if type(attempts) is not int or attempts < 1:
             raise InvalidMessage("attempts", f"must be a whole number of 1 or more, not {attempts!r}")
         self.id = next(_numbers)
-        #: As it goes into a frame (`frames.message_text`).
+        #: As it goes into a frame (`protocol.message_text`).
         self.message = message
         self.worker = worker
         self.asked_ns = SYSTEM.steady_ns()
@@ -75,9 +75,12 @@ class Request:
         return self.done
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for its end; False when it still runs after that time. Its deadline is kept whether anybody waits or not."""
+        """Wait for its end; False when it still runs after that time.
+
+        Its deadline is kept whether anybody waits or not.
+        """
         if not self.done and self._gate.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s)):
-            self._gate.release()  # for the next who waits
+            self._gate.release()  # for the next thread that waits
         return self.done
 
     def result(self) -> Evaluation:
@@ -89,7 +92,7 @@ class Request:
         return self.evaluations[-1]
 
     def on_change(self, listener: Callable[[Request], None]) -> None:
-        """Call at every evaluation that comes and at its end, in the thread that reads; also now if something came before.
+        """Make a callback at every evaluation and at the end, in the thread that reads; also now if there was one.
 
         It must be quick, must not wait, and may be called twice for the same news.
         """
@@ -150,7 +153,10 @@ class Backlog:
         return len(self._waiting) >= self.size
 
     def add(self, request: Request) -> Request | None:
-        """Let it wait. Returns the request that had to go for it. Not to be called when it is full, but for drop_oldest."""
+        """Let it wait. Returns the request that had to go for it.
+
+        Not to be called when it is full, but for drop_oldest.
+        """
         dropped = self._waiting.popleft() if self.full else None
         self._waiting.append(request)
         return dropped

@@ -1,8 +1,8 @@
-"""What to do when a worker has ended: start another, or give up. Pure: the exits so far go in, one decision comes out.
+"""The restart policy of a supervisor, a pure function of the exits so far: start another worker, or give up.
 
 A worker may be started again at most `max_restarts` times within `period_s`; one more, and the pool gives up, because a
-worker that dies again and again will not be mended by starting it once more. One that cannot even be loaded is not tried
-again at all. The first restart comes at once; those that follow wait, longer each time.
+worker that dies again and again will not be mended by starting it once more. One that cannot even be loaded is not
+tried again at all. The first restart comes at once; those that follow wait, longer each time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A pool and a room: taking work from it, and evaluating what is written there before anybody asks.
 
-Work is taken as an agent takes it (`mail/serving.py`): claimed, with its lease extended while it runs, and settled. A worker
-that is killed half-way costs nothing but the time: its message is delivered again.
+Work is taken as an agent takes it (`mail/serving.py`): claimed, with its lease extended while it runs, and settled. A
+worker that is killed half-way costs nothing but the time: its message is delivered again.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
@@ -96,7 +97,10 @@ class Answering:
             raise self._pool.failure
 
     def _judge(self, message: Received) -> dict[str, Any] | None:
-        """Let a worker judge one message. What befalls the worker is not the message's fault: it comes again at once."""
+        """Let a worker judge one message.
+
+        What befalls the worker is not the message's fault: it comes again at once.
+        """
         try:
             evaluation = self._pool.evaluate(as_message(message), self._timeout_s)
         except (WorkerDied, WorkerTimeout) as error:
@@ -167,9 +171,7 @@ class Following:
         with gateway.listen([FEED]) as waiter:
             while not self._chore.closed:
                 changes = self._room.events(self._cursor)
-                for change in changes:
-                    if self._chore.closed:
-                        return
+                for change in takewhile(lambda _: not self._chore.closed, changes):
                     self._look_at(change.message)
                     self._cursor = change.number
                 if not changes:

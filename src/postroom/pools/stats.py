@@ -37,8 +37,8 @@ def spans_of(values: deque[float]) -> Spans:
 class WorkerFigures:
     """The figures of one worker, over all its processes.
 
-    Counted: done, failed, timed_out, aborted, died, dropped, refused; late (results that came when nobody waited any more)
-    and unknown (results of no request); restarts, recycled.
+    Counted: done, failed, timed_out, aborted, died, dropped, refused; late (results that came when nobody waited any
+    more) and unknown (results of no request); restarts, recycled.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """A worker of a pool: a name with a mind of its own, and the process that lends it one. The process may change.
 
-Requests wait here, in the pool's process, not in the worker: what waits can be dropped, and outlives a process that dies.
-A request has a deadline, which this side keeps. When it is over the caller is told at once, and the worker is told to
-stop; one that goes on is killed and replaced.
+Requests wait here, in the pool's process, not in the worker: what waits can be dropped, and outlives a process that
+dies. A request has a deadline, which this side keeps. When it is over the caller is told at once, and the worker is
+told to stop; one that goes on is killed and replaced.
 
 All methods may be called from several threads. What happens to processes happens in the loop's thread.
 """
@@ -76,7 +76,10 @@ class WorkerOwner(Protocol):
     """The pool, as its workers see it. Called in the loop's thread."""
 
     def may_recycle(self, worker: PoolWorker) -> bool:
-        """Whether it is this worker's turn to be replaced: one at a time. If not, it is asked again after its next task."""
+        """Whether it is this worker's turn to be replaced: one at a time.
+
+        If not, it is asked again after its next task.
+        """
 
     def recycled(self, worker: PoolWorker) -> None:
         """It is back, or over: another may have its turn."""
@@ -92,7 +95,7 @@ class WorkerOwner(Protocol):
 
 
 class _PingWait:
-    """One who waits for a pong."""
+    """A caller that waits for a pong."""
 
     __slots__ = ("busy_with", "done", "ended_ns", "gate")
 
@@ -142,7 +145,7 @@ class PoolWorker:
         self._restart_timer: Timer | None = None
         self._started = threading.Event()  # ready for the first time, or never
         self._over = threading.Event()
-        self._refusal: WorkerError | None = None  # what is said to those who still ask
+        self._refusal: WorkerError | None = None  # the error that later callers get
 
     def __repr__(self) -> str:
         return f"<PoolWorker {self.name!r}, {self.state}, pid {self.pid}>"
@@ -186,7 +189,8 @@ class PoolWorker:
     def on(self, event: str, listener: Listener) -> Callable[[], None]:
         """Call `listener(event, detail)` at every such event: ready, pong, error (of the evaluator) or exit.
 
-        It is called in the thread that sees the event; it must be quick, and must not wait. Returns a function that ends it.
+        It is called in the thread that sees the event; it must be quick, and must not wait. Returns a function that
+        ends it.
         """
         if event not in EVENTS:
             raise ValueError(f"there is no event {event!r}; there are: {', '.join(EVENTS)}")
@@ -286,7 +290,7 @@ class PoolWorker:
     # The way of a request
 
     def _refused(self) -> WorkerError | None:
-        """What is said to those who ask when nobody will answer any more."""
+        """The error for a caller that asks when nobody will answer any more."""
         refusal = self._refusal
         return None if refusal is None else _again(refusal)
 
@@ -424,7 +428,7 @@ class PoolWorker:
                 self._waiters -= 1
 
     def _stir(self) -> None:
-        """Something left the queue or the process: those who wait for that look. With the lock."""
+        """Something left the queue or the process: threads that wait for that look. With the lock."""
         if self._blocked:
             self._space.notify()
         if self._waiters:
@@ -471,7 +475,10 @@ class PoolWorker:
         self._tell("error", error=said, trace=frame.trace, request=frame.request)
 
     def _answered(self, life: Life, number: int, attempt: int, *, final: bool) -> Request | None:
-        """The open request that an answer belongs to. None, and counted, when there is none. After the last: the next."""
+        """The open request that an answer belongs to. None, and counted, when there is none.
+
+        After the last: the next.
+        """
         with self._lock:
             request = life.running.pop(number, None) if final else life.running.get(number)
             if final and request is not None:
@@ -520,7 +527,7 @@ class PoolWorker:
     # Processes, in the loop's thread
 
     def wait_ready(self) -> None:
-        """Wait until it is ready for the first time; raises WorkerNotReady, with its last words, when it never will be."""
+        """Wait until it is ready for the first time; raises WorkerNotReady, with its last words, when it is not."""
         self._started.wait()
         if self._refusal is not None:
             raise _again(self._refusal)
@@ -536,7 +543,7 @@ class PoolWorker:
             return
         try:
             life = Life(self, self._plan.evaluator, self.context, self._loop, show=self._plan.show)
-        except Exception as error:  # noqa: BLE001  no descriptors left, for instance: whoever waits must hear of it
+        except Exception as error:  # noqa: BLE001  no descriptors left, for instance: waiting callers must hear of it
             self._cannot_start(f"could not be started: {type(error).__name__}: {error}")
             return
         late_s = self._plan.start_timeout_s
@@ -620,7 +627,7 @@ class PoolWorker:
         how = life.say_how()
         self.exits = [*self.exits, Exit(SYSTEM.steady_ns() / 1e9, _cause(life), how)]
         self.exits = self.exits[-max(KEPT_EXITS, self._plan.restart.max_restarts + 1) :]
-        if not self._started.is_set():  # whoever started it is told, and decides
+        if not self._started.is_set():  # the caller that started it is told, and decides
             words = f"worker {self.name} {how}"
             self.stop_with(WorkerNotReady(f"{words}{_quoted(life.written)}", self.name, life.written), "failed")
             return
@@ -645,7 +652,10 @@ class PoolWorker:
     # The end
 
     def shutdown(self, timeout_s: float | None = None) -> None:
-        """End the process and wait until it has. Whoever waits for a result gets WorkerStopped. Safe to call twice."""
+        """End the process and wait until it has. Callers that wait for a result get WorkerStopped.
+
+        Safe to call twice.
+        """
         self.begin_shutdown()
         self.wait_over(timeout_s)
 
@@ -660,7 +670,7 @@ class PoolWorker:
         return self._over.wait(timeout_s)
 
     def stop_with(self, refusal: WorkerError, state: State) -> None:
-        """Take nothing more, tell everybody who waits, and end the process. In the loop's thread."""
+        """Take nothing more, tell all waiting callers, and end the process. In the loop's thread."""
         if self._refusal is not None:
             return
         with self._lock:
@@ -709,7 +719,7 @@ def _quoted(written: str) -> str:
 
 
 def _again(error: WorkerError) -> WorkerError:
-    """The same error anew: each who is told raises one of their own."""
+    """The same error anew: each caller raises one of its own."""
     if isinstance(error, PoolFailed):
         return PoolFailed(str(error), error.worker, error.output, error.history)
     return type(error)(str(error), error.worker, error.output)

@@ -1,8 +1,8 @@
 """What runs in the process of a pool's worker: load the evaluator, say ready, judge one message after the other.
 
-The main thread reads the work line and calls the evaluator. A second thread reads the side line, so that a worker answers
-a ping and hears an abort while it works. An abort is a signal to the main thread that raises `Abandoned` in it, also in
-the middle of a blocking call; an evaluator that catches it, or that is deep in C code, is killed by the pool.
+The main thread reads the work line and calls the evaluator. A second thread reads the side line, so that a worker
+answers a ping and hears an abort while it works. An abort is a signal to the main thread that raises `Abandoned` in it,
+also in the middle of a blocking call; an evaluator that catches it, or that is deep in C code, is killed by the pool.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def _read_setup(control: socket.socket) -> tuple[dict[str, Any], socket.socket] 
 def load_evaluator(name: str, context: Mapping[str, Any]) -> Evaluator:
     """The function behind "module:function"; with the worker's settings, if it takes an argument `context`.
 
-    A function may carry a `prepare(context)` of its own: it is called once, before the worker is ready (to load a model).
+    A function may carry a `prepare(context)` of its own: it is called once, before the worker is ready (to load a
+    model).
     """
     function = load_target(name)
     prepare = getattr(function, "prepare", None)

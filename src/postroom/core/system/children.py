@@ -1,7 +1,7 @@
 """Starting, watching and ending child processes: the one place that does.
 
-Children are forked off a server process of our own (`core/system/fork_server.py`) that has the needed modules imported and runs one
-thread: a start costs milliseconds, and never copies the threads and locks of the caller. Guarantees:
+Children are forked off a server process of our own (`core/system/fork_server.py`) that has the needed modules imported
+and runs one thread: a start costs milliseconds, and never copies the threads and locks of the caller. Guarantees:
 
 - Each child leads a process group of its own; when it ends, whatever it left running in that group is killed.
 - No orphans: when the caller is gone, also by SIGKILL, its children are killed, then its wills are carried out.
@@ -56,7 +56,7 @@ def caller_setting() -> dict[str, Any]:
 
 
 class Ended(NamedTuple):
-    """How a child ended: its exit code, or the signal that killed it, or the error with which the system refused to start it.
+    """How a child ended: its exit code, the signal that killed it, or the error with which it could not be started.
 
     None of them: the fork server died with it, or had not one descriptor left for it.
     """
@@ -163,7 +163,8 @@ class ForkServer:
         self._numbers = count(1)
         self._control, theirs = socket.socketpair()
         words = json.dumps([theirs.fileno(), os.getpid(), sys.path, list(preload)])
-        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001  -W, -X, -O …, as multiprocessing does
+        # -W, -X, -O and so on, as multiprocessing does
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
         try:
             with theirs:
                 self._process = subprocess.Popen(
@@ -184,8 +185,8 @@ class ForkServer:
     def is_over(self, patience_s: float) -> bool:
         """Whether the server ends within that time. Then its children are gone with all they started (on Linux).
 
-        A server that is killed ends nobody, and the system ends its children alone. What they had started is found by the
-        server's session, whose number is the server's: nobody else's until the server is reaped, which comes last.
+        A server that is killed ends nobody, and the system ends its children alone. What they had started is found by
+        the server's session, whose number is the server's: nobody else's until the server is reaped, which comes last.
         """
         until_ns = SYSTEM.steady_ns() + round(patience_s * 1e9)
         with self._ending:
@@ -203,8 +204,8 @@ class ForkServer:
     def ask(self, what: dict[str, Any], descriptors: list[int] | None = None) -> None:
         """Ask for something. A server that is gone is no error: its children end with it, and their status says so.
 
-        If it raises, for instance because of Ctrl-C, that was asked or not. A server that may have got a part of it is told
-        to end: it would take whatever comes next for the rest.
+        If it raises, for instance because of Ctrl-C, that was asked or not. A server that may have got a part of it is
+        told to end: it would take whatever comes next for the rest.
         """
         frame = json.dumps(what).encode()
         with self._lock, suppress(BrokenPipeError, ConnectionResetError):
@@ -302,8 +303,8 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 def _look_at_child(pid: int) -> Literal["runs", "ended", "broke"] | None:
     """The state of a child of this process; it broke when it was killed, or ended with another exit code than 0.
 
-    It is not reaped by this look: its number stays its own. None where nothing can be seen: the system has no such look,
-    or other code has reaped it.
+    It is not reaped by this look: its number stays its own. None where nothing can be seen: the system has no such
+    look, or other code has reaped it.
     """
     if not hasattr(os, "waitid"):
         return None

@@ -1,4 +1,4 @@
-"""Files and folders: private folders, opening without following links, syncing to disk, and the kinds of file systems."""
+"""Files and folders: private folders, opening without following links, syncing to disk, kinds of file systems."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .process import LINUX, is_stopped
 
 #: File systems on which SQLite's write-ahead log is not safe: their locks or shared memory do not reach other hosts.
 NETWORK_FILE_SYSTEMS: Final = frozenset((
-    "9p", "afs", "afpfs", "beegfs", "ceph", "cifs", "coda", "davfs", "fuse.ceph", "fuse.glusterfs", "fuse.rclone", "fuse.s3fs",
-    "fuse.sshfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "orangefs", "panfs",
+    "9p", "afs", "afpfs", "beegfs", "ceph", "cifs", "coda", "davfs", "fuse.ceph", "fuse.glusterfs", "fuse.rclone",
+    "fuse.s3fs", "fuse.sshfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "orangefs", "panfs",
     "pvfs2", "smb", "smb2", "smb3", "smbfs", "virtiofs", "webdav",
 ))  # fmt: skip
 
-#: File systems of this kernel alone: every process that has a file there open sees the locks of all others. By name, and
-#: by the number that the system gives where names cannot be read.
+#: File systems of this kernel alone: every process that has a file there open sees the locks of all others. By name,
+#: and by the number that the system gives where names cannot be read.
 LOCAL_FILE_SYSTEMS: Final = {
     "bcachefs": 0xCA451A4E,
     "btrfs": 0x9123683E,
@@ -59,7 +59,10 @@ def file_system_type(path: Path) -> str:
 
 
 def is_local(folder: Path, kind: str) -> bool:
-    """Whether a folder lies on a file system of this kernel alone; `kind` is its `file_system_type`. False: it may not."""
+    """Whether a folder lies on a file system of this kernel alone; `kind` is its `file_system_type`.
+
+    False: it may not.
+    """
     if kind or not LINUX:
         return kind in LOCAL_FILE_SYSTEMS
     from . import libc  # slow to load, and needed only where /proc does not tell
@@ -68,7 +71,7 @@ def is_local(folder: Path, kind: str) -> bool:
 
 
 def no_follow(path: str, flags: int) -> int:
-    """An `opener` for `open`, which refuses a symbolic link: for files of a room whose folder others may have filled."""
+    """An `opener` for `open` that refuses a symbolic link: for files of a room whose folder others may have filled."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
@@ -76,13 +79,13 @@ def open_shared(path: Path, flags: int, mode: int) -> int:
     """Open a file, and make it with that mode: where the mode is for a group, whatever the umask is."""
     descriptor = os.open(path, flags, mode)
     if mode & 0o070:
-        with suppress(PermissionError):  # another user's, who has seen to it
+        with suppress(PermissionError):  # another user's file, and that user has set its mode
             os.fchmod(descriptor, mode)
     return descriptor
 
 
 def map_part(descriptor: int, begin: int, size: int) -> mmap.mmap:
-    """Map a part of a file that is really on disk: writing to a hole of it on a full disk would end the process by SIGBUS."""
+    """Map a part of a file, allocated before: writing to a hole on a full disk would end the process by SIGBUS."""
     if os.fstat(descriptor).st_size < begin + size:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(descriptor, begin, size)
@@ -92,7 +95,7 @@ def map_part(descriptor: int, begin: int, size: int) -> mmap.mmap:
 
 
 def lock_trouble(what: str, path: Path, place: int = 0) -> str:
-    """One sentence for those who waited in vain for the lock on a byte of a file: which process has it, and what to do.
+    """One sentence about a lock on a byte of a file that was waited for in vain: which process has it, and what to do.
 
     The system's list of locks is read, and the file not opened: closing it would drop this process's own locks on it.
     """
@@ -108,7 +111,7 @@ def lock_trouble(what: str, path: Path, place: int = 0) -> str:
 
 
 def _lock_holder(path: Path, place: int) -> int | None:
-    """The other process that has locked a byte of a file for writing; None where that cannot be seen (only on Linux)."""
+    """The other process that has locked a byte of a file for writing; None where that cannot be seen (not on Linux)."""
     try:
         about = os.stat(path)
         locks = Path("/proc/locks").read_text(encoding="ascii")
@@ -117,7 +120,7 @@ def _lock_holder(path: Path, place: int) -> int | None:
     file = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
     for line in locks.splitlines():
         words = line.split()
-        if len(words) != 8 or words[3] != "WRITE" or words[5] != file:  # those who wait have an arrow more
+        if len(words) != 8 or words[3] != "WRITE" or words[5] != file:  # lines of waiting processes have an arrow more
             continue
         pid, begin, end = int(words[4]), int(words[6]), words[7]
         if begin <= place and (end == "EOF" or place <= int(end)) and pid > 0 and pid != os.getpid():
@@ -137,8 +140,8 @@ def sync_folder(folder: Path) -> None:
 def sync_path_to(folder: Path) -> None:
     """Make the names in a folder survive a power cut, and all folders on the way to it, up to the mount point.
 
-    For the process that makes a room: another process may have made a part of the way, and been killed before it synced that. A
-    folder above that may not be read cannot be synced, and is passed over.
+    For the process that makes a room: another process may have made a part of the way, and been killed before it synced
+    that. A folder above that may not be read cannot be synced, and is passed over.
     """
     sync_folder(folder)
     device = folder.stat().st_dev
@@ -150,7 +153,7 @@ def sync_path_to(folder: Path) -> None:
 
 
 def make_private_folder(folder: Path, *, sync: bool = True) -> bool:
-    """Make a folder that only its owner can enter, and the folders above it; with `sync` all are there after a power cut too.
+    """Make a folder that only its owner can enter, and those above it; with `sync` they survive a power cut.
 
     Returns False, and changes nothing, when it is there already. Raises OSError when it cannot be made.
     """

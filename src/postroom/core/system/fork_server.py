@@ -1,8 +1,8 @@
 """The process that starts workers: it has everything imported, runs one thread, and so can fork safely and fast.
 
-`core/system/children.py` talks to it over a socket and hands it, for each child, the ends of four pipes. It is the parent of
-all children, so it knows at once when one ends, and it outlives a caller that is killed: it then ends the children with
-everything they started, carries out the caller's will (to record what happened), and ends itself.
+`core/system/children.py` talks to it over a socket and hands it, for each child, the ends of four pipes. It is the
+parent of all children, so it knows at once when one ends, and it outlives a caller that is killed: it then ends the
+children with everything they started, carries out the caller's will (to record what happened), and ends itself.
 
 What it is asked, as one frame of JSON each:
 
@@ -62,7 +62,7 @@ def take_over(setting: dict[str, Any]) -> None:
 
 def main(control: int, caller: int, preload: list[str]) -> NoReturn:
     """Serve one caller until it closes its end of the socket or is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who tells us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, which tells this process
     for name in preload:
         importlib.import_module(name)
     gc.collect()
@@ -122,7 +122,7 @@ class _Server:
         self._end_all()
 
     def _read_wills(self) -> None:
-        """What the caller had said before it was gone, perhaps before we were here: its wills count, nothing else does."""
+        """What the caller had said before it was gone, perhaps before this process ran: only its wills count."""
         poll = select.poll()
         poll.register(self._control.fileno(), select.POLLIN)
         while poll.poll(0):
@@ -187,7 +187,7 @@ class _Server:
                 _run_child(target, control)
             finally:
                 os._exit(EXIT_BROKEN)
-        with suppress(OSError):  # both sides do it, so that it is done whoever comes first
+        with suppress(OSError):  # both sides do it, because either may come first (a race)
             os.setpgid(pid, pid)
         self._children[number] = _Child(number, pid, status)
         for fd in (control, output, errors):
@@ -276,7 +276,8 @@ def _run_child(target: str, control: int) -> None:
     with suppress(BaseException):
         import atexit
 
-        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  as multiprocessing does: a fork has no other end
+        # as multiprocessing does: a fork has no other end
+        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
         atexit._run_exitfuncs()  # noqa: SLF001
     for stream in (sys.stdout, sys.stderr):
         with suppress(BaseException):

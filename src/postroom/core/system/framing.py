@@ -7,7 +7,7 @@ from typing import Final
 
 HEADER_BYTES: Final = 4
 #: What is not longer than this is one piece for the system: it takes all of it or nothing. (Linux takes 32 KiB at once,
-#: others as much as they keep free for whoever writes.)
+#: others as much as they keep free for a writer.)
 WHOLE_BYTES: Final = 2048 - HEADER_BYTES
 
 

@@ -1,4 +1,4 @@
-"""Functions of the C library that Python does not offer, by ctypes: slow to load, so imported where one of them is called."""
+"""Functions of the C library that Python does not offer, by ctypes. Slow to load: imported where one is called."""
 
 from __future__ import annotations
 

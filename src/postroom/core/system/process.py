@@ -1,4 +1,4 @@
-"""Processes: their ids, their names that no later process has again, and whether they are still alive (pid and start time)."""
+"""Processes: their ids, names that no later process gets, and whether they are alive (by pid and start time)."""
 
 from __future__ import annotations
 
@@ -52,13 +52,16 @@ def sees_processes() -> bool:
 
 
 def stat_fields(pid: int) -> list[bytes]:
-    """What /proc/PID/stat tells after the program's name: state, parent, group, session, and so on. Linux only; raises OSError."""
+    """What /proc/PID/stat tells after the program's name: state, parent, group, session, and so on.
+
+    Linux only; raises OSError.
+    """
     with open(f"/proc/{pid}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()
 
 
 def process_started(pid: int) -> str | None:
-    """When a process started, as text that differs for a later process with the same pid; None when there is none to see."""
+    """When a process started, as text that differs for a later process with the same pid; None when none is seen."""
     if LINUX:
         try:
             fields = stat_fields(pid)
@@ -86,7 +89,7 @@ os.register_at_fork(after_in_child=_note_pid)
 
 
 def current_pid() -> int:
-    """This process's number, without asking the system for it each time: every step of a message checks it for forks."""
+    """This process's pid, from a cache: every step of a message checks it for forks."""
     return _pid
 
 
@@ -94,7 +97,8 @@ def this_process() -> str:
     """This process's own name, `host:pid:start+byte`: no other process, before or after, has the same.
 
     `byte` is a random number. In the rooms whose folder has locks, this process holds the lock on that byte of a file
-    for as long as it has the room open (`stores/liveness.py`). Where no start time can be seen, chance stands in its place.
+    for as long as it has the room open (`stores/liveness.py`). Where no start time can be seen, chance stands in its
+    place.
     """
     global _this  # noqa: PLW0603  (one process, one name)
     pid = os.getpid()
@@ -119,7 +123,10 @@ def byte_of(name: str) -> int | None:
 
 
 def process_name(pid: int) -> str | None:
-    """The name of another process, which may be any program: without a byte. None when it does not run, or cannot be seen."""
+    """The name of another process, which may be any program: without a byte.
+
+    None when it does not run, or cannot be seen.
+    """
     started = process_started(pid) if sees_processes() else None
     return None if started is None else f"{host_id()}:{pid}:{started}"
 
@@ -161,7 +168,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def processes_with(path: Path) -> list[int]:
-    """The other processes that have a file open, as far as they can be seen from here (on Linux, those of this user)."""
+    """The other processes that have a file open, as far as they can be seen (on Linux, those of this user)."""
     target = os.path.realpath(path)
     names = os.listdir("/proc") if LINUX and sees_processes() else []
     others = [int(name) for name in names if name.isdigit() and int(name) != os.getpid()]
@@ -176,7 +183,7 @@ def _open_files(pid: int) -> Iterator[str]:
 
 
 def process_descriptor(pid: int) -> int | None:
-    """A descriptor that can be read once the process is gone (pidfd); None where the system has none, or it is gone already."""
+    """A descriptor that can be read once the process is gone (pidfd); None without pidfds, or when it is gone."""
     try:
         return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
     except OSError:
@@ -184,9 +191,10 @@ def process_descriptor(pid: int) -> int | None:
 
 
 def start_thread(thread: threading.Thread) -> None:
-    """Start a thread. An interrupt reaches the caller as what the signal's handler raised, and leaves open whether the thread runs.
+    """Start a thread. An interrupt raises what the signal's handler raised, and leaves open whether the thread runs.
 
-    CPython's own `start` makes a KeyError of it when it comes right after the thread began (tests/faults/test_interrupts.py).
+    CPython's own `start` makes a KeyError of it when it comes right after the thread began
+    (tests/faults/test_interrupts.py).
     """
     try:
         thread.start()

@@ -1,4 +1,4 @@
-"""What makes a command's process short: agents' hooks start one at every step, and nearly all of its time is Python's own.
+"""Fast starts and ends of commands: hooks start one at every step, and nearly all of its time is Python's own.
 
 Only the command line uses this, in a process that is its own: a library does not change how others are loaded.
 """
@@ -29,8 +29,8 @@ def load_msgspec() -> None:
 def leave(code: int) -> NoReturn:
     """End this process with that code, as `sys.exit` does, but without taking the interpreter apart, which takes 10 ms.
 
-    What was registered to run at the end runs, and what was written is written. While other threads run, or where Python
-    was asked to look at itself (for faults, or with a tracer), the process ends the long way.
+    What was registered to run at the end runs, and what was written is written. While other threads run, or where
+    Python was asked to look at itself (for faults, or with a tracer), the process ends the long way.
     """
     if not _is_watched() and not _has_threads():
         import atexit

@@ -38,7 +38,8 @@ class FolderNews(NamedTuple):
 class FolderWatch(ABC):
     """Tells what was completed in some folders: moved there, or closed after writing.
 
-    With inotify a file that appears by `os.link` is not told of, so that a process that makes files so does not wake watchers.
+    With inotify a file that appears by `os.link` is not told of, so that a process that makes files so does not wake
+    watchers.
     """
 
     def __init__(self) -> None:
@@ -49,8 +50,8 @@ class FolderWatch(ABC):
     def add(self, folder: Path, name: str, *, of_folders: bool = False, of_files: bool = False) -> None:
         """Watch a folder; `read` calls it `name`. Twice is once.
 
-        `of_folders`: also tell of folders that are made in it. `of_files`: also tell of files that are made in it, before
-        they are complete, and of links. Raises NoWatch when it cannot be watched.
+        `of_folders`: also tell of folders that are made in it. `of_files`: also tell of files that are made in it,
+        before they are complete, and of links. Raises NoWatch when it cannot be watched.
         """
 
     def __contains__(self, name: str) -> bool:
@@ -163,7 +164,8 @@ class KqueueWatch(FolderWatch):
             raise NoWatch("this system has neither inotify nor kqueue")
         self._queue = self._select.kqueue()
 
-    def add(self, folder: Path, name: str, *, of_folders: bool = False, of_files: bool = False) -> None:  # noqa: ARG002  (it tells all)
+    def add(self, folder: Path, name: str, *, of_folders: bool = False, of_files: bool = False) -> None:
+        del of_folders, of_files  # it tells all
         if name in self._numbers:
             return
         try:
@@ -259,7 +261,7 @@ class FileListener:
         self._told, self._tell = -1, -1
 
     def on_file(self, folder: Path, name: str, on_file: OnFile) -> Callable[[], None]:
-        """Call when a file of that name appears in the folder, from a thread of its own. Returns a function that ends it.
+        """Make a callback when a file of that name appears, from the listener's thread; returns a function to end it.
 
         A file that is there already is not told of.
         """
@@ -308,7 +310,7 @@ class FileListener:
             ready = SYSTEM.wait_readable([told] if watch is None else [told, watch.fileno()], pause_s)
             if told in ready:
                 os.read(told, 4096)
-            with self._lock:  # which whoever adds or removes a folder holds too
+            with self._lock:  # which adding and removing a folder hold too
                 news = watch.read() if watch is not None and watch.fileno() in ready else []
                 files = tuple(self._files)  # again: what was just read may be about one that came while we waited
             for file in files:
