@@ -27,6 +27,7 @@ from postroom.mail.received import Envelope
 from .decide import Config, Decision, Known, Late, Trigger, decide, half_life_for, next_moment, seed_of
 from .decision_store import Decisions, LocalDecisions, RoomDecisions
 from .message import as_message
+from .request import Request
 
 if TYPE_CHECKING:
     from postroom.room import Room
@@ -40,17 +41,6 @@ ENOUGH_TIMES: Final = 5
 LATE_S: Final = 60.0
 
 
-class Asked(Protocol):
-    """A request to one worker, as the pool makes them."""
-
-    @property
-    def evaluations(self) -> list[Any]: ...
-    @property
-    def outcome(self) -> Any: ...
-    @property
-    def done(self) -> bool: ...
-
-
 class Pool(Protocol):
     """What a coordinator needs of a pool (`pool.WorkerPool`)."""
 
@@ -60,7 +50,7 @@ class Pool(Protocol):
         self,
         message: Mapping[str, Any],
         timeout_s: float | None,
-        listener: Callable[[str, Any], None] | None,
+        listener: Callable[[str, Request], None] | None,
         *,
         skip: Container[object] = (),
     ) -> Mapping[str, Any]: ...
@@ -253,7 +243,7 @@ class Consideration:
         self._decision = decide(self._known, coordinator.now(), config, seed)
         self.revision = 0
 
-    def hear(self, name: str, request: Asked) -> None:
+    def hear(self, name: str, request: Request) -> None:
         """There is news of a participant. Never waits for anybody."""
         known = _known_of(request)
         if known is None:
@@ -325,7 +315,7 @@ class Consideration:
             self._late.append(late)
 
 
-def _known_of(request: Asked) -> Known:
+def _known_of(request: Request) -> Known:
     """What a request has told so far. A first look that nothing follows is the last word."""
     if not request.done:
         return request.evaluations[-1] if request.evaluations else None

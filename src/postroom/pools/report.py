@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from postroom.core.chore import Chore
 from postroom.core.clock import SYSTEM, iso
@@ -22,7 +22,8 @@ from postroom.errors import PostroomError
 from postroom.mail.gateway import Gateway
 from postroom.stores.contract import Cell
 
-from .restarts import Exit
+if TYPE_CHECKING:
+    from .worker import PoolWorker
 
 CELLS: Final = "pool/"
 #: Changes that come within this time are written as one, in seconds.
@@ -71,28 +72,11 @@ class PoolInfo(NamedTuple):
     more: int
 
 
-class Told(Protocol):
-    """A worker, as far as a room is told of it (`worker.PoolWorker`)."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def pid(self) -> int | None: ...
-    @property
-    def load(self) -> int: ...
-    @property
-    def exits(self) -> list[Exit]: ...
-    @property
-    def figures(self) -> Any: ...
-
-
 class Reported(Protocol):
     """A pool, as far as a room is told of it (`pool.WorkerPool`)."""
 
     @property
-    def workers(self) -> Mapping[str, Any]: ...
+    def workers(self) -> Mapping[str, PoolWorker]: ...
     @property
     def evaluator(self) -> str: ...
     @property
@@ -222,7 +206,7 @@ class Report:
             "more": max(0, len(workers) - MAX_WORKERS),
         }
 
-    def _line(self, worker: Told) -> Value:
+    def _line(self, worker: PoolWorker) -> Value:
         """What is told of one worker."""
         counts = worker.figures.counts
         last = worker.exits[-1] if worker.exits else None

@@ -5,6 +5,7 @@ Only the command line uses this, in a process that is its own: a library does no
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
 import sys
@@ -33,8 +34,6 @@ def leave(code: int) -> NoReturn:
     Python was asked to look at itself (for faults, or with a tracer), the process ends the long way.
     """
     if not _is_watched() and not _has_threads():
-        import atexit
-
         atexit._run_exitfuncs()  # noqa: SLF001  what the interpreter itself does first
         with suppress(OSError, ValueError):  # otherwise the long way reports it
             for stream in (sys.stdout, sys.stderr):
