@@ -17,7 +17,7 @@ from tests.support.in_loop import PATIENCE_S, pass_time, run, states, until, wai
 import postroom
 from postroom import aio
 from postroom.core.clock import ManualClock
-from postroom.stores.bells import bells
+from postroom.stores.bells import page
 
 # The same names
 
@@ -416,7 +416,7 @@ def test_where_there_is_no_descriptor_a_waiter_is_woken_all_the_same(
     def no_page(*_: object) -> str:
         raise OSError("no shared memory here")
 
-    monkeypatch.setattr(bells.Bells, "_map_page", no_page)
+    monkeypatch.setattr(page, "map_part", no_page)
 
     async def main() -> None:
         async with aio.open(url) as room, aio.open(url) as other:

@@ -21,7 +21,8 @@ from postroom.aio.waiting import AT_ONCE
 from postroom.core.clock import SYSTEM, ManualClock
 from postroom.core.system.process import host_id, process_started
 from postroom.room import open_room
-from postroom.stores.bells.bells import SEATS, SWITCHBOARDS, Bells
+from postroom.stores.bells.bells import Bells
+from postroom.stores.bells.page import SEATS, SWITCHBOARDS
 from postroom.stores.contract import Want
 from postroom.stores.nats import following
 

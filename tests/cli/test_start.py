@@ -15,9 +15,10 @@ from .support import Cli, clean_environment, command
 
 #: Everything of ours that `postroom send` loads. A line more is a millisecond more of every hook: is it worth that?
 OURS = """
-    core core.backoff core.chore core.clock core.config core.crashpoints core.events core.limits core.message core.states
-    core.trust core.untrusted core.system core.system.process core.system.files core.system.startup errors room stores
-    stores.bells stores.bells.bells stores.bells.sockets stores.contract stores.liveness stores.cells stores.sqlite
+    core core.backoff core.chore core.clock core.config core.crashpoints core.events core.limits core.message
+    core.states core.trust core.untrusted core.system core.system.process core.system.files core.system.startup errors
+    room stores stores.bells stores.bells.bells stores.bells.sockets stores.contract stores.liveness stores.cells
+    stores.sqlite stores.bells.page stores.bells.slots stores.bells.spinning stores.bells.switchboards
     stores.sqlite.connection stores.sqlite.contention stores.sqlite.file stores.sqlite.reading
     stores.sqlite.rows stores.sqlite.store stores.sqlite.wal stores.sqlite.claiming stores.sqlite.layout
     stores.sqlite.steps stores.sqlite.upkeep

@@ -21,7 +21,8 @@ from tests.support.containers import CONTAINERS, need_containers
 import postroom
 from postroom.core.clock import SYSTEM
 from postroom.stores.bells import sockets
-from postroom.stores.bells.bells import SLOTS, Bells
+from postroom.stores.bells.bells import Bells
+from postroom.stores.bells.page import SLOTS
 from postroom.stores.bells.sockets import NoBells
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users")
@@ -190,7 +191,7 @@ def test_no_symbolic_link_is_followed_to_a_socket_elsewhere(folder: Path, bells:
     elsewhere = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     elsewhere.bind(str(tmp_path / "7"))
     with bells.listen(["a"]) as waiter:
-        page = bells._page
+        page = bells.page.memory
         (folder / "sockets" / "7").symlink_to(tmp_path / "7")
         page[7] = page[waiter._number]  # type: ignore[attr-defined]
         page[544 + 7 * 64 : 544 + 8 * 64] = page[544:608]  # as if somebody waited there for the same

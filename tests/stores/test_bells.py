@@ -11,13 +11,14 @@ import threading
 
 import pytest
 
-import postroom
 from postroom.core.clock import SYSTEM
 from postroom.core.config import Config
-from postroom.stores.bells import bells as bells_module
-from postroom.stores.bells.bells import SLOTS, TOPICS, Bells, Watcher
+from postroom.stores.bells import page, slots, spinning
+from postroom.stores.bells.bells import Bells, Watcher
+from postroom.stores.bells.page import SLOTS, TOPICS
 from postroom.stores.bells.sockets import NoBells
-from postroom.stores.contract import FEED, SOON_NS, topic_to
+from postroom.stores.bells.spinning import SOON_NS
+from postroom.stores.contract import FEED, topic_to
 from postroom.stores.sqlite.store import SqliteStore
 
 
@@ -150,7 +151,7 @@ def test_a_folder_where_no_page_can_be_made_is_said_in_the_figures(tmp_path, mon
     def full(*_: object) -> str:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(bells_module.Bells, "_map_page", full)
+    monkeypatch.setattr(page, "map_part", full)
     with pytest.raises(NoBells):
         Bells(tmp_path, SYSTEM)
     store = SqliteStore(tmp_path / "room", Config(), SYSTEM)
@@ -226,7 +227,7 @@ def test_a_hint_that_came_for_who_waited_here_before_wakes_nobody(bells):
 def test_who_waits_again_is_heard_again_although_somebody_died_while_it_rang(bells):
     """It took the flag down, and was killed before it rang."""
     with bells.listen(["a"]) as waiter:
-        bells._page[waiter._number] = 0
+        bells.page.memory[waiter._number] = 0
         assert select.select([waiter], [], [], 0)[0] == []  # a wait that ends by time
         bells.ring(["a"])
         assert rung(waiter) == [True]
@@ -248,7 +249,7 @@ class NoneHere(set[tuple[str, int]]):
 @pytest.fixture
 def neighbours(monkeypatch):
     """Threads of this process are called as if they were processes of their own."""
-    monkeypatch.setattr(bells_module, "_bound_here", NoneHere())
+    monkeypatch.setattr(spinning, "_bound_here", NoneHere())
 
 
 def in_thread(call):
@@ -259,7 +260,7 @@ def in_thread(call):
 
 @pytest.mark.usefixtures("neighbours")
 def test_who_was_called_looks_when_it_is_written_and_is_not_rung_besides(bells, monkeypatch):
-    monkeypatch.setattr(bells_module, "_WATCH_NS", 20_000_000_000)
+    monkeypatch.setattr(spinning, "_WRITTEN_NS", 20_000_000_000)
     called, written, hints = threading.Event(), threading.Event(), []
 
     def write():
@@ -312,43 +313,88 @@ def test_where_several_wait_nobody_is_called_before_there_is_something(bells):
         waiter.close()
 
 
-@pytest.mark.usefixtures("neighbours")
-def test_who_was_hinted_within_a_moment_watches_for_the_next_hint_once(bells):
-    with bells.listen(["a"]) as waiter:
-        assert not waiter.may_come_soon()
-        hinted_soon = False
-        while not hinted_soon:  # the machine may stand still in between
-            waiter.fileno()  # it is about to wait
-            bells.ring({"a"})
-            assert rung(waiter) == [True]
-            hinted_soon = waiter.may_come_soon()
-        assert not waiter.may_come_soon(), "it slept since then"
+def spins_of(waiter) -> float:
+    """For how long a waiter spins before it sleeps, in times of what it does at most."""
+    begun_ns = SYSTEM.steady_ns()
+    waiter.fileno()
+    return (SYSTEM.steady_ns() - begun_ns) / SOON_NS
+
+
+def exchange(bells, waiter) -> None:
+    """A waiter that is hinted at once, and then rings somebody itself."""
+    for _ in range(1000):
         waiter.fileno()
-        SYSTEM.sleep(2 * SOON_NS / 1e9)
         bells.ring({"a"})
         assert rung(waiter) == [True]
-        assert not waiter.may_come_soon(), "that one came late"
+        if waiter._spinner._soon:
+            break  # else the machine stood still in between
+    bells.ring({"b"})
 
 
-def test_who_is_hinted_by_its_own_process_does_not_watch(bells):
+@pytest.mark.usefixtures("neighbours")
+def test_in_an_exchange_a_waiter_spins_for_the_next_hint_once(bells):
+    with bells.listen(["a"]) as waiter, bells.listen(["b"]):
+        exchange(bells, waiter)
+        assert spins_of(waiter) >= 1
+        assert spins_of(waiter) < 1, "it slept since then"
+
+
+@pytest.mark.usefixtures("neighbours")
+def test_a_hint_ends_spinning(bells, monkeypatch):
+    with bells.listen(["a"]) as waiter, bells.listen(["b"]):
+        exchange(bells, waiter)
+        monkeypatch.setattr(spinning, "SOON_NS", 60_000_000_000)
+        timer = threading.Timer(0.05, bells.ring, [{"a"}])
+        timer.start()
+        assert spins_of(waiter) < 30_000_000_000 / SOON_NS
+        timer.join()
+        assert waiter.wait(20)
+
+
+@pytest.mark.usefixtures("neighbours")
+def test_a_hint_that_came_late_is_no_exchange(bells):
+    with bells.listen(["a"]) as waiter, bells.listen(["b"]):
+        waiter.fileno()
+        SYSTEM.sleep(2 * SOON_NS / 1e9)
+        bells.ring({"a", "b"})
+        assert rung(waiter) == [True]
+        assert not waiter._spinner._soon
+
+
+@pytest.mark.usefixtures("neighbours")
+def test_a_waiter_that_rings_nobody_does_not_spin(bells, monkeypatch):
+    monkeypatch.setattr(os, "sched_yield", lambda: pytest.fail("it spins"))
     with bells.listen(["a"]) as waiter:
         for _ in range(5):
             waiter.fileno()
+            bells.spinning.mine.rang = False
             bells.ring({"a"})
+            bells.spinning.mine.rang = False  # as if another process had rung
             assert rung(waiter) == [True]
-            assert not waiter.may_come_soon()
 
 
-def test_watching_ends_with_a_hint_or_after_a_moment(tmp_path):
-    with postroom.open(f"sqlite:{tmp_path}/room") as room:
-        reader, writer = os.pipe()
-        begun_ns = SYSTEM.steady_ns()
-        assert not room.gateway._watch((reader,), 60)
-        assert SYSTEM.steady_ns() - begun_ns >= SOON_NS
-        os.write(writer, b"!")
-        assert room.gateway._watch((reader,), 60)
-        os.close(reader)
-        os.close(writer)
+def test_a_waiter_that_its_own_process_rings_does_not_spin(bells, monkeypatch):
+    monkeypatch.setattr(os, "sched_yield", lambda: pytest.fail("it spins"))
+    with bells.listen(["a"]) as waiter, bells.listen(["b"]):
+        for _ in range(5):
+            exchange(bells, waiter)
+        waiter.fileno()
+
+
+@pytest.mark.parametrize(("said", "cores"), [("0", 8), (None, 1)], ids=["turned off", "one core"])
+def test_spinning_is_off_where_one_says_so_and_on_one_core(tmp_path, monkeypatch, said, cores):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    if said is not None:
+        monkeypatch.setenv("POSTROOM_SPIN", said)
+    bells = Bells(tmp_path, SYSTEM)
+    monkeypatch.setattr(os, "sched_yield", lambda: pytest.fail("it spins"))
+    with bells.listen(["a"]) as waiter:
+        bells.wake_early("a")
+        assert rung(waiter) == [False]
+        bells.ring({"a"})
+        assert rung(waiter) == [True]
+        waiter.fileno()
+    bells.close()
 
 
 def test_nobody_of_the_same_process_is_called(bells):
@@ -381,7 +427,7 @@ def test_who_gets_no_place_for_want_of_descriptors_leaves_none_behind(bells, mon
         raise OSError(errno.EMFILE, "too many open files")
 
     with monkeypatch.context() as patched:
-        patched.setattr(bells_module, "_door_to", none_left)
+        patched.setattr(slots, "_door_to", none_left)
         with pytest.raises(OSError, match="too many"):
             bells.listen(["a"])
     with bells.listen(["a"]) as waiter:

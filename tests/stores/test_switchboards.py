@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from postroom.core.clock import SYSTEM
-from postroom.stores.bells.bells import SEATS, SLOTS, SWITCHBOARDS, Bells
+from postroom.stores.bells.bells import Bells
+from postroom.stores.bells.page import SEATS, SLOTS, SWITCHBOARDS
 from postroom.stores.contract import Switchboard, Waiter
 
 
@@ -197,7 +198,7 @@ def test_a_board_whose_process_was_killed_swallows_no_ring_and_is_free_again(
             assert waiter.wait(0)
     for _ in range(300):
         bells.ring(["a"])
-    assert not any(bells._page[512:544]), "nobody looks for it any more"
+    assert not any(bells.page.memory[512:544]), "nobody looks for it any more"
     switchboards = [bells.switchboard(None) for _ in range(SWITCHBOARDS)]
     assert None not in switchboards
     for switchboard in switchboards:
@@ -210,13 +211,13 @@ def test_what_somebody_left_who_died_while_it_rang_is_mended_by_a_look(
 ) -> None:
     sitting = Sitting(switchboard)
     sitting.sit("a", "a")
-    bells._page[SLOTS] = left_as
+    bells.page.memory[SLOTS] = left_as
     switchboard.take()
     bells.ring(["a"])
     assert select.select([switchboard], [], [], 0)[0] == [switchboard]
     assert sitting.hinted() == {"a"}
 
-    bells._page[SLOTS] = left_as
+    bells.page.memory[SLOTS] = left_as
     sitting.sit("b", "b")
     if left_as == 0:
         bells.ring(["b"])

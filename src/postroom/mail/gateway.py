@@ -21,7 +21,7 @@ from postroom.core.events import Hooks
 from postroom.core.message import Draft, check
 from postroom.core.system.process import current_pid
 from postroom.errors import Fault, InvalidMessage, OutcomeUnknown, PostroomError, RoomClosed, RoomError, raise_faults
-from postroom.stores.contract import SOON_NS, Claimed, Delivery, Settled, Store, Swept, Ticket, Waiter, Want
+from postroom.stores.contract import Claimed, Delivery, Settled, Store, Swept, Ticket, Waiter, Want
 
 from .rate_limit import limit_of
 
@@ -142,7 +142,6 @@ class Gateway:
         self._limit = limit_of(store, config.rate_per_s, config.rate_burst, clock)
         self._pair_limit = limit_of(store, config.pair_rate_per_s, config.pair_rate_burst, clock)
         self._next_look_ns = clock.steady_ns() + _LOOK_NS
-        self._spoke = False  # something was sent since somebody waited here
         self._held: dict[Ticket, None] = {}
         #: Of these, what a loop has claimed and not yet come to: nobody saw it.
         self.unseen: set[Ticket] = set()
@@ -190,7 +189,6 @@ class Gateway:
         return ids
 
     def _store(self, drafts: Sequence[Draft]) -> list[str]:
-        self._spoke = True
         try:
             return self.store.put(drafts)
         except OutcomeUnknown as error:  # an asker that is told so waits no more, though its question may be there
@@ -308,8 +306,6 @@ class Gateway:
         self.check_open()
         if self.hooks.listeners:
             self.hooks.tell("before_settle", ticket=ticket, outcome=outcome, detail=detail)
-        if puts:
-            self._spoke = True
         settled = self.store.settle(ticket, outcome, detail=detail, delay_s=delay_s, puts=puts, claim_next=claim_next)
         self._held.pop(ticket, None)
         if claim_next is not None and settled.claimed is not None:
@@ -356,23 +352,11 @@ class Gateway:
         except OSError:  # no descriptor on this system: the room's end is seen at the next look
             hinted = waiter.wait(span_s)
         else:
-            # only for a thread that has just sent something: a mere receiver that spins would be in its sender's way
-            spoke, self._spoke = self._spoke, False
-            seen = spoke and waiter.may_come_soon() and self._watch(ends, span_s)
-            hinted = (seen or self.clock.wait_readable(ends, span_s) != []) and waiter.wait(0)
+            hinted = self.clock.wait_readable(ends, span_s) != [] and waiter.wait(0)
         if self.closing:
             raise RoomClosed("the room was closed while waiting")
         self.check_there()
         return hinted
-
-    def _watch(self, ends: tuple[int, ...], span_s: float) -> bool:
-        """Spin for a moment, looking for a hint: waking a sleeping thread takes twice as long as an answer."""
-        until_ns = SYSTEM.steady_ns() + min(SOON_NS, int(span_s * 1e9))
-        while not self.clock.wait_readable(ends, 0):
-            if SYSTEM.steady_ns() > until_ns:
-                return False
-            os.sched_yield()
-        return True
 
     def finish(self, steps: Steps[T]) -> T:
         """Take steps to their end, waiting where they pause. However it ends, they are closed."""

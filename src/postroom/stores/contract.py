@@ -203,10 +203,6 @@ class Swept(NamedTuple):
     purged: int = 0
 
 
-#: A hint that comes within this time, in nanoseconds, came soon.
-SOON_NS: Final = 400_000
-
-
 class Waiter(ABC):
     """A listener that waits for a hint that one of its topics may have changed.
 
@@ -220,7 +216,10 @@ class Waiter(ABC):
 
     @abstractmethod
     def fileno(self) -> int:
-        """A descriptor that can be read when a hint is there. Call `wait(0)` after it to take the hint."""
+        """A descriptor that can be read when a hint is there. Call `wait(0)` after it to take the hint.
+
+        To be asked for by callers that are about to wait, each time.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -229,13 +228,6 @@ class Waiter(ABC):
     def switchboard(self) -> Switchboard | None:
         """A switchboard of the same store; see `Store.switchboard`."""
         return None
-
-    def may_come_soon(self) -> bool:
-        """Whether the last hint came so soon, and from another process, that spinning for the next one pays.
-
-        Asked once for each wait, before it.
-        """
-        return False
 
     def __enter__(self) -> Self:
         return self

@@ -71,10 +71,11 @@ class Transaction:
 class Steps:
     """What the parts of the store share: the file, the room's time, the bells, and two caches (keys of ids, process numbers)."""
 
-    def __init__(self, file: SqliteFile, clock: Clock, bells: Bells | None) -> None:
+    def __init__(self, file: SqliteFile, clock: Clock, bells: Bells | None, *, wakes_early: bool) -> None:
         self.file = file
         self.clock = clock
         self.bells = bells
+        self._wakes_early = wakes_early  # not where a commit waits for the disk, which takes longer than getting up
         self.rows = Rows(file.salt)
         #: The keys of messages that were claimed lately: settling them need not work the keys out of the ids.
         self.keys: dict[str, int] = {}
@@ -90,6 +91,11 @@ class Steps:
     def step(self) -> Transaction:
         """One write transaction at one moment, and the bells after it."""
         return Transaction(self)
+
+    def wake_early(self, topic: str) -> None:
+        """This thread is about to write something for those who wait for this topic."""
+        if self._wakes_early and self.bells is not None:
+            self.bells.wake_early(topic)
 
     def ring(self, moment: StepTime) -> None:
         """Wake those whom a committed step concerns."""

@@ -75,7 +75,7 @@ class SqliteStore(Store):
         self._file = SqliteFile(folder, config, clock, vfs)
         self._last_cell: tuple[str, int] | None = None  # its name and version
         self._no_bells = ""
-        self._steps = Steps(self._file, clock, self._hang_bells(folder))
+        self._steps = Steps(self._file, clock, self._hang_bells(folder), wakes_early=config.sync != "full")
         self._upkeep = Upkeep(self._steps, config)
         self._claiming = Claiming(self._steps, self._upkeep, config)
         self._reading = Reading(self._steps, self._claiming.candidates)
@@ -89,27 +89,22 @@ class SqliteStore(Store):
 
     # Putting
 
-    def _call(self, topic: str) -> None:
-        """Let who waits for this get up while it is being written; not where the disk is waited for, which takes longer."""
-        bells = self._steps.bells
-        if bells is not None and self._config.sync != "full":
-            bells.wake_early(topic)
-
     def put(self, drafts: Sequence[Draft]) -> list[str]:
         if len(drafts) != 1 or not _needs_no_look(drafts[0]) or self._file.left_open():
             return self._put_in_a_step(drafts)
         # the usual send or question: one statement, with nothing to read before it
-        (draft,), steps, waiter = drafts, self._steps, None
-        if draft.to_agent is not None and not draft.delay_s:
-            self._call(topic_to(draft.to_agent))
+        draft = drafts[0]
+        steps, waiter, to_agent = self._steps, None, draft.to_agent
+        if to_agent is not None and not draft.delay_s:
+            steps.wake_early(topic_to(to_agent))
         if draft.waiter is not None:
             steps.enrol(draft.waiter)
             waiter = steps.process_id(draft.waiter)
         moment = steps.moment()
         crashpoints.reached("sqlite.begun")
-        ids = [self._insert(draft, moment, State.READY, draft.to_agent, waiter)]
+        id = self._insert(draft, moment, State.READY, to_agent, waiter)
         steps.ring(moment)
-        return ids
+        return [id]
 
     @whole
     def _put_in_a_step(self, drafts: Sequence[Draft]) -> list[str]:
@@ -228,7 +223,7 @@ class SqliteStore(Store):
             self._upkeep.check_owners_alive()
             self._steps.enrol(claim_next.owner)
         if outcome == "answered":
-            self._call(topic_message(ticket.id))
+            self._steps.wake_early(topic_message(ticket.id))
         with self._steps.step() as moment:
             state, ids = self._settle_now(ticket, outcome, detail, delay_s, puts, moment)
             crashpoints.reached("sqlite.settled")
