@@ -377,7 +377,7 @@ def test_a_forked_child_has_no_descriptor_of_its_parents_bells(folder: Path) -> 
             bells.ring(["a"])
             assert waiter.wait(0)
         ours = descriptors() - before
-        assert len(ours) == 6
+        assert len(ours) == 5
 
         def count(_: int, tell: int) -> None:
             os.write(tell, b"%d" % len(ours & descriptors()))

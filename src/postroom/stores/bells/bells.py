@@ -42,23 +42,13 @@ class Bells:
             self.sockets = BellSockets(folder / "bells", group=group)
         except OSError as error:
             raise NoBells(str(error)) from error
-        self._memory = self.page.memory
         self.spinning = Spinning(self.page)
-        self._mine = self.spinning.mine
 
     # Ringing
 
-    def wake_early(self, topic: str) -> None:
-        """Wake the waiters for this topic: this thread is about to write a message for them. Then `ring`."""
-        flags = self._memory[:FLAGS]
-        if flags != NOBODY and self.spinning.is_on:
-            self.spinning.wake_early(topic, flags, self._strike)
-
     def ring(self, everyone: Collection[str], one_each: Iterable[str] = ()) -> None:
         """Hint to all who wait for a topic of `everyone`, and to one of those who wait for each of `one_each`."""
-        flags = self._memory[:FLAGS]
-        if self._mine.woken:
-            self.spinning.is_written()  # after the flags are read: a waiter that sees this arms itself, and need not be rung
+        flags = self.page.memory[:FLAGS]
         if flags == NOBODY:
             return
         if everyone == _FEED_ALONE and not one_each and nobody_follows(flags):  # a claim or an ack, mostly
@@ -120,11 +110,7 @@ class Bells:
         for number in range(SLOTS):
             bound = self.sockets.take(number)
             if bound is not None:
-                try:
-                    return Slot(self, number, bound, self._clock)
-                except OSError:  # no descriptors left
-                    self.sockets.give_back(number, bound)
-                    raise
+                return Slot(self, number, bound, self._clock)
         raise NoBells(f"all {SLOTS} places to wait in this room are taken")
 
     def switchboard(self, on_hint: Callable[[], None] | None) -> Switchboard | None:

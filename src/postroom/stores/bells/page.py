@@ -16,9 +16,9 @@ except ImportError:  # another Python than CPython
 
 from postroom.core.system.files import map_part, open_shared
 
-#: The page: a flag per slot, a state per switchboard, the topics of each slot, a byte per slot that is set while the message
-#: that its waiter was woken early for is being written. Behind it, once a switchboard is needed, each switchboard: how many of
-#: its seats may be taken (two bytes of eight; the third counts rings), a byte per seat that a ring sets, a topic per seat.
+#: The page: a flag per slot, a state per switchboard, the topics of each slot. Behind it, once a switchboard is needed, each
+#: switchboard: how many of its seats may be taken (two bytes of eight; the third counts rings), a byte per seat that a ring
+#: sets, a topic per seat.
 SLOTS: Final = 512
 TOPICS: Final = 8
 SWITCHBOARDS: Final = 32
@@ -26,8 +26,7 @@ SEATS: Final = 512
 TOPIC_BYTES: Final = 8
 SLOT_BYTES: Final = TOPICS * TOPIC_BYTES
 FLAGS: Final = SLOTS + SWITCHBOARDS
-EARLY_AT: Final = FLAGS + SLOTS * SLOT_BYTES
-_PAGE_BYTES: Final = EARLY_AT + SLOTS
+_PAGE_BYTES: Final = FLAGS + SLOTS * SLOT_BYTES
 BOARD_BYTES: Final = 8 + SEATS + SEATS * TOPIC_BYTES
 _BOARDS_AT: Final = -(-_PAGE_BYTES // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
 #: A flag that is up: a waiter is armed there. The second kind also wants to hear of changes that concern no waiter in

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +12,7 @@ from postroom.stores.contract import FEED, Switchboard, Waiter
 
 from .page import ANY_TOPIC, ARMED, ARMED_FOR_FEED, FLAGS, SLOT_BYTES, Page, mark_of
 from .sockets import BellSockets
-from .spinning import Spinner, Spinning
+from .spinning import Spinner, Spinning, may_spin
 
 _FEED_MARK: Final = mark_of(FEED)
 
@@ -42,14 +41,9 @@ class Slot(Waiter):
         self._page = bells.page.memory
         self._number = number
         self._socket = bound
-        #: What is waited for. The kernel puts a process that a socket wakes behind the one that rang, on the same core, as if
-        #: the ringer were about to sleep; a process that is woken through an epoll runs beside it, wherever there is room.
-        self._door = _door_to(bound)
-        if self._door is not bound:
-            bells.sockets.keep(self._door)
-        self._fileno = self._door.fileno()
+        self._fileno = bound.fileno()
         self._clock = clock
-        self._spinner = Spinner(bells.spinning, number) if bells.spinning.is_on else None
+        self._spinner = Spinner(bells.spinning, bells.page, number) if may_spin() else None
         self._topics = b""
         self._armed = ARMED
         self._on_hint: Callable[[], None] | None = None
@@ -65,8 +59,6 @@ class Slot(Waiter):
                     pass
         self._on_hint = on_hint
         self._topics = topics
-        if self._spinner is not None:
-            self._spinner.arm()
         at = FLAGS + self._number * SLOT_BYTES
         self._page[at : at + SLOT_BYTES] = topics
         self._armed = ARMED_FOR_FEED if _FEED_MARK in topics or topics.startswith(ANY_TOPIC) else ARMED
@@ -81,9 +73,10 @@ class Slot(Waiter):
             self._socket.recv(16)
         except BlockingIOError:
             return False
-        came = self._spinner is None or self._spinner.hinted()
+        if self._spinner is not None:
+            self._spinner.hinted()
         self._page[self._number] = self._armed
-        if came and self._on_hint is not None:
+        if self._on_hint is not None:
             self._on_hint()
         return True
 
@@ -118,17 +111,6 @@ class Slot(Waiter):
     def free(self) -> None:
         """Let the socket, and with it the slot, go."""
         self._fileno = -1
-        if self._door is not self._socket:
-            self._bells.sockets.let_go(self._door)
         if self._spinner is not None:
             self._spinner.free()
         self._bells.sockets.give_back(self._number, self._socket)
-
-
-def _door_to(bound: socket.socket) -> select.epoll | socket.socket:
-    """Something to wait on instead of a socket that can be read when the socket can; the socket itself on other systems."""
-    if not hasattr(select, "epoll"):
-        return bound
-    door = select.epoll(1)
-    door.register(bound.fileno(), select.EPOLLIN)
-    return door

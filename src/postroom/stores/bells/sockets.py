@@ -51,6 +51,8 @@ class _Closable(Protocol):
 class _Descriptor:
     """A descriptor that is closed with the last reference to this object, or before."""
 
+    number = -1  # of one that was interrupted while it was made
+
     def __init__(self, number: int) -> None:
         self.number = number
 
@@ -227,10 +229,6 @@ class BellSockets:
             os.chmod(name, mode)
 
     # Descriptors
-
-    def keep(self, descriptor: _Closable) -> None:
-        """Close this too in a forked child."""
-        self._open.add(descriptor)
 
     def let_go(self, descriptor: _Closable) -> None:
         """Close a descriptor that was kept."""

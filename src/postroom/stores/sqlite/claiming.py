@@ -11,8 +11,8 @@ from postroom.core.message import DEFAULT_CHANNEL
 from postroom.core.states import State
 from postroom.stores.contract import Claimed, Delivery, Ticket, Want
 
-from .rows import PRIORITY, STATE, Row, Taken
-from .steps import Steps, StepTime, whole
+from .rows import PRIORITY, STATE, Row, StepTime, Taken
+from .steps import Steps, whole
 from .upkeep import Upkeep, due_s
 
 _KEYS_KEPT: Final = 1000
@@ -149,7 +149,7 @@ class Claiming:
 
     def _delivery(self, row: Row, terms: Taken, moment: StepTime) -> Delivery:
         steps = self._steps
-        message = steps.rows.message(row, moment.now, moment.wall_ms, steps.names, terms)
+        message = steps.rows.message(row, moment, steps.names, terms)
         if len(steps.keys) >= _KEYS_KEPT:
             steps.keys.clear()
         steps.keys[message.id] = row[0]

@@ -129,14 +129,10 @@ class SqliteFile:
         tick: Any = self.numbers.tick  # takes no arguments, and gets none
         connection.create_scalar_function("tick", tick, 0)
         connection.transaction_mode = "IMMEDIATE"
-        synchronous = "FULL" if self._config.sync == "full" else "NORMAL"
-        for pragma in (
-            f"synchronous = {synchronous}",
-            "mmap_size = 0",
-            "wal_autocheckpoint = 0",
-            f"journal_size_limit = {KEPT_BYTES}",
-        ):
-            connection.execute(f"PRAGMA {pragma}").fetchall()
+        connection.execute(
+            f"PRAGMA synchronous = {'FULL' if self._config.sync == 'full' else 'NORMAL'}; PRAGMA mmap_size = 0; "
+            f"PRAGMA wal_autocheckpoint = 0; PRAGMA journal_size_limit = {KEPT_BYTES}"
+        ).fetchall()
         connection.set_wal_hook(self.log.hook())
         return connection
 

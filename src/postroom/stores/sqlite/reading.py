@@ -16,8 +16,8 @@ from postroom.core.states import PUBLIC_NAME, State
 from postroom.errors import InvalidMessage
 from postroom.stores.contract import ORDERS, Change, MailboxFigures, Page, Query, Want
 
-from .rows import CHANGE, COLUMNS, OWNER, WAITER, Row, where
-from .steps import Steps, StepTime, whole
+from .rows import CHANGE, COLUMNS, OWNER, WAITER, Row, StepTime, where
+from .steps import Steps, whole
 
 _to_json = msgspec.json.Encoder().encode
 
@@ -34,7 +34,7 @@ class Reading:
         steps = self._steps
         if any(number is not None and number not in steps.names for number in (row[OWNER], row[WAITER])):
             steps.learn_processes()
-        return steps.rows.message(row, moment.now, moment.wall_ms, steps.names)
+        return steps.rows.message(row, moment, steps.names)
 
     def get(self, id: str) -> Message | None:
         """See `Store.get`."""

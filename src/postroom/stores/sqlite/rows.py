@@ -10,7 +10,7 @@ import msgspec
 from postroom.core.clock import from_iso
 from postroom.core.message import FRACTION_BITS, Draft, LedgerEntry, Message, decode_payload, id_of, key_of
 from postroom.core.states import State, judge
-from postroom.stores.contract import Query, Subscription
+from postroom.stores.contract import Query, Subscription, topic_channel, topic_to
 
 Row = tuple[Any, ...]
 #: What is read of a message, in the order in which `Rows.message` takes it.
@@ -54,29 +54,19 @@ def first_timer(now: int, delay_s: float, expires: int | None) -> int:
     return due if expires is None else min(due, expires)
 
 
-def row_to_insert(
-    key: int | None,
-    draft: Draft,
-    now: int,
-    wall_ms: int,
-    state: State,
-    to_agent: str | None,
-    waiter: int | None,
-    salt: int,
-) -> Row:
-    """What `insert` in schema.sql takes."""
-    wake_at = expires = None if draft.ttl_s is None else now + round(draft.ttl_s * 1000)
-    if state is State.AWAITED:
-        wake_at = None
-    elif draft.delay_s:
-        state, wake_at = State.DELAYED, first_timer(now, draft.delay_s, expires)
-    return (
-        key, int(state), wake_at, draft.priority, to_agent, draft.channel, draft.from_agent, draft.type, draft.version,
-        draft.max_deliveries, wall_ms, expires, waiter, draft.correlation_id, draft.chain_id, draft.hop_count,
-        draft.lane, draft.trace, draft.idempotency_key,
-        None if draft.answer_to is None else key_of(draft.answer_to, salt),
-        None if draft.replay_of is None else key_of(draft.replay_of, salt), draft.payload_json,
-    )  # fmt: skip
+class StepTime(msgspec.Struct, gc=False):
+    """The times of one step, and whom to wake when it is committed."""
+
+    now: int
+    wall_ms: int
+    everyone: set[str]
+    one_each: list[str]
+
+    def wake_receiver(self, to_agent: str | None, channel: str) -> None:
+        if to_agent is None:
+            self.one_each.append(topic_channel(channel))
+        else:
+            self.everyone.add(topic_to(to_agent))
 
 
 class Taken(NamedTuple):
@@ -97,8 +87,25 @@ class Rows:
     def id(self, key: int) -> str:
         return id_of(key, self._salt)
 
-    def message(self, row: Row, now: int, wall_ms: int, names: dict[int, str], taken: Taken | None = None) -> Message:
-        """The message of a row read with COLUMNS (a ledger may follow), as the clock sees it at `now` (room ms).
+    def to_insert(
+        self, key: int | None, draft: Draft, moment: StepTime, state: State, to_agent: str | None, waiter: int | None
+    ) -> Row:
+        """What `insert` in schema.sql takes."""
+        wake_at = expires = None if draft.ttl_s is None else moment.now + round(draft.ttl_s * 1000)
+        if state is State.AWAITED:
+            wake_at = None
+        elif draft.delay_s:
+            state, wake_at = State.DELAYED, first_timer(moment.now, draft.delay_s, expires)
+        return (
+            key, int(state), wake_at, draft.priority, to_agent, draft.channel, draft.from_agent, draft.type, draft.version,
+            draft.max_deliveries, moment.wall_ms, expires, waiter, draft.correlation_id, draft.chain_id, draft.hop_count,
+            draft.lane, draft.trace, draft.idempotency_key,
+            None if draft.answer_to is None else key_of(draft.answer_to, self._salt),
+            None if draft.replay_of is None else key_of(draft.replay_of, self._salt), draft.payload_json,
+        )  # fmt: skip
+
+    def message(self, row: Row, moment: StepTime, names: dict[int, str], taken: Taken | None = None) -> Message:
+        """The message of a row read with COLUMNS (a ledger may follow), as the clock sees it at that moment.
 
         With `taken`, as it is after a claim: the row was read before it.
         """
@@ -106,6 +113,7 @@ class Rows:
          max_deliveries, sent_ms, expires, last_delivered_ms, claimed_by, owner, waiter, correlation_id, chain_id,
          hop_count, lane, trace, error, idempotency_key, answer_to, replay_of, implied, ended_ms, payload, *ledger
          ) = row  # fmt: skip
+        now, wall_ms = moment.now, moment.wall_ms
         if taken is None:
             seen = judge(state, wake_at, expires, delivery_count >= max_deliveries, now)
         else:

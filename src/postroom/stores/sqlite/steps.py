@@ -12,31 +12,14 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-import msgspec
-
 from postroom.core import crashpoints
 from postroom.core.clock import Clock
 from postroom.core.message import key_of
 from postroom.stores.bells.bells import Bells
-from postroom.stores.contract import FEED, in_the_middle, topic_channel, topic_to
+from postroom.stores.contract import FEED, in_the_middle
 
 from .file import SqliteFile
-from .rows import Row, Rows
-
-
-class StepTime(msgspec.Struct, gc=False):
-    """The times of one step, and whom to wake when it is committed."""
-
-    now: int
-    wall_ms: int
-    everyone: set[str]
-    one_each: list[str]
-
-    def wake_receiver(self, to_agent: str | None, channel: str) -> None:
-        if to_agent is None:
-            self.one_each.append(topic_channel(channel))
-        else:
-            self.everyone.add(topic_to(to_agent))
+from .rows import Row, Rows, StepTime
 
 
 class Transaction:
@@ -71,11 +54,10 @@ class Transaction:
 class Steps:
     """What the parts of the store share: the file, the room's time, the bells, and two caches (keys of ids, process numbers)."""
 
-    def __init__(self, file: SqliteFile, clock: Clock, bells: Bells | None, *, wakes_early: bool) -> None:
+    def __init__(self, file: SqliteFile, clock: Clock, bells: Bells | None) -> None:
         self.file = file
         self.clock = clock
         self.bells = bells
-        self._wakes_early = wakes_early  # not where a commit waits for the disk, which takes longer than getting up
         self.rows = Rows(file.salt)
         #: The keys of messages that were claimed lately: settling them need not work the keys out of the ids.
         self.keys: dict[str, int] = {}
@@ -91,11 +73,6 @@ class Steps:
     def step(self) -> Transaction:
         """One write transaction at one moment, and the bells after it."""
         return Transaction(self)
-
-    def wake_early(self, topic: str) -> None:
-        """This thread is about to write something for those who wait for this topic."""
-        if self._wakes_early and self.bells is not None:
-            self.bells.wake_early(topic)
 
     def ring(self, moment: StepTime) -> None:
         """Wake those whom a committed step concerns."""

@@ -8,8 +8,9 @@ transactions and what all parts share (`steps.py`), claims (`claiming.py`), read
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,16 +50,13 @@ from postroom.stores.contract import (
 from .claiming import Claiming
 from .file import SqliteFile
 from .reading import Reading
-from .rows import Row, first_timer, ledger_text, row_to_insert, subscription
-from .steps import Steps, StepTime, whole
+from .rows import Row, StepTime, first_timer, ledger_text, subscription
+from .steps import Steps, whole
 from .upkeep import Upkeep
 
-_SETTLED_AS: Final = {
-    "acked": State.ACKED,
-    "answered": State.ANSWERED,
-    "refused": State.REFUSED,
-    "dead": State.DEAD,
-}
+_SETTLED_AS: Final = {"acked": State.ACKED, "answered": State.ANSWERED, "refused": State.REFUSED, "dead": State.DEAD}
+#: The state of a settled message (None: the ticket no longer counts), and the ids of what was put with it.
+_SettledNow = tuple[State | None, list[str]]
 _NO_WAITERS: Final[Mapping[str, int | None]] = {}
 _from_json = msgspec.json.Decoder().decode
 
@@ -75,7 +73,7 @@ class SqliteStore(Store):
         self._file = SqliteFile(folder, config, clock, vfs)
         self._last_cell: tuple[str, int] | None = None  # its name and version
         self._no_bells = ""
-        self._steps = Steps(self._file, clock, self._hang_bells(folder), wakes_early=config.sync != "full")
+        self._steps = Steps(self._file, clock, self._hang_bells(folder))
         self._upkeep = Upkeep(self._steps, config)
         self._claiming = Claiming(self._steps, self._upkeep, config)
         self._reading = Reading(self._steps, self._claiming.candidates)
@@ -94,15 +92,13 @@ class SqliteStore(Store):
             return self._put_in_a_step(drafts)
         # the usual send or question: one statement, with nothing to read before it
         draft = drafts[0]
-        steps, waiter, to_agent = self._steps, None, draft.to_agent
-        if to_agent is not None and not draft.delay_s:
-            steps.wake_early(topic_to(to_agent))
+        steps, waiter = self._steps, None
         if draft.waiter is not None:
             steps.enrol(draft.waiter)
             waiter = steps.process_id(draft.waiter)
         moment = steps.moment()
         crashpoints.reached("sqlite.begun")
-        id = self._insert(draft, moment, State.READY, to_agent, waiter)
+        id = self._insert(draft, moment, State.READY, draft.to_agent, waiter)
         steps.ring(moment)
         return [id]
 
@@ -111,21 +107,21 @@ class SqliteStore(Store):
         for draft in drafts:
             self._steps.enrol(draft.waiter)
         with self._steps.step() as moment:
-            if all(_needs_no_look(draft) and draft.waiter is None for draft in drafts):
+            if all(map(_is_plain, drafts)):  # no generator, which an interrupt could leave unfinished
                 return self._put_plain(drafts, moment)
             return self._put_all(drafts, moment)
 
     def _put_plain(self, drafts: Sequence[Draft], moment: StepTime) -> list[str]:
         """Many usual messages, written at once."""
-        salt, keys = self._file.salt, self._file.numbers.ticks(len(drafts))
+        to_insert, keys = self._steps.rows.to_insert, self._file.numbers.ticks(len(drafts))
         self._file.insert_many(
-            row_to_insert(key, draft, moment.now, moment.wall_ms, State.READY, draft.to_agent, None, salt)
+            to_insert(key, draft, moment, State.READY, draft.to_agent, None)
             for key, draft in zip(keys, drafts, strict=True)
         )
         crashpoints.reached("sqlite.inserted")
         for draft in drafts:
             moment.wake_receiver(draft.to_agent, draft.channel)
-        return ids_of(keys, salt)
+        return ids_of(keys, self._file.salt)
 
     def _put_all(
         self, drafts: Sequence[Draft], moment: StepTime, waiters: Mapping[str, int | None] = _NO_WAITERS
@@ -169,9 +165,7 @@ class SqliteStore(Store):
         return [self._steps.rows.id(row[0]) for row in rows]
 
     def _insert(self, draft: Draft, moment: StepTime, state: State, to_agent: str | None, waiter: int | None) -> str:
-        key = self._file.insert(
-            row_to_insert(None, draft, moment.now, moment.wall_ms, state, to_agent, waiter, self._file.salt)
-        )
+        key = self._file.insert(self._steps.rows.to_insert(None, draft, moment, state, to_agent, waiter))
         if state is State.AWAITED:
             moment.everyone.add(topic_message(draft.answer_to or ""))
         else:
@@ -207,25 +201,15 @@ class SqliteStore(Store):
             if held:
                 self._steps.ring(moment)
             return Settled(held, _SETTLED_AS[outcome] if held else None, [], None)
-        return self._settle_in_a_step(ticket, outcome, detail, delay_s, puts, claim_next)
+        return self._settle_in_a_step(claim_next, partial(self._settle_now, ticket, outcome, detail, delay_s, puts))
 
     @whole
-    def _settle_in_a_step(
-        self,
-        ticket: Ticket,
-        outcome: str,
-        detail: str | None,
-        delay_s: float,
-        puts: Sequence[Draft],
-        claim_next: Want | None,
-    ) -> Settled:
+    def _settle_in_a_step(self, claim_next: Want | None, settle: Callable[[StepTime], _SettledNow]) -> Settled:
         if claim_next is not None:
             self._upkeep.check_owners_alive()
             self._steps.enrol(claim_next.owner)
-        if outcome == "answered":
-            self._steps.wake_early(topic_message(ticket.id))
         with self._steps.step() as moment:
-            state, ids = self._settle_now(ticket, outcome, detail, delay_s, puts, moment)
+            state, ids = settle(moment)
             crashpoints.reached("sqlite.settled")
             found = None if claim_next is None else self._claiming.claim_now(claim_next, moment)
         claimed = None if found is None else self._claiming.claimed(found, moment)
@@ -235,7 +219,7 @@ class SqliteStore(Store):
 
     def _settle_now(
         self, ticket: Ticket, outcome: str, detail: str | None, delay_s: float, puts: Sequence[Draft], moment: StepTime
-    ) -> tuple[State | None, list[str]]:
+    ) -> _SettledNow:
         if outcome in _SETTLED_AS and not puts:
             state = _SETTLED_AS[outcome]
             return (state if self._finish(ticket, state, detail, moment) else None), []
@@ -494,6 +478,11 @@ class SqliteStore(Store):
         with suppress(AttributeError):  # it was interrupted while it was made
             if not self._file.inherited:
                 self.close()
+
+
+def _is_plain(draft: Draft) -> bool:
+    """Whether nothing has to be read or looked up to store it."""
+    return draft.waiter is None and _needs_no_look(draft)
 
 
 def _needs_no_look(draft: Draft) -> bool:

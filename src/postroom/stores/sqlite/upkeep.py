@@ -13,8 +13,8 @@ from postroom.core.message import FRACTION_BITS
 from postroom.core.states import ASKER_GONE, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, State
 from postroom.stores.contract import Swept, topic_message, topic_to
 
-from .rows import ledger_text
-from .steps import Steps, StepTime, whole
+from .rows import StepTime, ledger_text
+from .steps import Steps, whole
 
 #: While there is something to claim, timers are looked at this often: a delayed message may be so much late.
 _LOOK_MS: Final = 5
