@@ -1,10 +1,10 @@
-"""Whether the processes of a room are alive, told by locks that the kernel keeps: one byte of a file for each process.
+"""Failure detection by kernel locks: a process of a room is alive while it holds the lock on its byte of one file.
 
-A pid says nothing in another pid namespace, and nothing where /proc is missing or shows another namespace. A POSIX record
-lock says the same to every process of one kernel. It belongs to one process, a fork does not inherit it, and the kernel
-drops it when the process ends, however it ends. So each process that opens a room locks a byte of the file `alive` in the
-room's folder. Which byte, its name says (`core.system.process.this_process`): a random number of 62 bits, so that no byte is ever
-used twice and an unlocked byte means that its process has gone, or has closed the room.
+A pid says nothing in another pid namespace, and nothing where /proc is missing or shows another namespace. A POSIX
+record lock says the same to every process of one kernel. It belongs to one process, a fork does not inherit it, and the
+kernel drops it when the process ends, however it ends. So each process that opens a room locks a byte of the file
+`alive` in the room's folder. Which byte, its name says (`core.system.process.this_process`): a random number of 62
+bits, so that no byte is ever used twice and an unlocked byte means that its process has gone, or has closed the room.
 
 Beware: closing *any* descriptor of that file drops the process's lock. Only this module opens it,
 with one descriptor for each file and process (tests/stores/test_liveness.py).
@@ -74,8 +74,8 @@ class Attendance:
         """
         self._pid = os.getpid()
         self._own = without_byte(this_process())
-        #: Whether all processes that use this folder see the same locks. On network file systems, in folders that a virtual
-        #: machine shares with its host, and on file systems that are not known here, that is not certain.
+        #: Whether all processes that use this folder see the same locks. On network file systems, in folders that a
+        #: virtual machine shares with its host, and on file systems that are not known here, that is not certain.
         self._reaches = is_local(folder, kind)
         self._identity: tuple[int, int] | None = None
         self._attend(folder / FILE, mode)
@@ -159,7 +159,10 @@ class Attendance:
         return _held.get(self._identity)
 
     def _is_locked(self, start: int, length: int) -> bool | None:
-        """Whether another process has locked one of these bytes; None when that cannot be told. A length of 0 is all."""
+        """Whether another process has locked one of these bytes; None when that cannot be told.
+
+        A length of 0 is all.
+        """
         with _mutex:  # or another thread may close it, and the number be given to another file
             held = self._file()
             if held is None:

@@ -1,4 +1,4 @@
-"""The bells of one room: ringing waiters by topic, and waiting to be rung. (The parts are told in this package's docstring.)"""
+"""The bells of one room: ringing waiters by topic, and waiting to be rung; the package's docstring tells the parts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Bells:
     # Ringing
 
     def ring(self, everyone: Collection[str], one_each: Iterable[str] = ()) -> None:
-        """Hint to all who wait for a topic of `everyone`, and to one of those who wait for each of `one_each`."""
+        """Hint to all waiters for a topic of `everyone`, and to one of the waiters for each of `one_each`."""
         flags = self.page.memory[:FLAGS]
         if flags == NOBODY:
             return
@@ -66,7 +66,7 @@ class Bells:
         flags = self.page.memory[:FLAGS]
         places: list[tuple[int, int]] = [(slot, -1) for slot in self.page.slots_for([mark], flags)]
         places += [(board, seat) for board, seats in self.page.seats_for([mark], flags) for seat in seats]
-        # begin elsewhere each time, so that the work goes round; pass over those who died
+        # begin elsewhere each time, so that the work goes round; pass over waiters that died
         start = int(self._clock.random() * len(places))
         for place, seat in places[start:] + places[:start]:
             if (

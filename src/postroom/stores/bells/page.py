@@ -1,4 +1,4 @@
-"""The shared page of the bells: memory-mapped by all processes of a room, it says who waits for what."""
+"""The shared page of the bells: memory-mapped by all processes of a room, it says which slot waits for which topics."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ except ImportError:  # another Python than CPython
 
 from postroom.core.system.files import map_part, open_shared
 
-#: The page: a flag per slot, a state per switchboard, the topics of each slot. Behind it, once a switchboard is needed, each
-#: switchboard: how many of its seats may be taken (two bytes of eight; the third counts rings), a byte per seat that a ring
-#: sets, a topic per seat.
+#: The page: a flag per slot, a state per switchboard, the topics of each slot. Behind it, once a switchboard is needed,
+#: each switchboard: how many of its seats may be taken (two bytes of eight; the third counts rings), a byte per seat
+#: that a ring sets, a topic per seat.
 SLOTS: Final = 512
 TOPICS: Final = 8
 SWITCHBOARDS: Final = 32

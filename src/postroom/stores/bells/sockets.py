@@ -1,15 +1,16 @@
 """The sockets of a room's bells: Unix datagram sockets in a folder of the room, named by their slots.
 
 Sockets in a folder reach every process that shares the folder: a socket's name is looked up in the file system, so
-containers with a network namespace of their own are reached as well, and a stranger who may not enter the folder can
-neither ring a bell nor take its name. (Abstract names belong to a network namespace, and to whichever user comes first.)
+containers with a network namespace of their own are reached as well, and a stranger that may not enter the folder can
+neither ring a bell nor take its name. (Abstract names belong to a network namespace, and to whichever user comes
+first.)
 
 A slot is owned by a kernel lock: an open-file-description lock (OFD lock) on the slot's byte of the page of flags. The
-kernel drops it when the owner dies, in whichever container that was. Only the owner removes what a dead process left under
-the slot's name, so two processes never replace each other's sockets.
+kernel drops it when the owner dies, in whichever container that was. Only the owner removes what a dead process left
+under the slot's name, so two processes never replace each other's sockets.
 
-Nothing here belongs to a forked child: the child closes its copies, so that a name is free and a lock is dropped when the
-process that took them ends.
+Nothing here belongs to a forked child: the child closes its copies, so that a name is free and a lock is dropped when
+the process that took them ends.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ SOCKETS: Final = "sockets"
 #: The longest name of a socket that every system takes, in bytes (Linux: 107).
 _NAME_BYTES_MOST: Final = 103
 _DIGITS: Final = 3
-#: So many slots that are rung again and again have a socket of ours connected to them: a name that has to be looked up is
-#: 1.7 µs of each ring.
+#: So many slots that are rung again and again have a socket of ours connected to them: a name that has to be looked up
+#: is 1.7 µs of each ring.
 _LINES_MOST: Final = 8
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: `fcntl`'s command for OFD locks; None on systems that have none.
@@ -79,7 +80,8 @@ class BellSockets:
         self._lines: dict[int, _Descriptor] = {}
         self._taken: dict[int, object] = {}
         self._closed = False
-        # Opened anew: a map of the page is kept by forked children, with the open file that it was made of and its locks.
+        # Opened anew: a map of the page is kept by forked children, with the open file that it was made of and its
+        # locks.
         self._locks = _Descriptor(os.open(page, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
         self._sender = _new_socket()
         self._open: set[_Closable] = {self._sender, self._locks}
@@ -96,7 +98,7 @@ class BellSockets:
             os.write(line.number, b"!")
         except BlockingIOError:
             return True  # its queue is full of hints
-        except OSError:  # who had the slot is gone, and somebody else may have it now
+        except OSError:  # the owner of the slot is gone, and another process may have it now
             self._lines.pop(slot, None)  # not closed here: another thread may be about to write to it
             return self._ring_by_name(slot)
         return True
@@ -123,7 +125,7 @@ class BellSockets:
             self._lines[slot] = _Descriptor(line.detach())
 
     def _address(self, slot: int) -> bytes:
-        """The name of a slot's socket, if there is one: no symbolic link is followed, neither as the name nor as the folder."""
+        """The name of a slot's socket, if there is one. No symbolic link is followed, as the name or as the folder."""
         try:
             address = os.fsencode(f"{self._prefix or self._enter()}{slot}")
             if not stat.S_ISSOCK(os.lstat(address).st_mode):
@@ -198,7 +200,10 @@ class BellSockets:
     # The folder
 
     def _enter(self, *, make: bool = False) -> str:
-        """What the names of sockets begin with. Raises OSError and NoBells when the folder cannot be used, or is not there."""
+        """What the names of sockets begin with.
+
+        Raises OSError and NoBells when the folder cannot be used, or is not there.
+        """
         place = self._folder / SOCKETS
         if make:
             with suppress(FileExistsError):
@@ -221,9 +226,9 @@ class BellSockets:
         return prefix
 
     def _share(self, name: str, mode: int) -> None:
-        """Let those use a name who may use the room: its owner, where root made it in a container, and the group."""
+        """Share a name with the users of the room: its owner, where root made it in a container, and the group."""
         if os.geteuid() == 0 and self._owner != 0:
-            with suppress(OSError):  # a user whom this container does not know
+            with suppress(OSError):  # a user that this container does not know
                 os.chown(name, self._owner, -1)
         if self._group:
             os.chmod(name, mode)
@@ -273,7 +278,7 @@ def _new_socket() -> socket.socket:
 
 
 def _somebody_reads(name: str) -> bool:
-    """Whether a socket of that name is open somewhere: who has the slot, where there are no OFD locks."""
+    """Whether a socket of that name is open somewhere: whether the slot is taken, where there are no OFD locks."""
     with _new_socket() as probe:
         try:
             probe.connect(os.fsencode(name))

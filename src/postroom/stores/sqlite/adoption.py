@@ -1,8 +1,9 @@
-"""Taking over a database that the source document's own broker made.
+"""Migration: taking over a database that the source document's own broker made.
 
 That broker keeps its `messages.db` in the very place where ours lies, with layout number 0 and tables of the same
-names. Its rows become ours in one transaction; afterwards the layout equals a new one's (tests/stores/test_sqlite_layout.py).
-Ids cannot be kept, because ours are made of the order of the room: each ledger names the former id.
+names. Its rows become ours in one transaction; afterwards the layout equals a new one's
+(tests/stores/test_sqlite_layout.py). Ids cannot be kept, because ours are made of the order of the room: each ledger
+names the former id.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Execute = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 
 SOURCE_TABLES: Final = ("messages", "channel_subscriptions", "agent_status", "dead_letter_queue")
 
-#: A processing message of the source has no lease: whoever had it is unknown, so it is delivered again.
+#: A processing message of the source has no lease, and its holder is unknown, so it is delivered again.
 _STATE_OF: Final = {
     "pending": State.READY,
     "processing": State.READY,

@@ -16,13 +16,13 @@ from .steps import Steps, whole
 from .upkeep import Upkeep, due_s
 
 _KEYS_KEPT: Final = 1000
-#: What a claim took: the rows as they were before; where it found none, in how many seconds the next timer runs out (a claimer
-#: that got something will ask again before it waits); and on which terms.
+#: What a claim took: the rows as they were before; where it found none, in how many seconds the next timer runs out (a
+#: claimer that got something will ask again before it waits); and on which terms.
 Found = tuple[list[Row], float | None, Taken]
 
 
 class _ThreadClaims(threading.local):
-    """What a thread knows of its own claims: whether the last one without a hint was in vain, and whether a hint came now."""
+    """What a thread knows of its claims: whether the last one without a hint was in vain, whether a hint came now."""
 
     was_empty = False
     hinted = False
@@ -43,7 +43,7 @@ class Claiming:
         self._mine.hinted = True
 
     def expect_nothing(self, claimed: Claimed) -> None:
-        """Remember whether a claim of this thread was in vain: the next one then looks before it takes the write lock."""
+        """Remember whether a claim of this thread was in vain: then the next one looks before it locks."""
         self._mine.was_empty = not claimed.deliveries
 
     @whole
@@ -71,8 +71,8 @@ class Claiming:
                 terms = self._terms(want, moment)
                 taken = [row for row in self._file.execute("claim_answer", asked) if self._take(row, terms, moment)]
             return self._delivery(taken[0], terms, moment) if taken else None
-        # Read, then taken and ended if it is still held: a compare-and-set. No other agent may have it, so there is no need
-        # to lock writers out meanwhile.
+        # Read, then taken and ended if it is still held: a compare-and-set. No other agent may have it, so there is no
+        # need to lock writers out meanwhile.
         for row in self._file.execute("claim_answer", asked):
             moment = self._steps.moment()
             crashpoints.reached("sqlite.begun")
@@ -93,7 +93,10 @@ class Claiming:
         return self.claimed(found, moment)
 
     def _look_first(self, want: Want) -> Claimed | None:
-        """A look without the write lock, for threads that found nothing the last time. None when it is worth locking."""
+        """A look without the write lock, for threads that found nothing the last time.
+
+        None when it is worth locking.
+        """
         now = self._steps.moment().now
         if want.channels is None and want.ids is None:  # the usual
             found, *timers = self._file.execute("look", (want.agent, now))[0]
@@ -104,7 +107,10 @@ class Claiming:
         return None if next_s == 0 or found else Claimed([], next_s)
 
     def claim_now(self, want: Want, moment: StepTime) -> Found:
-        """Take what there is, in a step. Nothing, where more timers have run out than one step may act on: then it is made again."""
+        """Take what there is, in a step.
+
+        Nothing, where more timers have run out than one step may act on: then it is made again.
+        """
         upkeep, now = self._upkeep, moment.now
         terms = self._terms(want, moment)
         if now >= upkeep.next_look and upkeep.is_due(now):
@@ -130,7 +136,10 @@ class Claiming:
         return Taken(State.CLAIMED, moment.now + max(1, round(want.lease_s * 1000)), want.agent, owner)
 
     def _take(self, row: Row, terms: Taken, moment: StepTime) -> bool:
-        """Give a message that was read to its claimer. False when it is no longer as it was read (never under the write lock)."""
+        """Give a message that was read to its claimer.
+
+        False when it is no longer as it was read (never under the write lock).
+        """
         if terms.state is State.ACKED:
             taken = self._file.change("take_and_ack", (row[0], moment.wall_ms, terms.agent, row[STATE]))
         else:
@@ -139,8 +148,9 @@ class Claiming:
         crashpoints.reached("sqlite.claimed")
         return taken > 0
 
-    # Rows that were taken are made into messages after the commit: other writers wait for the lock until then. A payload that
-    # is no JSON (somebody has edited the file) raises here; the message stays claimed, and comes again until it is set aside.
+    # Rows that were taken are made into messages after the commit: other writers wait for the lock until then. A
+    # payload that is no JSON (somebody has edited the file) raises here; the message stays claimed, and comes again
+    # until it is set aside.
 
     def claimed(self, found: Found, moment: StepTime) -> Claimed:
         """What a claim returns, of what it took."""
@@ -184,7 +194,10 @@ class Claiming:
         return sorted(found, key=_claim_order)[: want.limit]
 
     def _best_of_two(self, first: str, asked: Row, second: str, asked_second: Row) -> list[Row]:
-        """The better of what two queues hold. The first statement also says whether there is anything in the second queue."""
+        """The better of what two queues hold.
+
+        The first statement also says whether there is anything in the second queue.
+        """
         found = self._file.execute(first, asked)
         if found:
             row = found[0]

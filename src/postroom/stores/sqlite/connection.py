@@ -1,9 +1,10 @@
 """One thread's connection to a room's file: guarded against re-entrance, and never closed in a forked child.
 
 Python runs signal handlers between its own instructions, so also in the callbacks that SQLite makes in the middle of a
-statement (`Numbers.tick`, the busy handler, the commit hook). A statement that such a handler runs on the same connection
-becomes part of the statement around it: it has returned, and is undone when the outer statement fails. So the handler gets
-a connection of its own; and it is refused where the outer statement holds the write lock, for which it would wait in vain.
+statement (`Numbers.tick`, the busy handler, the commit hook). A statement that such a handler runs on the same
+connection becomes part of the statement around it: it has returned, and is undone when the outer statement fails. So
+the handler gets a connection of its own; and it is refused where the outer statement holds the write lock, for which it
+would wait in vain.
 """
 
 from __future__ import annotations
@@ -51,18 +52,18 @@ def in_our_words(error: apsw.Error, path: Path) -> RoomError:
 class ThreadConnection:
     """A connection that runs one statement at a time, also where a signal handler runs in the middle of one.
 
-    The thread that owns it holds the only lasting reference, so this object goes with the thread, and closes the connection.
-    `every` holds the connections themselves: in a forked child the interpreter takes the other threads' objects away, and
-    closing a connection there would wait for ever for a lock of SQLite's that a thread of the parent held at the fork
-    (tests/faults/test_forks.py).
+    The thread that owns it holds the only lasting reference, so this object goes with the thread, and closes the
+    connection. `every` holds the connections themselves: in a forked child the interpreter takes the other threads'
+    objects away, and closing a connection there would wait for ever for a lock of SQLite's that a thread of the parent
+    held at the fork (tests/faults/test_forks.py).
     """
 
     __slots__ = ("_every", "_open", "_path", "_pid", "_spare", "raw", "running")
 
     def __init__(self, path: Path, open_raw: Callable[[], apsw.Connection], every: set[apsw.Connection]) -> None:
         self.raw = open_raw()
-        #: Whether this thread is in the middle of a statement. The flag also covers the question that follows a statement
-        #: (how many rows it changed): a handler's own statement would change the answer.
+        #: Whether this thread is in the middle of a statement. The flag also covers the question that follows a
+        #: statement (how many rows it changed): a handler's own statement would change the answer.
         self.running = False
         self._path = path
         self._open = open_raw
@@ -84,7 +85,10 @@ class ThreadConnection:
             self.running = False
 
     def change(self, sql: str, bindings: Sequence[Any] = (), ask: Callable[[apsw.Connection], int] = _changes) -> int:
-        """Run a statement that gives no rows. Returns how many rows it changed, or what else is asked right after it."""
+        """Run a statement that gives no rows.
+
+        Returns how many rows it changed, or what else is asked right after it.
+        """
         if self.running:
             return self.free().change(sql, bindings, ask)
         self.running = True
@@ -153,7 +157,8 @@ class Here:
 class Numbers:
     """The numbers of a room, in the order of commits: a hybrid logical clock.
 
-    Connections refer to it, so it refers to nothing that refers to them: apsw's objects are not collected in a reference cycle.
+    Connections refer to it, so it refers to nothing that refers to them: apsw's objects are not collected in a
+    reference cycle.
     """
 
     __slots__ = ("_clock", "here", "offset_ns")

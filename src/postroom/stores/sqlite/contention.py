@@ -1,10 +1,10 @@
-"""Waiting for SQLite's write lock while somebody else has it.
+"""The busy handler: waiting for SQLite's write lock while another process has it, and backing off where many write.
 
-That lock has no queue: whoever finds it taken tries again. Two who write beside each other do best to try again at once, for
-it is mostly free within 30 µs. Where several write all the time that is the worst they can do: the lock changes hands with
-every message, each finds its caches full of what the others did, and half of the time goes into trying. There, who has
-written many messages in a row and finds the lock taken rests for some milliseconds, while the others do the same. Who writes
-only now and then does not rest: it gets in between.
+That lock has no queue: a writer that finds it taken tries again. Two writers beside each other do best to try again at
+once, for the lock is mostly free within 30 µs. Where several write all the time that is the worst they can do: the lock
+changes hands with every message, each writer finds its caches full of what the others did, and half of the time goes
+into trying. There, a process that has written many messages in a row and finds the lock taken rests for some
+milliseconds, while the others do the same. A process that writes only now and then does not rest: it gets in between.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from postroom.core.system.files import map_part
 _YIELDS: Final = 100
 _NAP_S: Final = 0.0002
 _NAP_CAP_S: Final = 0.01
-#: How long somebody rests in a crowd, from half of it to half as much again (docs/design.md has what else was tried); and how
-#: many others make one.
+#: How long somebody rests in a crowd, from half of it to half as much again (docs/design.md has what else was tried);
+#: and how many others make one.
 _REST_S: Final = 0.008
 _CROWD: Final = 2
-#: Who found the lock taken, or meant to rest until, less than this ago counts as being here.
+#: A process that found the lock taken, or meant to rest until, less than this ago counts as being here.
 _HERE_MS: Final = 24
 #: How often the others are counted, at most.
 _COUNT_MS: Final = 4
-#: Programs that were hardly ever in anybody's way do not ask who else is here.
+#: A process that found the lock taken fewer times than this does not count the others.
 _ASK_FROM: Final = 8
 _NEVER: Final = -(2**62)
 _PLACES: Final = 64
@@ -37,10 +37,10 @@ _WORD: Final = 0xFFFF_FFFF
 
 
 class Crowd:
-    """Who else found the lock taken lately: a table that the room's processes share, with the moment for each of them.
+    """Which processes found the lock taken lately: a table that they share, with the moment for each of them.
 
-    It is a courtesy, and may be wrong: two processes may have the same place, and where there is no such table everybody
-    believes to be alone. Who is gone is forgotten by itself.
+    It is a courtesy, and may be wrong: two processes may have the same place, and where there is no such table every
+    process believes to be alone. A process that is gone is forgotten by itself.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,7 +52,7 @@ class Crowd:
         self._others = 0
 
     def others(self) -> int:
-        """How many others are here. Whoever asks is here, too, from now on."""
+        """How many others are here. The process that asks is here, too, from now on."""
         self._asked += 1
         if self._asked < _ASK_FROM:
             return 0
@@ -69,7 +69,7 @@ class Crowd:
         SYSTEM.sleep(seconds)
 
     def close(self) -> None:
-        """Leave. Whoever of this process still writes believes to be alone."""
+        """Leave. A thread of this process that still writes believes to be alone."""
         self._asked, self._others, self._table = _NEVER, 0, None
 
     def _here_until(self, moment_ms: int) -> memoryview | None:
@@ -95,7 +95,7 @@ def _map(path: Path) -> memoryview:
 class Patience:
     """What a connection does when it finds the lock taken: it is called by SQLite until it has the lock, or gives up.
 
-    With a crowd it rests where there is one, if it is itself one of those who write all the time: `writes_much` says so.
+    With a crowd it rests where there is one, if its own process writes all the time: `writes_much` says so.
     """
 
     __slots__ = ("_crowd", "_timeout_ns", "_until_ns", "_writes_much")
@@ -109,7 +109,10 @@ class Patience:
         self._until_ns = 0
 
     def __call__(self, count: int) -> bool:
-        """Wait a moment. False when there was no getting in for too long. `count` says how often it was called before."""
+        """Wait a moment.
+
+        False when there was no getting in for too long. `count` says how often it was called before.
+        """
         if count == 0:
             self._until_ns = SYSTEM.steady_ns() + self._timeout_ns
             if self._crowd is not None and self._crowd.others() >= _CROWD and self._writes_much():

@@ -1,12 +1,13 @@
-"""One SQLite file that is open: a connection for each thread, statements by name, transactions, and whether it is still there.
+"""One open SQLite file: a connection for each thread, statements by name, transactions, and whether it is still there.
 
 Opening is in `layout.py`, checkpoints are in `wal.py`. The rules, each of which somebody once broke with loss of data:
 
-- Nobody else opens the database or its -shm: closing any descriptor of them drops this process's locks. (The -wal has none.)
+- Nobody else opens the database or its -shm: closing any descriptor of them drops this process's locks. The -wal has
+  none.
 - A write is one autocommit statement or begins with BEGIN IMMEDIATE; a read never becomes a write.
 - No read transaction outlives the call that needed it, so a checkpoint can always reach the end of the log.
-- A connection belongs to one thread, and runs one statement at a time (`connection.py`); a process that forked is told to
-  open the room anew.
+- A connection belongs to one thread, and runs one statement at a time (`connection.py`); a process that forked is told
+  to open the room anew.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ class _ThreadConnections(threading.local):
 
 
 class SqliteFile:
-    """The room's database file. `execute` runs a named statement; `begin` and `commit` make several of them one step."""
+    """The room's database file.
+
+    `execute` runs a named statement; `begin` and `commit` make several of them one step.
+    """
 
     def __init__(self, folder: Path, config: Config, clock: Clock, vfs: str | None = None) -> None:
         self.folder = folder
@@ -93,7 +97,7 @@ class SqliteFile:
         _files.add(self)
 
     def _come_in(self) -> Here:
-        """Be one of those who have the file open in this process, until it is closed, or forgotten without that."""
+        """Count as a user of the file in this process, until it is closed, or forgotten without that."""
         me = object()
         # first: an interrupt from here on leaves nothing behind
         self._leave = weakref.finalize(self, _leave, self._identity, me)
@@ -103,7 +107,7 @@ class SqliteFile:
         return here
 
     def _refuse_inherited(self) -> None:
-        """Refuse a file that was open when this process was forked off: SQLite's notes on its locks came along, and lie.
+        """Refuse a file that was open when this process was forked: SQLite's notes on its locks came along, and lie.
 
         It would believe to hold locks that only the parent holds, and write where nobody reads
         (tests/stores/test_sqlite.py shows the loss).
@@ -120,7 +124,8 @@ class SqliteFile:
     def _connect(self) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX
         connection = apsw.Connection(str(self.path), flags=flags, vfs=self._vfs)
-        # Without it this SQLite plans claims anew at every call, three times slower (tests/stores/test_sqlite.py counts it).
+        # Without it this SQLite plans claims anew at every call, three times slower (tests/stores/test_sqlite.py counts
+        # it).
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         # What the file's own views, checks and indexes may call: nothing that has an effect.
         connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
@@ -166,9 +171,9 @@ class SqliteFile:
     def let_go_of_inherited(self) -> None:
         """Have no connections any more, and close none: for the copy of this object in a process that was forked off.
 
-        Not even when the interpreter ends: closing would make a checkpoint, or delete the log, though it may be another by
-        that time, with messages of which nobody here knows (tests/stores/test_sqlite.py); and a thread of the parent may have
-        held SQLite's locks when it forked.
+        Not even when the interpreter ends: closing would make a checkpoint, or delete the log, though it may be another
+        by that time, with messages of which nobody here knows (tests/stores/test_sqlite.py); and a thread of the parent
+        may have held SQLite's locks when it forked.
         """
         _Kept(self._mine, self._connections).keep_for_ever()
         self._mine, self._connections = _ThreadConnections(self._open_connection), set()
@@ -256,7 +261,10 @@ class SqliteFile:
         return connection.raw.in_transaction or mine.unsynced
 
     def tidy_up(self) -> None:
-        """Leave nothing open that this thread has begun (see `whole`). Never raises: the error that ended it is told."""
+        """Leave nothing open that this thread has begun (see `whole`).
+
+        Never raises: the error that ended it is told.
+        """
         with suppress(RoomError):  # closed meanwhile
             self.roll_back()
             if self._mine.unsynced:
@@ -313,7 +321,7 @@ class SqliteFile:
         return int(self.select("PRAGMA data_version")[0][0]), self.numbers.here.last
 
     def check_there(self) -> None:
-        """Raise RoomGone when the file at our path, or its log, is no longer the one that is open; from then on always."""
+        """Raise RoomGone when the file at our path, or its log, is no longer the open one; from then on always."""
         if self._gone is not None:
             raise RoomGone(self._gone)
         how = self._how_lost()
@@ -323,9 +331,9 @@ class SqliteFile:
     def _how_lost(self) -> str | None:
         """What happened to the file, as far as its names and its size tell; None when nothing did, or nobody can tell.
 
-        A backup that is copied over it keeps its name and number. It is mostly smaller, and Postroom never makes the file
-        smaller; and the log is deleted with it, so that this process would go on in a log that nobody else reads. The log
-        stays for as long as a connection is open: each thread knows that of its own.
+        A backup that is copied over it keeps its name and number. It is mostly smaller, and Postroom never makes the
+        file smaller; and the log is deleted with it, so that this process would go on in a log that nobody else reads.
+        The log stays for as long as a connection is open: each thread knows that of its own.
         """
         least_bytes = self._seen_bytes  # read before the look: another thread may see the file grow meanwhile
         try:
@@ -364,11 +372,11 @@ class SqliteFile:
             raise in_our_words(error, self.path) from error
 
     def close(self) -> None:
-        """Close every thread's connection. Safe to call twice, and in a fork (where nothing may be closed); also after a call
-        that was interrupted, which it brings to its end.
+        """Close every thread's connection. Safe to call twice, and in a fork, where nothing may be closed.
 
-        A connection in the middle of a statement stays open until that is over: then nobody knows it any more, and it closes
-        itself.
+        A call that was interrupted is brought to its end by the next one.
+        A connection in the middle of a statement stays open until that is over: then nobody knows it any more, and it
+        closes itself.
         """
         if self.inherited:
             self._closed = True
@@ -388,7 +396,7 @@ class SqliteFile:
 
 
 class _Kept(msgspec.Struct, gc=False):
-    """Never let go, not even when the interpreter ends: it refers to itself, and the garbage collector does not know it."""
+    """Never let go, not even when the interpreter ends: it refers to itself, unknown to the garbage collector."""
 
     mine: _ThreadConnections
     connections: set[apsw.Connection]
@@ -415,7 +423,10 @@ _opened: dict[tuple[int, int], Here] = {}
 
 
 def _leave(identity: tuple[int, int], me: object) -> None:
-    """One user of a file in this process has it open no more. A file that was open before a fork stays known: it is refused."""
+    """One user of a file in this process has it open no more.
+
+    A file that was open before a fork stays known: it is refused.
+    """
     here = _opened.get(identity)
     if here is not None and here.pid == os.getpid():
         here.users.discard(me)

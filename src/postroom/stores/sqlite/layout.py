@@ -1,4 +1,4 @@
-"""Opening a room's database: which SQLite and which disks are safe, the schema and its version, the start of room time."""
+"""Opening a room's database: which SQLite and which disks are safe, the schema, its version, the start of room time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class Layout(NamedTuple):
 def sqlite_is_safe(version: str) -> bool:
     """Whether that SQLite keeps a write-ahead log with many writers whole.
 
-    3.7.0 to 3.51.2 can lose a commit when two checkpoints race it; 3.44.6 and 3.50.7 have the repair, 3.52.0 was withdrawn.
+    3.7.0 to 3.51.2 can lose a commit when two checkpoints race it; 3.44.6 and 3.50.7 have the repair, 3.52.0 was
+    withdrawn.
     """
     parts = tuple(int(part) for part in version.split("."))
     if parts[:2] in ((3, 44), (3, 50)):
@@ -151,7 +152,7 @@ def _number(value: Any, path: Path) -> int:
 
 
 def _refuse_foreign(connection: apsw.Connection, path: Path) -> None:
-    """Refuse a trigger, and a view in a table's place, which may count for ever (tests/stores/test_sqlite_hostile.py)."""
+    """Refuse triggers, and views in a table's place, which may count for ever (tests/stores/test_sqlite_hostile.py)."""
     foreign: list[Any] = connection.execute(_FOREIGN).fetchall()
     if foreign:
         raise RoomDamaged(f"{path} has the {foreign[0][0]} {foreign[0][1]!r}, which Postroom did not make; remove it")
@@ -183,8 +184,8 @@ def _make_schema(connection: apsw.Connection, clock: Clock) -> None:
 def _room_time_offset(connection: apsw.Connection, last: int, clock: Clock, attendance: Attendance, path: Path) -> int:
     """What to add to the steady clock to get room time: fixed by the first opener after each boot, for all.
 
-    Containers on one kernel may show different boot ids, and have one steady clock. So an offset that other processes use
-    now is kept, whatever boot it is named after; only one that lies behind the room's messages is of another clock.
+    Containers on one kernel may show different boot ids, and have one steady clock. So an offset that other processes
+    use now is kept, whatever boot it is named after; only one that lies behind the room's messages is of another clock.
     """
     name = f"epoch:{clock.boot_id()}"
     known: list[Any] = connection.execute("SELECT name, value FROM meta WHERE name GLOB 'epoch:*'").fetchall()

@@ -66,7 +66,7 @@ class Reading:
         return where(query, self._file.statements, answer_to, keys)
 
     def _in_claim_order(self, query: Query, moment: StepTime) -> list[Row]:
-        """What a receiver would get, best first: straight from the indexes that claims use, where the query allows it."""
+        """What a receiver would get, best first: from the indexes that claims use, where the query allows it."""
         condition, values = self.where(query)
         simple = msgspec.structs.replace(query, order="claim", limit=100, visible_to=None, channels=None, states=None)
         if query.visible_to is not None and query.states == frozenset({State.READY}) and simple == Query(order="claim"):
@@ -98,8 +98,8 @@ class Reading:
     def _one_snapshot(self) -> Iterator[None]:
         """Several reads of one state of the room, in one read transaction. For methods that are `whole`.
 
-        `whole` rolls back where the block raises. Here it would be too late: an interrupt may leave this generator to be
-        collected in the middle of another transaction of the thread.
+        `whole` rolls back where the block raises. Here it would be too late: an interrupt may leave this generator to
+        be collected in the middle of another transaction of the thread.
         """
         self._file.select("BEGIN")
         yield

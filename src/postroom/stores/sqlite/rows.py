@@ -55,7 +55,7 @@ def first_timer(now: int, delay_s: float, expires: int | None) -> int:
 
 
 class StepTime(msgspec.Struct, gc=False):
-    """The times of one step, and whom to wake when it is committed."""
+    """The times of one step, and the topics to ring when it is committed."""
 
     now: int
     wall_ms: int
@@ -187,7 +187,7 @@ _COMPARED: Final = {
 def where(
     query: Query, statements: Mapping[str, str], answer_to: int | None, keys: str | None
 ) -> tuple[str, dict[str, Any]]:
-    """The condition of a query as SQL and its bindings (`:now` is the caller's); `keys` are those of `query.ids`, as JSON."""
+    """The condition of a query as SQL, and its bindings but for `:now`; `keys` are those of `query.ids`, as JSON."""
     parts = _states_part(query, statements)
     values = {name: getattr(query, name) for name in _COMPARED if getattr(query, name) is not None}
     parts += [_COMPARED[name] for name in values]

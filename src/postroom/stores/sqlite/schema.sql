@@ -79,7 +79,7 @@ CREATE INDEX timers ON mail (wake_at, state)                            -- serve
 CREATE INDEX changed ON mail (change, state, claimed_by)                -- serves: feed, retention, counts
     WHERE change IS NOT NULL AND state <> 1;
 CREATE INDEX dead ON mail (key) WHERE state = 6;                        -- serves: dead letters
-CREATE INDEX waiting ON mail (waiter, state) WHERE waiter IS NOT NULL;  -- serves: who waits for whom, dead askers
+CREATE INDEX waiting ON mail (waiter, state) WHERE waiter IS NOT NULL;  -- serves: waiting askers, dead askers
 CREATE INDEX answers ON mail (answer_to) WHERE answer_to IS NOT NULL;   -- serves: the answer to a question
 CREATE INDEX correlations ON mail (correlation_id) WHERE correlation_id IS NOT NULL;
 CREATE INDEX idempotency ON mail (from_agent, idempotency_key)         -- unique but for the copies of a publication
@@ -199,7 +199,7 @@ WHERE live_agent IS NULL AND live_channel = ?1 AND {in_live} AND (expires IS NUL
 ORDER BY live_rank, key LIMIT ?3
 
 -- name: claim_one_in_channel
--- The best message in a channel that is for whoever takes it, and whether there is any there for the agent itself.
+-- The best message in a channel that is for any taker, and whether there is any there for the agent itself.
 SELECT {columns}, EXISTS (SELECT 1 FROM mail AS other INDEXED BY ready_in_channel
     WHERE other.to_agent = ?3 AND other.channel = ?1 AND other.state = 0 AND other.channel <> 'general')
 FROM mail INDEXED BY live
@@ -234,7 +234,7 @@ WHERE key = ?1 AND state = ?4
 SELECT {timers}
 
 -- name: look
--- Whether there is anything for an agent, and when the next timers run out: all that somebody wants to know who expects nothing.
+-- Whether there is anything for an agent, and when the next timers run out: all that a claimer needs to know that expects nothing.
 SELECT EXISTS (SELECT 1 FROM mail INDEXED BY live
         WHERE live_agent = ?1 AND live_channel IS NULL AND {in_live} AND (expires IS NULL OR expires > ?2))
     OR EXISTS (SELECT 1 FROM mail INDEXED BY ready_elsewhere

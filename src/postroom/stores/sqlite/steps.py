@@ -1,8 +1,8 @@
-"""Steps of the SQLite store: transactions that are rolled back whatever ends them, and what all parts of the store share.
+"""Transactions of the SQLite store, rolled back whatever ends them, and what all parts of the store share.
 
-A signal handler (Ctrl-C, an alarm) may raise between any two instructions of Python: also when a `with` has not quite begun,
-or is about to end. A transaction that stays open then locks every other process out, and the thread's next write goes into
-it, to be lost with it.
+A signal handler (Ctrl-C, an alarm) may raise between any two instructions of Python: also when a `with` has not quite
+begun, or is about to end. A transaction that stays open then locks every other process out, and the thread's next write
+goes into it, to be lost with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Transaction:
     def __enter__(self) -> StepTime:
         steps = self._steps
         steps.file.begin()
-        # under the lock, however long it took to get it: leases and expiry count from here (tests/stores/test_sqlite.py)
+        # under the lock, however long it took to get it: leases and expiry count from here
+        # (tests/stores/test_sqlite.py)
         self._moment = moment = steps.moment()
         self._first = steps.file.numbers.here.last
         crashpoints.reached("sqlite.begun")
@@ -52,7 +53,7 @@ class Transaction:
 
 
 class Steps:
-    """What the parts of the store share: the file, the room's time, the bells, and two caches (keys of ids, process numbers)."""
+    """What the parts of the store share: the file, the room's time, the bells, caches of keys and process numbers."""
 
     def __init__(self, file: SqliteFile, clock: Clock, bells: Bells | None) -> None:
         self.file = file
@@ -75,7 +76,7 @@ class Steps:
         return Transaction(self)
 
     def ring(self, moment: StepTime) -> None:
-        """Wake those whom a committed step concerns."""
+        """Wake the waiters that a committed step concerns."""
         crashpoints.reached("sqlite.committed")
         bells = self.bells  # once: another thread may close the room meanwhile
         if bells is not None:
@@ -98,7 +99,7 @@ class Steps:
         return rows
 
     def enrol(self, name: str | None) -> None:
-        """Make a process known before the step that needs its number, so that no rolled-back step leaves a false one."""
+        """Make a process known before the step that needs its number: no rolled-back step leaves a false one."""
         if name is not None and name not in self._processes:
             number = self.file.execute("process_add", (name,))[0][0]
             self._processes[name] = number
@@ -146,8 +147,9 @@ _CODE = whole(lambda _: None).__code__
 
 
 def _is_within_another(file: SqliteFile) -> bool:
-    """Whether this thread is in the middle of another step, whose transaction this is: a signal handler, or an object that is
-    collected, may use the room, too.
+    """Whether this thread is in the middle of another step, whose transaction this is.
+
+    A signal handler, or an object that is collected, may use the room, too.
     """
     frame: Any = sys._getframe(1).f_back  # noqa: SLF001  (inspect, which has the same, takes long to load)
     while frame is not None:

@@ -1,9 +1,10 @@
 """The SQLite store: one file, any number of processes, no server.
 
-Every statement stands in schema.sql. The store is made of parts, each with a file of its own: the open database (`file.py`),
-transactions and what all parts share (`steps.py`), claims (`claiming.py`), reading (`reading.py`) and housekeeping
-(`upkeep.py`). A method of the contract is one step: it takes the room's time once, does its reads and writes in one transaction
-(or, where no other writer can come in between, in single statements), and rings the bells after the commit.
+Every statement stands in schema.sql. The store is made of parts, each with a file of its own: the open database
+(`file.py`), transactions and what all parts share (`steps.py`), claims (`claiming.py`), reading (`reading.py`) and
+housekeeping (`upkeep.py`). A method of the contract is one step: it takes the room's time once, does its reads and
+writes in one transaction (or, where no other writer can come in between, in single statements), and rings the bells
+after the commit.
 """
 
 from __future__ import annotations
@@ -239,7 +240,7 @@ class SqliteStore(Store):
         key, file = self._steps.key(ticket.id), self._file
         held = state is State.ACKED and detail is None
         held = held and file.change("ack", (key, ticket.token, ticket.agent, moment.wall_ms)) > 0
-        if not held:  # there is more to tell than an ack by the one who claimed it
+        if not held:  # there is more to tell than an ack by the claimer
             error = detail if state in (State.DEAD, State.REFUSED) else None
             entry = ledger_text(PUBLIC_NAME[state], moment.wall_ms, ticket.agent, detail)
             held = file.change("finish", (key, ticket.token, int(state), error, entry)) > 0
@@ -438,7 +439,7 @@ class SqliteStore(Store):
         return self._file.attendance.open_elsewhere()
 
     def check_there(self) -> None:
-        """Also whether the last cell that was written here (a heartbeat, mostly) is still as new: versions never come back."""
+        """Also whether the last cell written here (mostly a heartbeat) is still as new: versions never come back."""
         self._file.check_there()
         if self._last_cell is None or not self._file.is_connected():
             return  # a thread that only looks in, such as a loop's, opens no connection for it

@@ -32,7 +32,8 @@ class Upkeep:
         self._steps = steps
         self._file = steps.file
         self._config = config
-        #: The room time before which claims do not look at the timers; 0 after one was set that the last look did not see.
+        #: The room time before which claims do not look at the timers; 0 after one was set that the last look did not
+        #: see.
         self.next_look = 0
         self.next_roll_call_ns = 0
 
@@ -109,7 +110,7 @@ class Upkeep:
     # Processes that are gone
 
     def check_owners_alive(self) -> None:
-        """Look now and then which processes are gone: before a claim, for what they held may be the best that there is."""
+        """Look now and then which processes are gone: before a claim, for they may have held the best message."""
         now_ns = self._steps.clock.steady_ns()
         if now_ns >= self.next_roll_call_ns:
             self.next_roll_call_ns = now_ns + _ROLL_CALL_NS
@@ -159,7 +160,7 @@ class Upkeep:
         return swept._replace(purged=purged)
 
     def _forget_old(self, kept: int) -> int:
-        """Delete finished messages beyond what is to be kept, oldest first, a few hundred a step so that others get in."""
+        """Delete finished messages beyond what is to be kept, oldest first, some hundreds a step."""
         config = self._config
         too_old = max(0, self._steps.moment().now - round(config.keep_s * 1000)) << FRACTION_BITS
         surplus = max(0, kept - config.keep_count, self._surplus_by_size(kept))
@@ -174,7 +175,7 @@ class Upkeep:
                 purged += self.delete([key for (key,) in self._file.execute("oldest_finished", (newest, limit))])
 
     def _surplus_by_size(self, kept: int) -> int:
-        """About how many finished messages are too many for the size: their share of the file is their share of the rows."""
+        """About how many finished messages are too many for the size, by their share of the rows."""
         ((used,),) = self._file.select(
             "SELECT (page_count - freelist_count) * page_size "
             "FROM pragma_page_count, pragma_freelist_count, pragma_page_size"

@@ -1,9 +1,9 @@
-"""Checkpoints: SQLite's write-ahead log is kept short beside the calls that make it long, and lengthened ahead of commits.
+"""Checkpoints: the write-ahead log is kept short beside the calls that make it long, and lengthened ahead of commits.
 
-Left to itself SQLite copies the log back into the file (a checkpoint) in the very commit that made it too long. That call
-then waits for the disk, a tenth of a second for 32 MB; and where other processes keep writing the log does not get short by
-it, so that the next call waits again, and the next. Here a thread does it, once at a time, and asks the writers to begin the
-log anew at its end.
+Left to itself SQLite copies the log back into the file (a checkpoint) in the very commit that made it too long. That
+call then waits for the disk, a tenth of a second for 32 MB; and where other processes keep writing the log does not get
+short by it, so that the next call waits again, and the next. Here a thread does it, once at a time, and asks the
+writers to begin the log anew at its end.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ from postroom.core.system.process import start_thread
 from .contention import Patience
 from .layout import PAGE_BYTES
 
-#: A checkpoint is made when the log has so many pages (20 MB). More often means more work, less often a longer recovery.
+#: A checkpoint is made when the log has so many pages (20 MB). More often means more work, less often a longer
+#: recovery.
 LONG_PAGES: Final = 10_000
-#: A log as long as this (50 MB) is checkpointed by the call that made it so long, or that call waits for the thread that does.
+#: A log as long as this (50 MB) is checkpointed by the call that made it so long, or that call waits for the thread
+#: that does.
 TOO_LONG_PAGES: Final = 25_000
 #: SQLite cuts the log's file to this size when the log begins anew.
 KEPT_BYTES: Final = 40 * 1024 * 1024
 #: After a checkpoint that a reader kept from its end, the next is no sooner than this.
 _PAUSE_NS: Final = 200_000_000
 _HOLD_UP_S: Final = 0.01
-#: With sync=full the log is made longer ahead of what is written to it, by so much (2 MB), once it has some pages: a disk
-#: syncs an overwritten block faster than one that makes a file longer (bench/README.md).
+#: With sync=full the log is made longer ahead of what is written to it, by so much (2 MB), once it has some pages: a
+#: disk syncs an overwritten block faster than one that makes a file longer (bench/README.md).
 AHEAD_FROM_PAGES: Final = 48
 AHEAD_PAGES: Final = 1000
 _FRAME_BYTES: Final = PAGE_BYTES + 24  # a page in the log
@@ -119,7 +121,8 @@ class Checkpointer:
 class WriteAheadLog:
     """The log of one file. `connect` opens a connection to the file, for one checkpoint or lengthening."""
 
-    #: False lets the call that made the log long fold it back: for fault tests, which watch one thread's calls to the disk.
+    #: False lets the call that made the log long fold it back: for fault tests, which watch one thread's calls to the
+    #: disk.
     folds_beside = True
 
     def __init__(
@@ -134,7 +137,10 @@ class WriteAheadLog:
         self.lengthen_from = AHEAD_FROM_PAGES if sync == "full" and self.folds_beside else LONG_PAGES
 
     def hook(self) -> Callable[[apsw.Connection, str, int], int]:
-        """The commit hook of connections. It does not keep the log: apsw's objects are not collected in a reference cycle."""
+        """The commit hook of connections.
+
+        It does not keep the log: apsw's objects are not collected in a reference cycle.
+        """
         known = weakref.ref(self)
 
         def committed(_connection: apsw.Connection, _name: str, pages: int) -> int:
@@ -156,8 +162,8 @@ class WriteAheadLog:
         """Write zeros behind the end of the log, up to its usual length. SQLite takes them for what they are: nothing.
 
         The write lock is held, so that nobody adds to the log meanwhile; the disk is waited for without it. An error is
-        ignored: commits then lengthen the log themselves. The zeros go through SQLite's own file layer, which the tests of
-        power cuts replace (tests/faults/test_power_cut.py). No lock is lost by closing: this file has none.
+        ignored: commits then lengthen the log themselves. The zeros go through SQLite's own file layer, which the tests
+        of power cuts replace (tests/faults/test_power_cut.py). No lock is lost by closing: this file has none.
         """
         self.lengthen_from += AHEAD_PAGES // 4  # not sooner, should it fail
         with suppress(apsw.Error), closing(self._connect()) as connection:
@@ -179,8 +185,8 @@ class WriteAheadLog:
     def fold(self) -> Fold:
         """Fold the log back into the file: a checkpoint, after which writers begin the log anew.
 
-        Most of it beside the writers, and only the little that came meanwhile while they wait. A checkpoint that fails is
-        tried again when the log has grown: nothing is lost but the space.
+        Most of it beside the writers, and only the little that came meanwhile while they wait. A checkpoint that fails
+        is tried again when the log has grown: nothing is lost but the space.
         """
         fold = Fold.ELSEWHERE
         with suppress(apsw.Error), closing(self._connect()) as connection:
@@ -197,8 +203,8 @@ class WriteAheadLog:
     def tidy(self, connection: apsw.Connection) -> bool:
         """A checkpoint where nobody is in the way; False when it is not yet time for one.
 
-        Twice a minute at most, unless the log is large: more often it is most of what a room costs in which nothing happens
-        (tests/faults/test_idle.py).
+        Twice a minute at most, unless the log is large: more often it is most of what a room costs in which nothing
+        happens (tests/faults/test_idle.py).
         """
         now_ns, is_large = SYSTEM.steady_ns(), self.size_bytes() > KEPT_BYTES
         if now_ns < self._next_tidy_ns and not is_large:
