@@ -7,8 +7,10 @@ trusted. `docs/operations.md` has the rules. Nothing here imports nats-py.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -107,7 +109,7 @@ def access_of(url: RoomUrl, config: Config) -> tuple[Access, str]:
         given = _kept_for(entries)
         if any("@" in server for server in servers):  # the address has its own
             given |= dict.fromkeys(("creds", "user", "password_file"))
-    files = {option: None if value is None else _at_home(value) for option, value in given.items()}
+    files = {option: None if value is None else os.path.expanduser(value) for option, value in given.items()}
     access = Access(
         servers,
         files["creds"],
@@ -141,7 +143,7 @@ def _check_address(url: RoomUrl, config: Config, entries: Mapping[str, trust.Ser
 
 def _kept_for(entries: Mapping[str, trust.ServerEntry | None]) -> dict[str, str | None]:
     """The credentials that the user keeps for these servers. Raises RoomNotAllowed unless they are the same for all."""
-    kept = {host: _credentials(entry) for host, entry in entries.items()}
+    kept = {host: {name: getattr(entry, name, None) for name in CREDENTIAL_OPTIONS} for host, entry in entries.items()}
     first, *others = kept
     for other in others:
         if kept[other] != kept[first]:
@@ -150,14 +152,6 @@ def _kept_for(entries: Mapping[str, trust.ServerEntry | None]) -> dict[str, str 
                 f"nothing was sent. Allow them alike: postroom allow nats://{first},{other} …"
             )
     return kept[first]
-
-
-def _credentials(entry: trust.ServerEntry | None) -> dict[str, str | None]:
-    return {option: getattr(entry, option, None) for option in CREDENTIAL_OPTIONS}
-
-
-def _at_home(path: str) -> str:
-    return os.path.expanduser(path)
 
 
 def _read_password(path: str | None) -> str | None:
@@ -195,8 +189,6 @@ def _is_loopback(peer: tuple[Any, ...] | None) -> bool:
     """Whether the other end of a connection is this machine."""
     if peer is None:
         return False
-    import ipaddress  # a millisecond that few connections need
-
     address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
     mapped = getattr(address, "ipv4_mapped", None)
     return bool((mapped or address).is_loopback)
@@ -215,8 +207,6 @@ def options_of(access: Access) -> dict[str, Any]:
 
 
 def _tls(access: Access) -> Any:
-    import ssl
-
     try:
         context = ssl.create_default_context(cafile=access.ca)
         if access.cert is not None:

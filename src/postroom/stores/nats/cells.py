@@ -50,7 +50,7 @@ def cell_scan(room: NatsRoom, prefix: str) -> list[Cell]:
     return sorted((cell for cell in found if cell.name.startswith(prefix)), key=lambda cell: cell.name)
 
 
-def cell_write(room: NatsRoom, name: str, value: Any, expect: int) -> int | None:
+def cell_write(room: NatsRoom, name: str, value: Any, expect: int = ANY) -> int | None:
     """Write a cell where its version is the expected one; its new version."""
     faults: list[Fault] = []
     text = payload_text(value, faults)
@@ -62,9 +62,14 @@ def cell_write(room: NatsRoom, name: str, value: Any, expect: int) -> int | None
     room.lives.beat_if_named(data)
     ttl_s = TOMBSTONE_S if value is None else 0
     expected: int | None = None if expect == ANY else expect
+
+    def is_mine(there: bytes) -> bool:
+        return there == data if not data else bool(there) and _decode_cell(there).write == write
+
     while True:
-        try:  # also when there is nothing to delete: whoever waits for such cells is to be woken
-            seq = _write(room, Write(subject, data, expected, None, ttl_s), write)
+        writes = [Write(subject, data, expected, None, ttl_s)]
+        try:  # also when there is nothing to delete: those who wait for such cells are to be woken
+            (seq,) = room.note_written(writes, room.wire.commit_now(writes, is_mine)).seqs
         except Changed:
             if expect != 0:
                 return None
@@ -74,18 +79,6 @@ def cell_write(room: NatsRoom, name: str, value: Any, expect: int) -> int | None
             expected = 0 if found is None else found.seq  # it was deleted: its tombstone may be replaced
             continue
         return 0 if value is None else seq
-
-
-def _write(room: NatsRoom, write: Write, name: str) -> int:
-    def is_mine(data: bytes) -> bool:
-        return data == write.data if not write.data else bool(data) and _decode_cell(data).write == name
-
-    committed = room.wire.commit_now([write], is_mine)
-    if committed.found is not None:
-        room.follower.wrote(write.subject, committed.found.seq, committed.found.data)
-        return committed.found.seq
-    room.follower.wrote(write.subject, committed.seqs[0], write.data)
-    return committed.seqs[0]
 
 
 # Documents that several change: each change is made to what is there

@@ -9,17 +9,18 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from postroom.core.message import Draft
-from postroom.core.states import State
+from postroom.core.states import NOTES, State
 from postroom.core.system.process import process_alive, this_process
-from postroom.errors import OutcomeUnknown, RoomError, RoomUnreachable
-from postroom.stores.contract import Claimed, Delivery, Settled, Ticket, Want
+from postroom.errors import InvalidMessage, OutcomeUnknown, RoomError, RoomUnreachable
+from postroom.stores.contract import OUTCOMES, Claimed, Delivery, Query, Settled, Ticket, Want
 
-from .entries import Entry, Kept, LedgerLine, WriteTime, claimed, counts, extended, judged, pattern_to, wound
-from .entries import settled as _ended
+from . import entries
+from .entries import Entry, Kept, LedgerLine, WriteTime, counts, judged, pattern_to
 from .putting import WritePlan
-from .room import NatsRoom
+from .reading import find
+from .room import NatsRoom, Replaced
 from .tables import Chosen
-from .wire import Changed, Committed, Write
+from .wire import Changed
 
 #: Entries of claimed messages that are remembered; who settles an older one has to look it up.
 MAX_REMEMBERED: Final = 10_000
@@ -58,7 +59,7 @@ def _claim_best(room: NatsRoom, want: Want) -> list[Delivery]:
         # not the same one twice in one claim, should its owner be gone already (tests/stores/test_model.py)
         with _picked(room, want, want.limit - len(taken), {kept.entry.id for kept in taken}) as picked:
             if picked.best or picked.ended:
-                taken += _take(room, picked, want, raises=not taken)
+                taken += _make(room, _steps(picked, want), picked.moment, raises=not taken)
                 continue
         if taken or not room.follower.look_if_late(patterns):
             break
@@ -94,70 +95,42 @@ def _picked(room: NatsRoom, want: Want, count: int, taken: set[str], write: str 
         tables.picked.difference_update(ids)  # without the lock: an interrupt while it waits would leave them picked
 
 
-def _take(room: NatsRoom, picked: _Picked, want: Want, *, raises: bool) -> list[Kept]:
-    """Claim these, and write down what the clock did to the others; all at once. Those that were claimed, in their order.
-
-    Whatever somebody else changed first is read anew, and is not claimed here.
-    """
-    return _make(room, _steps(picked, want), picked.moment, raises=raises)
-
-
 #: A message, what becomes of it, and whether it is claimed by that.
 _Step = tuple[Kept, Entry, bool]
 
 
 def _steps(picked: _Picked, want: Want) -> list[_Step]:
     moment = picked.moment
-    steps = [(each.kept, claimed(each.kept, want, moment, gone=each.gone), True) for each in picked.best]
+    steps = [(each.kept, entries.claimed(each.kept, want, moment, gone=each.gone), True) for each in picked.best]
     for each in picked.ended:
-        entry = wound(each.kept, moment, gone=each.gone)
+        entry = entries.wound(each.kept, moment, gone=each.gone)
         if entry is not None:
             steps.append((each.kept, entry, False))
     return steps
 
 
 def _make(room: NatsRoom, steps: Sequence[_Step], moment: WriteTime, *, raises: bool) -> list[Kept]:
-    writes = [room.write_of(entry, kept.seq) for kept, entry, _ in steps]
-    ends = room.commit_each(writes, moment.write)
-    return _taken(room, steps, writes, ends, raises=raises)
+    """Claim these, and write down what the clock did to the others; all at once. Those that were claimed, in their order.
+
+    Whatever somebody else changed first is read anew, and is not claimed here.
+    """
+    return _taken(steps, room.replace_each([step[:2] for step in steps], moment.write), raises=raises)
 
 
-def _taken(
-    room: NatsRoom,
-    steps: Sequence[_Step],
-    writes: Sequence[Write],
-    ends: Sequence[Committed | BaseException],
-    *,
-    raises: bool,
-) -> list[Kept]:
+def _taken(steps: Sequence[_Step], ends: Sequence[Replaced], *, raises: bool) -> list[Kept]:
     """What was claimed by these steps, as their writes ended."""
     taken: list[Kept] = []
     trouble: BaseException | None = None
-    for (kept, entry, is_claim), write, end in zip(steps, writes, ends, strict=True):
-        if isinstance(end, Changed):
-            now = room.read(kept.entry.id)
-            if now is None or now.entry.archived:
-                room.follower.gone(kept.entry.id, kept.seq)
-        elif isinstance(end, BaseException):
+    for (_, entry, is_claim), end in zip(steps, ends, strict=True):
+        if isinstance(end, Kept):
+            now = end.entry  # another one when the reply was lost, and the claim has been taken from us since
+            if is_claim and (now.claimed_by, now.deliveries) == (entry.claimed_by, entry.deliveries):
+                taken.append(end)
+        elif end is not None and not isinstance(end, Changed):
             trouble = end
-        else:
-            written = _as_written(room, write, entry, end)
-            if is_claim and written is not None:
-                taken.append(written)
     if trouble is not None and (raises or not isinstance(trouble, RoomError)) and not taken:
         raise trouble
     return taken
-
-
-def _as_written(room: NatsRoom, write: Write, entry: Entry, end: Committed) -> Kept | None:
-    """A claim that was made; None when its reply was lost and it has been taken from us since."""
-    (seq,) = room.note_written([write], end)
-    if end.found is None:
-        return Kept(seq, entry)
-    now = room.kept_of(end.found)
-    if now is None or now.entry.claimed_by != entry.claimed_by or now.entry.deliveries != entry.deliveries:
-        return None
-    return now
 
 
 def _claim_named(room: NatsRoom, want: Want) -> list[Delivery]:
@@ -174,7 +147,7 @@ def _claim_named(room: NatsRoom, want: Want) -> list[Delivery]:
         if entry.to_agent in (want.agent, None) and may_have:
             free.append((kept, gone and kept.state is not State.AWAITED))
     free.sort(key=lambda each: (-each[0].entry.priority, each[0].first))
-    steps = [(kept, claimed(kept, want, moment, gone=gone), True) for kept, gone in free]
+    steps = [(kept, entries.claimed(kept, want, moment, gone=gone), True) for kept, gone in free]
     return _deliver(room, _make(room, steps, moment, raises=True), want)
 
 
@@ -192,121 +165,106 @@ def _deliver(room: NatsRoom, taken: Sequence[Kept], want: Want) -> list[Delivery
 # Settling
 
 
+class _Settling(NamedTuple):
+    """What a receiver says of a message, and the name of the write by which it does."""
+
+    ticket: Ticket
+    outcome: str
+    detail: str | None
+    delay_s: float
+    puts: Sequence[Draft]
+    write: str
+
+
 def settle(
     room: NatsRoom,
     ticket: Ticket,
     outcome: str,
-    detail: str | None,
-    delay_s: float,
-    puts: Sequence[Draft],
-    claim_next: Want | None,
+    *,
+    detail: str | None = None,
+    delay_s: float = 0,
+    puts: Sequence[Draft] = (),
+    claim_next: Want | None = None,
 ) -> Settled:
     """Say what became of a message, with the answer; then claim the next."""
+    if outcome not in OUTCOMES:
+        raise InvalidMessage("outcome", f"must be one of {', '.join(OUTCOMES)}, not {outcome!r}")
     before = room.unsure.settling(ticket, outcome)
-    write = before or room.moment().write
+    said = _Settling(ticket, outcome, detail, delay_s, puts, before or room.moment().write)
     try:
-        return _settle_and_claim(room, ticket, outcome, detail, delay_s, puts, claim_next, write)
-    except OutcomeUnknown:
-        room.unsure.remember_settling(ticket, outcome, write)
-        raise
-    except RoomUnreachable as error:
-        if before is None:
-            raise
-        raise OutcomeUnknown(str(error)) from error  # this try changed nothing, but the one before may have
-    except RoomError:
-        raise
-    except BaseException:  # interrupted: should it be said again, it may have been said already
-        room.unsure.remember_settling(ticket, outcome, write)
+        return _settle_and_claim(room, said, claim_next)
+    except BaseException as error:
+        if isinstance(error, OutcomeUnknown) or not isinstance(error, RoomError):  # no reply, or an interrupt
+            room.unsure.remember_settling(ticket, outcome, said.write)
+        elif before is not None and isinstance(error, RoomUnreachable):
+            raise OutcomeUnknown(str(error)) from error  # this try changed nothing, but the one before may have
         raise
 
 
-def _settle_and_claim(
-    room: NatsRoom,
-    ticket: Ticket,
-    outcome: str,
-    detail: str | None,
-    delay_s: float,
-    puts: Sequence[Draft],
-    claim_next: Want | None,
-    write: str,
-) -> Settled:
-    if claim_next is not None and claim_next.ids is None and outcome in _ENDINGS and not puts:
-        settled = _settle_and_take(room, ticket, outcome, detail, claim_next, write)
+def _settle_and_claim(room: NatsRoom, said: _Settling, claim_next: Want | None) -> Settled:
+    if claim_next is not None and claim_next.ids is None and said.outcome in _ENDINGS and not said.puts:
+        settled = _settle_and_take(room, said, claim_next)
         if settled is not None:
             return settled
-    held, state, ids = _settle(room, ticket, outcome, detail, delay_s, puts, write)
+    settled = _settle(room, said)
     if claim_next is None:
-        return Settled(held, state, ids, None)
+        return settled
     try:
-        return Settled(held, state, ids, claim(room, claim_next))
+        return settled._replace(claimed=claim(room, claim_next))
     except RoomError:
-        if not held:
+        if not settled.held:
             raise
-        return Settled(held, state, ids, Claimed([], 0))  # it is settled, and that must be told; the next look will say
+        return settled._replace(claimed=Claimed([], 0))  # it is settled, and that must be told; the next look will say
 
 
-def _settle_and_take(
-    room: NatsRoom, ticket: Ticket, outcome: str, detail: str | None, want: Want, write: str
-) -> Settled | None:
+def _settle_and_take(room: NatsRoom, said: _Settling, want: Want) -> Settled | None:
     """Both at once, two writes on their way together; None when there is nothing to take, and nothing was done."""
+    ticket = said.ticket
     kept = _newest_known(room, ticket)
-    if kept is None or not counts(kept, ticket.token):
+    if not counts(kept, ticket.token):
         return None
     if want.owner == this_process():
         room.lives.beat()
     patterns = patterns_of(want)
     room.follower.follow(patterns)
-    if room.follower.may_lack(
-        patterns
-    ):  # one after the other: what is to be told of the first must not wait for a look
-        return None
-    with _picked(room, want, want.limit, {ticket.id}, write) as picked:
+    if room.follower.may_lack(patterns):
+        return None  # one after the other: the result of the first must not wait for a look
+    with _picked(room, want, want.limit, {ticket.id}, said.write) as picked:
         if not picked.best:
             return None
-        entry = _ended(kept, outcome, ticket.agent, detail, 0, picked.moment)
+        entry = entries.settled(kept, said.outcome, ticket.agent, said.detail, 0, picked.moment)
         steps = _steps(picked, want)
-        writes = [room.write_of(entry, kept.seq), *(room.write_of(each, old.seq) for old, each, _ in steps)]
-        first, *ends = room.wire.run_all([room.commit_one(each, write) for each in writes])
-        taken = _taken(room, steps, writes[1:], ends, raises=False)
-    state: State | None = State(entry.state)
-    held = True
-    if isinstance(first, Committed):
-        room.note_written(writes[:1], first)
-        room.mine.pop(ticket.id, None)
-    elif isinstance(first, Changed):
-        held, state, _ = _settle(room, ticket, outcome, detail, 0, (), write)
-    else:  # what was taken goes back: its receiver is told of the trouble, not of the message
+        first, *ends = room.replace_each([(kept, entry), *(step[:2] for step in steps)], said.write)
+        taken = _taken(steps, ends, raises=False)
+    settled = Settled(True, State(entry.state), [], None)
+    if isinstance(first, Changed):
+        settled = _settle(room, said)
+    elif isinstance(first, BaseException):  # what was taken goes back: its receiver is told of the trouble alone
         for each in taken:
+            back = Ticket(each.entry.id, each.token, want.agent)
             with suppress(RoomError):
-                _settle(
-                    room, Ticket(each.entry.id, each.token, want.agent), "returned", None, 0, (), room.moment().write
-                )
+                _settle(room, _Settling(back, "returned", None, 0, (), room.moment().write))
         raise first
-    return Settled(held, state, [], Claimed(_deliver(room, taken, want), None if taken else 0))
+    room.mine.pop(ticket.id, None)
+    return settled._replace(claimed=Claimed(_deliver(room, taken, want), None if taken else 0))
 
 
-def _settle(
-    room: NatsRoom, ticket: Ticket, outcome: str, detail: str | None, delay_s: float, puts: Sequence[Draft], write: str
-) -> tuple[bool, State | None, list[str]]:
-    moment = room.moment(write)
-    kept = _newest_known(room, ticket)
-    if kept is None or not counts(kept, ticket.token):
-        kept = room.read(ticket.id)
+def _settle(room: NatsRoom, said: _Settling) -> Settled:
+    ticket = said.ticket
+    kept = _as_it_stands(room, ticket)
     ids: list[str] = []
     while counts(kept, ticket.token):
-        assert kept is not None
-        moment = room.moment(moment.write)
+        moment = room.moment(said.write)
         plan = WritePlan(room, moment, {ticket.id: kept})
-        plan.add(puts)
+        plan.add(said.puts)
         ids = plan.ids
-        said = ids[0] if outcome == "answered" and ids else detail
-        entry = _ended(kept, outcome, ticket.agent, said, delay_s, moment)
+        detail = ids[0] if said.outcome == "answered" and ids else said.detail
+        entry = entries.settled(kept, said.outcome, ticket.agent, detail, said.delay_s, moment)
         held = plan.held.get(ticket.id)
         if held:
             entry = replace(entry, held=(*entry.held, *held))
-        writes = [room.write_of(entry, kept.seq), *plan.writes]
         try:
-            found = room.make(writes, moment.write).found
+            found = room.commit([room.write_of(entry, kept.seq), *plan.writes], said.write).found
         except Changed:
             kept = room.read(ticket.id)
             continue
@@ -314,13 +272,12 @@ def _settle(
             kept = room.kept_of(found)
             break
         room.mine.pop(ticket.id, None)
-        return True, State(entry.state), ids
+        return Settled(True, State(entry.state), ids, None)
     room.mine.pop(ticket.id, None)
-    for line in () if kept is None else kept.entry.ledger:
-        if line.write == write:  # our own doing, whose reply was lost
-            assert kept is not None
-            return True, kept.state, _stored_with(line, ids)
-    return False, None, []
+    line = None if kept is None else kept.line_of(said.write)
+    if kept is None or line is None:
+        return Settled(False, None, [], None)
+    return Settled(True, kept.state, _stored_with(line, ids), None)  # our own doing, whose reply was lost
 
 
 def _stored_with(line: LedgerLine, ids: list[str]) -> list[str]:
@@ -335,24 +292,59 @@ def _newest_known(room: NatsRoom, ticket: Ticket) -> Kept | None:
     return max(known, default=None, key=lambda kept: kept.seq)
 
 
+def _as_it_stands(room: NatsRoom, ticket: Ticket) -> Kept | None:
+    """The message of a ticket: as it is known here if the ticket counts for that, else as the leader knows it."""
+    kept = _newest_known(room, ticket)
+    return kept if counts(kept, ticket.token) else room.read(ticket.id)
+
+
 def extend(room: NatsRoom, ticket: Ticket, lease_s: float) -> bool:
     """Let a lease end that much later than now; False when the ticket no longer counts."""
-    moment = room.moment()
-    kept = _newest_known(room, ticket)
-    if kept is None or not counts(kept, ticket.token):
-        kept = room.read(ticket.id)
+    write = room.moment().write
+    kept = _as_it_stands(room, ticket)
     while counts(kept, ticket.token):
-        assert kept is not None
-        if any(line.write == moment.write for line in kept.entry.ledger):
+        if kept.line_of(write) is not None:
             return True
-        moment = room.moment(moment.write)
-        entry = extended(kept, ticket.agent, lease_s, moment)
+        entry = entries.extended(kept, ticket.agent, lease_s, room.moment(write))
         try:
-            (seq,) = room.commit([room.write_of(entry, kept.seq)], moment.write)
+            (seq,) = room.commit([room.write_of(entry, kept.seq)], write).seqs
         except Changed:
             kept = room.read(ticket.id)
             continue
-        if seq:
-            room.mine[ticket.id] = Kept(seq, entry)
+        room.mine[ticket.id] = Kept(seq, entry)
         return True
     return False
+
+
+# Notes, and questions that are given up
+
+
+def note(room: NatsRoom, id: str, event: str, agent: str | None, detail: str | None = None) -> bool:
+    """Add a line to the ledger of a message; False when there is none."""
+    if event not in NOTES:
+        raise InvalidMessage("event", f"must be one of {', '.join(NOTES)}, not {event!r}")
+    there = []
+
+    def step(kept: Kept, moment: WriteTime) -> Entry | None:
+        there.append(True)
+        return entries.noted(kept, event, agent, detail, moment)
+
+    room.change(id, step)
+    return bool(there)
+
+
+def abandon(room: NatsRoom, id: str) -> None:
+    """Nobody waits for the answer to this question any more: what is held for its asker becomes ordinary mail."""
+    held: list[str] | None = None
+
+    def step(kept: Kept, moment: WriteTime) -> Entry | None:
+        nonlocal held  # of the very entry that is replaced: an answer may come at this moment (tests/stores/test_nats.py)
+        held = [*kept.entry.held]
+        waits = kept.entry.waiter is not None and kept.state is not State.AWAITED
+        return entries.abandoned(kept, moment) if waits else None
+
+    room.change(id, step)
+    if held is None:  # it was deleted; its answers know what they answer
+        held = [answer.id for answer in find(room, Query(answer_to=id)).messages]
+    for answer in held:
+        room.change(answer, lambda kept, moment: entries.unheld(kept, moment) if kept.state is State.AWAITED else None)

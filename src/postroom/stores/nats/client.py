@@ -79,8 +79,9 @@ class RoomClient(Client):  # type: ignore[misc]
         subscription = await self.subscribe(subject, queue=queue)
         self._ears[subscription._id] = ear  # noqa: SLF001
         if self.is_connected:  # at once: nats-py would let our requests, and its own ping, overtake it
-            waiting, self._pending, self._pending_data_size = self._pending, [], 0
-            self._transport.writelines(waiting)
+            self._transport.writelines(self._pending)
+            self._pending.clear()
+            self._pending_data_size = 0
         return subscription
 
     async def unhear(self, subscription: Any) -> None:

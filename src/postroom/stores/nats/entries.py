@@ -20,14 +20,15 @@ Everything in this module is pure: an entry, a moment and a wish give the next e
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeGuard
 
 import msgspec
 from msgspec.structs import replace
 
 from postroom.core.message import Draft, LedgerEntry, Message, decode_payload, id_of
-from postroom.core.states import ASKER_GONE, FINISHED, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, State, judge
+from postroom.core.states import FINISHED, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, State, judge
 from postroom.core.system.process import this_process
 from postroom.stores.contract import Want
 
@@ -108,7 +109,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     archived: bool = False
 
 
-_encode = msgspec.json.Encoder().encode
+#: An entry as it is written.
+pack: Final = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Entry).decode
 
 
@@ -130,6 +132,10 @@ class Kept(NamedTuple):
     def state(self) -> State:
         return State(self.entry.state)
 
+    def line_of(self, write: str) -> LedgerLine | None:
+        """The line of its ledger that a write made."""
+        return next((line for line in self.entry.ledger if line.write == write), None)
+
 
 class WriteTime(NamedTuple):
     """When and by which write something is done."""
@@ -137,11 +143,6 @@ class WriteTime(NamedTuple):
     room_ms: int
     wall_ms: int
     write: str
-
-
-def pack(entry: Entry) -> bytes:
-    """An entry as it is written."""
-    return _encode(entry)
 
 
 def unpack(seq: int, data: bytes) -> Kept:
@@ -156,7 +157,7 @@ def is_there(data: bytes) -> bool:
 
 def written_by(write: str, data: bytes) -> bool:
     """Whether a message's entry has a line of that write."""
-    return is_there(data) and any(line.write == write for line in _decode(data).ledger)
+    return is_there(data) and unpack(0, data).line_of(write) is not None
 
 
 # Names and subjects
@@ -230,6 +231,9 @@ def cell_subject(name: str) -> str:
 
 # The life of a message
 
+#: What a message has of its draft as it is.
+_OF_DRAFT: Final = sorted({*Entry.__struct_fields__} & {*Draft.__struct_fields__} - {"payload", "to_agent", "waiter"})
+
 
 def first_entry(draft: Draft, id: str, to_agent: str | None, moment: WriteTime, *, held_for: Entry | None) -> Entry:
     """A message that is stored. `held_for` is the question whose asker waits for this answer."""
@@ -242,29 +246,16 @@ def first_entry(draft: Draft, id: str, to_agent: str | None, moment: WriteTime, 
         state, wake_ms = State.DELAYED, later_ms(moment.room_ms, draft.delay_s)
     ttl_ms = 0 if draft.ttl_s is None else max(1, round(draft.ttl_s * 1000))
     return Entry(
+        **{name: getattr(draft, name) for name in _OF_DRAFT},
         id=id,
-        from_agent=draft.from_agent,
         to_agent=to_agent,
-        channel=draft.channel,
-        type=draft.type,
-        version=draft.version,
-        priority=draft.priority,
         payload=msgspec.Raw(payload if inline else b"{}"),
         parts=0 if inline else -(-len(payload) // PART_BYTES),
         size=len(payload),
         timestamp_ms=moment.wall_ms,
         ttl_ms=ttl_ms,
-        correlation_id=draft.correlation_id,
-        idempotency_key=draft.idempotency_key,
-        chain_id=draft.chain_id,
-        hop_count=draft.hop_count,
-        lane=draft.lane,
-        trace=draft.trace,
-        max_deliveries=draft.max_deliveries,
         waiter=draft.waiter if held_for is None else held_for.waiter,
         waiter_beats=draft.waiter == this_process() if held_for is None else held_for.waiter_beats,
-        answer_to=draft.answer_to,
-        replay_of=draft.replay_of,
         state=state,
         wake_ms=wake_ms,
         expires_ms=moment.room_ms + ttl_ms if ttl_ms else None,
@@ -399,7 +390,7 @@ def extended(kept: Kept, agent: str, lease_s: float, moment: WriteTime) -> Entry
 
 def noted(kept: Kept, event: str, agent: str | None, detail: str | None, moment: WriteTime) -> Entry | None:
     """The entry with a note; None when its ledger is full."""
-    if len(_encode(kept.entry.ledger)) >= LEDGER_BYTES:
+    if len(pack(kept.entry.ledger)) >= LEDGER_BYTES:
         return None
     return _next(kept, moment, event, agent, detail)
 
@@ -413,21 +404,25 @@ def abandoned(kept: Kept, moment: WriteTime, why: str = "the asker no longer wai
     return _next(kept, moment, "abandoned", kept.entry.from_agent, why, waiter=None)
 
 
-def asker_gone(kept: Kept, moment: WriteTime) -> Entry:
-    """The question of a process that is gone."""
-    return abandoned(kept, moment, ASKER_GONE)
-
-
 def unheld(kept: Kept, moment: WriteTime) -> Entry:
     """An answer that becomes ordinary mail."""
     return _next(kept, moment, "unheld", None, None, state=State.READY)
 
 
-def with_answer(kept: Kept, id: str) -> Entry:
-    """The question, which knows now of an answer that is held. No change that the feed would tell of."""
-    entry = kept.entry
-    number = entry.number or kept.seq
-    return replace(entry, first=kept.first, token=kept.token, number=number, held=(*entry.held, id))
+def _silently(kept: Kept, **changes: Any) -> Entry:
+    """The entry with a change that the feed does not tell of."""
+    number = kept.entry.number or kept.seq
+    return replace(kept.entry, first=kept.first, token=kept.token, number=number, **changes)
+
+
+def with_answers(kept: Kept, ids: Sequence[str]) -> Entry:
+    """The question, which knows now of answers that are held."""
+    return _silently(kept, held=(*kept.entry.held, *ids))
+
+
+def put_away(kept: Kept) -> Entry:
+    """The entry of a finished message among the finished ones."""
+    return _silently(kept, archived=True)
 
 
 def requeued(kept: Kept, moment: WriteTime) -> Entry | None:
@@ -445,13 +440,7 @@ def requeued(kept: Kept, moment: WriteTime) -> Entry | None:
     )  # fmt: skip
 
 
-def put_away(kept: Kept) -> Entry:
-    """The entry of a finished message among the finished ones. No change that the feed would tell of."""
-    number = kept.entry.number or kept.seq
-    return replace(kept.entry, first=kept.first, token=kept.token, number=number, archived=True)
-
-
-def counts(kept: Kept | None, token: int) -> bool:
+def counts(kept: Kept | None, token: int) -> TypeGuard[Kept]:
     """Whether a ticket still counts: a ready message with its own token was let go, and not taken since."""
     return kept is not None and kept.token == token and kept.state in (State.CLAIMED, State.READY)
 

@@ -9,11 +9,12 @@ Such a hint can be lost: in a reconnect, or when a leader dies. So whoever finds
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Final
@@ -120,7 +121,7 @@ class Follower:
             if self._uses[key] <= 0:
                 unsubscribe = self._subscriptions.pop(key, None)
                 if unsubscribe is not None:
-                    self._wire.soon(unsubscribe)
+                    self._wire.link.soon(unsubscribe)
                 del self._uses[key]
 
     # Knowing
@@ -159,9 +160,7 @@ class Follower:
 
     def last_number(self) -> int:
         """The highest sequence in the room, as the leader knows it."""
-        answer = self._wire.run(self._wire.api(f"STREAM.INFO.{self._wire.stream}"))
-        number: int = answer["state"]["last_seq"]
-        return number
+        return int(self._wire.info()["state"]["last_seq"])
 
     def know(self, *parts: str) -> None:
         """Know these parts of the room whole, as they are now."""
@@ -203,23 +202,23 @@ class Follower:
 
     def look_if_late(self, patterns: Iterable[str]) -> bool:
         """Look at the leader for what was not heard of, where that was not done lately. Returns whether it was done now."""
-        return self._look(patterns, self._is_late)
+        return self._look(patterns, SAFETY_LOOK_S)
 
     def look_if_lost(self, patterns: Iterable[str]) -> None:
         """Look at the leader where hints may have been lost since the last look.
 
-        For those who know of something to do: without it they would do all of that before they learn what came while the
-        connection was away (tests/stores/test_nats_busy.py). A look now and then, as those have who find nothing, would read again
-        all that a busy receiver has done since the last.
+        For receivers that know of something to do: without it they would do all of that before they learn what came while the
+        connection was away (tests/stores/test_nats_busy.py). A look now and then, as those have that find nothing, would read
+        again all that a busy receiver has done since the last.
         """
-        self._look(patterns, _may_lack)
+        self._look(patterns, math.inf)
 
     def may_lack(self, patterns: Iterable[str]) -> bool:
         """Whether that look is due."""
-        return any(map(_may_lack, self._kept_current(patterns).values()))
+        return bool(self._due(patterns, math.inf))
 
-    def _look(self, patterns: Iterable[str], is_due: Callable[[_Followed], bool]) -> bool:
-        due = {pattern: each for pattern, each in self._kept_current(patterns).items() if is_due(each)}
+    def _look(self, patterns: Iterable[str], believed_s: float) -> bool:
+        due = self._due(patterns, believed_s)
         for pattern, followed in due.items():
             if followed is self._whole:
                 self.know()
@@ -227,16 +226,19 @@ class Follower:
                 self._read(pattern, followed)
         return bool(due)
 
-    def _kept_current(self, patterns: Iterable[str]) -> dict[str, _Followed]:
-        """What brings news of these patterns: the whole room where that is known, else whichever of them are followed."""
+    def _due(self, patterns: Iterable[str], believed_s: float) -> dict[str, _Followed]:
+        """What brings news of these patterns (the whole room where that is known) and was not looked at for that long."""
         if self._whole is not None and OPEN_PART in self._loaded:
-            return {_WHOLE_ROOM: self._whole}
-        names = {*patterns, *map(_around, patterns)} & {*self._followed}
-        return {name: self._followed[name] for name in names}
-
-    def _is_late(self, followed: _Followed) -> bool:
+            current = {_WHOLE_ROOM: self._whole}
+        else:
+            names = {*patterns, *map(_around, patterns)} & {*self._followed}
+            current = {name: self._followed[name] for name in names}
         now_ns = self._clock.steady_ns()
-        return followed.looked_ns is None or not 0 <= now_ns - followed.looked_ns < SAFETY_LOOK_S * 1e9
+        return {
+            name: each
+            for name, each in current.items()
+            if each.looked_ns is None or not 0 <= now_ns - each.looked_ns < believed_s * 1e9
+        }
 
     def _look_again(self) -> None:
         """The connection was away: hints may be lost, and everybody who waits has to look."""
@@ -251,21 +253,17 @@ class Follower:
                 _ring(known)
 
     def learn(self, subject: str, seq: int, data: bytes) -> None:
-        """An entry was read, written or heard of."""
-        id = subject.rpartition(".")[2]
+        """An entry was read, written or heard of: if it is one of those that are followed, it is known from now on."""
         with self.lock:
+            if not (subject.startswith("m.") and self._covers(subject)):
+                return
             if data == MOVED and {OPEN_PART, ARCHIVE} <= self._parts:
                 return  # it is heard of where it stands now
+            id = subject.rpartition(".")[2]
             known = self.tables.rows.get(id)
             if known is not None and known.kept.seq >= seq:
                 return  # every write of this process is also heard of: decoding it twice is a waste
             self.tables.learn(id, seq, unpack(seq, data) if is_there(data) else None)
-
-    def learn_if_followed(self, subject: str, seq: int, data: bytes) -> None:
-        """The same for an entry that may be none of those that are followed."""
-        with self.lock:
-            if self._covers(subject):
-                self.learn(subject, seq, data)
 
     def gone(self, id: str, seq: int) -> None:
         """An entry is not there any more, and nobody knows since when."""
@@ -277,7 +275,7 @@ class Follower:
     def _heard(self, key: Key, subject: str, seq: int, data: bytes) -> None:
         """A change that the servers tell of, or (sequence 0) a word that somebody should look. On the background loop."""
         with self.lock:
-            if seq and subject.startswith("m.") and self._covers(subject):
+            if seq:
                 self.learn(subject, seq, data)
             if key[0] == _WHOLE_ROOM and self._whole is not None and seq == self._whole.sure + 1:
                 self._whole.sure = seq
@@ -293,7 +291,7 @@ class Follower:
         """
         for key in ((pattern, _ONE) for pattern in patterns_around(subject)):
             if key in self._waiters:
-                self._wire.later(_PASSED_BY_S, partial(self._ring_if_it_lies_there, key, subject, seq))
+                self._wire.link.loop.call_later(_PASSED_BY_S, partial(self._ring_if_it_lies_there, key, subject, seq))
 
     def _ring_if_it_lies_there(self, key: Key, subject: str, seq: int) -> None:
         with self.lock:
@@ -308,8 +306,7 @@ class Follower:
     def wrote(self, subject: str, seq: int, data: bytes) -> None:
         """This process has written an entry: known here, and those who wait here are woken, before the call returns."""
         with self.lock:
-            if subject.startswith("m.") and self._covers(subject):
-                self.learn(subject, seq, data)
+            self.learn(subject, seq, data)
             for pattern in patterns_around(subject):
                 self._ring((pattern, ""), seq)
 
@@ -342,11 +339,11 @@ class Follower:
 
     def _pass_on(self, key: Key) -> None:
         """A hint that one alone was given, and that came too late for it, goes to another."""
-        self._wire.soon(lambda: self._wire.nudge(f"{key[0].removesuffix('>')}0.hint"))
+        self._wire.link.soon(lambda: self._wire.nudge(f"{key[0].removesuffix('>')}0.hint"))
 
     # Waiting
 
-    def listen(self, topics: Iterable[str], step: Callable[[], AbstractContextManager[object]]) -> NatsWaiter:
+    def listen(self, topics: Iterable[str], step: AbstractContextManager[object]) -> NatsWaiter:
         """Somebody waits for these topics. `step` is entered for all that the waiter does but waiting."""
         keys = [key for key in dict.fromkeys(map(key_of_topic, topics)) if key is not None]
         if self.ending:
@@ -406,11 +403,6 @@ def _ring(known: weakref.ref[NatsWaiter], alone_for: Key | None = None) -> bool:
     return waiter is not None
 
 
-def _may_lack(followed: _Followed) -> bool:
-    """Whether hints may have been lost since it was looked at."""
-    return followed.looked_ns is None
-
-
 def _around(pattern: str) -> str:
     """The pattern of all channels around that of one."""
     return f"m.o.{pattern.split('.')[2]}.>"
@@ -419,9 +411,7 @@ def _around(pattern: str) -> str:
 class NatsWaiter(contract.Waiter):
     """A waiter with a pipe of its own: a byte lies in it while there is a hint that nobody has taken."""
 
-    def __init__(
-        self, follower: Follower, keys: list[Key], clock: Clock, step: Callable[[], AbstractContextManager[object]]
-    ) -> None:
+    def __init__(self, follower: Follower, keys: list[Key], clock: Clock, step: AbstractContextManager[object]) -> None:
         self.keys = keys
         #: Those of its keys that are subscribed to for it.
         self.used: list[Key] = []
@@ -453,7 +443,7 @@ class NatsWaiter(contract.Waiter):
         return self._take()
 
     def _take(self) -> bool:
-        with self._step(), self._follower.lock:
+        with self._step, self._follower.lock:
             if self.is_closed:
                 raise RoomClosed("this waiter is closed")
             if self._follower.closed:
@@ -472,7 +462,7 @@ class NatsWaiter(contract.Waiter):
     def close(self) -> None:
         self._follower.ending.append(self)  # first: from here on, an interrupt leaves the rest to the next that ends
         try:
-            with self._step():
+            with self._step:
                 self._follower.tidy()
         except (RoomClosed, RoomBusy):  # a handler that closes the room may come in the middle of a step
             self._follower.tidy()

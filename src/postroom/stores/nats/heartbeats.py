@@ -61,7 +61,7 @@ class Lives:
         """On the background loop, where no signal comes between the first word and the promise of the next."""
         write = Write(process_subject(this_process()), self._name, None, None, ALIVE_S)
         await self._wire.commit([write], self._name.__eq__)
-        self._wire.every(BEAT_S, lambda: self._wire.commit([write], self._name.__eq__))
+        self._wire.link.every(BEAT_S, lambda: self._wire.commit([write], self._name.__eq__))
         self._beats = True
 
     def beat_if_named(self, data: bytes) -> None:
@@ -87,15 +87,13 @@ class Lives:
         everybody has time to speak again.
         """
         names = list(processes)
-        found = self._wire.run_all([self._wire.last(process_subject(name)) for name in names])
+        found = self._wire.results([self._wire.last(process_subject(name)) for name in names])
         now_ns, losses, gone = self._clock.steady_ns(), self._wire.losses, []
         with self._lock:
             if len(self._seen) > _MAX_KNOWN:
                 self._seen.clear()
                 self._silent.clear()
             for name, entry in zip(names, found, strict=True):
-                if isinstance(entry, BaseException):
-                    raise entry
                 if entry is not None:
                     self._silent.pop(name, None)
                     self._seen[name] = now_ns, True

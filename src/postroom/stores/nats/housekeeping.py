@@ -9,30 +9,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import msgspec
 
-from postroom.core.states import FINISHED, State
+from postroom.core.states import ASKER_GONE, FINISHED, State
 from postroom.stores.contract import FORGOTTEN, Query, Swept, WorkDone
 
+from . import entries
 from .cells import ARCHIVE_SUBJECT, TOMBSTONE_S, archive_of, cell_read, cell_write, tally_data, tally_of, work_subject
-from .entries import (
-    MOVED,
-    Entry,
-    Kept,
-    WriteTime,
-    asker_gone,
-    is_there,
-    judged,
-    place_of,
-    put_away,
-    requeued,
-    subject_of,
-    unpack,
-    wound,
-    written_by,
-)
+from .entries import MOVED, Entry, Kept, is_there, judged, place_of, subject_of
 from .following import OPEN_PART
 from .putting import key_subject, key_without, part_subjects
 from .reading import FAILED, PROCESSED, know_for, matching
@@ -80,33 +67,21 @@ def _write_down(room: NatsRoom, overdue: Sequence[Chosen]) -> list[str]:
     moment = room.moment()
     steps: list[tuple[Kept, Entry]] = []
     for each in overdue:
-        entry = _step(each, moment)
+        entry = entries.wound(each.kept, moment, gone=each.gone)
+        if entry is None and each.waiter_gone and each.kept.state is not State.AWAITED:
+            entry = entries.abandoned(each.kept, moment, ASKER_GONE)
         if entry is not None:
             steps.append((each.kept, entry))
         else:
             with room.follower.lock:
                 room.tables.forget_overdue(each)
-    writes = [room.write_of(entry, kept.seq) for kept, entry in steps]
-    ends = room.wire.run_all([room.commit_one(write, moment.write) for write in writes])
     events: list[str] = []
-    for (kept, entry), write, end in zip(steps, writes, ends, strict=True):
-        if isinstance(end, Changed):
-            now = room.read(kept.entry.id)
-            if now is None or now.entry.archived:
-                room.follower.gone(kept.entry.id, kept.seq)
-        elif isinstance(end, BaseException):
-            raise end
-        else:
-            room.note_written([write], end)
+    for (_, entry), end in zip(steps, room.replace_each(steps, moment.write), strict=True):
+        if not isinstance(end, BaseException):
             events.append(entry.ledger[-1].event)
+        elif not isinstance(end, Changed):
+            raise end
     return events
-
-
-def _step(each: Chosen, moment: WriteTime) -> Entry | None:
-    entry = wound(each.kept, moment, gone=each.gone)
-    if entry is None and each.waiter_gone and each.kept.state is not State.AWAITED:
-        return asker_gone(each.kept, moment)
-    return entry
 
 
 # Steps that also change a count: those are made again when only the count had changed
@@ -133,20 +108,20 @@ def _with_counts(
     return False
 
 
-def _archive_write(room: NatsRoom, entries: Iterable[Entry], times: int) -> list[Write]:
+def _archive_write(room: NatsRoom, changed: Iterable[Entry], times: int) -> list[Write]:
     """The count of what is put away, with these more or less."""
     archive, seq = archive_of(room)
     new = archive
-    for entry in entries:
+    for entry in changed:
         new = new.plus(entry.state, entry.size, times)
     return [Write(ARCHIVE_SUBJECT, msgspec.json.encode(new), seq)] if new != archive else []
 
 
-def _tally_writes(room: NatsRoom, entries: Iterable[Entry], times: int = 1) -> list[Write]:
+def _tally_writes(room: NatsRoom, changed: Iterable[Entry], times: int = 1) -> list[Write]:
     """The counts of what agents did, with these more or less."""
     now_ms = room.now_ms()
     by_agent: defaultdict[str, list[State]] = defaultdict(list)
-    for entry in entries:
+    for entry in changed:
         state = judged(entry, now_ms)
         if entry.claimed_by is not None and state in PROCESSED | FAILED:
             by_agent[entry.claimed_by].append(state)
@@ -187,21 +162,28 @@ def _put_away(room: NatsRoom, kepts: Sequence[Kept]) -> bool:
     writes: list[Write] = []
     for kept in kepts:
         writes.append(Write(str(subject_of(kept.entry.id)), MOVED, kept.seq, None, TOMBSTONE_S))
-        writes.append(room.write_of(put_away(kept), 0)._replace(expect=None))
-    entries = [kept.entry for kept in kepts]
-    return _with_counts(
-        room, kepts, writes, lambda: _archive_write(room, entries, 1) + _tally_writes(room, entries), MOVED.__eq__
-    )
+        writes.append(room.write_of(entries.put_away(kept), 0)._replace(expect=None))
+    counts = partial(_put_away_counts, room, [kept.entry for kept in kepts], 1)
+    return _with_counts(room, kepts, writes, counts, MOVED.__eq__)
 
 
-def requeue(room: NatsRoom, id: str) -> bool:
-    """Put a message back, wherever it stands; False when it did not end badly."""
+def _put_away_counts(room: NatsRoom, changed: Sequence[Entry], times: int) -> list[Write]:
+    """The counts, with these put away (or, `times` -1, put back)."""
+    return _archive_write(room, changed, times) + _tally_writes(room, changed, times)
+
+
+def requeue(room: NatsRoom, ids: Iterable[str]) -> list[str]:
+    """Put messages back, wherever they stand; those of them that had ended badly."""
+    return [id for id in dict.fromkeys(ids) if _requeue(room, id)]
+
+
+def _requeue(room: NatsRoom, id: str) -> bool:
     moment = room.moment()
     while True:
         kept = room.read(id)
         if kept is None or not kept.entry.archived:
-            return room.change(id, requeued) is not None
-        entry = requeued(kept, moment)
+            return room.change(id, entries.requeued) is not None
+        entry = entries.requeued(kept, moment)
         if entry is None:
             return False
         there = room.wire.run(room.wire.last(str(subject_of(id))))
@@ -209,15 +191,11 @@ def requeue(room: NatsRoom, id: str) -> bool:
             room.write_of(entry, 0 if there is None else there.seq),
             Write(place_of(kept.entry), MOVED, kept.seq, None, TOMBSTONE_S),
         ]
-        before = [kept.entry]
-
-        def counts(before: list[Entry] = before) -> list[Write]:
-            return _archive_write(room, before, -1) + _tally_writes(room, before, -1)
-
-        if _with_counts(room, [kept], writes, counts, lambda data: written_by(moment.write, data)):
+        counts = partial(_put_away_counts, room, [kept.entry], -1)
+        if _with_counts(room, [kept], writes, counts, lambda data: entries.written_by(moment.write, data)):
             return True
         now = room.read(id)
-        if now is not None and any(line.write == moment.write for line in now.entry.ledger):
+        if now is not None and now.line_of(moment.write) is not None:
             return True
 
 
@@ -261,12 +239,12 @@ def delete(room: NatsRoom, kepts: Sequence[Kept]) -> int:
 def _take_out(room: NatsRoom, kepts: Sequence[Kept]) -> list[Kept]:
     """Take entries out of the stream; those that had not changed."""
     wire = room.wire
-    answers = room.results(
+    answers = room.wire.results(
         [wire.api(f"STREAM.MSG.DELETE.{wire.stream}", seq=kept.seq, no_erase=True) for kept in kepts]
     )
     taken = [kept for kept, answer in zip(kepts, answers, strict=True) if answer.get("success")]
     parts = [f"pr.{room.name}.{subject}" for kept in taken for subject in part_subjects(kept)]
-    room.results([wire.api(f"STREAM.PURGE.{wire.stream}", filter=subject) for subject in parts])
+    room.wire.results([wire.api(f"STREAM.PURGE.{wire.stream}", filter=subject) for subject in parts])
     return taken
 
 
@@ -308,7 +286,7 @@ def _key_writes(room: NatsRoom, kepts: Sequence[Kept]) -> list[Write]:
         if kept.entry.idempotency_key is not None:
             ids_of[key_subject(kept.entry.from_agent, kept.entry.idempotency_key)].add(kept.entry.id)
     writes = []
-    for subject, found in zip(ids_of, room.results([room.wire.last(each) for each in ids_of]), strict=True):
+    for subject, found in zip(ids_of, room.wire.results([room.wire.last(each) for each in ids_of]), strict=True):
         if found is not None and found.data:
             left = key_without(found.data, ids_of[subject])
             data = b"" if left is None else msgspec.json.encode(left)
@@ -345,5 +323,5 @@ def _forget_finished(room: NatsRoom) -> int:
 
 def _oldest_put_away(room: NatsRoom) -> list[Kept]:
     """The first messages that were put away, of each state that may be forgotten."""
-    pages = room.results([room.wire.page(1, f"m.f.{int(state)}.>", _CHUNK) for state in _FORGETTABLE])
-    return [unpack(entry.seq, entry.data) for entries, _ in pages for entry in entries if is_there(entry.data)]
+    pages = room.wire.results([room.wire.page(1, f"m.f.{int(state)}.>", _CHUNK) for state in _FORGETTABLE])
+    return [entries.unpack(entry.seq, entry.data) for page, _ in pages for entry in page if is_there(entry.data)]

@@ -113,14 +113,13 @@ class LoopCall:
 
 
 class Errand(LoopCall):
-    """Coroutines that the loop runs for a caller: one, whose result is the answer, or several at once, each with its end."""
+    """Coroutines that the loop runs for a caller, all at once. The answer: the result of each, or what it raised."""
 
-    __slots__ = ("_is_one", "_task", "_works")
+    __slots__ = ("_task", "_works")
 
-    def __init__(self, works: Sequence[Coroutine[Any, Any, Any]], *, is_one: bool) -> None:
+    def __init__(self, works: Sequence[Coroutine[Any, Any, Any]]) -> None:
         super().__init__()
         self._works = works
-        self._is_one = is_one
         self._task: asyncio.Future[Any] | None = None
 
     def begin(self) -> None:
@@ -128,18 +127,12 @@ class Errand(LoopCall):
         if self._done or self.is_dropped:
             self.end()
             return
-        if self._is_one:
-            self._task = asyncio.ensure_future(self._works[0])
-        else:
-            self._task = asyncio.gather(*self._works, return_exceptions=True)
+        self._task = asyncio.gather(*self._works, return_exceptions=True)
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Future[Any]) -> None:
-        error = None if task.cancelled() else task.exception()
         if self._done or task.cancelled():
             self.end()
-        elif error is not None:
-            self.set_exception(error)
         else:
             self.set_result(task.result())
 
@@ -203,10 +196,6 @@ class Link:
         finally:
             self._calls.discard(call)
 
-    def run(self, errand: Errand) -> Any:
-        """Let the loop run this, and wait for the answer. Raises RoomClosed, and what is run raises."""
-        return self.wait_for(errand, errand.begin)
-
     def soon(self, call: Callable[[], Awaitable[Any]]) -> None:
         """Do this on the loop, and wait for nothing."""
         if not self._is_closed:
@@ -237,7 +226,7 @@ class Link:
         self._closer = me
         try:
             if not self._is_left:
-                self._end(Errand([quietly(last)], is_one=True))
+                self._end(Errand([quietly(last)]))
         except BaseException:
             self._closer = None  # the next call does the rest
             raise

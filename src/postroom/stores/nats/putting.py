@@ -15,7 +15,7 @@ from postroom.core.system.process import this_process
 from postroom.errors import InvalidMessage, OutcomeUnknown, RoomError
 
 from .cells import subscribers
-from .entries import Entry, Kept, WriteTime, first_entry, make_id, name_hash, parts_of, with_answer
+from .entries import Entry, Kept, WriteTime, first_entry, make_id, name_hash, parts_of, with_answers
 from .room import NatsRoom
 from .unsure import DraftWrites
 from .wire import MAX_TOGETHER, Changed, Write
@@ -64,10 +64,7 @@ class WritePlan:
         for id, answers in self.held.items():
             question = self._questions[id]
             if id not in self._given and question is not None:
-                entry = question.entry
-                for answer in answers:
-                    entry = with_answer(Kept(question.seq, entry), answer)
-                self.writes.append(self._room.write_of(entry, question.seq))
+                self.writes.append(self._room.write_of(with_answers(question, answers), question.seq))
         if len(self.writes) > MAX_TOGETHER:
             raise InvalidMessage(
                 "messages", f"at most {MAX_TOGETHER} entries can be stored in one step, not {len(self.writes)}"
@@ -86,7 +83,7 @@ class WritePlan:
             if draft.idempotency_key is not None
         }
         ids = {draft.answer_to for draft in drafts if draft.answer_to is not None} - {*self._questions}
-        for found, subject in zip(room.results([room.wire.last(key) for key in keys]), keys, strict=True):
+        for found, subject in zip(room.wire.results([room.wire.last(key) for key in keys]), keys, strict=True):
             self._keys[subject] = (None, 0)
             if found is not None:
                 self._keys[subject] = (_decode_key(found.data) if found.data else None, found.seq)
@@ -135,6 +132,8 @@ class WritePlan:
 
 def put(room: NatsRoom, drafts: Sequence[Draft]) -> list[str]:
     """Store messages, all or none; their ids. Raises StorageFull when the servers have no space but the room's reserve."""
+    if not drafts:
+        return []
     room.reserve.check()
     if any(draft.waiter == this_process() for draft in drafts):
         room.lives.beat()

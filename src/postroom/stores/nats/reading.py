@@ -34,7 +34,7 @@ def get(room: NatsRoom, id: str) -> Message | None:
     return None if kept is None else room.show([kept], ledger=True)[0]
 
 
-def find(room: NatsRoom, query: Query, cursor: int | None) -> Page:
+def find(room: NatsRoom, query: Query, cursor: int | None = None) -> Page:
     """List messages."""
     if query.order not in contract.ORDERS:
         raise InvalidMessage("order", f"must be one of {', '.join(contract.ORDERS)}, not {query.order!r}")
@@ -59,13 +59,8 @@ def matching(room: NatsRoom, query: Query, cursor: int | None) -> Iterator[Index
     rows = room.tables.in_order(None if query.order == "claim" else cursor, newest=query.order == "newest")
     if query.order == "claim":
         rows = iter(sorted(rows, key=lambda row: (-row.kept.entry.priority, row.kept.first)))
-    now_ms = room.now_ms()
-    return (row for row in rows if _matches(query, row.kept.entry, _judged(row, now_ms)))
-
-
-def _judged(row: IndexedEntry, now_ms: int) -> State:
-    """By the clock alone: whether a process is gone is for those to judge who act on it."""
-    return judged(row.kept.entry, now_ms)
+    now_ms = room.now_ms()  # the clock alone judges: whether a process is gone is for those to judge who act on it
+    return (row for row in rows if _matches(query, row.kept.entry, judged(row.kept.entry, now_ms)))
 
 
 def _matches(query: Query, entry: Entry, state: State) -> bool:
@@ -87,7 +82,7 @@ def _matches(query: Query, entry: Entry, state: State) -> bool:
     )
 
 
-def events(room: NatsRoom, after: int, limit: int) -> list[Change]:
+def events(room: NatsRoom, after: int = 0, limit: int = 1000) -> list[Change]:
     """The feed: the newest entry of each message that changed since, in the order of the changes."""
     kepts: list[Kept] = []
     position, until = after + 1, math.inf
@@ -114,7 +109,7 @@ def events(room: NatsRoom, after: int, limit: int) -> list[Change]:
     return changes
 
 
-def number_at(room: NatsRoom, wall_ms: int | None) -> int:
+def number_at(room: NatsRoom, wall_ms: int | None = None) -> int:
     """The feed's number at a moment of the wall clock."""
     last = room.follower.last_number()
     if wall_ms is None:
@@ -128,7 +123,7 @@ def number_at(room: NatsRoom, wall_ms: int | None) -> int:
 def stats(room: NatsRoom) -> Stats:
     """Figures of this moment."""
     room.follower.know(OPEN_PART)
-    answer = room.wire.run(room.wire.api(f"STREAM.INFO.{room.wire.stream}"))
+    answer = room.wire.info()
     now_ms = room.now_ms()
     states = dict.fromkeys(PUBLIC_STATES, 0)
     archive, _ = archive_of(room)
@@ -138,7 +133,7 @@ def stats(room: NatsRoom) -> Stats:
     sent_ms: defaultdict[tuple[str | None, str], list[int]] = defaultdict(list)
     with room.follower.lock:
         for row in room.tables.rows.values():
-            entry, state = row.kept.entry, _judged(row, now_ms)
+            entry, state = row.kept.entry, judged(row.kept.entry, now_ms)
             if entry.archived:
                 continue
             messages += 1
@@ -165,7 +160,7 @@ def servers_report(room: NatsRoom) -> dict[str, Any]:
     took_ms, answer = math.inf, {}
     for _ in range(_LOOKS):  # the quickest tells the distance; others waited for something else
         before_ns = room.clock.steady_ns()
-        told = room.wire.run(room.wire.api(f"STREAM.INFO.{room.wire.stream}"))
+        told = room.wire.info()
         now_ms = (room.clock.steady_ns() - before_ns) / 1_000_000
         if now_ms < took_ms:
             took_ms, answer = now_ms, told | {"heard_ms": room.clock.wall_ms()}

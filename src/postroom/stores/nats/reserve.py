@@ -65,7 +65,7 @@ class Reserve:
             now_ns = self._clock.steady_ns()
             if self._looked_ns is None or not 0 <= now_ns - self._looked_ns < LOOK_S * _SECOND_NS:
                 self._looked_ns = now_ns
-                self._wire.soon(self._look_at_account)
+                self._wire.link.soon(self._look_at_account)
 
     async def _look_at_account(self) -> None:
         try:
@@ -83,12 +83,15 @@ class Reserve:
             )
         except RoomUnreachable:
             return False  # a cluster that is full elects no leader
-        self._is_out = not has_subject(answer, self.filter)
+        return self._sees(answer)
+
+    def _sees(self, answer: dict[str, Any]) -> bool:
+        self._is_out = self.filter not in (answer.get("state", {}).get("subjects") or {})
         return not self._is_out
 
     def see(self, answer: dict[str, Any]) -> None:
         """The servers' word on the room's stream, when it is opened: one without a reserve gets it."""
-        if not has_subject(answer, self.filter):
+        if not self._sees(answer):
             self.put_back()
 
     def keep(self) -> None:
@@ -122,8 +125,3 @@ class Reserve:
             await self._wire.nudge(RESERVE_OUT)
             return True
         return self._given_up_ns is not None and now_ns - self._given_up_ns < TOLD_S * _SECOND_NS
-
-
-def has_subject(answer: dict[str, Any], subject: str) -> bool:
-    """Whether a stream has an entry of that subject, by the servers' answer about it."""
-    return subject in (answer.get("state", {}).get("subjects") or {})

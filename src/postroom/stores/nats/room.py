@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -17,21 +17,9 @@ from postroom.core.states import FINISHED, State
 from postroom.core.system.process import process_alive, this_process
 from postroom.errors import RoomError, RoomNotFound, RoomUnreachable
 
+from . import entries
 from .access import Access
-from .entries import (
-    Entry,
-    Kept,
-    WriteTime,
-    archive_subject,
-    hex_of,
-    is_there,
-    pack,
-    place_of,
-    shown,
-    subject_of,
-    unpack,
-    written_by,
-)
+from .entries import Entry, Kept, WriteTime, is_there, subject_of, unpack
 from .following import Follower
 from .heartbeats import Lives
 from .reserve import Reserve
@@ -43,6 +31,10 @@ LEAST_VERSION: Final = (2, 12)
 #: Copies that are kept of a room, where there is more than one server.
 COPIES: Final = 3
 _SECOND_NS: Final = 1_000_000_000
+
+
+#: How the replacing of an entry ended: as it stands then (None: not any more), or what was raised for it.
+Replaced = Kept | BaseException | None
 
 
 class NatsRoom:
@@ -87,8 +79,7 @@ class NatsRoom:
             raise RoomError(
                 "the NATS server runs without JetStream, which keeps the room; start it with: nats-server -js"
             )
-        about = {"subjects_filter": self.reserve.filter}
-        answer = self.wire.run(self.wire.api(f"STREAM.INFO.{self.wire.stream}", **about))
+        answer = self.wire.info(subjects_filter=self.reserve.filter)
         if "error" not in answer:
             self.reserve.see(answer)
             return
@@ -107,7 +98,7 @@ class NatsRoom:
 
         The first of them takes it from the servers' clock, so that machines whose clocks differ count leases alike.
         """
-        subject = f"t.{hex_of(self.clock.boot_id())}"
+        subject = f"t.{entries.hex_of(self.clock.boot_id())}"
         for _ in range(10):
             found = self.wire.run(self.wire.last(subject))
             if found is not None:
@@ -127,7 +118,7 @@ class NatsRoom:
         if not isinstance(self.clock, SystemClock):  # a test's clock is the only one that counts
             return self.clock.wall_ms() * 1_000_000
         before_ns = self.clock.steady_ns()
-        answer = self.wire.run(self.wire.api(f"STREAM.INFO.{self.wire.stream}"))
+        answer = self.wire.info()
         spent_ns = self.clock.steady_ns() - before_ns
         told = answer.get("ts")
         if told is None:
@@ -165,7 +156,7 @@ class NatsRoom:
         kept = self.kept_of(self.wire.last_now(subject))
         if kept is not None:
             return kept
-        found = self.results([self.wire.last(archive_subject(state, id)) for state in sorted(FINISHED)])
+        found = self.wire.results([self.wire.last(entries.archive_subject(state, id)) for state in sorted(FINISHED)])
         return next(filter(None, map(self.kept_of, found)), None)
 
     def read_open(self, ids: Iterable[str]) -> list[Kept]:
@@ -174,83 +165,85 @@ class NatsRoom:
         if len(subjects) == 1:
             found = [self.wire.last_now(subjects[0])]
         else:
-            found = self.results([self.wire.last(each) for each in subjects])
+            found = self.wire.results([self.wire.last(each) for each in subjects])
         return [kept for kept in map(self.kept_of, found) if kept]
 
     def kept_of(self, found: StoredEntry | None) -> Kept | None:
         """What was found, as an entry; what is known here learns of it."""
         if found is None:
             return None
-        self.follower.learn_if_followed(found.subject, found.seq, found.data)
+        self.follower.learn(*found)
         return unpack(found.seq, found.data) if is_there(found.data) else None
-
-    def results(self, works: Sequence[Any]) -> list[Any]:
-        """The results of requests that are made at once; what one of them raises is raised here."""
-        if not works:
-            return []
-        results = self.wire.run_all(works)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-        return results
 
     def write_of(self, entry: Entry, expect: int) -> Write:
         """The write that puts an entry in the place of the one with that sequence."""
         with self._key_lock:
             top = max(self._last_key, self.tables.top_key)
-        return Write(place_of(entry), pack(replace(entry, top_key=top)), expect)
+        return Write(entries.place_of(entry), entries.pack(replace(entry, top_key=top)), expect)
 
-    def commit(self, writes: Sequence[Write], write: str, *, is_send: bool = False) -> list[int]:
+    def commit(self, writes: Sequence[Write], name: str, *, is_send: bool = False) -> Committed:
         """Make writes in one step, the first of which is a message's entry. Raises Changed, and what Wire.commit raises.
 
         After: they are kept, known here, and those who wait here for them are woken.
         """
-        committed = self.wire.commit_now(writes, lambda data: written_by(write, data), is_send=is_send)
-        return self.note_written(writes, committed)
+        return self.note_written(
+            writes, self.wire.commit_now(writes, lambda data: entries.written_by(name, data), is_send=is_send)
+        )
 
-    def make(self, writes: Sequence[Write], write: str) -> Committed:
-        """The same; what was found of it when the reply was lost."""
-        committed = self.wire.commit_now(writes, lambda data: written_by(write, data))
-        self.note_written(writes, committed)
-        return committed
+    def replace_each(self, steps: Sequence[tuple[Kept, Entry]], name: str) -> list[Replaced]:
+        """Put entries in the place of those that were read, each in a step of its own; how each of them ended.
 
-    def commit_each(self, writes: Sequence[Write], name: str) -> list[Committed | BaseException]:
-        """The same for writes of which each is a step of its own; how each ended. `note_written` must follow."""
+        After: what was written is known here, as `commit` says, and so is how that stands which somebody else changed first.
+        """
+        writes = [self.write_of(entry, kept.seq) for kept, entry in steps]
+        ends = self._commit_each(writes, lambda data: entries.written_by(name, data))
+        replaced: list[Replaced] = []
+        for (kept, entry), write, end in zip(steps, writes, ends, strict=True):
+            if isinstance(end, Changed):
+                now = self.read(kept.entry.id)
+                if now is None or now.entry.archived:
+                    self.follower.gone(kept.entry.id, kept.seq)
+            if isinstance(end, BaseException):
+                replaced.append(end)
+                continue
+            seq = self.note_written([write], end).seqs[0]
+            replaced.append(Kept(seq, entry) if end.found is None else self.kept_of(end.found))
+        return replaced
+
+    def _commit_each(
+        self, writes: Sequence[Write], is_mine: Callable[[bytes], bool]
+    ) -> list[Committed | BaseException]:
         if len(writes) != 1:
-            return self.wire.run_all([self.commit_one(write, name) for write in writes])
+            return self.wire.run_all([self.wire.commit([write], is_mine) for write in writes])
         try:
-            return [self.wire.commit_now(writes, lambda data: written_by(name, data))]
+            return [self.wire.commit_now(writes, is_mine)]
         except Exception as error:  # noqa: BLE001  (as `run_all` gives it)
             return [error]
 
-    def commit_one(self, write: Write, name: str) -> Coroutine[Any, Any, Committed]:
-        """The same for one write, to be made with others at once; `note_written` must follow."""
-        return self.wire.commit([write], lambda data: written_by(name, data))
-
-    def note_written(self, writes: Sequence[Write], committed: Committed) -> list[int]:
-        """Know here what was written; the sequences. After a lost reply they are looked up."""
-        if not committed.seqs:
-            found = self.results([self.wire.last(each.subject) for each in writes])
-            entries = [entry for entry in found if entry is not None]
-            for entry in entries:
-                self.follower.wrote(entry.subject, entry.seq, entry.data)
-            return [0 if entry is None else entry.seq for entry in found]
+    def note_written(self, writes: Sequence[Write], committed: Committed) -> Committed:
+        """Know here what was written, with all its sequences. After a lost reply those are looked up."""
+        if committed.found is not None:
+            others = self.wire.results([self.wire.last(each.subject) for each in writes[1:]])
+            found = [committed.found, *others]
+            for entry in filter(None, found):
+                self.follower.wrote(*entry)
+            return committed._replace(seqs=[0 if entry is None else entry.seq for entry in found])
         for each, seq in zip(writes, committed.seqs, strict=True):
             self.follower.wrote(each.subject, seq, each.data)
-        return committed.seqs
+        return committed
 
     def change(self, id: str, step: Callable[[Kept, WriteTime], Entry | None]) -> Kept | None:
         """Take a message one step further, whatever others do to it meanwhile. None when there is no such step (any more)."""
         moment = self.moment()
         while True:
             kept = self.read(id)
-            if kept is None or any(line.write == moment.write for line in kept.entry.ledger):
+            if kept is None or kept.line_of(moment.write) is not None:
                 return kept
             entry = step(kept, moment)
             if entry is None:
                 return None
             try:
-                (seq,) = self.commit([self.write_of(entry, kept.seq)], moment.write)
+                (seq,) = self.commit([self.write_of(entry, kept.seq)], moment.write).seqs
             except Changed:
                 continue
             return Kept(seq, entry)
@@ -261,12 +254,12 @@ class NatsRoom:
         """Entries as messages, with their payloads."""
         payloads = self._payloads(kepts)
         now_ms, wall_ms = self.now_ms(), self.clock.wall_ms()
-        return [shown(kept, now_ms, wall_ms, payloads.get(kept.entry.id), ledger=ledger) for kept in kepts]
+        return [entries.shown(kept, now_ms, wall_ms, payloads.get(kept.entry.id), ledger=ledger) for kept in kepts]
 
     def _payloads(self, kepts: Sequence[Kept]) -> dict[str, bytes]:
         """The large payloads, put together from their parts."""
         wanted = [(kept.entry.id, part) for kept in kepts for part in range(kept.entry.parts)]
-        found = self.results([self.wire.last(f"b.{id}.{part}") for id, part in wanted])
+        found = self.wire.results([self.wire.last(f"b.{id}.{part}") for id, part in wanted])
         payloads: dict[str, bytes] = {}
         for (id, _), part in zip(wanted, found, strict=True):
             payloads[id] = payloads.get(id, b"") + (part.data if part is not None else b"")
@@ -290,13 +283,17 @@ class NatsRoom:
     def bury_the_silent(self) -> None:
         """Let go of what processes of other machines held or waited for that have fallen silent."""
         with self.follower.lock:
-            entries = [row.kept.entry for row in self.tables.rows.values()]
-            beating = {entry.owner for entry in entries if entry.owner_beats and entry.state == State.CLAIMED}
-            beating |= {entry.waiter for entry in entries if entry.waiter_beats}
+            known = [row.kept.entry for row in self.tables.rows.values()]
+            beating = {entry.owner for entry in known if entry.owner_beats and entry.state == State.CLAIMED}
+            beating |= {entry.waiter for entry in known if entry.waiter_beats}
         names = sorted(name for name in beating if name is not None and process_alive(name) is None)
         for name in self.lives.look(names):
             with self.follower.lock:
                 self._mark_dead(name)
+
+    def process_alive(self, process: str) -> bool | None:
+        """Whether a process is alive, here or elsewhere."""
+        return self.lives.is_alive(process)
 
     def _mark_dead(self, process: str) -> None:
         """Nothing is written for it, so nobody else would tell those who wait here for what it held."""

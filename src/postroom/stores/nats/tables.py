@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from postroom.core.states import FINISHED, State
 from postroom.stores.contract import Want
 
-from .entries import Kept, judged, timer_ms
+from .entries import Entry, Kept, judged, timer_ms
 
 #: Deleted entries that are remembered, so that an older page of a slow server does not bring them back.
 _MAX_DROPPED: Final = 20_000
@@ -112,7 +112,7 @@ class KnownEntries:
         if known is not None:
             self._lift(known)
         if kept is None:
-            self._drop(id, seq, known)
+            self._drop(id, seq)
             self._is_torn = False
             return True
         if known is None:
@@ -128,19 +128,20 @@ class KnownEntries:
         """Know nothing of it, as if it had never been heard of."""
         self.mend()
         self._is_torn = True
-        row = self.rows.pop(id)
-        self._lift(row)
-        del self.order[bisect_left(self.order, (row.kept.first, id))]
+        self._lift(self.rows[id])
+        self._remove(id)
         self._is_torn = False
 
-    def _drop(self, id: str, seq: int, known: IndexedEntry | None) -> None:
+    def _drop(self, id: str, seq: int) -> None:
         self._dropped[id] = seq
         while len(self._dropped) > _MAX_DROPPED:
             self._dropped.popitem(last=False)
-        if known is not None:
-            del self.rows[id]
-            place = bisect_left(self.order, (known.kept.first, id))
-            del self.order[place]
+        if id in self.rows:
+            self._remove(id)
+
+    def _remove(self, id: str) -> None:
+        row = self.rows.pop(id)
+        del self.order[bisect_left(self.order, (row.kept.first, id))]
 
     def _place(self, row: IndexedEntry) -> None:
         entry = row.kept.entry
@@ -255,12 +256,7 @@ class KnownEntries:
         """When something that the agent takes from may become claimable by itself."""
         self.mend()
         for ms, id in self.timers:
-            entry = self.rows[id].kept.entry
-            if want.channels is None:
-                mine = entry.to_agent == want.agent
-            else:
-                mine = entry.channel in want.channels and entry.to_agent in (want.agent, None)
-            if mine:
+            if _may_take(want, self.rows[id].kept.entry):
                 return ms
         return None
 
@@ -278,19 +274,8 @@ class KnownEntries:
     def overdue_for(self, want: Want) -> list[Chosen]:
         """Of what the clock has finished those that lie in the boxes the agent takes from."""
         self.mend()
-        found = []
-        for id in self.overdue:
-            row = self.rows[id]
-            entry = row.kept.entry
-            if row.ready is not None or id in self.picked:
-                continue
-            if want.channels is None:
-                mine = entry.to_agent == want.agent
-            else:
-                mine = entry.channel in want.channels and entry.to_agent in (want.agent, None)
-            if mine:
-                found.append(row.chosen())
-        return found
+        rows = (self.rows[id] for id in self.overdue if id not in self.picked)
+        return [row.chosen() for row in rows if row.ready is None and _may_take(want, row.kept.entry)]
 
     def in_order(self, after: int | None, *, newest: bool) -> Iterator[IndexedEntry]:
         """All rows by their first sequence, after (or, newest first, before) that one."""
@@ -300,6 +285,13 @@ class KnownEntries:
             return (self.rows[id] for _, id in reversed(self.order[:end]))
         start = 0 if after is None else bisect_right(self.order, (after, "~"))
         return (self.rows[id] for _, id in self.order[start:])
+
+
+def _may_take(want: Want, entry: Entry) -> bool:
+    """Whether a message lies in one of the boxes that the agent takes from."""
+    if want.channels is None:
+        return entry.to_agent == want.agent
+    return entry.channel in want.channels and entry.to_agent in (want.agent, None)
 
 
 def _discard(table: defaultdict[str, set[str]], name: str | None, item: Any) -> None:

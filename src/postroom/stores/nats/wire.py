@@ -50,7 +50,6 @@ _EXPECT: Final = "Nats-Expected-Last-Subject-Sequence"
 _EXPECT_ON: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 _WRONG_SEQUENCE: Final = (10071, 10164)
 _NOT_FOUND: Final = 10037
-_NO_STREAM: Final = 10059
 #: The storage of a server, or of the room's account, is used up; or more is asked for than is left.
 _NO_SPACE: Final = (10023, 10002, 10047)
 #: Such a refusal as the disk, or a limit that somebody set on the stream, has it (under many codes).
@@ -133,39 +132,37 @@ class Wire:
         self._hints = f"prh.{room}."
         self._access = access
         self._nc: Any = None
-        self._link = Link()
-        self._loop = self._link.loop
+        #: The background loop, for what is waited for by nobody.
+        self.link = Link()
+        self._loop = self.link.loop
         try:
             self.run(self._open())
         except BaseException:
-            self._link.leave()
+            self.link.leave()
             raise
 
     # Threads
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do this on the background loop, and wait for it here. Interrupted, it is cancelled there: it was done, or was not."""
-        result: T = self._link.run(Errand([work], is_one=True))
-        return result
+        return self.results([work])[0]
+
+    def results(self, works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        """Do these at once; what one of them raises is raised here."""
+        results: list[T] = []
+        for result in self.run_all(works):
+            if isinstance(result, BaseException):
+                raise result
+            results.append(result)
+        return results
 
     def run_all(self, works: Sequence[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
         """Do these at once; the result of each, or what it raised."""
         if not works:
             return []
-        results: list[T | BaseException] = self._link.run(Errand(works, is_one=False))
+        errand = Errand(works)
+        results: list[T | BaseException] = self.link.wait_for(errand, errand.begin)
         return results
-
-    def soon(self, call: Callable[[], Awaitable[None]]) -> None:
-        """Do this on the background loop, and wait for nothing."""
-        self._link.soon(call)
-
-    def later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Do this after that time. Only from the background loop itself."""
-        self._loop.call_later(seconds, call)
-
-    def every(self, seconds: float, call: Callable[[], Awaitable[Any]]) -> None:
-        """Do this again and again, until the connection is closed. What fails is done later. Only from the background loop."""
-        self._link.every(seconds, call)
 
     # Opening and closing
 
@@ -268,7 +265,7 @@ class Wire:
 
     def close(self) -> None:
         """End the connection. Safe to call twice, and the second call does what an interrupt kept the first from."""
-        self._link.close(self._nc.close)
+        self.link.close(self._nc.close)
 
     @property
     def most_bytes(self) -> int:
@@ -321,10 +318,10 @@ class Wire:
         The short way of almost every change and look: no task, and few turns of the loop. Who gets no reply takes the long one.
         """
         call = LoopCall()
-        reply: bytes | None = self._link.wait_for(call, self._post, messages, call, timeout_s=self._attempt_s)
+        reply: bytes | None = self.link.wait_for(call, self._post, messages, call, timeout_s=self._attempt_s)
         if reply is None:
             with suppress(RoomClosed):  # at this very moment
-                self._link.hand_over(self._give_up, call)
+                self.link.hand_over(self._give_up, call)
             raise _NoReply(sent=True)
         return reply
 
@@ -362,33 +359,34 @@ class Wire:
 
     async def _until_answered(self, attempt: Callable[[], Awaitable[T]], what: str) -> T:
         """Make attempts until one is answered. Raises RoomUnreachable when time ran out: nothing was changed."""
-        until, late = self._loop.time() + self.timeout_s, False
+        until, is_last = self._loop.time() + self.timeout_s, False
         while True:
             try:
                 return await attempt()
             except _NoReply:
-                if late:
+                if is_last:
                     raise RoomUnreachable(f"{what}: no answer within {self.timeout_s:g} s{self._why()}") from None
-            late = self._is_late(until)
-            await self._pause(until)
+            is_last = await self._pause(until)
 
-    def _is_late(self, until: float) -> bool:
-        """Whether time is over. One more attempt is made then: this process may have been stopped for as long (Ctrl-Z)."""
-        return self._loop.time() >= until
+    async def _pause(self, until: float) -> bool:
+        """Wait a little, and for the connection to be there again; whether the next attempt is the last.
 
-    async def _pause(self, until: float) -> None:
-        """Wait a little, and for the connection to be there again; not longer than until then."""
+        One more is made when time is over: this process may have been stopped for as long (Ctrl-Z).
+        """
+        is_last = self._loop.time() >= until
         await asyncio.sleep(PAUSE_S)
-        if not self._up.is_set():
-            try:
-                async with asyncio.timeout_at(until):
-                    await self._up.wait()
-            except TimeoutError:
-                return
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                await self._up.wait()
+        return is_last
 
     async def api(self, request: str, **fields: Any) -> dict[str, Any]:
         """One request to the servers' own interface; the answer, which may be an error."""
         return await self._until_answered(lambda: self._api(request, fields), f"the room {self.room} cannot be asked")
+
+    def info(self, **fields: Any) -> dict[str, Any]:
+        """What the servers say of the room's stream; from any thread."""
+        return self.run(self.api(f"STREAM.INFO.{self.stream}", **fields))
 
     async def api_once(self, request: str, **fields: Any) -> dict[str, Any]:
         """The same, in one attempt. Raises RoomUnreachable when it is not answered."""
@@ -398,12 +396,7 @@ class Wire:
             raise RoomUnreachable(f"the room {self.room} did not answer{self._why()}") from None
 
     async def _api(self, request: str, fields: dict[str, Any]) -> dict[str, Any]:
-        reply = await self._ask(f"$JS.API.{request}", msgspec.json.encode(fields) if fields else b"")
-        answer: dict[str, Any] = msgspec.json.decode(reply)
-        error = answer.get("error", {})
-        if error.get("code") == 503 and not _is_full(error):  # there is no leader now
-            raise _NoReply(sent=False)
-        return answer
+        return _answer(await self._ask(f"$JS.API.{request}", msgspec.json.encode(fields) if fields else b""))
 
     # Reading
 
@@ -415,12 +408,9 @@ class Wire:
         """The same, from any thread, in the shortest way as long as replies come."""
         request = msgspec.json.encode({"last_by_subj": self._prefix + subject})
         try:
-            answer = msgspec.json.decode(self._call([(f"$JS.API.STREAM.MSG.GET.{self.stream}", request, "")]))
+            return self._found(_answer(self._call([(f"$JS.API.STREAM.MSG.GET.{self.stream}", request, "")])))
         except _NoReply:
             return self.run(self.last(subject))
-        if answer.get("error", {}).get("code") == 503:  # there is no leader now
-            return self.run(self.last(subject))
-        return self._found(answer)
 
     async def next(self, seq: int, pattern: str) -> StoredEntry | None:
         """The first entry from that sequence on whose subject fits, as the leader knows it."""
@@ -526,28 +516,24 @@ class Wire:
         reply nor the leader's word came in time; RoomUnreachable when it surely was not written, and of those StorageFull when
         there is no space for it. `unsure`: an attempt was made before, whose reply was lost. For a send no space is made.
         """
-        until = self._loop.time() + self.timeout_s
-        late = False
+        until, is_last = self._loop.time() + self.timeout_s, False
         while True:
             try:
                 return Committed(await self._attempt(writes))
-            except Changed:
-                if not unsure:
-                    raise
-                committed = await self._look_back(writes, is_mine)
-                if committed is not None:
-                    return committed
-            except StorageFull:
+            except (Changed, StorageFull) as refused:
                 if unsure:
-                    return await self._look_back(writes, is_mine) or self._lost_one()
-                if late or is_send or not await self.on_full():
+                    committed = await self._look_back(writes, is_mine)
+                    if committed is not None:
+                        return committed
+                    if isinstance(refused, StorageFull):  # the attempt before may still be on its way
+                        raise self._how_it_ended(unsure) from None
+                elif isinstance(refused, Changed) or is_last or is_send or not await self.on_full():
                     raise
             except _NoReply as lost:
                 unsure |= lost.sent
-                if late:
+                if is_last:
                     raise self._how_it_ended(unsure) from None
-            late = self._is_late(until)
-            await self._pause(until)
+            is_last = await self._pause(until)
 
     async def _look_back(self, writes: Sequence[Write], is_mine: Callable[[bytes], bool]) -> Committed | None:
         """An attempt without a reply was followed by one that was refused: was it the first that changed things?
@@ -566,10 +552,6 @@ class Wire:
         except RoomUnreachable:
             raise self._how_it_ended(unsure=True) from None
         return None
-
-    def _lost_one(self) -> Committed:
-        """The servers are full now; the attempt before, whose reply was lost, may still be on its way."""
-        raise self._how_it_ended(unsure=True)
 
     def _how_it_ended(self, unsure: bool) -> RoomError:
         if unsure:
@@ -613,24 +595,20 @@ class Wire:
 
     def _messages(self, writes: Sequence[Write]) -> list[Message]:
         """What is sent for these: of several an atomic batch, which the last one commits."""
-        heads = self._heads(writes)
-        most = max(len(write.data) + len(head) for write, head in zip(writes, heads, strict=True))
+        batch = {"Nats-Batch-Id": self._nc.new_inbox()[-22:]} if len(writes) > 1 else {}
+        messages: list[Message] = []
+        for place, write in enumerate(writes, 1):
+            headers = self._headers(write) | batch
+            if batch:
+                headers["Nats-Batch-Sequence"] = str(place)
+            if batch and place == len(writes):
+                headers["Nats-Batch-Commit"] = "1"
+            messages.append((self._prefix + write.subject, write.data, _head(headers)))
+        most = max(len(data) + len(head) for _, data, head in messages)
         if most > self._nc.max_payload:
             said = f"the servers take {self._nc.max_payload} bytes at once (max_payload), and this needs {most}"
             raise RoomError(f"{said}; nothing was changed")
-        return [(self._prefix + write.subject, write.data, head) for write, head in zip(writes, heads, strict=True)]
-
-    def _heads(self, writes: Sequence[Write]) -> list[str]:
-        if len(writes) == 1:
-            return [_head(self._headers(writes[0]))]
-        name, last = self._nc.new_inbox()[-22:], len(writes)
-        heads: list[str] = []
-        for place, write in enumerate(writes, 1):
-            headers = {**self._headers(write), "Nats-Batch-Id": name, "Nats-Batch-Sequence": str(place)}
-            if place == last:
-                headers["Nats-Batch-Commit"] = "1"
-            heads.append(_head(headers))
-        return heads
+        return messages
 
     def _headers(self, write: Write) -> dict[str, str]:
         headers: dict[str, str] = {}
@@ -690,6 +668,15 @@ class Wire:
 
 async def _makes_no_space() -> bool:
     return False
+
+
+def _answer(reply: bytes) -> dict[str, Any]:
+    """What the servers' own interface replied. Raises _NoReply while there is no leader."""
+    answer: dict[str, Any] = msgspec.json.decode(reply)
+    error = answer.get("error", {})
+    if error.get("code") == 503 and not _is_full(error):
+        raise _NoReply(sent=False)
+    return answer
 
 
 def _is_full(error: dict[str, Any]) -> bool:
