@@ -17,7 +17,7 @@ import postroom
 from postroom.cli.commands import doctor_nats
 from postroom.core.clock import SYSTEM
 from postroom.errors import RoomUnreachable
-from postroom.stores.nats import wire
+from postroom.stores.nats import connection
 
 from .support import Cli
 
@@ -101,7 +101,7 @@ def test_a_room_is_closed_to_those_of_another(
     (tmp_path / "wrong").write_text("guessed")
     with pytest.raises(RoomUnreachable, match="refuse us.*(?i:authorization)"):
         open_when_there(f"{team}?user=team&password_file={tmp_path}/wrong&{authority}", unless="refuse us")
-    monkeypatch.setattr(wire, "OPEN_S", 2.0)  # nobody answers, however long one waits
+    monkeypatch.setattr(connection, "OPEN_S", 2.0)  # nobody answers, however long one waits
     with pytest.raises(RoomUnreachable, match="(?i:certificate)"):  # one that the system's authorities do not know
         postroom.open(f"{team}?user=team&password_file={tmp_path}/nats/team.password")
 

@@ -235,14 +235,14 @@ def test_a_lease_can_be_extended_for_ever(open_store: Opener, clock: ManualClock
 def test_what_is_too_large_for_the_servers_with_its_headers_is_refused_here(open_store: Opener) -> None:
     """They would end the connection, and so everything else that is under way on it."""
     wire = open_store(server_timeout_s=1)._room.wire
-    size = wire._nc.max_payload - len("NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: 0\r\n\r\n")
+    size = wire.connection.client.max_payload - len("NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: 0\r\n\r\n")
     fits, is_too_large = (Write("c.0.0", b"x" * each, expect=0) for each in (size, size + 1))
 
     with pytest.raises(RoomError, match="max_payload"):
         wire.commit_now([is_too_large], is_too_large.data.__eq__)
 
     assert wire.commit_now([fits], fits.data.__eq__).seqs
-    assert wire.losses == 0
+    assert wire.connection.losses == 0
 
 
 @pytest.mark.long
@@ -307,7 +307,7 @@ def test_what_was_sent_while_a_receiver_was_away_wakes_it_when_it_is_back(
         assert far.claim(want()).deliveries == []
         proxy.cut(to_server=True, to_client=True)
         proxy.drop()
-        until("the far one knows that it is away", lambda: not far._room.wire._up.is_set())
+        until("the far one knows that it is away", lambda: not far._room.wire.connection.up.is_set())
         (id,) = near.put([letter()])
         proxy.cut(to_server=False, to_client=False)
 
@@ -323,7 +323,7 @@ def test_what_was_deleted_while_a_reader_was_away_is_not_listed_when_it_is_back(
     assert len(far.find(Query()).messages) == 3
     proxy.cut(to_server=True, to_client=True)
     proxy.drop()
-    until("the far one knows that it is away", lambda: not far._room.wire._up.is_set())
+    until("the far one knows that it is away", lambda: not far._room.wire.connection.up.is_set())
     near.claim(want(ids=(claimed,)))
     near.purge(Query(limit=1))
     room = near._room
@@ -387,7 +387,7 @@ def impatient(clock: ManualClock) -> Iterator[tuple[Proxy, NatsStore, NatsStore]
 def heal(proxy: Proxy, far: NatsStore) -> None:
     proxy.drop()
     proxy.cut(to_server=False, to_client=False)
-    until("the far one is back", far._room.wire._up.is_set)
+    until("the far one is back", far._room.wire.connection.up.is_set)
 
 
 WAYS = pytest.mark.parametrize("lost", ["reply", pytest.param("request", marks=pytest.mark.long)])
@@ -681,7 +681,7 @@ def test_a_word_that_comes_after_nobody_waited_for_it_does_not_make_a_connection
     proxy.cut(to_server=False, to_client=True)
     with pytest.raises(RoomUnreachable):
         store.listen(["to:bob"])
-    subscriptions = len(wire._nc._subs)
+    subscriptions = len(wire.connection.client._subs)
 
     proxy.cut(to_server=False, to_client=False)
 
@@ -689,9 +689,9 @@ def test_a_word_that_comes_after_nobody_waited_for_it_does_not_make_a_connection
     with store.listen(["to:bob"]) as waiter:
         store.put([letter()])
         assert waiter.wait(20)
-        assert len(wire._nc._subs) == subscriptions + 1
+        assert len(wire.connection.client._subs) == subscriptions + 1
     assert store.get(id) is not None
-    assert wire.losses == 0, "the connection was well, and need not have been made again"
+    assert wire.connection.losses == 0, "the connection was well, and need not have been made again"
     store.close()
     proxy.close()
 
@@ -707,18 +707,18 @@ def test_a_connection_whose_reading_fails_is_made_again_at_once(
         monkeypatch.undo()
         raise RuntimeError("on purpose")
 
-    monkeypatch.setattr(wire._nc._ps, "parse", fail)
+    monkeypatch.setattr(wire.connection.client._ps, "parse", fail)
 
     (id,) = store.put([letter()])
 
     assert [message.id for message in store.find(Query()).messages] == [id]
-    assert wire.losses == 1
+    assert wire.connection.losses == 1
     store.close()
 
 
 def test_what_was_left_of_a_connection_does_not_spoil_the_next(open_store: Opener) -> None:
     store = open_store(server_timeout_s=8)
-    client = store._room.wire._nc
+    client = store._room.wire.connection.client
 
     async def end_in_the_middle_of_a_line() -> None:
         await client.force_reconnect()

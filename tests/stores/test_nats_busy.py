@@ -139,8 +139,8 @@ def test_who_has_enough_to_do_learns_what_came_while_the_connection_was_away(
     for unsubscribe in follower._subscriptions.values():  # what comes now is not heard of
         wire.run(unsubscribe())
     (urgent,) = other.put([letter(priority=9)])
-    wire._loop.call_soon_threadsafe(wire._lost_hints)  # as after a reconnect
-    until("the connection was made anew", lambda: wire.losses > 0)
+    wire.connection.link.hand_over(wire.connection._lost_hints)  # as after a reconnect
+    until("the connection was made anew", lambda: wire.connection.losses > 0)
 
     claimed = one.claim(WANT) if way == "claim" else one.settle(held.ticket, "acked", claim_next=WANT).claimed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -73,7 +74,7 @@ def cell_write(room: NatsRoom, name: str, value: Any, expect: int = ANY) -> int 
         except Changed:
             if expect != 0:
                 return None
-            found = room.wire.run(room.wire.last(subject))
+            found = room.wire.last_now(subject)
             if found is not None and found.data:
                 return None
             expected = 0 if found is None else found.seq  # it was deleted: its tombstone may be replaced
@@ -81,54 +82,38 @@ def cell_write(room: NatsRoom, name: str, value: Any, expect: int = ANY) -> int 
         return 0 if value is None else seq
 
 
-# Documents that several change: each change is made to what is there
-
-
-def _change(room: NatsRoom, subject: str, step: Callable[[dict[str, Any] | None], dict[str, Any] | None]) -> None:
-    """Change a document; None from `step` leaves it as it is, an empty one deletes it. The step must be safe to repeat."""
-    while True:
-        found = room.wire.run(room.wire.last(subject))
-        doc = step(decode_payload(found.data) if found is not None and found.data else None)
-        if doc is None:
-            return
-        data = msgspec.json.encode(doc) if doc else b""
-        write = Write(subject, data, 0 if found is None else found.seq, None, 0 if doc else TOMBSTONE_S)
-        try:
-            room.wire.run(room.wire.commit([write], lambda there, data=data: there == data))  # type: ignore[misc]
-        except Changed:
-            continue
-        return
+# Subscriptions: one document for each channel, which several change
 
 
 def _channel_subject(channel: str) -> str:
     return f"s.{hex_of(channel)}"
 
 
+def _change(room: NatsRoom, channel: str, step: Callable[[dict[str, int]], dict[str, int]]) -> bool:
+    """Change who is subscribed, and since when, by compare-and-set. Whether that changed anything."""
+    subject = _channel_subject(channel)
+    while True:
+        found = room.wire.last_now(subject)
+        before = decode_payload(found.data)["agents"] if found is not None and found.data else {}
+        agents = step(before)
+        if agents == before:
+            return False
+        data = msgspec.json.encode({"channel": channel, "agents": agents}) if agents else b""
+        write = Write(subject, data, 0 if found is None else found.seq, None, 0 if agents else TOMBSTONE_S)
+        with suppress(Changed):
+            room.wire.commit_now([write], data.__eq__)
+            return True
+
+
 def subscribe(room: NatsRoom, channel: str, agent: str) -> None:
     """The agent is subscribed from now on."""
     now_ms = room.clock.wall_ms()
-
-    def step(doc: dict[str, Any] | None) -> dict[str, Any] | None:
-        agents = {} if doc is None else doc["agents"]
-        return None if agent in agents else {"channel": channel, "agents": {**agents, agent: now_ms}}
-
-    _change(room, _channel_subject(channel), step)
+    _change(room, channel, lambda agents: {agent: now_ms, **agents})
 
 
 def unsubscribe(room: NatsRoom, channel: str, agent: str) -> bool:
     """The agent is not subscribed any more. Whether it was."""
-    was = []
-
-    def step(doc: dict[str, Any] | None) -> dict[str, Any] | None:
-        agents = {} if doc is None else doc["agents"]
-        if agent not in agents:
-            return None
-        was.append(True)
-        left = {name: since for name, since in agents.items() if name != agent}
-        return {"channel": channel, "agents": left} if left else {}
-
-    _change(room, _channel_subject(channel), step)
-    return bool(was)
+    return _change(room, channel, lambda agents: {name: since_ms for name, since_ms in agents.items() if name != agent})
 
 
 def subscribers(room: NatsRoom, channel: str) -> list[str]:
@@ -152,7 +137,7 @@ def work_subject(agent: str) -> str:
 
 def tally_of(room: NatsRoom, agent: str) -> tuple[WorkDone, int]:
     """What an agent did with messages that were put away or deleted, and the sequence of that count."""
-    found = room.wire.run(room.wire.last(work_subject(agent)))
+    found = room.wire.last_now(work_subject(agent))
     if found is None:
         return WorkDone(0, 0), 0
     doc = decode_payload(found.data)
@@ -181,7 +166,7 @@ ARCHIVE_SUBJECT: Final = "a.all"
 
 def archive_of(room: NatsRoom) -> tuple[Archive, int]:
     """What was put away, and the sequence of that count."""
-    found = room.wire.run(room.wire.last(ARCHIVE_SUBJECT))
+    found = room.wire.last_now(ARCHIVE_SUBJECT)
     return (Archive(), 0) if found is None else (msgspec.json.decode(found.data, type=Archive), found.seq)
 
 

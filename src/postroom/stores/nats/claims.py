@@ -82,9 +82,8 @@ def _picked(room: NatsRoom, want: Want, count: int, taken: set[str], write: str 
     ids: set[str] = set()
     try:
         with room.follower.lock:
-            moment = room.moment(
-                write
-            )  # under the lock: what was judged by a later clock must not be claimed by an earlier one
+            # under the lock: what was judged by a later clock must not be claimed by an earlier one
+            moment = room.moment(write)
             tables.wind(moment.room_ms)
             best = tables.best(want, count, tables.picked | taken)
             ended = tables.overdue_for(want)

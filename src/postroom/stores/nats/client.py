@@ -13,11 +13,9 @@ from nats.aio.client import Client
 from nats.errors import Error
 
 from .access import Access, NotPrivate, check_private
+from .link import Ear
 
 __all__ = ["Error", "RoomClient"]
-
-#: The callback that hears a message as it came: its subject, its data, its headers.
-Ear = Callable[[bytes, bytes, bytes], None]
 
 
 class RoomClient(Client):  # type: ignore[misc]

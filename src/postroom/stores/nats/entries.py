@@ -459,11 +459,7 @@ def shown(kept: Kept, now_ms: int, wall_ms: int, payload: bytes | None = None, *
     state = judged(entry, now_ms)
     wake_ms = timer_ms(entry)
     wake_wall_ms = None if wake_ms is None else wake_ms - now_ms + wall_ms
-    lines = [
-        LedgerEntry(line.event, line.time_ms, line.agent, line.detail)
-        for line in entry.ledger
-        if line.event not in _UNSEEN
-    ]
+    seen = [line for line in entry.ledger if line.event not in _UNSEEN] if ledger else []
     return Message(
         **{name: getattr(entry, name) for name in _ENVELOPE},
         payload=decode_payload(bytes(entry.payload) if payload is None else payload),
@@ -475,5 +471,5 @@ def shown(kept: Kept, now_ms: int, wall_ms: int, payload: bytes | None = None, *
         lease_until_ms=wake_wall_ms if state is State.CLAIMED else None,
         due_ms=wake_wall_ms if state is State.DELAYED else None,
         waiter=entry.waiter,
-        ledger=tuple(lines) if ledger else (),
+        ledger=tuple(LedgerEntry(line.event, line.time_ms, line.agent, line.detail) for line in seen),
     )

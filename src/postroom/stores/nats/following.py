@@ -92,7 +92,7 @@ class Follower:
         self._waiters: defaultdict[Key, list[weakref.ref[NatsWaiter]]] = defaultdict(list)
         self._rung: OrderedDict[tuple[Key, int], None] = OrderedDict()
         self.closed = False
-        wire.on_loss = self._look_again
+        wire.connection.on_loss = self._look_again
 
     # Subscriptions
 
@@ -121,7 +121,7 @@ class Follower:
             if self._uses[key] <= 0:
                 unsubscribe = self._subscriptions.pop(key, None)
                 if unsubscribe is not None:
-                    self._wire.link.soon(unsubscribe)
+                    self._wire.connection.link.soon(unsubscribe)
                 del self._uses[key]
 
     # Knowing
@@ -143,11 +143,11 @@ class Follower:
     def _read(self, pattern: str, followed: _Followed) -> None:
         """Learn of everything that came after what is sure."""
         followed = self._followed.setdefault(pattern, followed)  # first: what is heard while reading must not be lost
-        before_ns, losses = self._clock.steady_ns(), self._wire.losses
+        before_ns, losses = self._clock.steady_ns(), self._wire.connection.losses
         found = self._scan(pattern, followed.sure + 1)
         with self.lock:
             followed.sure = max(followed.sure, *found.values(), 0)
-            followed.looked_ns = before_ns if losses == self._wire.losses else None
+            followed.looked_ns = before_ns if losses == self._wire.connection.losses else None
             followed.is_loaded = True
 
     def _scan(self, pattern: str, seq: int) -> dict[str, int]:
@@ -173,7 +173,7 @@ class Follower:
 
     def _know(self, whole: _Followed, parts: set[str]) -> bool:
         """One attempt; False when the connection was lost meanwhile, and hints with it."""
-        before_ns, losses = self._clock.steady_ns(), self._wire.losses
+        before_ns, losses = self._clock.steady_ns(), self._wire.connection.losses
         with self.lock:
             known, anew = set(self._loaded), whole.looked_ns is None
             self._parts |= parts  # first: what is heard while reading must not be lost
@@ -185,7 +185,7 @@ class Follower:
             if part not in known or last > whole.sure:
                 found |= self._scan(part, whole.sure + 1 if part in known else 1)
         with self.lock:
-            if losses != self._wire.losses:
+            if losses != self._wire.connection.losses:
                 return False
             if anew and known:
                 self._drop_ghosts(found, last)
@@ -291,7 +291,9 @@ class Follower:
         """
         for key in ((pattern, _ONE) for pattern in patterns_around(subject)):
             if key in self._waiters:
-                self._wire.link.loop.call_later(_PASSED_BY_S, partial(self._ring_if_it_lies_there, key, subject, seq))
+                self._wire.connection.link.loop.call_later(
+                    _PASSED_BY_S, partial(self._ring_if_it_lies_there, key, subject, seq)
+                )
 
     def _ring_if_it_lies_there(self, key: Key, subject: str, seq: int) -> None:
         with self.lock:
@@ -339,7 +341,7 @@ class Follower:
 
     def _pass_on(self, key: Key) -> None:
         """A hint that one alone was given, and that came too late for it, goes to another."""
-        self._wire.link.soon(lambda: self._wire.nudge(f"{key[0].removesuffix('>')}0.hint"))
+        self._wire.connection.link.soon(lambda: self._wire.nudge(f"{key[0].removesuffix('>')}0.hint"))
 
     # Waiting
 

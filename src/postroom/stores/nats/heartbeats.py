@@ -61,7 +61,7 @@ class Lives:
         """On the background loop, where no signal comes between the first word and the promise of the next."""
         write = Write(process_subject(this_process()), self._name, None, None, ALIVE_S)
         await self._wire.commit([write], self._name.__eq__)
-        self._wire.link.every(BEAT_S, lambda: self._wire.commit([write], self._name.__eq__))
+        self._wire.connection.link.every(BEAT_S, lambda: self._wire.commit([write], self._name.__eq__))
         self._beats = True
 
     def beat_if_named(self, data: bytes) -> None:
@@ -88,7 +88,7 @@ class Lives:
         """
         names = list(processes)
         found = self._wire.results([self._wire.last(process_subject(name)) for name in names])
-        now_ns, losses, gone = self._clock.steady_ns(), self._wire.losses, []
+        now_ns, losses, gone = self._clock.steady_ns(), self._wire.connection.losses, []
         with self._lock:
             if len(self._seen) > _MAX_KNOWN:
                 self._seen.clear()

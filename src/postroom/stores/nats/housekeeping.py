@@ -186,7 +186,7 @@ def _requeue(room: NatsRoom, id: str) -> bool:
         entry = entries.requeued(kept, moment)
         if entry is None:
             return False
-        there = room.wire.run(room.wire.last(str(subject_of(id))))
+        there = room.wire.last_now(str(subject_of(id)))
         writes = [
             room.write_of(entry, 0 if there is None else there.seq),
             Write(place_of(kept.entry), MOVED, kept.seq, None, TOMBSTONE_S),

@@ -11,6 +11,9 @@ from typing import Any
 from postroom.core.system.process import start_thread
 from postroom.errors import RoomClosed
 
+#: The callback that hears a message on the loop as it came: its subject, its data, its headers.
+Ear = Callable[[bytes, bytes, bytes], None]
+
 
 class Loop:
     """The background loop of this process. It runs while somebody uses it. A call that was interrupted can be made again."""

@@ -90,10 +90,8 @@ def events(room: NatsRoom, after: int = 0, limit: int = 1000) -> list[Change]:
         first = room.wire.run(room.wire.next(position, "m.>"))  # the leader: others may lag
         if first is None:
             break
-        if (
-            position > after + 1 and until == math.inf
-        ):  # there may always be more (tests/stores/test_nats_busy.py): the next call tells of it
-            until = room.follower.last_number()
+        if position > after + 1 and until == math.inf:
+            until = room.follower.last_number()  # there may always be more: the next call tells of it
         found, _ = room.wire.run(room.wire.page(first.seq, "m.>", min(500, limit - len(kepts))))
         for entry in found or [first]:
             position = entry.seq + 1
@@ -150,7 +148,7 @@ def stats(room: NatsRoom) -> Stats:
         "bytes": answer["state"]["bytes"],
         "copies": answer["config"]["num_replicas"],
         "leader": answer.get("cluster", {}).get("leader"),
-        "server_version": room.wire.server.get("version"),
+        "server_version": room.wire.connection.server.get("version"),
     }
     return Stats(states=states, mailboxes=mailboxes, store=about)
 
@@ -173,7 +171,7 @@ def servers_report(room: NatsRoom) -> dict[str, Any]:
         if name != "metadata" and config.get(name) != value
     }
     return {
-        "version": room.wire.server.get("version"),
+        "version": room.wire.connection.server.get("version"),
         "copies": config["num_replicas"],
         "leader": cluster.get("leader"),
         "others": cluster.get("replicas") or [],

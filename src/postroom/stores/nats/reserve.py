@@ -65,7 +65,7 @@ class Reserve:
             now_ns = self._clock.steady_ns()
             if self._looked_ns is None or not 0 <= now_ns - self._looked_ns < LOOK_S * _SECOND_NS:
                 self._looked_ns = now_ns
-                self._wire.link.soon(self._look_at_account)
+                self._wire.connection.link.soon(self._look_at_account)
 
     async def _look_at_account(self) -> None:
         try:
@@ -101,7 +101,7 @@ class Reserve:
 
     def put_back(self) -> None:
         """Write the reserve. Sends are refused from now on if there is no space for it."""
-        size = min(RESERVE_BYTES, self._wire.most_bytes)
+        size = min(RESERVE_BYTES, self._wire.connection.most_bytes)
         data = bytes(size)
         try:
             self._wire.run(self._wire.commit([Write(_SUBJECT, data, 0)], data.__eq__, is_send=True))

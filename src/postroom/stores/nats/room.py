@@ -53,7 +53,7 @@ class NatsRoom:
             self._base_ns = self._read_base()
             self._last_key = self._top_key()
         except BaseException:
-            self.wire.close()
+            self.wire.connection.close()
             raise
         self._key_lock = threading.Lock()
         self._nonce = secrets.token_hex(3)
@@ -68,7 +68,7 @@ class NatsRoom:
 
     def _prepare(self, create: bool) -> None:
         """Find the room's stream, or make it."""
-        server = self.wire.server
+        server = self.wire.connection.server
         version = tuple(int(part) for part in str(server.get("version", "0.0")).split("-")[0].split(".")[:2])
         if version < LEAST_VERSION:
             raise RoomError(
@@ -100,7 +100,7 @@ class NatsRoom:
         """
         subject = f"t.{entries.hex_of(self.clock.boot_id())}"
         for _ in range(10):
-            found = self.wire.run(self.wire.last(subject))
+            found = self.wire.last_now(subject)
             if found is not None:
                 return int(found.data)
             base_ns = self._now_ns_of_servers() - self.clock.steady_ns()
@@ -126,7 +126,7 @@ class NatsRoom:
         return told_ms(told) * 1_000_000 + spent_ns // 2
 
     def _top_key(self) -> int:
-        found = self.wire.run(self.wire.last("m.>"))
+        found = self.wire.last_now("m.>")
         return 0 if found is None or not is_there(found.data) else unpack(found.seq, found.data).entry.top_key
 
     # Time and numbers
@@ -302,7 +302,7 @@ class NatsRoom:
 
     def close(self) -> None:
         self.follower.close()
-        self.wire.close()
+        self.wire.connection.close()
         self.follower.tidy()  # last: a thread that subscribes has the lock of it, and comes back now
 
 
