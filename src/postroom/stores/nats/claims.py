@@ -15,7 +15,7 @@ from postroom.errors import InvalidMessage, OutcomeUnknown, RoomError, RoomUnrea
 from postroom.stores.contract import OUTCOMES, Claimed, Delivery, Query, Settled, Ticket, Want
 
 from . import entries
-from .entries import Entry, Kept, LedgerLine, WriteTime, counts, judged, pattern_to
+from .entries import OWN, Entry, Kept, LedgerLine, WriteTime, counts, judged, pattern_to
 from .putting import WritePlan
 from .reading import find
 from .room import NatsRoom, Replaced
@@ -94,17 +94,17 @@ def _picked(room: NatsRoom, want: Want, count: int, taken: set[str], write: str 
         tables.picked.difference_update(ids)  # without the lock: an interrupt while it waits would leave them picked
 
 
-#: A message, what becomes of it, and whether it is claimed by that.
-_Step = tuple[Kept, Entry, bool]
+#: A message, and what becomes of it.
+_Step = tuple[Kept, Entry]
 
 
 def _steps(picked: _Picked, want: Want) -> list[_Step]:
     moment = picked.moment
-    steps = [(each.kept, entries.claimed(each.kept, want, moment, gone=each.gone), True) for each in picked.best]
+    steps = [(each.kept, entries.claimed(each.kept, want, moment, gone=each.gone)) for each in picked.best]
     for each in picked.ended:
         entry = entries.wound(each.kept, moment, gone=each.gone)
         if entry is not None:
-            steps.append((each.kept, entry, False))
+            steps.append((each.kept, entry))
     return steps
 
 
@@ -113,17 +113,17 @@ def _make(room: NatsRoom, steps: Sequence[_Step], moment: WriteTime, *, raises: 
 
     Whatever somebody else changed first is read anew, and is not claimed here.
     """
-    return _taken(steps, room.replace_each([step[:2] for step in steps], moment.write), raises=raises)
+    return _taken(steps, room.replace_each(steps, moment.write), raises=raises)
 
 
 def _taken(steps: Sequence[_Step], ends: Sequence[Replaced], *, raises: bool) -> list[Kept]:
     """What was claimed by these steps, as their writes ended."""
     taken: list[Kept] = []
     trouble: BaseException | None = None
-    for (_, entry, is_claim), end in zip(steps, ends, strict=True):
+    for (_, entry), end in zip(steps, ends, strict=True):
         if isinstance(end, Kept):
             now = end.entry  # another one when the reply was lost, and the claim has been taken from us since
-            if is_claim and (now.claimed_by, now.deliveries) == (entry.claimed_by, entry.deliveries):
+            if entry.token == OWN and (now.claimed_by, now.deliveries) == (entry.claimed_by, entry.deliveries):
                 taken.append(end)
         elif end is not None and not isinstance(end, Changed):
             trouble = end
@@ -146,7 +146,7 @@ def _claim_named(room: NatsRoom, want: Want) -> list[Delivery]:
         if entry.to_agent in (want.agent, None) and may_have:
             free.append((kept, gone and kept.state is not State.AWAITED))
     free.sort(key=lambda each: (-each[0].entry.priority, each[0].first))
-    steps = [(kept, entries.claimed(kept, want, moment, gone=gone), True) for kept, gone in free]
+    steps = [(kept, entries.claimed(kept, want, moment, gone=gone)) for kept, gone in free]
     return _deliver(room, _make(room, steps, moment, raises=True), want)
 
 
@@ -233,7 +233,7 @@ def _settle_and_take(room: NatsRoom, said: _Settling, want: Want) -> Settled | N
             return None
         entry = entries.settled(kept, said.outcome, ticket.agent, said.detail, 0, picked.moment)
         steps = _steps(picked, want)
-        first, *ends = room.replace_each([(kept, entry), *(step[:2] for step in steps)], said.write)
+        first, *ends = room.replace_each([(kept, entry), *steps], said.write)
         taken = _taken(steps, ends, raises=False)
     settled = Settled(True, State(entry.state), [], None)
     if isinstance(first, Changed):

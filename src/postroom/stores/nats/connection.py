@@ -117,7 +117,6 @@ class Connection:
         connecting = asyncio.ensure_future(
             self.client.connect(
                 name=self._name,
-                allow_reconnect=True,
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=0.1,
                 connect_timeout=ATTEMPT_S,

@@ -340,11 +340,15 @@ def wound(kept: Kept, moment: WriteTime, *, gone: bool = False) -> Entry | None:
     return _next(kept, moment, "released", entry.claimed_by, why, state=State.READY, **owner)
 
 
+def _let_go(kept: Kept, moment: WriteTime, *, gone: bool = False) -> Kept:
+    """A message with what the clock, or the end of a process, did to it."""
+    entry = wound(kept, moment, gone=gone)
+    return kept if entry is None else Kept(kept.seq, entry)
+
+
 def claimed(kept: Kept, want: Want, moment: WriteTime, *, gone: bool = False) -> Entry:
     """The entry when a receiver takes the message; it must be judged READY, or AWAITED and asked for by its id."""
-    let_go = wound(kept, moment, gone=gone)
-    if let_go is not None:
-        kept = Kept(kept.seq, let_go)
+    kept = _let_go(kept, moment, gone=gone)
     taken = _next(
         kept, moment, "claimed", want.agent, None,
         state=State.CLAIMED, token=OWN, deliveries=kept.entry.deliveries + 1, claimed_by=want.agent, owner=want.owner,
@@ -360,14 +364,12 @@ def settled(kept: Kept, outcome: str, agent: str, detail: str | None, delay_s: f
     """The entry after what its holder said of it."""
     entry = kept.entry
     if outcome == "retry" and entry.deliveries < entry.max_deliveries:
-        delayed: dict[str, Any] = {"state": State.READY}
-        if delay_s > 0:
-            delayed = {"state": State.DELAYED, "wake_ms": later_ms(moment.room_ms, delay_s)}
-        return _next(kept, moment, "retried", agent, detail, **delayed, token=OWN, error=detail)
+        wake_ms = later_ms(moment.room_ms, delay_s) if delay_s > 0 else None
+        state = State.READY if wake_ms is None else State.DELAYED
+        return _next(kept, moment, "retried", agent, detail, state=state, wake_ms=wake_ms, token=OWN, error=detail)
     if outcome == "returned":
-        fewer = entry.deliveries - 1
-        back: dict[str, Any] = {"state": State.READY, "token": OWN, "deliveries": fewer, "claimed_by": None}
-        return _next(kept, moment, "returned", agent, detail, **back)
+        back: dict[str, Any] = {"deliveries": entry.deliveries - 1, "claimed_by": None}
+        return _next(kept, moment, outcome, agent, detail, state=State.READY, token=OWN, **back)
     if outcome == "retry":
         outcome, detail = "dead", detail or "no reason given"
     error = (detail or entry.error) if outcome in ("refused", "dead") else entry.error
@@ -427,9 +429,7 @@ def put_away(kept: Kept) -> Entry:
 
 def requeued(kept: Kept, moment: WriteTime) -> Entry | None:
     """The message put back; None when it did not end badly."""
-    let_go = wound(kept, moment)
-    if let_go is not None:
-        kept = Kept(kept.seq, let_go)
+    kept = _let_go(kept, moment)
     if kept.state not in (State.DEAD, State.REFUSED, State.EXPIRED):
         return None
     expires_ms = None if is_expired(kept.entry, moment.room_ms) else kept.entry.expires_ms

@@ -16,7 +16,6 @@ import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
-from functools import partial
 from typing import Final
 
 from postroom.core.clock import Clock
@@ -64,10 +63,9 @@ def key_of_topic(topic: str) -> Key | None:
 class _Followed:
     """A pattern whose entries are known here: up to which sequence that is sure, and when it was looked at."""
 
-    def __init__(self) -> None:
-        self.sure = 0
-        self.looked_ns: int | None = None
-        self.is_loaded = False
+    sure = 0
+    looked_ns: int | None = None
+    is_loaded = False
 
 
 class Follower:
@@ -78,6 +76,7 @@ class Follower:
         self.lock = threading.RLock()
         self._wire = wire
         self._clock = clock
+        self._loop = wire.connection.link.loop
         self._followed: dict[str, _Followed] = {}
         self._whole: _Followed | None = None
         self._parts: set[str] = set()
@@ -106,11 +105,7 @@ class Follower:
 
     async def _subscribe(self, key: Key) -> None:
         """On the background loop, where no signal comes between a subscription and the note of it."""
-
-        def heard(subject: str, seq: int, data: bytes) -> None:
-            self._heard(key, subject, seq, data)
-
-        self._subscriptions[key] = await self._wire.subscribe(key[0], heard, key[1])
+        self._subscriptions[key] = await self._wire.subscribe(key[0], lambda *heard: self._heard(key, *heard), key[1])
 
     def _leave(self, used: list[Key]) -> None:
         """Give back the last of these."""
@@ -152,11 +147,10 @@ class Follower:
 
     def _scan(self, pattern: str, seq: int) -> dict[str, int]:
         """Learn of all entries from that sequence on; their ids and sequences."""
-        found = {}
-        for entry in self._wire.run(self._wire.scan(pattern, seq)):
-            self.learn(entry.subject, entry.seq, entry.data)
-            found[entry.subject.rpartition(".")[2]] = entry.seq
-        return found
+        found = self._wire.run(self._wire.scan(pattern, seq))
+        for entry in found:
+            self.learn(*entry)
+        return {entry.subject.rpartition(".")[2]: entry.seq for entry in found}
 
     def last_number(self) -> int:
         """The highest sequence in the room, as the leader knows it."""
@@ -291,9 +285,7 @@ class Follower:
         """
         for key in ((pattern, _ONE) for pattern in patterns_around(subject)):
             if key in self._waiters:
-                self._wire.connection.link.loop.call_later(
-                    _PASSED_BY_S, partial(self._ring_if_it_lies_there, key, subject, seq)
-                )
+                self._loop.call_later(_PASSED_BY_S, self._ring_if_it_lies_there, key, subject, seq)
 
     def _ring_if_it_lies_there(self, key: Key, subject: str, seq: int) -> None:
         with self.lock:
@@ -303,7 +295,8 @@ class Follower:
                 self._ring(key, seq)
 
     def _covers(self, subject: str) -> bool:
-        return any(each in self._followed or each in self._parts for each in patterns_around(subject))
+        around = patterns_around(subject)
+        return not (self._followed.keys().isdisjoint(around) and self._parts.isdisjoint(around))
 
     def wrote(self, subject: str, seq: int, data: bytes) -> None:
         """This process has written an entry: known here, and those who wait here are woken, before the call returns."""

@@ -7,9 +7,10 @@ receiver that comes new to the box reads what is open and little else, however l
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -148,14 +149,14 @@ def _in_chunks(kepts: Sequence[Kept], step: Callable[[Sequence[Kept]], bool]) ->
 
 def _put_away_finished(room: NatsRoom) -> None:
     before_ms = room.now_ms() - IN_ITS_BOX_S * 1000
-    with room.follower.lock:
-        kepts = [
-            row.kept
-            for row in room.tables.rows.values()
-            if row.kept.state in FINISHED and not row.kept.entry.archived and row.kept.entry.finished_ms <= before_ms
-        ]
-    kepts.sort(key=lambda kept: (kept.entry.finished_ms, kept.seq))
-    _in_chunks(kepts, lambda chunk: _put_away(room, chunk))
+    done = [kept for kept in _in_their_boxes(room, FINISHED) if kept.entry.finished_ms <= before_ms]
+    done.sort(key=lambda kept: (kept.entry.finished_ms, kept.seq))
+    _in_chunks(done, lambda chunk: _put_away(room, chunk))
+
+
+def _in_their_boxes(room: NatsRoom, states: Collection[State]) -> list[Kept]:
+    """What is in one of these states, and was not put away."""
+    return [kept for kept in room.known() if kept.state in states and not kept.entry.archived]
 
 
 def _put_away(room: NatsRoom, kepts: Sequence[Kept]) -> bool:
@@ -209,7 +210,7 @@ def purge(room: NatsRoom, query: Query) -> int:
     with room.follower.lock:
         now_ms = room.now_ms()
         rows = (row for row in matching(room, query, None) if judged(row.kept.entry, now_ms) is not State.CLAIMED)
-        chosen = [row.kept for row, _ in zip(rows, range(query.limit), strict=False)]
+        chosen = [row.kept for row in islice(rows, query.limit)]
     deleted = delete(room, chosen)
     room.reserve.keep()
     return deleted
@@ -298,9 +299,7 @@ def _forget_finished(room: NatsRoom) -> int:
     """Keep what the settings allow of the finished messages, the latest; forget the others."""
     keep, now_ms = room.config, room.now_ms()
     archive, _ = archive_of(room)
-    with room.follower.lock:
-        rows = [row.kept for row in room.tables.rows.values() if not row.kept.entry.archived]
-    here = [kept for kept in rows if kept.state in FINISHED - {State.DEAD}]
+    here = _in_their_boxes(room, _FORGETTABLE)
     count = archive.forgettable + len(here)
     size = archive.size + sum(kept.entry.size for kept in here)
     forgotten = 0

@@ -134,7 +134,8 @@ class Errand(LoopCall):
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Future[Any]) -> None:
-        if self._done or task.cancelled():
+        is_cancelled = task.cancelled() or task.exception() is not None  # of several it is their error
+        if self._done or is_cancelled:
             self.end()
         else:
             self.set_result(task.result())

@@ -113,8 +113,7 @@ def number_at(room: NatsRoom, wall_ms: int | None = None) -> int:
     if wall_ms is None:
         return last
     room.follower.know(OPEN_PART, ARCHIVE)
-    with room.follower.lock:
-        later = [row.kept.seq for row in room.tables.rows.values() if row.kept.entry.ledger[-1].time_ms > wall_ms]
+    later = [kept.seq for kept in room.known() if kept.entry.ledger[-1].time_ms > wall_ms]
     return min(later) - 1 if later else last
 
 
@@ -129,15 +128,12 @@ def stats(room: NatsRoom) -> Stats:
         states[PUBLIC_NAME[State(int(number))]] += count
     messages = sum(archive.counts.values())
     sent_ms: defaultdict[tuple[str | None, str], list[int]] = defaultdict(list)
-    with room.follower.lock:
-        for row in room.tables.rows.values():
-            entry, state = row.kept.entry, judged(row.kept.entry, now_ms)
-            if entry.archived:
-                continue
-            messages += 1
-            states[PUBLIC_NAME[state]] += 1
-            if state is State.READY:
-                sent_ms[entry.to_agent, entry.channel].append(entry.timestamp_ms)
+    for entry in (kept.entry for kept in room.known() if not kept.entry.archived):
+        state = judged(entry, now_ms)
+        messages += 1
+        states[PUBLIC_NAME[state]] += 1
+        if state is State.READY:
+            sent_ms[entry.to_agent, entry.channel].append(entry.timestamp_ms)
     names = sorted(sent_ms, key=lambda name: (name[0] or "", name[1]))
     mailboxes = [contract.MailboxFigures(*name, len(sent_ms[name]), min(sent_ms[name])) for name in names]
     about = {
@@ -188,9 +184,7 @@ def servers_report(room: NatsRoom) -> dict[str, Any]:
 def work_of(room: NatsRoom, agent: str) -> WorkDone:
     """What an agent did, counting also what is no longer kept."""
     room.follower.know(OPEN_PART)
-    with room.follower.lock:
-        entries = [row.kept.entry for row in room.tables.rows.values()]
-    kept = [entry.state for entry in entries if entry.claimed_by == agent and not entry.archived]
+    states = [kept.state for kept in room.known() if kept.entry.claimed_by == agent and not kept.entry.archived]
     gone, _ = tally_of(room, agent)
-    processed = sum(state in PROCESSED for state in kept) + gone.processed
-    return WorkDone(processed, sum(state in FAILED for state in kept) + gone.errors)
+    processed = sum(state in PROCESSED for state in states) + gone.processed
+    return WorkDone(processed, sum(state in FAILED for state in states) + gone.errors)

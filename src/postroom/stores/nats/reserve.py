@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from postroom.core.clock import Clock
-from postroom.errors import RoomUnreachable
 
 from .wire import RESERVE_OUT, Changed, StorageFull, Wire, Write
 
@@ -68,24 +67,19 @@ class Reserve:
                 self._wire.connection.link.soon(self._look_at_account)
 
     async def _look_at_account(self) -> None:
-        try:
-            answer = await self._wire.api_once("INFO")
-        except RoomUnreachable:
+        answer = await self._wire.api_once("INFO")
+        if not answer:
             return
         limit = answer.get("limits", {}).get("max_storage", -1)
         self._has_limit = limit > 0
         self._is_near = self._has_limit and answer.get("storage", 0) > limit * SHARE
 
     def _is_there(self) -> bool:
-        try:
-            answer = self._wire.run(
-                self._wire.api_once(f"STREAM.INFO.{self._wire.stream}", subjects_filter=self.filter)
-            )
-        except RoomUnreachable:
-            return False  # a cluster that is full elects no leader
-        return self._sees(answer)
+        info = self._wire.api_once(f"STREAM.INFO.{self._wire.stream}", subjects_filter=self.filter)
+        return self._sees(self._wire.run(info))
 
     def _sees(self, answer: dict[str, Any]) -> bool:
+        """No answer counts as none: a cluster that is full elects no leader."""
         self._is_out = self.filter not in (answer.get("state", {}).get("subjects") or {})
         return not self._is_out
 
@@ -115,13 +109,11 @@ class Reserve:
     async def _give_up(self) -> bool:
         """Free the space of the reserve. False when that was done before, and all servers know of it by now."""
         self._is_out = True
-        try:
-            answer = await self._wire.api_once(f"STREAM.PURGE.{self._wire.stream}", filter=self.filter)
-        except RoomUnreachable:
-            return False  # a cluster that is full elects no leader
+        answer = await self._wire.api_once(f"STREAM.PURGE.{self._wire.stream}", filter=self.filter)
         now_ns = self._clock.steady_ns()
         if answer.get("purged"):
             self._given_up_ns = now_ns
             await self._wire.nudge(RESERVE_OUT)
             return True
-        return self._given_up_ns is not None and now_ns - self._given_up_ns < TOLD_S * _SECOND_NS
+        was_lately = self._given_up_ns is not None and now_ns - self._given_up_ns < TOLD_S * _SECOND_NS
+        return bool(answer) and was_lately

@@ -118,9 +118,8 @@ class NatsRoom:
         if not isinstance(self.clock, SystemClock):  # a test's clock is the only one that counts
             return self.clock.wall_ms() * 1_000_000
         before_ns = self.clock.steady_ns()
-        answer = self.wire.info()
+        told = self.wire.info().get("ts")
         spent_ns = self.clock.steady_ns() - before_ns
-        told = answer.get("ts")
         if told is None:
             return self.clock.wall_ms() * 1_000_000
         return told_ms(told) * 1_000_000 + spent_ns // 2
@@ -280,12 +279,16 @@ class NatsRoom:
                 elif alive:
                     self._seen_alive_ns[process] = now_ns
 
+    def known(self) -> list[Kept]:
+        """All that is known here, as it stands now."""
+        with self.follower.lock:
+            return [row.kept for row in self.tables.rows.values()]
+
     def bury_the_silent(self) -> None:
         """Let go of what processes of other machines held or waited for that have fallen silent."""
-        with self.follower.lock:
-            known = [row.kept.entry for row in self.tables.rows.values()]
-            beating = {entry.owner for entry in known if entry.owner_beats and entry.state == State.CLAIMED}
-            beating |= {entry.waiter for entry in known if entry.waiter_beats}
+        known = [kept.entry for kept in self.known()]
+        beating = {entry.owner for entry in known if entry.owner_beats and entry.state == State.CLAIMED}
+        beating |= {entry.waiter for entry in known if entry.waiter_beats}
         names = sorted(name for name in beating if name is not None and process_alive(name) is None)
         for name in self.lives.look(names):
             with self.follower.lock:

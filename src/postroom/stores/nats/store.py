@@ -38,14 +38,8 @@ CLOSE_S: Final = 2.0
 os.register_at_fork(after_in_child=forget_loop_after_fork)
 
 
-class _ThreadStep(threading.local):
-    """The method that is in the middle of a step in this thread."""
-
-    step: FrameType | None = None
-
-
 class _Step:
-    """The steps of a store: `with` this. Should an interrupt keep it from its end, the next step of the thread sees that it is over."""
+    """The steps of a store: `with` this. Where an interrupt keeps one from its end, the next step of the thread ends it."""
 
     __slots__ = ("_store",)
 
@@ -53,7 +47,7 @@ class _Step:
         self._store = store
 
     def __enter__(self) -> NatsRoom:
-        return self._store.begin(sys._getframe(1))  # noqa: SLF001  (inspect, which has the same, takes long to load)
+        return self._store.begin(sys._getframe(1))  # noqa: SLF001
 
     def __exit__(self, *_: object) -> None:
         self._store.end()
@@ -72,8 +66,16 @@ def in_step(act: Callable[Concatenate[NatsRoom, P], R]) -> Callable[Concatenate[
     """A method of the store that is this function of its room, in one step."""
 
     def method(self: NatsStore, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with self.step as room:
+        me = threading.get_ident()
+        room = self.begin(sys._getframe())  # noqa: SLF001  (inspect, which has the same, takes long to load)
+        try:
             return act(room, *args, **kwargs)
+        finally:
+            # No call while the room is open: Python looks for signals after calls, and an interrupt here would take from the
+            # caller the word that its message is settled (tests/faults/test_interrupts.py).
+            del self._inside[me]
+            if not self._open:
+                self._ended.put(None)
 
     return method
 
@@ -90,8 +92,7 @@ class NatsStore(contract.Store):
         self.clock = clock
         self._pid = os.getpid()
         self._open = True
-        self._inside: set[int] = set()  # the threads that are in the middle of a step
-        self._mine = _ThreadStep()
+        self._inside: dict[int, FrameType] = {}  # the threads that are in the middle of a step, and its method
         self._ended: SimpleQueue[None] = SimpleQueue()  # a word for each step that ends after the room is closed
         self.step = _Step(self)
         self._room = NatsRoom(access, name, config, clock, create=create)
@@ -105,20 +106,19 @@ class NatsStore(contract.Store):
             raise RoomClosed(
                 "this room was opened before the process forked; fork first, or start processes with spawn"
             )
-        if is_around(self._mine.step, caller):
+        me = threading.get_ident()
+        if is_around(self._inside.get(me), caller):
             raise contract.in_the_middle()
-        # No lock, which an interrupt could leave taken: who closes the room says so first, and then looks who is inside.
-        self._inside.add(threading.get_ident())
+        # No lock, which an interrupt could leave taken: `close` says so first, and then looks which threads are inside.
+        self._inside[me] = caller
         if not self._open:
             self.end()
             raise RoomClosed
-        self._mine.step = caller
         return self._room
 
     def end(self) -> None:
         """The step of this thread is over."""
-        self._mine.step = None
-        self._inside.discard(threading.get_ident())
+        self._inside.pop(threading.get_ident(), None)
         if not self._open:
             self._ended.put(None)
 
@@ -164,6 +164,6 @@ class NatsStore(contract.Store):
         until_ns = SYSTEM.steady_ns() + int(CLOSE_S * 1e9)
         me = threading.get_ident()  # in a signal's handler, this thread may be in the middle of a step
         with suppress(Empty):
-            while not self._inside <= {me}:
+            while not self._inside.keys() <= {me}:
                 self._ended.get(timeout=max(0, until_ns - SYSTEM.steady_ns()) / 1e9)
         self._room.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 from postroom.core.states import FINISHED, State
@@ -49,9 +50,6 @@ class IndexedEntry:
     def gone(self) -> bool:
         """Whether the process is gone that this message depends on as it stands."""
         return self.waiter_gone if self.kept.entry.state == State.AWAITED else self.owner_gone
-
-    def judged(self, now_ms: int) -> State:
-        return judged(self.kept.entry, now_ms, gone=self.gone)
 
     def chosen(self) -> Chosen:
         return Chosen(self.kept, self.gone, self.waiter_gone)
@@ -220,7 +218,7 @@ class KnownEntries:
     def _turn(self, row: IndexedEntry, now_ms: int) -> None:
         """Put a row where its judged state belongs."""
         entry = row.kept.entry
-        seen = row.judged(now_ms)
+        seen = judged(entry, now_ms, gone=row.gone)
         self._is_torn = True
         self._make_unready(row)
         self._set_timer(row, None)
@@ -241,16 +239,8 @@ class KnownEntries:
         names: Iterable[str] = own if want.channels is None else dict.fromkeys(want.channels)
         sources = (own,) if want.channels is None else (own, anyones)
         boxes = [box[name] for name in names for box in sources if name in box]
-        found: list[tuple[int, int, str]] = []
-        for box in boxes:
-            free = 0
-            for key in box:
-                if key[2] not in without:
-                    found.append(key)
-                    free += 1
-                    if free == count:
-                        break
-        return [self.rows[key[2]].chosen() for key in sorted(found)[:count]]
+        free = (islice((key for key in box if key[2] not in without), count) for box in boxes)
+        return [self.rows[id].chosen() for _, _, id in sorted(chain.from_iterable(free))[:count]]
 
     def next_due_ms(self, want: Want) -> int | None:
         """When something that the agent takes from may become claimable by itself."""

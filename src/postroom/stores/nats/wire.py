@@ -8,7 +8,7 @@ at most one counts.
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -25,8 +25,6 @@ PAGE: Final = 500
 #: Changes in one step; the servers refuse more.
 MAX_TOGETHER: Final = 1000
 
-_EXPECT: Final = "Nats-Expected-Last-Subject-Sequence"
-_EXPECT_ON: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 _WRONG_SEQUENCE: Final = (10071, 10164)
 _NOT_FOUND: Final = 10037
 #: The storage of a server, or of the room's account, is used up; or more is asked for than is left.
@@ -109,11 +107,11 @@ class Wire:
         return self.run(self.api(f"STREAM.INFO.{self.stream}", **fields))
 
     async def api_once(self, request: str, **fields: Any) -> dict[str, Any]:
-        """The same, in one attempt. Raises RoomUnreachable when it is not answered."""
+        """The same, in one attempt; nothing when it is not answered."""
         try:
             return await self._api(request, fields)
         except NoReply:
-            raise RoomUnreachable(f"the room {self.room} did not answer{self.connection.why()}") from None
+            return {}
 
     async def _api(self, request: str, fields: dict[str, Any]) -> dict[str, Any]:
         return _answer(await self.connection.ask(_request(request, fields)))
@@ -291,9 +289,8 @@ class Wire:
             error = answer["error"]
             if error.get("err_code") in _WRONG_SEQUENCE:
                 raise Changed
-            if _is_full(error):
-                raise self.full(error)
-            if error.get("code") == 503 or any(said in error.get("description", "") for said in _LATER):
+            is_later = error.get("code") == 503 or any(said in error.get("description", "") for said in _LATER)
+            if is_later and not _is_full(error):
                 raise NoReply(sent=False)
             raise self._refusal(error)
         last: int = answer["seq"]
@@ -301,30 +298,30 @@ class Wire:
 
     def _messages(self, writes: Sequence[Write]) -> list[Message]:
         """What is sent for these: of several an atomic batch, which the last one commits."""
-        batch = {"Nats-Batch-Id": self.connection.client.new_inbox()[-22:]} if len(writes) > 1 else {}
+        last = len(writes)
+        batch = self.connection.client.new_inbox()[-22:] if last > 1 else ""
         messages: list[Message] = []
         for place, write in enumerate(writes, 1):
-            headers = self._headers(write) | batch
+            lines = ["NATS/1.0", *self._headers(write)]
             if batch:
-                headers["Nats-Batch-Sequence"] = str(place)
-            if batch and place == len(writes):
-                headers["Nats-Batch-Commit"] = "1"
-            messages.append((self._prefix + write.subject, write.data, _head(headers)))
+                lines += [f"Nats-Batch-Id: {batch}", f"Nats-Batch-Sequence: {place}"]
+            if batch and place == last:
+                lines.append("Nats-Batch-Commit: 1")
+            messages.append((self._prefix + write.subject, write.data, "\r\n".join([*lines, "", ""])))
         most = max(len(data) + len(head) for _, data, head in messages)
         if most > self.connection.client.max_payload:
             said = f"the servers take {self.connection.client.max_payload} bytes at once (max_payload), and this needs {most}"
             raise RoomError(f"{said}; nothing was changed")
         return messages
 
-    def _headers(self, write: Write) -> dict[str, str]:
-        headers: dict[str, str] = {}
+    def _headers(self, write: Write) -> Iterator[str]:
+        """They are plain ASCII: names of subjects are hashes, and those of rooms are letters."""
         if write.expect is not None:
-            headers[_EXPECT] = str(write.expect)
+            yield f"Nats-Expected-Last-Subject-Sequence: {write.expect}"
         if write.expect_on is not None:
-            headers[_EXPECT_ON] = self._prefix + write.expect_on
+            yield f"Nats-Expected-Last-Subject-Sequence-Subject: {self._prefix}{write.expect_on}"
         if write.ttl_s:
-            headers["Nats-TTL"] = f"{write.ttl_s}s"
-        return headers
+            yield f"Nats-TTL: {write.ttl_s}s"
 
     def full(self, error: dict[str, Any] | None = None) -> StorageFull:
         """The sentence for those whose write found no space."""
@@ -395,12 +392,6 @@ def _answer(reply: bytes) -> dict[str, Any]:
 def _is_full(error: dict[str, Any]) -> bool:
     """Whether the servers refuse something because there is no space for it."""
     return error.get("err_code") in _NO_SPACE or any(words in error.get("description", "") for words in _NO_SPACE_WORDS)
-
-
-def _head(headers: dict[str, str]) -> str:
-    """Headers as they are sent. They are plain ASCII: names of subjects are hashes, and those of rooms are letters."""
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return f"NATS/1.0\r\n{lines}\r\n"
 
 
 _SEQUENCE: Final = b"Nats-Sequence: "
