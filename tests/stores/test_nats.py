@@ -20,12 +20,14 @@ from postroom.core.config import Config, parse_url
 from postroom.core.message import Draft, check
 from postroom.core.states import State
 from postroom.core.system.process import this_process
-from postroom.errors import OutcomeUnknown, RoomError, RoomNotFound, RoomUnreachable
+from postroom.errors import OutcomeUnknown, RoomDamaged, RoomError, RoomNotFound, RoomUnreachable
 from postroom.room import open_room
 from postroom.stores.contract import Query, Want, WorkDone
 from postroom.stores.nats import claims, heartbeats
+from postroom.stores.nats import room as room_module
 from postroom.stores.nats.entries import pack, subject_of
 from postroom.stores.nats.heartbeats import process_subject
+from postroom.stores.nats.room import LAYOUT
 from postroom.stores.nats.store import NatsStore
 from postroom.stores.nats.wire import Write
 
@@ -729,3 +731,56 @@ def test_what_was_left_of_a_connection_does_not_spoil_the_next(open_store: Opene
     (id,) = store.put([letter()])
     assert [message.id for message in store.find(Query()).messages] == [id]
     assert client.stats["reconnects"] == 1
+
+
+# Layouts
+
+
+def with_metadata(store: NatsStore, metadata: dict[str, str]) -> None:
+    """Give a room's stream other metadata, as another Postroom would have made it with."""
+    wire = store._room.wire
+    config = wire.info()["config"]
+    config["metadata"] = {name: value for name, value in config["metadata"].items() if name != "postroom"} | metadata
+    answer = wire.run(wire.api(f"STREAM.UPDATE.{wire.stream}", **config))
+    assert "error" not in answer
+
+
+def test_a_room_says_in_its_stream_which_layout_it_has(open_store: Opener) -> None:
+    wire = open_store()._room.wire
+
+    assert wire.info()["config"]["metadata"]["postroom"] == str(LAYOUT)
+
+
+@pytest.mark.parametrize("layout", [str(LAYOUT + 1), "1000", "1.5", "0"])
+def test_a_room_with_a_layout_that_this_program_does_not_know_is_refused_and_left_alone(
+    open_store: Opener, layout: str
+) -> None:
+    store = open_store()
+    (id,) = store.put([letter()])
+    with_metadata(store, {"postroom": layout})
+    before = store._room.wire.info()["state"]["last_seq"]
+
+    with pytest.raises(RoomDamaged, match=rf"layout {layout}, .* made by a newer Postroom: upgrade this one$"):
+        open_store()
+
+    assert store._room.wire.info()["state"]["last_seq"] == before
+    assert store.get(id) is not None
+
+
+def test_a_room_that_names_no_layout_has_the_first_and_is_opened(open_store: Opener) -> None:
+    store = open_store()
+    (id,) = store.put([letter()])
+    with_metadata(store, {})
+
+    other = open_store()
+
+    assert [delivery.message.id for delivery in other.claim(want()).deliveries] == [id]
+
+
+def test_a_room_of_an_older_layout_is_opened_by_a_newer_program(
+    open_store: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (id,) = open_store().put([letter()])
+    monkeypatch.setattr(room_module, "LAYOUT", LAYOUT + 1)
+
+    assert open_store().get(id) is not None

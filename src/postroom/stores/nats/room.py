@@ -15,7 +15,7 @@ from postroom.core.config import Config
 from postroom.core.message import FRACTION_BITS, Message, key_at
 from postroom.core.states import FINISHED, State
 from postroom.core.system.process import process_alive, this_process
-from postroom.errors import RoomError, RoomNotFound, RoomUnreachable
+from postroom.errors import RoomDamaged, RoomError, RoomNotFound, RoomUnreachable
 
 from . import entries
 from .access import Access
@@ -28,6 +28,12 @@ from .wire import Changed, Committed, StoredEntry, Wire, Write
 
 #: Before this version the servers cannot write several entries in one step.
 LEAST_VERSION: Final = (2, 12)
+#: The layout of a room (see entries.py), which stands in the metadata of its stream. A room with a higher number is refused.
+LAYOUT: Final = 1
+_LAYOUT_KEY: Final = "postroom"
+#: The servers' words for a stream that is not there, and for one that another process has just made.
+_NO_STREAM: Final = 10059
+_NAME_IN_USE: Final = 10058
 #: Copies that are kept of a room, where there is more than one server.
 COPIES: Final = 3
 _SECOND_NS: Final = 1_000_000_000
@@ -80,18 +86,21 @@ class NatsRoom:
                 "the NATS server runs without JetStream, which keeps the room; start it with: nats-server -js"
             )
         answer = self.wire.info(subjects_filter=self.reserve.filter)
-        if "error" not in answer:
-            self.reserve.see(answer)
-            return
-        if answer["error"].get("err_code") != 10059:
+        if answer.get("error", {}).get("err_code") == _NO_STREAM:
+            if not create:
+                raise RoomNotFound(f"there is no room {self.name} on these servers; make one with `postroom init`")
+            answer = self._make(self.config.replicas or (COPIES if server.get("cluster") else 1))
+        if "error" in answer:
             raise RoomUnreachable(f"the room {self.name} cannot be opened: {answer['error'].get('description')}")
-        if not create:
-            raise RoomNotFound(f"there is no room {self.name} on these servers; make one with `postroom init`")
-        copies = self.config.replicas or (COPIES if server.get("cluster") else 1)
+        check_layout(self.name, answer["config"])
+        self.reserve.see(answer)
+
+    def _make(self, copies: int) -> dict[str, Any]:
+        """Make the room's stream; what the servers say of it."""
         answer = self.wire.run(self.wire.api(f"STREAM.CREATE.{self.wire.stream}", **stream_settings(self.name, copies)))
-        if "error" in answer and answer["error"].get("err_code") != 10058:  # somebody else made it at the same moment
+        if "error" in answer and answer["error"].get("err_code") != _NAME_IN_USE:
             raise RoomUnreachable(f"the room {self.name} cannot be made: {answer['error'].get('description')}")
-        self.reserve.put_back()
+        return self.wire.info(subjects_filter=self.reserve.filter)  # also if another process made it at the same moment
 
     def _read_base(self) -> int:
         """The room's time is the steady clock of this boot and this number; all processes of this machine use the same.
@@ -314,6 +323,16 @@ def told_ms(text: str) -> int:
     return from_iso(text[:26].rstrip("Z") + "Z")
 
 
+def check_layout(room: str, config: dict[str, Any]) -> None:
+    """Raise RoomDamaged unless this program can read the layout that a stream names. One that names none has the first."""
+    layout = (config.get("metadata") or {}).get(_LAYOUT_KEY, "1")
+    if not (layout.isdecimal() and 1 <= int(layout) <= LAYOUT):
+        raise RoomDamaged(
+            f"the room {room} has layout {layout}, and this Postroom reads layouts up to {LAYOUT}; it was made by a newer "
+            "Postroom: upgrade this one"
+        )
+
+
 def stream_settings(room: str, copies: int) -> dict[str, Any]:
     """How the servers keep a room. No limits: those would drop the oldest mail without a word."""
     return {
@@ -328,5 +347,5 @@ def stream_settings(room: str, copies: int) -> dict[str, Any]:
         "allow_atomic": True,
         "allow_msg_ttl": True,
         "republish": {"src": f"pr.{room}.>", "dest": f"prh.{room}.>"},
-        "metadata": {"postroom": "1"},
+        "metadata": {_LAYOUT_KEY: str(LAYOUT)},
     }
