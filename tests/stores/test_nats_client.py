@@ -1,4 +1,6 @@
-"""The private names of nats-py that rooms on NATS use: they stand in one file, and every version that the extra allows has them."""
+"""The private names of nats-py that rooms on NATS use: they stand in one file, and every version that the extra allows
+has them.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Who we are to the servers of a room on NATS: which credentials they are shown, and where nothing is said to them.
+"""Credentials for the servers of a room on NATS: which they are shown, and to which servers nothing is said.
 
-A secret leaves this process only for a server that the program named it for, or that the user has allowed; and only on a
-connection that nobody else can read: with TLS, to this machine itself, or where the user has said that the network may be
-trusted. `docs/operations.md` has the rules. Nothing here imports nats-py.
+A secret leaves this process only for a server that the program named it for, or that the user has allowed; and only on
+a connection that nobody else can read: with TLS, to this machine itself, or where the user has said that the network
+may be trusted. `docs/operations.md` has the rules. Nothing here imports nats-py.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from postroom.errors import RoomError, RoomNotAllowed
 
 DEFAULT_PORT: Final = 4222
 _ROOM_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-#: A server of an address. Others that take addresses apart must find the same host in it: signs that end it for them (#, \)
-#: or that they drop (line ends) would have one server allowed, and another one shown the credentials.
+#: A server of an address. Others that take addresses apart must find the same host in it: signs that end it for them
+#: (#, \) or that they drop (line ends) would have one server allowed, and another one shown the credentials.
 _SERVER: Final = re.compile(r"(?:[^\s#?/\\@\x00-\x1f]*@)?(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[\w.-]+):\d{1,5}")
 
 
@@ -33,9 +33,9 @@ class Access(NamedTuple):
     creds: str | None = None
     user: str | None = None
     password: str | None = None
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
     #: Whether the user has said of every server that secrets may travel to it without TLS.
     plaintext: bool = False
 
@@ -50,7 +50,7 @@ class Access(NamedTuple):
     @property
     def wants_tls(self) -> bool:
         """Whether the settings speak of TLS: nothing is said to a server that does not offer it."""
-        return self.ca is not None or self.cert is not None
+        return self.tls_ca is not None or self.tls_cert is not None
 
     @property
     def hosts(self) -> list[str]:
@@ -59,7 +59,7 @@ class Access(NamedTuple):
 
 
 class NotPrivate(ConnectionError):
-    """A server offers no TLS, and nothing was said to it: secrets would be readable on the way, or TLS was asked for."""
+    """A server offers no TLS, and nothing was said to it: secrets could be read on the way, or TLS was asked for."""
 
     def __init__(self, host: str, said: str) -> None:
         super().__init__(said)
@@ -109,18 +109,12 @@ def access_of(url: RoomUrl, config: Config) -> tuple[Access, str]:
         given = _kept_for(entries)
         if any("@" in server for server in servers):  # the address has its own
             given |= dict.fromkeys(("creds", "user", "password_file"))
-    files = {option: None if value is None else os.path.expanduser(value) for option, value in given.items()}
-    access = Access(
-        servers,
-        files["creds"],
-        given["user"],
-        _read_password(files["password_file"]),
-        files["tls_ca"],
-        files["tls_cert"],
-        files["tls_key"],
-        plaintext=all(entry is not None and entry.plaintext for entry in entries.values()),
-    )
-    return access, name
+    for option, value in given.items():
+        if value is not None and option != "user":  # the others are files
+            given[option] = os.path.expanduser(value)
+    password = _read_password(given.pop("password_file"))
+    plaintext = all(entry is not None and entry.plaintext for entry in entries.values())
+    return Access(servers, password=password, plaintext=plaintext, **given), name
 
 
 def _check_address(url: RoomUrl, config: Config, entries: Mapping[str, trust.ServerEntry | None]) -> None:
@@ -208,9 +202,9 @@ def options_of(access: Access) -> dict[str, Any]:
 
 def _tls(access: Access) -> Any:
     try:
-        context = ssl.create_default_context(cafile=access.ca)
-        if access.cert is not None:
-            context.load_cert_chain(access.cert, access.key)
+        context = ssl.create_default_context(cafile=access.tls_ca)
+        if access.tls_cert is not None:
+            context.load_cert_chain(access.tls_cert, access.tls_key)
     except OSError as error:
         raise RoomError(f"the certificates for the room's servers cannot be read: {error}") from error
     return context

@@ -1,4 +1,4 @@
-"""The small documents of a room on NATS: cells, subscriptions, and what agents did with messages that are gone."""
+"""The small documents of a room on NATS, each changed by compare-and-set: cells, subscriptions, counts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .entries import cell_subject, hex_of
 from .room import NatsRoom
 from .wire import Changed, StoredEntry, Write
 
-#: A deleted entry is remembered for this long, so that those who were away for a moment learn of it.
+#: A deleted entry is remembered for this long, so that a process that was away for a moment learns of it.
 TOMBSTONE_S: Final = 60
 
 
@@ -69,7 +69,7 @@ def cell_write(room: NatsRoom, name: str, value: Any, expect: int = ANY) -> int 
 
     while True:
         writes = [Write(subject, data, expected, None, ttl_s)]
-        try:  # also when there is nothing to delete: those who wait for such cells are to be woken
+        try:  # also when there is nothing to delete: the waiters for such cells are to be woken
             (seq,) = room.note_written(writes, room.wire.commit_now(writes, is_mine)).seqs
         except Changed:
             if expect != 0:
@@ -90,7 +90,7 @@ def _channel_subject(channel: str) -> str:
 
 
 def _change(room: NatsRoom, channel: str, step: Callable[[dict[str, int]], dict[str, int]]) -> bool:
-    """Change who is subscribed, and since when, by compare-and-set. Whether that changed anything."""
+    """Change the subscribers of a channel (agent -> since when) by compare-and-set. Whether that changed anything."""
     subject = _channel_subject(channel)
     while True:
         found = room.wire.last_now(subject)
@@ -117,13 +117,13 @@ def unsubscribe(room: NatsRoom, channel: str, agent: str) -> bool:
 
 
 def subscribers(room: NatsRoom, channel: str) -> list[str]:
-    """Who gets a copy of what is published in a channel."""
+    """The agents that get a copy of each publication in a channel."""
     found = room.wire.last_now(_channel_subject(channel))
     return [] if found is None or not found.data else list(decode_payload(found.data)["agents"])
 
 
 def subscriptions(room: NatsRoom) -> list[Subscription]:
-    """Who is subscribed to what."""
+    """All subscriptions."""
     docs = [decode_payload(entry.data) for entry in room.wire.run(room.wire.scan("s.>")) if entry.data]
     return sorted(
         Subscription(doc["channel"], agent, since_ms) for doc in docs for agent, since_ms in doc["agents"].items()

@@ -1,4 +1,4 @@
-"""Taking and settling messages on NATS: choose from what is known here, replace exactly that entry, or look again."""
+"""Claims and settling on NATS: choose from the cache, replace exactly that entry (compare-and-set), or look again."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from postroom.stores.contract import OUTCOMES, Claimed, Delivery, Query, Settled
 
 from . import entries
 from .entries import OWN, Entry, Kept, LedgerLine, WriteTime, counts, judged, pattern_to
+from .following import SAFETY_LOOK_S, UNTIL_LOST
 from .putting import WritePlan
 from .reading import find
 from .room import NatsRoom, Replaced
 from .tables import Chosen
 from .wire import Changed
 
-#: Entries of claimed messages that are remembered; who settles an older one has to look it up.
+#: Entries of claimed messages that are remembered; the receiver of an older one has to look it up to settle it.
 MAX_REMEMBERED: Final = 10_000
 #: What ends a message: nobody can claim it afterwards.
 _ENDINGS: Final = ("acked", "answered", "refused", "dead")
@@ -37,7 +38,7 @@ def claim(room: NatsRoom, want: Want) -> Claimed:
 
 
 def _next_due_s(room: NatsRoom, want: Want) -> float | None:
-    """Only who got nothing needs to know: it is a search."""
+    """When something may become claimable. Only for a receiver that got nothing: it is a search."""
     with room.follower.lock:
         due_ms = room.tables.next_due_ms(want)
     return None if due_ms is None else max(0, due_ms - room.now_ms()) / 1000
@@ -53,7 +54,7 @@ def patterns_of(want: Want) -> list[str]:
 def _claim_best(room: NatsRoom, want: Want) -> list[Delivery]:
     patterns = patterns_of(want)
     room.follower.follow(patterns)
-    room.follower.look_if_lost(patterns)
+    room.follower.look(patterns, UNTIL_LOST)
     taken: list[Kept] = []
     while len(taken) < want.limit:
         # not the same one twice in one claim, should its owner be gone already (tests/stores/test_model.py)
@@ -61,7 +62,7 @@ def _claim_best(room: NatsRoom, want: Want) -> list[Delivery]:
             if picked.best or picked.ended:
                 taken += _make(room, _steps(picked, want), picked.moment, raises=not taken)
                 continue
-        if taken or not room.follower.look_if_late(patterns):
+        if taken or not room.follower.look(patterns, SAFETY_LOOK_S):
             break
     return _deliver(room, taken, want)
 
@@ -109,7 +110,8 @@ def _steps(picked: _Picked, want: Want) -> list[_Step]:
 
 
 def _make(room: NatsRoom, steps: Sequence[_Step], moment: WriteTime, *, raises: bool) -> list[Kept]:
-    """Claim these, and write down what the clock did to the others; all at once. Those that were claimed, in their order.
+    """Claim these, and write down what the clock did to the others; all at once. Those that were claimed, in their
+    order.
 
     Whatever somebody else changed first is read anew, and is not claimed here.
     """
@@ -134,7 +136,7 @@ def _taken(steps: Sequence[_Step], ends: Sequence[Replaced], *, raises: bool) ->
 
 def _claim_named(room: NatsRoom, want: Want) -> list[Delivery]:
     """Of the messages asked for by id those that the agent may have, best first."""
-    if not want.ids:  # who asks for nothing wants to know who is gone (tests/aio/test_waiting.py)
+    if not want.ids:  # a claim of nothing asks which processes are gone (tests/aio/test_waiting.py)
         room.bury_the_gone()
     moment = room.moment()
     free: list[tuple[Kept, bool]] = []
@@ -226,7 +228,7 @@ def _settle_and_take(room: NatsRoom, said: _Settling, want: Want) -> Settled | N
         room.lives.beat()
     patterns = patterns_of(want)
     room.follower.follow(patterns)
-    if room.follower.may_lack(patterns):
+    if room.follower.due(patterns, UNTIL_LOST):
         return None  # one after the other: the result of the first must not wait for a look
     with _picked(room, want, want.limit, {ticket.id}, said.write) as picked:
         if not picked.best:
@@ -337,7 +339,7 @@ def abandon(room: NatsRoom, id: str) -> None:
     held: list[str] | None = None
 
     def step(kept: Kept, moment: WriteTime) -> Entry | None:
-        nonlocal held  # of the very entry that is replaced: an answer may come at this moment (tests/stores/test_nats.py)
+        nonlocal held  # of the very entry that is replaced: an answer may come at this moment
         held = [*kept.entry.held]
         waits = kept.entry.waiter is not None and kept.state is not State.AWAITED
         return entries.abandoned(kept, moment) if waits else None

@@ -1,4 +1,4 @@
-"""An adapter: nats-py's client as a room needs it. This is the only file that imports nats-py, or uses its private names.
+"""An adapter: nats-py's client as a room needs it. No other file imports nats-py, or uses its private names.
 
 The extra `nats` pins the versions that have these names (tests/stores/test_nats_client.py).
 """
@@ -24,9 +24,10 @@ class RoomClient(Client):  # type: ignore[misc]
     By itself it uses TLS only if the server's first words, which anybody on the way can change, ask for it; and after a
     reconnect it shows its password to servers of which another server told (tests/stores/test_nats_secrets.py).
 
-    By itself it writes in one task, reads the headers line by line and puts each message into a queue for another task: with
-    that, one change took ten turns of the event loop. And by itself it ends its reading, with a line in the log and nothing
-    else, when anything is raised there: the connection stands, and nothing is heard on it for half a minute.
+    By itself it writes in one task, reads the headers line by line and puts each message into a queue for another task:
+    with that, one change took ten turns of the event loop. And by itself it ends its reading, with a line in the log
+    and nothing else, when anything is raised there: the connection stands, and nothing is heard on it for half a
+    minute.
     """
 
     def __init__(self, access: Access, troubled: Callable[[Exception], Awaitable[None]]) -> None:

@@ -1,7 +1,7 @@
 """One connection to NATS servers: opened, kept through reconnects, and asked from any thread.
 
-The client (client.py) is asyncio; callers are not: every connection of this process lives on one background event loop, and
-`Connection.run` waits in the caller's thread for what happens there.
+The client (client.py) is asyncio; callers are not: every connection of this process lives on one background event loop,
+and `Connection.run` waits in the caller's thread for what happens there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PAUSE_S: Final = 0.1
 MOST_UNANSWERED: Final = 3
 #: How often a connection that nobody uses is tried, in seconds; twice without an answer, and another is made.
 PING_S: Final = 10
-#: Whoever opens a room is told after this time that nobody answers, in seconds.
+#: Opening a room fails after this time without an answer, in seconds.
 OPEN_S: Final = 10.0
 #: What the headers of an entry take at most.
 _HEADERS_BYTES: Final = 1024
@@ -68,7 +68,10 @@ class Connection:
     # Threads
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do this on the background loop, and wait for it here. Interrupted, it is cancelled there: it was done, or was not."""
+        """Do this on the background loop, and wait for it here.
+
+        Interrupted, it is cancelled there: it was done, or was not.
+        """
         return self.results([work])[0]
 
     def results(self, works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -225,7 +228,8 @@ class Connection:
     def call(self, *messages: Message) -> bytes:
         """One attempt, made in the caller's thread: the reply to the last of these. Raises NoReply, RoomClosed.
 
-        The short way of almost every change and look: no task, and few turns of the loop. Without a reply comes the long one.
+        The short way of almost every change and look: no task, and few turns of the loop. Without a reply comes the
+        long one.
         """
         call = LoopCall()
         reply: bytes | None = self.link.wait_for(call, self._post, messages, call, timeout_s=self._attempt_s)
@@ -264,7 +268,10 @@ class Connection:
             reply.set_result(data)
 
     def _give_up(self, reply: asyncio.Future[bytes] | LoopCall) -> None:
-        """An attempt had its time. After some of these the connection itself is looked at: a cut cable makes no sound."""
+        """An attempt had its time.
+
+        After some of these the connection itself is looked at: a cut cable makes no sound.
+        """
         _fail(reply, True)
         self._unanswered += 1
         if self._unanswered == MOST_UNANSWERED:

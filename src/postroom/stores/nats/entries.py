@@ -4,7 +4,7 @@
     pr.<room>.m.f.<state>.<id>                     a message that was finished a while ago: receivers need not pass it
     pr.<room>.b.<id>.<n>                           a large payload, in parts
     pr.<room>.k.<hash>                             an idempotency key, and the ids that it gave
-    pr.<room>.s.<hash>                             who is subscribed to a channel
+    pr.<room>.s.<hash>                             the subscribers of a channel
     pr.<room>.c.<hash>.<hash>                      a cell; the first part is that of its name before the slash
     pr.<room>.w.<hash>                             what an agent did with messages that were put away
     pr.<room>.a.all                                how many messages were put away, and how large they are
@@ -40,7 +40,7 @@ PART_BYTES: Final = 512 * 1024
 LEDGER_BYTES: Final = 64 * 1024
 #: An entry's token that is its own sequence, which it cannot know before it is written.
 OWN: Final = -1
-#: What stands where an entry was that stands elsewhere now. (Nothing at all stands where one was deleted.)
+#: The mark in place of an entry that stands elsewhere now. (The mark of a deleted one is empty.)
 MOVED: Final = b"moved"
 #: Steps that are no line in the ledger.
 _UNSEEN: Final = frozenset({"unheld"})
@@ -57,7 +57,10 @@ class LedgerLine(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A message as it is kept. `expires_ms`, `wake_ms` and `finished_ms` are room time; other times are the wall clock's."""
+    """A message as it is kept.
+
+    `expires_ms`, `wake_ms` and `finished_ms` are room time; other times are the wall clock's.
+    """
 
     id: str
     from_agent: str
@@ -81,7 +84,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     waiter: str | None = None
     answer_to: str | None = None
     replay_of: str | None = None
-    #: Answers that were held for the one who waits for this question's.
+    #: Answers that were held for the asker that waits for them.
     held: tuple[str, ...] = ()
     state: int = State.READY
     #: When its lease or its delay ends.
@@ -91,15 +94,15 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     deliveries: int = 0
     claimed_by: str | None = None
     owner: str | None = None
-    #: Whether its owner, and the one who waits for it, say again and again that they are alive (`p.` entries): where their
+    #: Whether its owner, and its waiter, say again and again that they are alive (`p.` entries): where their
     #: pids cannot be seen, their silence tells.
     owner_beats: bool = False
     waiter_beats: bool = False
     last_delivered_ms: int | None = None
     error: str | None = None
     ledger: tuple[LedgerLine, ...] = ()
-    #: Sequences that came before: of its first entry (its place in the order of the room), of the claim that counts, and of
-    #: its last change that the feed tells of. 0: this very entry's (`token`: OWN).
+    #: Sequences that came before: of its first entry (its place in the order of the room), of the claim that counts,
+    #: and of its last change that the feed tells of. 0: this very entry's (`token`: OWN).
     first: int = 0
     token: int = 0
     number: int = 0
@@ -180,7 +183,7 @@ _CHANNEL_BITS: Final = 20
 def make_id(key: int, to_agent: str | None, channel: str, priority: int, chance: float) -> str:
     """A message's id: a UUIDv7 of its key that tells its subject too, and so where to find it by one look.
 
-    Two names may have the same hash there; whoever reads an entry compares the names themselves.
+    Two names may have the same hash there; readers of an entry compare the names themselves.
     """
     to = 0 if to_agent is None else name_hash(to_agent, _TO_BITS)
     salt = (int(chance * 32) << 48) | (to << 24) | (name_hash(channel, _CHANNEL_BITS) << 4) | priority
@@ -379,9 +382,9 @@ def settled(kept: Kept, outcome: str, agent: str, detail: str | None, delay_s: f
 def extended(kept: Kept, agent: str, lease_s: float, moment: WriteTime) -> Entry:
     """The entry with a lease that ends that much later than now.
 
-    Of several extensions in a row the ledger keeps the last, whose write may still be looked for. Each stands in the entry that is
-    written at every step: with a line for each, the work of some hours grew beyond what the servers take, and nobody could
-    settle it (tests/stores/test_nats.py: test_a_lease_can_be_extended_for_ever).
+    Of several extensions in a row the ledger keeps the last, whose write may still be looked for. Each stands in the
+    entry that is written at every step: with a line for each, the work of some hours grew beyond what the servers take,
+    and nobody could settle it (tests/stores/test_nats.py: test_a_lease_can_be_extended_for_ever).
     """
     if kept.entry.ledger[-1].event == "extended":
         kept = Kept(kept.seq, replace(kept.entry, ledger=kept.entry.ledger[:-1]))
@@ -400,7 +403,7 @@ def noted(kept: Kept, event: str, agent: str | None, detail: str | None, moment:
 def abandoned(kept: Kept, moment: WriteTime, why: str = "the asker no longer waits") -> Entry:
     """The question when nobody waits for its answer any more.
 
-    It still knows the answers that were held: whoever could not let go of them at once does so at the next try
+    It still knows the answers that were held: an asker that could not let go of them at once does so at the next try
     (tests/stores/test_nats.py: test_who_gave_up_and_could_not_let_go_of_the_answer_does_so_at_the_next_try).
     """
     return _next(kept, moment, "abandoned", kept.entry.from_agent, why, waiter=None)

@@ -1,10 +1,11 @@
-"""Following a room on NATS: which entries are known here, how they stay current, and who is woken by a change.
+"""A cache of a room on NATS: which entries are known here, how they stay current, and which waiters a change wakes.
 
-The servers tell every change once more on a subject for listening (republish). What is followed is read once; from then on
-each change comes by itself, with the new entry in it, so that a receiver that is woken knows what to claim.
+The servers tell every change once more on a subject for listening (republish). What is followed is read once; from then
+on each change comes by itself, with the new entry in it, so that a receiver that is woken knows what to claim.
 
-Such a hint can be lost: in a reconnect, or when a leader dies. So whoever finds nothing looks at the leader too, every
-`SAFETY_LOOK_S` at most, for what came after the last entry that was read there; after a reconnect everybody does.
+Such a hint can be lost: in a reconnect, or when a leader dies. So a receiver that finds nothing looks at the leader
+too, every `SAFETY_LOOK_S` at most, for what came after the last entry that was read there; after a reconnect everybody
+does.
 """
 
 from __future__ import annotations
@@ -27,8 +28,13 @@ from .entries import MOVED, hex_of, is_there, pattern_to, patterns_around, subje
 from .tables import KnownEntries
 from .wire import Unsubscribe, Wire
 
-#: How long an empty answer from here is believed without a look at the leader.
+#: How long an empty answer from here is believed without a look at the leader, in seconds.
 SAFETY_LOOK_S: Final = 5.0
+#: What is known here is believed until hints may have been lost. For receivers that know of something to do: without a
+#: look they would do all of that before they learn what came while the connection was away
+#: (tests/stores/test_nats_busy.py); one now and then, as those have that find nothing, would read again all that a busy
+#: receiver has done since the last.
+UNTIL_LOST: Final = math.inf
 #: Everything in the room, cells too: so that the numbers of what is heard have no gaps while nothing is lost.
 _WHOLE_ROOM: Final = ">"
 _MESSAGES: Final = "m.>"
@@ -36,9 +42,9 @@ _MESSAGES: Final = "m.>"
 OPEN_PART: Final = "m.o.>"
 ARCHIVE: Final = "m.f.>"
 _MAX_RUNG: Final = 4000
-#: Mail for anybody in a channel that still lies there so long after it was heard of wakes one who waits for it here.
+#: Mail for anybody in a channel that still lies there so long after it was heard of wakes one of its waiters here.
 _PASSED_BY_S: Final = 0.05
-#: The name under which those who wait for the mail of a channel share it: one of them is woken, not all.
+#: The queue group of the waiters for the mail of a channel: one of them is woken, not all.
 _ONE: Final = "one"
 
 #: A subject pattern to listen to, and the name under which it is shared ("" when everybody hears of everything).
@@ -46,7 +52,7 @@ Key = tuple[str, str]
 
 
 def key_of_topic(topic: str) -> Key | None:
-    """What somebody who listens to a topic must hear; None when nothing can ever happen there."""
+    """The key that a listener to a topic must hear; None when nothing can ever happen there."""
     kind, _, name = topic.partition(":")
     if topic == contract.FEED:
         return (_MESSAGES, "")
@@ -69,7 +75,7 @@ class _Followed:
 
 
 class Follower:
-    """The tables of one opened room, and those who wait for a change of them."""
+    """The tables of one opened room, and the waiters for their changes."""
 
     def __init__(self, wire: Wire, clock: Clock) -> None:
         self.tables = KnownEntries()
@@ -126,7 +132,7 @@ class Follower:
         for pattern in patterns:
             if self._is_known(pattern):
                 continue
-            with self._reading:  # who comes second waits until the first has read it
+            with self._reading:  # a second thread waits until the first has read it
                 if not self._is_known(pattern):
                     self._use((pattern, ""), [])
                     self._read(pattern, _Followed())
@@ -194,25 +200,9 @@ class Follower:
             if id not in found and row.kept.seq <= last:
                 self.tables.forget(id)
 
-    def look_if_late(self, patterns: Iterable[str]) -> bool:
-        """Look at the leader for what was not heard of, where that was not done lately. Returns whether it was done now."""
-        return self._look(patterns, SAFETY_LOOK_S)
-
-    def look_if_lost(self, patterns: Iterable[str]) -> None:
-        """Look at the leader where hints may have been lost since the last look.
-
-        For receivers that know of something to do: without it they would do all of that before they learn what came while the
-        connection was away (tests/stores/test_nats_busy.py). A look now and then, as those have that find nothing, would read
-        again all that a busy receiver has done since the last.
-        """
-        self._look(patterns, math.inf)
-
-    def may_lack(self, patterns: Iterable[str]) -> bool:
-        """Whether that look is due."""
-        return bool(self._due(patterns, math.inf))
-
-    def _look(self, patterns: Iterable[str], believed_s: float) -> bool:
-        due = self._due(patterns, believed_s)
+    def look(self, patterns: Iterable[str], believed_s: float) -> bool:
+        """Look at the leader for what was not heard of, where a look is due. Returns whether one was made now."""
+        due = self.due(patterns, believed_s)
         for pattern, followed in due.items():
             if followed is self._whole:
                 self.know()
@@ -220,8 +210,8 @@ class Follower:
                 self._read(pattern, followed)
         return bool(due)
 
-    def _due(self, patterns: Iterable[str], believed_s: float) -> dict[str, _Followed]:
-        """What brings news of these patterns (the whole room where that is known) and was not looked at for that long."""
+    def due(self, patterns: Iterable[str], believed_s: float) -> dict[str, _Followed]:
+        """What brings news of these patterns (the whole room if that is known) and was not looked at for that long."""
         if self._whole is not None and OPEN_PART in self._loaded:
             current = {_WHOLE_ROOM: self._whole}
         else:
@@ -235,7 +225,7 @@ class Follower:
         }
 
     def _look_again(self) -> None:
-        """The connection was away: hints may be lost, and everybody who waits has to look."""
+        """The connection was away: hints may be lost, and every waiter has to look."""
         with self.lock:
             for followed in (*self._followed.values(), *filter(None, [self._whole])):
                 followed.looked_ns = None
@@ -267,7 +257,10 @@ class Follower:
     # Hearing
 
     def _heard(self, key: Key, subject: str, seq: int, data: bytes) -> None:
-        """A change that the servers tell of, or (sequence 0) a word that somebody should look. On the background loop."""
+        """A change that the servers tell of, or (sequence 0) a word that somebody should look.
+
+        On the background loop.
+        """
         with self.lock:
             if seq:
                 self.learn(subject, seq, data)
@@ -280,7 +273,7 @@ class Follower:
     def _see_to_it(self, subject: str, seq: int) -> None:
         """See to it that somebody takes mail of a channel, where the servers may have chosen nobody to be woken.
 
-        They choose before they tell, so whoever begins to wait in between is told by its ordinary subscription, after its
+        They choose before they tell, so a waiter that begins in between is told by its ordinary subscription, after its
         look, and not chosen (tests/stores/test_nats.py: test_who_was_not_chosen_is_woken_all_the_same).
         """
         for key in ((pattern, _ONE) for pattern in patterns_around(subject)):
@@ -299,21 +292,21 @@ class Follower:
         return not (self._followed.keys().isdisjoint(around) and self._parts.isdisjoint(around))
 
     def wrote(self, subject: str, seq: int, data: bytes) -> None:
-        """This process has written an entry: known here, and those who wait here are woken, before the call returns."""
+        """This process has written an entry: known here, and its waiters here are woken, before the call returns."""
         with self.lock:
             self.learn(subject, seq, data)
             for pattern in patterns_around(subject):
                 self._ring((pattern, ""), seq)
 
     def stir(self, id: str) -> None:
-        """A message may be claimed though its entry did not change: those who wait for it here look. Under the lock."""
+        """A message may be claimed though its entry did not change: its waiters here look. Under the lock."""
         for pattern in patterns_around(str(subject_of(id))):
             for key in ((pattern, ""), (pattern, _ONE)):
                 if key in self._waiters:
                     self._ring(key, 0)
 
     def _ring(self, key: Key, seq: int) -> None:
-        """Wake those who listen, once for each change: it is heard of twice when it was made here."""
+        """Wake the waiters, once for each change: it is heard of twice when it was made here."""
         waiters = self._waiters.get(key)
         if seq and (key, seq) in self._rung:
             return
@@ -327,7 +320,7 @@ class Follower:
         else:
             for known in tuple(waiters):
                 _ring(known)
-        if seq:  # last: who is interrupted before has not woken everybody
+        if seq:  # last: an interrupt before may have left some asleep
             self._rung[key, seq] = None
             while len(self._rung) > _MAX_RUNG:
                 self._rung.popitem(last=False)
@@ -384,7 +377,7 @@ class Follower:
             waiter.let_go()
 
     def close(self) -> None:
-        """Nobody is told anything any more; whoever waits in another thread comes back, and is told so."""
+        """Nobody is told anything any more; waiters in other threads come back, and are told so."""
         with self.lock:
             self.closed = True
             self._ring_all()
@@ -416,7 +409,8 @@ class NatsWaiter(contract.Waiter):
         self.known = weakref.ref(self)
         self._follower = follower
         self._clock = clock
-        # A signal's handler in the middle of one is refused the room: it would wait for the background loop, and that for the lock.
+        # A signal's handler in the middle of one is refused the room: it would wait for the background loop, and that
+        # for the lock.
         self._step = step
         self._rung = False
         self._reader, self._writer = os.pipe()  # from here on an interrupt leaves it to `__del__`

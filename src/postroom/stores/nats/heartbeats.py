@@ -1,7 +1,7 @@
-"""Which processes are alive, where their pids cannot be seen: each says so every few seconds, and its silence tells.
+"""Heartbeats: each process beats every few seconds, and its silence tells where its pid cannot be seen.
 
-A process speaks from the moment at which its name is first written into the room (a claim, a question, a member of a session,
-an agent, a task). So of a name that is read there, silence always means something.
+A process speaks from the moment at which its name is first written into the room (a claim, a question, a member of a
+session, an agent, a task). So of a name that is read there, silence always means something.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from postroom.core.system.process import process_alive, this_process
 from .entries import hex_of
 from .wire import Wire, Write
 
-#: A process says every BEAT_S that it is alive; that is forgotten after ALIVE_S, which is longer than the servers need to elect
-#: a leader; and who is still silent SILENT_S after the first look that missed it counts as gone.
+#: A process says every BEAT_S that it is alive; that is forgotten after ALIVE_S, which is longer than the servers need
+#: to elect a leader; and a process that is still silent SILENT_S after the first look that missed it counts as gone.
 BEAT_S: Final = 5.0
 ALIVE_S: Final = 20
 SILENT_S: Final = 10.0
@@ -49,10 +49,11 @@ class Lives:
     def beat(self) -> None:
         """Say from now on, every few seconds, that this process is alive.
 
-        What raises here has begun nothing, and the next call begins: whoever writes its name into the room and never speaks is
-        buried by others while it works (tests/stores/test_nats.py: test_who_could_not_say_that_it_lives_says_it_at_its_next_claim).
+        What raises here has begun nothing, and the next call begins: a process whose name stands in the room and that
+        never speaks is buried by others while it works (tests/stores/test_nats.py:
+        test_who_could_not_say_that_it_lives_says_it_at_its_next_claim).
         """
-        with self._beginning:  # who comes second waits until it was said, or says it
+        with self._beginning:  # a second thread waits until it was said, or says it
             if self._beats:
                 return
             self._wire.run(self._begin())
@@ -70,7 +71,10 @@ class Lives:
             self.beat()
 
     def is_alive(self, process: str) -> bool | None:
-        """Whether a process is alive: seen at once on this machine, by its silence elsewhere. None: it fell silent lately."""
+        """Whether a process is alive: seen at once on this machine, by its silence elsewhere.
+
+        None: it fell silent lately.
+        """
         here = process_alive(process)
         if here is not None:
             return here
@@ -83,8 +87,8 @@ class Lives:
     def look(self, processes: Iterable[str]) -> list[str]:
         """Look for processes of other machines at the leader; those that are gone.
 
-        Gone is who was not heard of at two looks some time apart, while our own connection stood: after servers were down
-        everybody has time to speak again.
+        A process is gone that was not heard of at two looks some time apart, while our own connection stood: after
+        servers were down everybody has time to speak again.
         """
         names = list(processes)
         found = self._wire.results([self._wire.last(process_subject(name)) for name in names])

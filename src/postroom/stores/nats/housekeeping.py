@@ -1,4 +1,4 @@
-"""Housekeeping on NATS: writing down what the clock did, putting away what is finished, forgetting what is kept too long.
+"""Housekeeping on NATS: write down what the clock did, put away finished messages, forget the oldest of them.
 
 A finished message stands in its box for a minute, where those look who wait for its end; then it is put away, so that a
 receiver that comes new to the box reads what is open and little else, however long the room's history is.
@@ -136,7 +136,10 @@ def _tally_writes(room: NatsRoom, changed: Iterable[Entry], times: int = 1) -> l
 
 
 def _in_chunks(kepts: Sequence[Kept], step: Callable[[Sequence[Kept]], bool]) -> int:
-    """Take a step with many messages; those that somebody else changed meanwhile are left out. Returns how many were not."""
+    """Take a step with many messages; those that somebody else changed meanwhile are left out.
+
+    Returns how many were not.
+    """
     done = 0
     for start in range(0, len(kepts), _CHUNK):
         chunk = kepts[start : start + _CHUNK]
@@ -219,8 +222,9 @@ def purge(room: NatsRoom, query: Query) -> int:
 def delete(room: NatsRoom, kepts: Sequence[Kept]) -> int:
     """Delete entries that have not changed since they were read. Returns how many.
 
-    Where the servers are full, entries are first taken out of the stream, which needs no space, and others are told of it
-    when there is space again. Raises StorageFull when there is none even then: what was taken out is gone, and not counted.
+    Where the servers are full, entries are first taken out of the stream, which needs no space, and others are told of
+    it when there is space again. Raises StorageFull when there is none even then: what was taken out is gone, and not
+    counted.
     """
     number = max((kept.entry.number or kept.seq for kept in kepts), default=0)
     taken: list[Kept] = []
@@ -258,7 +262,10 @@ def _tell_taken(room: NatsRoom, taken: Sequence[Kept], number: int) -> int:
 
 
 def _note_gap(room: NatsRoom, number: int) -> None:
-    """Up to this number the feed has gaps from now on; see `Store.forgotten`. Before anything is deleted: too much is safe."""
+    """Up to this number the feed has gaps from now on; see `Store.forgotten`.
+
+    Before anything is deleted: too much is safe.
+    """
     while True:
         cell = cell_read(room, FORGOTTEN)
         if cell is not None and int(cell.value) >= number:

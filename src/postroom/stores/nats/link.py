@@ -16,7 +16,10 @@ Ear = Callable[[bytes, bytes, bytes], None]
 
 
 class Loop:
-    """The background loop of this process. It runs while somebody uses it. A call that was interrupted can be made again."""
+    """The background loop of this process. It runs while somebody uses it.
+
+    A call that was interrupted can be made again.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal's handler may open a room in the middle of this
@@ -71,12 +74,13 @@ def forget_loop_after_fork() -> None:
 
 
 class LoopCall:
-    """Something that a caller waits for in its own thread, and the background loop answers, once. Answered as a future is.
+    """Something that a caller waits for in its own thread, and the background loop answers, once. Answered as a future
+    is.
 
-    The loop must never wait for a caller. The handler of a signal may raise at any moment of the caller's waiting, and in the
-    middle of a future of concurrent.futures that leaves the lock of a condition taken, which the loop needs to answer: it would
-    stand still, and every room of the process with it (tests/faults/test_handlers.py). Here it only releases a lock, which
-    never waits.
+    The loop must never wait for a caller. The handler of a signal may raise at any moment of the caller's waiting, and
+    in the middle of a future of concurrent.futures that leaves the lock of a condition taken, which the loop needs to
+    answer: it would stand still, and every room of the process with it (tests/faults/test_handlers.py). Here it only
+    releases a lock, which never waits.
     """
 
     __slots__ = ("_done", "_error", "_lock", "_reply", "is_dropped")
@@ -154,10 +158,11 @@ class Errand(LoopCall):
 
 
 class Link:
-    """The background loop as one room uses it, from any thread. No method holds a lock that an interrupt could leave taken.
+    """The background loop as one room uses it, from any thread. No method holds a lock that an interrupt could leave
+    taken.
 
-    Nor one for which the handler of a signal would wait in vain: a call is noted before it is looked whether the room is
-    closed, and whoever closes it says so before the calls are ended.
+    Nor one for which the handler of a signal would wait in vain: a call is noted before it is looked whether the room
+    is closed, and closing says so before it ends the calls.
     """
 
     def __init__(self) -> None:
@@ -179,7 +184,8 @@ class Link:
             raise
 
     def wait_for(self, call: LoopCall, act: Callable[..., object], *arguments: Any, timeout_s: float = -1) -> Any:
-        """Let the loop do something that answers a call, and wait for the answer; None when time ran out. Raises RoomClosed.
+        """Let the loop do something that answers a call, and wait for the answer; None when time ran out. Raises
+        RoomClosed.
 
         Interrupted, the call is dropped: the loop ends what it has begun for it, and forgets what it has not.
         """
@@ -223,7 +229,10 @@ class Link:
         task.add_done_callback(tasks.discard)
 
     def close(self, last: Callable[[], Awaitable[Any]]) -> None:
-        """End all calls, do this as the last, and let the loop go. Safe to call twice: the second does what an interrupt left."""
+        """End all calls, do this as the last, and let the loop go.
+
+        Safe to call twice: the second does what an interrupt left.
+        """
         self._is_closed, me = True, threading.get_ident()
         if self._closer not in (None, me):
             return  # another thread does it
@@ -258,6 +267,6 @@ class Link:
 
 
 async def quietly(call: Callable[[], Awaitable[Any]]) -> None:
-    """What goes wrong here has nobody to be told."""
+    """Await this; errors are dropped, since nobody waits for them."""
     with suppress(Exception):  # a connection that ends anyway, a hint that others give too
         await call()

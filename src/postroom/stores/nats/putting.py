@@ -1,4 +1,4 @@
-"""Storing messages: which entries are written for them, and in which one step."""
+"""Sends on NATS: the entries that are written for messages, in one atomic step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class WritePlan:
         self.writes: list[Write] = []
         self.parts: list[DraftWrites] = []
         self.ids: list[str] = []
-        #: The questions that were given, and the answers that are held for those who asked.
+        #: The questions that were given, and the answers that are held for their askers.
         self.held: dict[str, list[str]] = {}
         self._room = room
         self._moment = moment
@@ -51,7 +51,10 @@ class WritePlan:
         self._keys: dict[str, tuple[KeyDoc | None, int]] = {}
 
     def add(self, drafts: Sequence[Draft], repeats: Sequence[DraftWrites | None] = ()) -> None:
-        """Plan to store these, some of which are repeats. Raises InvalidMessage for a known key with another content."""
+        """Plan to store these, some of which are repeats.
+
+        Raises InvalidMessage for a known key with another content.
+        """
         self._read_what_is_needed(drafts)
         for draft, repeat in zip_longest(drafts, repeats):
             part = self._add_part(draft) if repeat is None else repeat
@@ -131,7 +134,10 @@ class WritePlan:
 
 
 def put(room: NatsRoom, drafts: Sequence[Draft]) -> list[str]:
-    """Store messages, all or none; their ids. Raises StorageFull when the servers have no space but the room's reserve."""
+    """Store messages, all or none; their ids.
+
+    Raises StorageFull when the servers have no space but the room's reserve.
+    """
     if not drafts:
         return []
     room.reserve.check()

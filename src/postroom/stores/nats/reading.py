@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from postroom.core.message import Message
@@ -59,7 +60,7 @@ def matching(room: NatsRoom, query: Query, cursor: int | None) -> Iterator[Index
     rows = room.tables.in_order(None if query.order == "claim" else cursor, newest=query.order == "newest")
     if query.order == "claim":
         rows = iter(sorted(rows, key=lambda row: (-row.kept.entry.priority, row.kept.first)))
-    now_ms = room.now_ms()  # the clock alone judges: whether a process is gone is for those to judge who act on it
+    now_ms = room.now_ms()  # the clock alone judges: claims judge whether a process is gone
     return (row for row in rows if _matches(query, row.kept.entry, judged(row.kept.entry, now_ms)))
 
 
@@ -95,7 +96,7 @@ def events(room: NatsRoom, after: int = 0, limit: int = 1000) -> list[Change]:
         found, _ = room.wire.run(room.wire.page(first.seq, "m.>", min(500, limit - len(kepts))))
         for entry in found or [first]:
             position = entry.seq + 1
-            kept = room.kept_of(entry)  # known here from now on: nobody has to hear of it who is told to look for it
+            kept = room.kept_of(entry)  # known here from now on: a reader that is told of it need not hear of it
             if kept is not None and not 0 < kept.entry.number <= after:  # else no change, after one that was told
                 kepts.append(kept)
     changes = []
@@ -151,13 +152,14 @@ def stats(room: NatsRoom) -> Stats:
 
 def servers_report(room: NatsRoom) -> dict[str, Any]:
     """What the servers tell of a room and of themselves."""
-    took_ms, answer = math.inf, {}
-    for _ in range(_LOOKS):  # the quickest tells the distance; others waited for something else
+
+    def look() -> tuple[float, int, dict[str, Any]]:
         before_ns = room.clock.steady_ns()
-        told = room.wire.info()
-        now_ms = (room.clock.steady_ns() - before_ns) / 1_000_000
-        if now_ms < took_ms:
-            took_ms, answer = now_ms, told | {"heard_ms": room.clock.wall_ms()}
+        answer = room.wire.info()
+        return (room.clock.steady_ns() - before_ns) / 1_000_000, room.clock.wall_ms(), answer
+
+    # the quickest tells the distance; others waited for something else
+    took_ms, heard_ms, answer = min((look() for _ in range(_LOOKS)), key=itemgetter(0))
     account = room.wire.run(room.wire.api("INFO"))
     config, state, cluster = answer["config"], answer["state"], answer.get("cluster", {})
     wanted = stream_settings(room.name, config["num_replicas"]) | {"max_msgs": -1, "max_bytes": -1, "max_age": 0}
@@ -176,7 +178,7 @@ def servers_report(room: NatsRoom) -> dict[str, Any]:
         "bytes": state["bytes"],
         "account_bytes": account.get("storage", 0),
         "account_limit_bytes": account.get("limits", {}).get("max_storage", -1),
-        "clock_apart_s": (answer["heard_ms"] - took_ms / 2 - told_ms(answer["ts"])) / 1000,
+        "clock_apart_s": (heard_ms - took_ms / 2 - told_ms(answer["ts"])) / 1000,
         "round_trip_ms": took_ms,
     }
 

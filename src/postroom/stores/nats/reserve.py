@@ -1,12 +1,13 @@
 """The reserve of a room on NATS: space that is given up when the servers are full, so that the room can be emptied.
 
-A claim and an ack replace an entry by a larger one, and servers whose storage is full refuse every write, these too. So a
-room keeps one entry of nothing but zeros. When a write that is no send is refused for want of space, the reserve is purged,
-which needs no space, and the write is made again. While the reserve is out, sends are refused here, before the servers are
-asked: the space is for those who empty the room. Housekeeping and `purge` put it back as soon as the servers let them.
+A claim and an ack replace an entry by a larger one, and servers whose storage is full refuse every write, these too. So
+a room keeps one entry of nothing but zeros. When a write that is no send is refused for want of space, the reserve is
+purged, which needs no space, and the write is made again. While the reserve is out, sends are refused here, before the
+servers are asked: the space is for those who empty the room. Housekeeping and `purge` put it back as soon as the
+servers let them.
 
-Servers of a cluster learn late how much the others keep, and several fast senders would be far beyond the limit of their
-account before they are refused. So senders look now and then, and stop at nine tenths of it.
+Servers of a cluster learn late how much the others keep, and several fast senders would be far beyond the limit of
+their account before they are refused. So senders look now and then, and stop at nine tenths of it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from .wire import RESERVE_OUT, Changed, StorageFull, Wire, Write
 
 #: Enough for the claims and acks of more than a thousand messages.
 RESERVE_BYTES: Final = 512 * 1024
-#: A process that sends looks this often at the limit of the room's account, in seconds; there is space up to this share.
+#: A process that sends looks this often at the limit of the room's account, in seconds; there is space up to this
+#: share.
 LOOK_S: Final = 1.0
 SHARE: Final = 0.9
 #: The servers of a cluster tell each other within this time how much space they have.
@@ -53,7 +55,10 @@ class Reserve:
         self._is_out = True
 
     def check(self) -> None:
-        """Before a send: raise StorageFull when the reserve is out, or its account nearly full. Waits for the servers only then."""
+        """Before a send: raise StorageFull when the reserve is out, or its account nearly full.
+
+        Waits for the servers only then.
+        """
         if self._is_out and not self._is_there():
             raise self._wire.full()
         if self._is_near:

@@ -28,7 +28,8 @@ from .wire import Changed, Committed, StoredEntry, Wire, Write
 
 #: Before this version the servers cannot write several entries in one step.
 LEAST_VERSION: Final = (2, 12)
-#: The layout of a room (see entries.py), which stands in the metadata of its stream. A room with a higher number is refused.
+#: The layout of a room (see entries.py), which stands in the metadata of its stream. A room with a higher number is
+#: refused.
 LAYOUT: Final = 1
 _LAYOUT_KEY: Final = "postroom"
 #: The servers' words for a stream that is not there, and for one that another process has just made.
@@ -190,9 +191,10 @@ class NatsRoom:
         return Write(entries.place_of(entry), entries.pack(replace(entry, top_key=top)), expect)
 
     def commit(self, writes: Sequence[Write], name: str, *, is_send: bool = False) -> Committed:
-        """Make writes in one step, the first of which is a message's entry. Raises Changed, and what Wire.commit raises.
+        """Make writes in one step, the first of which is a message's entry. Raises Changed, and what Wire.commit
+        raises.
 
-        After: they are kept, known here, and those who wait here for them are woken.
+        After: they are kept, known here, and their waiters here are woken.
         """
         return self.note_written(
             writes, self.wire.commit_now(writes, lambda data: entries.written_by(name, data), is_send=is_send)
@@ -201,7 +203,8 @@ class NatsRoom:
     def replace_each(self, steps: Sequence[tuple[Kept, Entry]], name: str) -> list[Replaced]:
         """Put entries in the place of those that were read, each in a step of its own; how each of them ended.
 
-        After: what was written is known here, as `commit` says, and so is how that stands which somebody else changed first.
+        After: what was written is known here, as `commit` says, and so is how that stands which somebody else changed
+        first.
         """
         writes = [self.write_of(entry, kept.seq) for kept, entry in steps]
         ends = self._commit_each(writes, lambda data: entries.written_by(name, data))
@@ -241,7 +244,10 @@ class NatsRoom:
         return committed
 
     def change(self, id: str, step: Callable[[Kept, WriteTime], Entry | None]) -> Kept | None:
-        """Take a message one step further, whatever others do to it meanwhile. None when there is no such step (any more)."""
+        """Take a message one step further, whatever others do to it meanwhile.
+
+        None when there is no such step (any more).
+        """
         moment = self.moment()
         while True:
             kept = self.read(id)
@@ -276,7 +282,10 @@ class NatsRoom:
     # Processes
 
     def bury_the_gone(self) -> None:
-        """Let go of what processes held or waited for that are gone. One that was seen to run is believed for a second."""
+        """Let go of what processes held or waited for that are gone.
+
+        One that was seen to run is believed for a second.
+        """
         now_ns = self.clock.steady_ns()
         with self.follower.lock:
             for process in {*self.tables.owners, *self.tables.waits} - {this_process()}:
@@ -308,7 +317,7 @@ class NatsRoom:
         return self.lives.is_alive(process)
 
     def _mark_dead(self, process: str) -> None:
-        """Nothing is written for it, so nobody else would tell those who wait here for what it held."""
+        """Nothing is written for it, so nothing else would wake the waiters here for its messages."""
         for id in self.tables.bury(process, self.now_ms()):
             self.follower.stir(id)
 
@@ -324,7 +333,10 @@ def told_ms(text: str) -> int:
 
 
 def check_layout(room: str, config: dict[str, Any]) -> None:
-    """Raise RoomDamaged unless this program can read the layout that a stream names. One that names none has the first."""
+    """Raise RoomDamaged unless this program can read the layout that a stream names.
+
+    One that names none has the first.
+    """
     layout = (config.get("metadata") or {}).get(_LAYOUT_KEY, "1")
     if not (layout.isdecimal() and 1 <= int(layout) <= LAYOUT):
         raise RoomDamaged(

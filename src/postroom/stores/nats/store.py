@@ -1,10 +1,10 @@
 """A room on NATS JetStream: the same promises for programs on many machines.
 
-One stream for each room, in which every message has one entry; every change replaces that entry if it is still the one that
-was read (nats_entries.py). A claim is chosen from what this process knows of the room (nats_tables.py, nats_following.py) and
-made by such a replacement, so that of several claimers one wins; the sequence of the entry is its fencing token.
-Leases are only a time in the entry, honoured by whoever claims next: nothing on the servers ends them, so nothing can
-happen there between the end of a lease and an ack.
+One stream for each room, in which every message has one entry; every change replaces that entry if it is still the one
+that was read (entries.py). A claim is chosen from what this process knows of the room (tables.py, following.py) and
+made by such a replacement, so that of several claimers one wins; the sequence of the entry is its fencing token. Leases
+are only a time in the entry, honoured by the next claim: nothing on the servers ends them, so nothing can happen there
+between the end of a lease and an ack.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ os.register_at_fork(after_in_child=forget_loop_after_fork)
 
 
 class _Step:
-    """The steps of a store: `with` this. Where an interrupt keeps one from its end, the next step of the thread ends it."""
+    """The steps of a store: `with` this.
+
+    Where an interrupt keeps one from its end, the next step of the thread ends it.
+    """
 
     __slots__ = ("_store",)
 
@@ -71,8 +74,8 @@ def in_step(act: Callable[Concatenate[NatsRoom, P], R]) -> Callable[Concatenate[
         try:
             return act(room, *args, **kwargs)
         finally:
-            # No call while the room is open: Python looks for signals after calls, and an interrupt here would take from the
-            # caller the word that its message is settled (tests/faults/test_interrupts.py).
+            # No call while the room is open: Python looks for signals after calls, and an interrupt here would take
+            # from the caller the word that its message is settled (tests/faults/test_interrupts.py).
             del self._inside[me]
             if not self._open:
                 self._ended.put(None)

@@ -1,7 +1,7 @@
-"""What this process knows of a room on NATS: the entries it follows, in the order in which they would be claimed.
+"""An index in memory: the entries of a room on NATS that are followed here, in the order of claims.
 
-A copy, never the truth: a claim that was chosen here is made by replacing exactly the entry that is known here, and fails
-when somebody else was faster. Nothing in this module waits or talks to anybody; its caller holds the lock.
+A copy, never the truth: a claim that was chosen here is made by replacing exactly the entry that is known here, and
+fails when somebody else was faster. Nothing in this module waits or talks to anybody; its caller holds the lock.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _MAX_DROPPED: Final = 20_000
 class Chosen(NamedTuple):
     """A row as it stood when it was chosen.
 
-    Rows change with every hint, as soon as the lock is free. Only the entry that was judged may be replaced: a step that
-    was made from a row as it is a moment later would replace whatever stands there then, also another's claim
+    Rows change with every hint, as soon as the lock is free. Only the entry that was judged may be replaced: a step
+    that was made from a row as it is a moment later would replace whatever stands there then, also another's claim
     (tests/stores/test_nats.py: test_what_another_takes_between_our_choice_and_our_claim_is_not_taken_again).
     """
 
@@ -80,8 +80,8 @@ class KnownEntries:
     def mend(self) -> None:
         """Make all tables anew from the rows, where a signal's handler raised in the middle of a change.
 
-        The change itself may be lost. That is no harm: what was written, or is read again, is also heard of. Who is gone, and
-        what the clock did, is found out anew.
+        The change itself may be lost. That is no harm: what was written, or is read again, is also heard of. Which
+        processes are gone, and what the clock did, is found out anew.
         """
         if not self._is_torn:
             return

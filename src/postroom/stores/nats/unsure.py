@@ -1,4 +1,4 @@
-"""What this process began and nobody could say the end of (OutcomeUnknown), so that a repeat is the same and no second one."""
+"""Idempotent repeats: writes of this process whose end is unknown (OutcomeUnknown): a repeat is no second one."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class DraftWrites(NamedTuple):
 
 
 class Unsure:
-    """Sends and settlings whose end is not known. A repeat in the same opened room, within the hour, ends what was begun.
+    """Sends and settlings whose end is not known. A repeat in the same opened room, within the hour, ends what was
+    begun.
 
-    A send is a repeat when all of it is the same. Whether its caller meant a repeat or another message that is just alike does
-    not matter: for each call that returned there is one message.
+    A send is a repeat when all of it is the same. Whether its caller meant a repeat or another message that is just
+    alike does not matter: for each call that returned there is one message.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -1,8 +1,8 @@
-"""The stream of one room on NATS JetStream, and the few requests that a room needs: get, scan, compare-and-set, subscribe.
+"""The stream of one room on NATS JetStream, and the few requests to it: get, scan, compare-and-set, subscribe.
 
-A reply that is lost says nothing. `Wire.commit` therefore never guesses: it asks the leader what is there, and makes the same
-change again until one or the other answers. A change carries the sequence it expects to replace, so of all its attempts
-at most one counts.
+A reply that is lost says nothing. `Wire.commit` therefore never guesses: it asks the leader what is there, and makes
+the same change again until one or the other answers. A change carries the sequence it expects to replace, so of all its
+attempts at most one counts.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _NO_SPACE: Final = (10023, 10002, 10047)
 #: Such a refusal as the disk, or a limit that somebody set on the stream, has it (under many codes).
 _NO_SPACE_WORDS: Final = ("no space left", "maximum bytes exceeded", "maximum messages exceeded")
 
-#: Of several writes in one step none was made, and they can be made again: the leader changed in between, or too many others
-#: had begun such a step.
+#: Of several writes in one step none was made, and they can be made again: the leader changed in between, or too many
+#: others had begun such a step.
 _LATER: Final = ("batch is incomplete", "too many inflight")
 
-#: The word to those who send that the room's reserve was given up (reserve.py).
+#: The hint to senders that the room's reserve was given up (reserve.py).
 RESERVE_OUT: Final = "z.out"
 
 #: What a subscription is given: the subject without its prefix, the sequence (0 when it is no change), what it says.
@@ -47,7 +47,10 @@ Unsubscribe = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Write(NamedTuple):
-    """One entry to be written, if the sequence on its subject (or on `expect_on`) is the expected one. Empty data deletes."""
+    """One entry to be written, if the sequence on its subject (or on `expect_on`) is the expected one.
+
+    Empty data deletes.
+    """
 
     subject: str
     data: bytes
@@ -85,7 +88,8 @@ class Wire:
     def __init__(self, access: Access, room: str, timeout_s: float) -> None:
         self.room = room
         self.stream = f"POSTROOM_{room}"
-        #: The callback that makes space when the servers have none, and says whether it did; and that for when another did so.
+        #: The callback that makes space when the servers have none, and says whether it did; and that for when another
+        #: did so.
         self.on_full: Callable[[], Awaitable[bool]] = _makes_no_space
         self.on_reserve_out: Callable[[], None] = lambda: None
         self._prefix = f"pr.{room}."
@@ -178,10 +182,11 @@ class Wire:
     async def scan(self, pattern: str, seq: int = 1) -> list[StoredEntry]:
         """All entries from that sequence on, each once, as the leader knew them when this began or later.
 
-        Pages come from any server, and one that lags lacks the newest. What is written meanwhile moves to the end, past all pages
-        that were read, so the last page must come from a server that knew all that those before it could know: it reaches the
-        entry that was the leader's newest after them, and nothing came after it there. To wait until the leader has no more
-        would take as long as others write (tests/stores/test_nats_busy.py). What a server lacks that lags is asked of the leader.
+        Pages come from any server, and one that lags lacks the newest. What is written meanwhile moves to the end, past
+        all pages that were read, so the last page must come from a server that knew all that those before it could
+        know: it reaches the entry that was the leader's newest after them, and nothing came after it there. To wait
+        until the leader has no more would take as long as others write (tests/stores/test_nats_busy.py). What a server
+        lacks that lags is asked of the leader.
         """
         found: dict[str, StoredEntry] = {}
         position = ahead = seq
@@ -229,11 +234,13 @@ class Wire:
     async def commit(
         self, writes: Sequence[Write], is_mine: Callable[[bytes], bool], *, unsure: bool = False, is_send: bool = False
     ) -> Committed:
-        """Write all of these in one step, durably. `is_mine` tells, of the first one's subject, whether it stands there.
+        """Write all of these in one step, durably. `is_mine` tells, of the first one's subject, whether it stands
+        there.
 
         Raises Changed: nothing was written, an expected sequence was not there. Raises OutcomeUnknown when neither the
-        reply nor the leader's word came in time; RoomUnreachable when it surely was not written, and of those StorageFull when
-        there is no space for it. `unsure`: an attempt was made before, whose reply was lost. For a send no space is made.
+        reply nor the leader's word came in time; RoomUnreachable when it surely was not written, and of those
+        StorageFull when there is no space for it. `unsure`: an attempt was made before, whose reply was lost. For a
+        send no space is made.
         """
         until, is_last = self.connection.link.loop.time() + self.connection.timeout_s, False
         while True:
@@ -340,7 +347,9 @@ class Wire:
     # Hearing
 
     async def subscribe(self, pattern: str, heard: OnChange, queue: str = "") -> Unsubscribe:
-        """Hear of every change whose subject fits, until the returned function is called; of those who share a queue one does."""
+        """Hear of every change whose subject fits, until the returned function is called; of several in one queue group
+        one does.
+        """
         strip = len(self._hints)
 
         def on_message(subject: bytes, data: bytes, headers: bytes) -> None:
@@ -367,7 +376,7 @@ class Wire:
         return await self.connection.until_answered(attempt, f"the room {self.room} cannot be listened to")
 
     async def nudge(self, subject: str) -> None:
-        """Tell those who listen to look, without a change."""
+        """Tell the listeners to look, without a change."""
         await self.connection.client.publish(self._hints + subject, b"")
 
 
