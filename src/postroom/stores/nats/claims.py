@@ -34,14 +34,11 @@ def claim(room: NatsRoom, want: Want) -> Claimed:
     if want.owner == this_process():
         room.lives.beat()
     deliveries = _claim_best(room, want) if want.ids is None else _claim_named(room, want)
-    return Claimed(deliveries, None if deliveries else _next_due_s(room, want))
-
-
-def _next_due_s(room: NatsRoom, want: Want) -> float | None:
-    """When something may become claimable. Only for a receiver that got nothing: it is a search."""
+    if deliveries:
+        return Claimed(deliveries, None)
     with room.follower.lock:
-        due_ms = room.tables.next_due_ms(want)
-    return None if due_ms is None else max(0, due_ms - room.now_ms()) / 1000
+        due_ms = room.tables.next_due_ms(want)  # a search, which only a receiver that got nothing needs
+    return Claimed([], None if due_ms is None else max(0, due_ms - room.now_ms()) / 1000)
 
 
 def patterns_of(want: Want) -> list[str]:
@@ -142,11 +139,11 @@ def _claim_named(room: NatsRoom, want: Want) -> list[Delivery]:
     free: list[tuple[Kept, bool]] = []
     for kept in room.read_open(want.ids or ()):
         entry = kept.entry
-        process = entry.waiter if kept.state is State.AWAITED else entry.owner
-        gone = process is not None and process_alive(process) is False
-        may_have = kept.state is State.AWAITED or judged(entry, moment.room_ms, gone=gone) is State.READY
+        is_awaited = kept.state is State.AWAITED
+        gone = not is_awaited and entry.owner is not None and process_alive(entry.owner) is False
+        may_have = is_awaited or judged(entry, moment.room_ms, gone=gone) is State.READY
         if entry.to_agent in (want.agent, None) and may_have:
-            free.append((kept, gone and kept.state is not State.AWAITED))
+            free.append((kept, gone))
     free.sort(key=lambda each: (-each[0].entry.priority, each[0].first))
     steps = [(kept, entries.claimed(kept, want, moment, gone=gone)) for kept, gone in free]
     return _deliver(room, _make(room, steps, moment, raises=True), want)
@@ -154,8 +151,7 @@ def _claim_named(room: NatsRoom, want: Want) -> list[Delivery]:
 
 def _deliver(room: NatsRoom, taken: Sequence[Kept], want: Want) -> list[Delivery]:
     if not want.settle:
-        for kept in taken:
-            room.mine[kept.entry.id] = kept
+        room.mine.update({kept.entry.id: kept for kept in taken})
         while len(room.mine) > MAX_REMEMBERED:  # those that were never settled
             with suppress(KeyError, StopIteration, RuntimeError):  # another thread settled it first
                 room.mine.pop(next(iter(room.mine)))

@@ -130,12 +130,11 @@ class Follower:
     def follow(self, patterns: Iterable[str]) -> None:
         """Know all entries of these patterns from now on."""
         for pattern in patterns:
-            if self._is_known(pattern):
-                continue
-            with self._reading:  # a second thread waits until the first has read it
-                if not self._is_known(pattern):
-                    self._use((pattern, ""), [])
-                    self._read(pattern, _Followed())
+            if not self._is_known(pattern):
+                with self._reading:  # a second thread waits until the first has read it
+                    if not self._is_known(pattern):
+                        self._use((pattern, ""), [])
+                        self._read(pattern, _Followed())
 
     def _is_known(self, pattern: str) -> bool:
         followed = (self._followed.get(each) for each in (pattern, _around(pattern)))

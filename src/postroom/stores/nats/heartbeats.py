@@ -54,9 +54,8 @@ class Lives:
         test_who_could_not_say_that_it_lives_says_it_at_its_next_claim).
         """
         with self._beginning:  # a second thread waits until it was said, or says it
-            if self._beats:
-                return
-            self._wire.run(self._begin())
+            if not self._beats:
+                self._wire.run(self._begin())
 
     async def _begin(self) -> None:
         """On the background loop, where no signal comes between the first word and the promise of the next."""

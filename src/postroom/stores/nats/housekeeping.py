@@ -25,7 +25,6 @@ from .following import OPEN_PART
 from .putting import key_subject, key_without, part_subjects
 from .reading import FAILED, PROCESSED, know_for, matching
 from .room import NatsRoom
-from .tables import Chosen
 from .wire import Changed, StorageFull, Write
 
 #: A finished message stays in its box for this long.
@@ -42,29 +41,21 @@ def sweep(room: NatsRoom) -> Swept:
     room.follower.know(OPEN_PART)
     done: list[str] = []
     with suppress(StorageFull):  # what is kept too long is forgotten all the same, which makes space
-        _write_down_all(room, done)
+        room.bury_the_silent()
+        while written := _write_down(room):
+            done += written
         _put_away_finished(room)
     forgotten = _forget_finished(room)
     room.reserve.keep()
     return Swept(done.count("expired"), done.count("released"), done.count("dead"), forgotten)
 
 
-def _write_down_all(room: NatsRoom, done: list[str]) -> None:
-    """Write down what the clock and the end of processes did; the ledger's words for it are added to `done`."""
-    room.bury_the_silent()
-    while True:
-        room.bury_the_gone()
-        with room.follower.lock:
-            room.tables.wind(room.now_ms())
-            overdue = room.tables.all_overdue()
-        written = _write_down(room, overdue)
-        done += written
-        if not written:
-            break
-
-
-def _write_down(room: NatsRoom, overdue: Sequence[Chosen]) -> list[str]:
-    """The next step of each of these; the ledger's words for those that were written."""
+def _write_down(room: NatsRoom) -> list[str]:
+    """The next step of everything that is overdue; the ledger's words for those that were written."""
+    room.bury_the_gone()
+    with room.follower.lock:
+        room.tables.wind(room.now_ms())
+        overdue = room.tables.all_overdue()
     moment = room.moment()
     steps: list[tuple[Kept, Entry]] = []
     for each in overdue:

@@ -80,16 +80,12 @@ class WritePlan:
 
     def _read_what_is_needed(self, drafts: Sequence[Draft]) -> None:
         room = self._room
-        keys = {
-            key_subject(draft.from_agent, draft.idempotency_key)
-            for draft in drafts
-            if draft.idempotency_key is not None
-        }
+        keyed = [draft for draft in drafts if draft.idempotency_key is not None]
+        keys = {key_subject(draft.from_agent, draft.idempotency_key) for draft in keyed}
         ids = {draft.answer_to for draft in drafts if draft.answer_to is not None} - {*self._questions}
         for found, subject in zip(room.wire.results([room.wire.last(key) for key in keys]), keys, strict=True):
-            self._keys[subject] = (None, 0)
-            if found is not None:
-                self._keys[subject] = (_decode_key(found.data) if found.data else None, found.seq)
+            doc = _decode_key(found.data) if found is not None and found.data else None
+            self._keys[subject] = (doc, 0 if found is None else found.seq)
         for kept in room.read_open(ids):
             self._questions[kept.entry.id] = kept
 

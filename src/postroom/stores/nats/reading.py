@@ -127,11 +127,9 @@ def stats(room: NatsRoom) -> Stats:
     archive, _ = archive_of(room)
     for number, count in archive.counts.items():
         states[PUBLIC_NAME[State(int(number))]] += count
-    messages = sum(archive.counts.values())
     sent_ms: defaultdict[tuple[str | None, str], list[int]] = defaultdict(list)
     for entry in (kept.entry for kept in room.known() if not kept.entry.archived):
         state = judged(entry, now_ms)
-        messages += 1
         states[PUBLIC_NAME[state]] += 1
         if state is State.READY:
             sent_ms[entry.to_agent, entry.channel].append(entry.timestamp_ms)
@@ -140,7 +138,7 @@ def stats(room: NatsRoom) -> Stats:
     about = {
         "kind": "nats",
         "stream": room.wire.stream,
-        "messages": messages,
+        "messages": sum(states.values()),
         "changes": answer["state"]["last_seq"],
         "bytes": answer["state"]["bytes"],
         "copies": answer["config"]["num_replicas"],

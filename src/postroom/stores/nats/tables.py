@@ -98,29 +98,25 @@ class KnownEntries:
 
     # Learning
 
-    def learn(self, id: str, seq: int, kept: Kept | None) -> bool:
-        """An entry was read, written or heard of; None when it was deleted. Returns whether that was news."""
+    def learn(self, id: str, seq: int, kept: Kept | None) -> None:
+        """An entry was read, written or heard of; None when it was deleted. Old news changes nothing."""
         known = self.rows.get(id)
-        if known is not None and known.kept.seq >= seq:
-            return False
-        if known is None and self._dropped.get(id, 0) >= seq:
-            return False
+        if seq <= (self._dropped.get(id, 0) if known is None else known.kept.seq):
+            return
         self.mend()
         self._is_torn = True
         if known is not None:
             self._lift(known)
         if kept is None:
             self._drop(id, seq)
-            self._is_torn = False
-            return True
-        if known is None:
-            known = self.rows[id] = IndexedEntry(kept)
-            insort(self.order, (kept.first, id))
-        known.kept, known.owner_gone, known.waiter_gone = kept, False, False
-        self.top_key = max(self.top_key, kept.entry.top_key)
-        self._place(known)
+        else:
+            if known is None:
+                known = self.rows[id] = IndexedEntry(kept)
+                insort(self.order, (kept.first, id))
+            known.kept, known.owner_gone, known.waiter_gone = kept, False, False
+            self.top_key = max(self.top_key, kept.entry.top_key)
+            self._place(known)
         self._is_torn = False
-        return True
 
     def forget(self, id: str) -> None:
         """Know nothing of it, as if it had never been heard of."""

@@ -192,12 +192,15 @@ class Wire:
         position = ahead = seq
         newest = await self.last(pattern)
         while newest is not None and newest.seq >= position:
-            entries, is_one = await self._pages(position, pattern)
-            for entry in entries:
-                known = found.get(entry.subject, entry)  # from the leader, and newer, if that server lags
-                found[entry.subject] = max(known, entry)
-                position = entry.seq + 1
-            if not is_one:
+            pages, more = 0, True
+            while more:
+                entries, more = await self.page(position, pattern)
+                pages += 1
+                for entry in entries:
+                    known = found.get(entry.subject, entry)  # from the leader, and newer, if that server lags
+                    found[entry.subject] = max(known, entry)
+                    position = entry.seq + 1
+            if pages > 1:
                 newest = await self.last(pattern)
             elif newest.seq >= position:
                 first = await self.next(max(ahead, position), pattern)
@@ -206,15 +209,6 @@ class Wire:
                 found[first.subject] = first
                 ahead = first.seq + 1
         return sorted(found.values(), key=lambda entry: entry.seq)
-
-    async def _pages(self, seq: int, pattern: str) -> tuple[list[StoredEntry], bool]:
-        """Entries from that sequence on, page after page until there are no more; and whether it was one page."""
-        entries, more = await self.page(seq, pattern)
-        is_one = not more
-        while more:
-            page, more = await self.page(entries[-1].seq + 1, pattern)
-            entries += page
-        return entries, is_one
 
     # Writing
 
@@ -355,22 +349,20 @@ class Wire:
         def on_message(subject: bytes, data: bytes, headers: bytes) -> None:
             heard(subject[strip:].decode(), sequence_of(headers), data)
 
-        client, error = self.connection.client, self.connection.error
+        client = self.connection.client
 
         async def attempt() -> Unsubscribe:
             if not self.connection.up.is_set():
                 raise NoReply(sent=False)
             try:
                 unsubscribe = partial(client.unhear, await client.hear(self._hints + pattern, on_message, queue))
-            except error:
+                try:
+                    await client.flush(timeout=ATTEMPT_S)
+                except BaseException:
+                    await quietly(unsubscribe)  # the next attempt makes another
+                    raise
+            except (self.connection.error, TimeoutError):
                 raise NoReply(sent=False) from None
-            try:
-                await client.flush(timeout=ATTEMPT_S)
-            except BaseException as trouble:
-                await quietly(unsubscribe)  # the next attempt makes another
-                if isinstance(trouble, error | TimeoutError):
-                    raise NoReply(sent=False) from None
-                raise
             return unsubscribe
 
         return await self.connection.until_answered(attempt, f"the room {self.room} cannot be listened to")
