@@ -1,9 +1,11 @@
-"""A place among the tokens, and how to go on after a fault: what every part of the parser stands on."""
+"""The parser's cursor: a place among the tokens, the steps that every part takes, and recovery after a fault."""
 
 from __future__ import annotations
 
-from typing import Final, NoReturn
+from collections.abc import Callable
+from typing import Final, NoReturn, TypeVar
 
+from . import nodes as n
 from .lexer import CLOSERS, KEYWORDS, OPENERS, Tokens
 from .problems import Problem
 from .source import Span
@@ -32,6 +34,9 @@ _NAMES: Final = {
 }
 
 
+T = TypeVar("T")
+
+
 class Stop(Exception):
     """Raised where a fault is found; caught where reading can go on."""
 
@@ -41,9 +46,13 @@ class Stop(Exception):
 
 
 class Cursor:
-    """The tokens with a place among them. `kind` of the token at the place is `self.kinds[self.i]`."""
+    """The tokens with a place among them: `kinds[i]` is the kind of the token at the place.
 
-    def __init__(self, tokens: Tokens) -> None:
+    `block` reads the statements of a step in a prompt: expressions hold prompts, and prompts hold statements.
+    """
+
+    def __init__(self, tokens: Tokens, block: Callable[[Cursor, int], n.Block]) -> None:
+        self.block = block
         self.tokens = tokens
         self.source = tokens.source
         self.kinds = tokens.kinds
@@ -67,6 +76,11 @@ class Cursor:
 
     # ---------------------------------------------------------------- steps
 
+    def step(self) -> int:
+        """Steps over the token at the place and gives its start."""
+        self.i += 1
+        return self.starts[self.i - 1]
+
     def accept(self, kind: str) -> bool:
         """Steps over a token of this kind, if it is one."""
         if self.kinds[self.i] == kind:
@@ -78,8 +92,7 @@ class Cursor:
         """Steps over a token of this kind and gives its start; anything else is a fault."""
         if self.kinds[self.i] != kind:
             self.unexpected(what or kind)
-        self.i += 1
-        return self.starts[self.i - 1]
+        return self.step()
 
     def skip_newlines(self) -> None:
         kinds = self.kinds
@@ -97,6 +110,26 @@ class Cursor:
         while kinds[i] == "newline":
             i += 1
         return kinds[i]
+
+    def listed(self, closer: str, read: Callable[[Cursor], T], opened: int | None = None) -> list[T]:
+        """Items between commas, up to and with what closes them; a comma may stand after the last."""
+        found: list[T] = []
+        self.skip_newlines()
+        while self.kinds[self.i] != closer:
+            found.append(read(self))
+            self.comma_or(closer, opened)
+        self.i += 1
+        return found
+
+    def comma_or(self, closer: str, opened: int | None) -> None:
+        """After an item of a list: a comma (and anything up to the next item), or what closes the list."""
+        self.skip_newlines()
+        if self.accept(","):
+            self.skip_newlines()
+        elif self.kinds[self.i] != closer:
+            if opened is not None:
+                self.still_open(opened)
+            self.unexpected(f", or {closer}")
 
     def identifier(self, what: str) -> str:
         """A name that somebody chose; a word of the language is a fault that says so."""

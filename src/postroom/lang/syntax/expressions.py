@@ -1,12 +1,19 @@
-"""Expressions, by precedence: `=`, `|`, `||`, `&&`, comparisons, `...`, `+ -`, `* / %`, unary, postfix."""
+"""The parser of expressions, and of what they hold: strings, prompts and commands. Recursive descent over one cursor.
+
+By precedence: `=`, `|`, `||`, `&&`, comparisons, `...`, `+ -`, `* / %`, unary, postfix.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from typing import Final, NoReturn
 
 from . import nodes as n
+from .cursor import Cursor
 from .lexer import KEYWORDS
-from .text import TextParser
+from .source import Span
+from .text import dedented
+from .types import number
 
 #: How tightly an operator binds; all of them take their left side first.
 BINDING: Final = {
@@ -15,242 +22,438 @@ BINDING: Final = {
     "&&": 3,
     **dict.fromkeys(["==", "!=", "<", ">", "<=", ">="], 4),
     "...": 5,
-    "+": 6,
-    "-": 6,
-    "*": 7,
-    "/": 7,
-    "%": 7,
+    **dict.fromkeys("+-", 6),
+    **dict.fromkeys("*/%", 7),
 }
 _COMPARISON: Final = 4
-
-
-class ExpressionParser(TextParser):
-    """Reads expressions."""
-
-    def expression(self) -> n.Expr:
-        self.deeper()
-        start = self.starts[self.i]
-        left = self._binary(1)
-        if self.kinds[self.i] == "=":
-            if not isinstance(left, n.Name | n.MemberAccess | n.Index):
-                self.fail(
-                    "assignment", "this cannot be assigned to: expected a name, a field or an item", span=left.span
-                )
-            self.i += 1
-            self.skip_newlines()
-            value = self.expression()
-            left = n.Assign(self.span(start), left, value)
-        self.depth -= 1
-        return left
-
-    def _binary(self, least: int) -> n.Expr:
-        start = self.starts[self.i]
-        left = self._unary()
-        kinds = self.kinds
-        while True:
-            op = kinds[self.i]
-            if op == "newline" and self.free and self.after_newlines() in BINDING:
-                self.skip_newlines()
-                op = kinds[self.i]
-            binding = BINDING.get(op, 0)
-            if binding < least or binding == 0:
-                return left
-            self.i += 1
-            self.skip_newlines()
-            right = self._binary(binding + 1)
-            span = self.span(start)
-            if op == "...":
-                left = n.Range(span, left, right)
-            elif op == "|":
-                left = n.Pipe(span, left, right)
-            else:
-                left = n.Binary(span, op, left, right)
-
-    def _unary(self) -> n.Expr:
-        kind = self.kinds[self.i]
-        if kind not in {"!", "-", "throw"}:
-            return self._postfix()
-        self.deeper()
-        start = self.starts[self.i]
-        self.i += 1
-        if kind == "throw":
-            value = self._binary(_COMPARISON)
-            self.depth -= 1
-            return n.Throw(self.span(start), value)
-        operand = self._unary()
-        self.depth -= 1
-        return n.Unary(self.span(start), kind, operand)
-
-    # ---------------------------------------------------------------- postfix
-
-    def _postfix(self) -> n.Expr:
-        start = self.starts[self.i]
-        left = self._primary()
-        kinds = self.kinds
-        while True:
-            kind = kinds[self.i]
-            if kind == ".":
-                self.i += 1
-                left = self._member(start, left, False)
-            elif kind == "(":
-                self.i += 1
-                args = self.items(")", "an argument")
-                left = n.Call(self.span(start), left, args)
-            elif kind == "[":
-                self.i += 1
-                left = self._index(start, left, False)
-            elif kind in {"++", "--"}:
-                if not isinstance(left, n.Name | n.MemberAccess | n.Index):
-                    self.fail("assignment", f"{kind} needs a name, a field or an item before it", span=left.span)
-                self.i += 1
-                left = n.Increment(self.span(start), left, kind)
-            elif kind == "?.":
-                self.i += 1
-                left = self._index(start, left, True) if self.accept("[") else self._member(start, left, True)
-            elif kind == "($" and self.starts[self.i] == self.ends[self.i - 1]:
-                at = self.starts[self.i]
-                test = self._primary()
-                left = n.Call(self.span(start), left, [test])
-                test.span.start = at + 1
-            elif kind == "newline" and self.after_newlines() in {".", "?."}:
-                self.skip_newlines()
-            else:
-                return left
-
-    def _member(self, start: int, left: n.Expr, optional: bool) -> n.Expr:
-        if self.kinds[self.i] == "await":
-            if optional:
-                self.unexpected("a member's name after ?.", "awaiting is written .await")
-            self.i += 1
-            return n.Await(self.span(start), left)
-        at = self.starts[self.i]
-        name = self.key("a member's name after .")
-        return n.MemberAccess(self.span(start), left, name, self.span(at), optional)
-
-    def _index(self, start: int, left: n.Expr, optional: bool) -> n.Expr:
-        opened = self.starts[self.i - 1]
-        self.free += 1
-        self.skip_newlines()
-        index = self.expression()
-        self.skip_newlines()
-        self.close("]", opened)
-        self.free -= 1
-        return n.Index(self.span(start), left, index, optional)
-
-    def items(self, closer: str, what: str) -> list[n.Expr]:
-        """Expressions between commas, up to what closes them; a comma may stand after the last."""
-        opened = self.starts[self.i - 1]
-        self.free += 1
-        self.skip_newlines()
-        found: list[n.Expr] = []
-        while self.kinds[self.i] != closer:
-            if self.kinds[self.i] == ",":
-                self.unexpected(f"{what} or {closer}")
-            self.still_open(opened)
-            found.append(self.expression())
-            self.comma_or(closer, opened)
-        self.i += 1
-        self.free -= 1
-        return found
-
-    # ---------------------------------------------------------------- the smallest
-
-    def _primary(self) -> n.Expr:
-        kind, start = self.kinds[self.i], self.starts[self.i]
-        if kind == "name":
-            self.i += 1
-            return n.Name(self.span(start), self.values[self.i - 1])
-        if kind == '"':
-            return self.string()
-        if kind == "number":
-            self.i += 1
-            value = self.number(self.values[self.i - 1])
-            return n.Number(self.span(start), value)
-        if kind == "single":
-            self.i += 1
-            span, text = self.span(start), self.values[self.i - 1]
-            return n.String(span, [n.TextPart(span, text)] if text else [])
-        if kind in _SIMPLE:
-            self.i += 1
-            return self._simple(kind, start)
-        if kind in {"(", "[", "{"}:
-            return self._bracketed(kind, start)
-        if kind in {"think", "ask"}:
-            return self.prompt()
-        if kind in {"$(", "($"}:
-            self.i += 1
-            command = self.shell_in_parens()
-            return n.ShellExpr(self.span(start), "capture" if kind == "$(" else "test", command)
-        return self._nothing(kind)
-
-    def _simple(self, kind: str, start: int) -> n.Expr:
-        span = self.span(start)
-        if kind == "self":
-            return n.SelfExpression(span)
-        if kind == "null":
-            return n.Null(span)
-        return n.ExitStatus(span) if kind == "$?" else n.Bool(span, kind == "true")
-
-    def _bracketed(self, kind: str, start: int) -> n.Expr:
-        self.i += 1
-        if kind == "[":
-            items = self.items("]", "an item")
-            return n.ListExpr(self.span(start), items)
-        if kind == "{":
-            return self._object(start)
-        self.free += 1
-        self.skip_newlines()
-        value = self.expression()
-        self.skip_newlines()
-        self.close(")", start)
-        self.free -= 1
-        return n.Paren(self.span(start), value)
-
-    def _object(self, start: int) -> n.ObjectExpr:
-        self.free += 1
-        self.skip_newlines()
-        fields: list[n.ObjectField] = []
-        while self.kinds[self.i] != "}":
-            fields.append(self._object_field())
-            self.comma_or("}", start)
-        self.i += 1
-        self.free -= 1
-        return n.ObjectExpr(self.span(start), fields)
-
-    def _object_field(self) -> n.ObjectField:
-        at, kind = self.starts[self.i], self.kinds[self.i]
-        key = self._text_key() if kind in {'"', "single"} else self.key("a field's name or }")
-        key_span = self.span(at)
-        if self.accept(":"):
-            self.skip_newlines()
-            value = self.expression()
-            return n.ObjectField(self.span(at), key, value, False)
-        if kind != "name":
-            self.unexpected(": and the field's value")
-        return n.ObjectField(key_span, key, n.Name(key_span, key), True)
-
-    def _text_key(self) -> str:
-        if self.accept("single"):
-            return self.values[self.i - 1]
-        string = self.string()
-        if any(isinstance(part, n.Interpolation) for part in string.parts):
-            self.fail("key", "a field's name cannot have values in it", span=string.span)
-        return "".join(part.text for part in string.parts if isinstance(part, n.TextPart))
-
-    def _nothing(self, kind: str) -> n.Expr:
-        """What cannot begin an expression, with a word on what was probably meant."""
-        hint = ""
-        if kind == "$":
-            hint = "a command as a value is $(cmd), its output, or ($ cmd), whether it succeeded"
-        elif kind == "await":
-            hint = "await comes after what is awaited: mailbox.receive(5000).await"
-        elif kind == "/" and self.kinds[self.i + 1] == "/":
-            hint = "a comment begins with #"
-        elif kind == "=" and self.kinds[self.i - 1] in {"+", "-", "*", "/", "%"}:
-            hint = f"write x = x {self.kinds[self.i - 1]} ..."
-        elif kind in KEYWORDS:
-            hint = f"{kind} is a word of the language"
-        self.unexpected("a value", hint)
-
-
 _SIMPLE: Final = frozenset(["true", "false", "null", "self", "$?"])
+
+_ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
+_WORD_KINDS: Final = frozenset(["word", "lit", '"', "$name", "${", "$@{", "$(", "$?"])
+_REDIRECT: Final = re.compile(r"(\d*)(&>>|&>|>>|>&|>\||>|<<<|<<|<&|<)(\d*)")
+_COMMAND_HINTS: Final = {
+    "&": "a command runs to its end; to do things side by side, give workers to self.delegate([...])",
+    "|&": "write 2>&1 | to pipe both outputs",
+    ";": "join commands with &&, or write them on lines of their own; quote a ; that is meant as a word",
+    "(": "quote a ( that is meant as a word",
+    "newline": "a command ends with its line: end the line with |, && or || to go on, or with \\",
+}
+
+
+def expression(c: Cursor) -> n.Expr:
+    """A whole expression, also an assignment."""
+    c.deeper()
+    start = c.starts[c.i]
+    left = _binary(c, 1)
+    if c.kinds[c.i] == "=":
+        if not isinstance(left, n.Name | n.MemberAccess | n.Index):
+            c.fail("assignment", "this cannot be assigned to: expected a name, a field or an item", span=left.span)
+        c.i += 1
+        c.skip_newlines()
+        value = expression(c)
+        left = n.Assign(c.span(start), left, value)
+    c.depth -= 1
+    return left
+
+
+def _binary(c: Cursor, least: int) -> n.Expr:
+    start = c.starts[c.i]
+    left = _unary(c)
+    kinds = c.kinds
+    while True:
+        op = kinds[c.i]
+        if op == "newline" and c.free and c.after_newlines() in BINDING:
+            c.skip_newlines()
+            op = kinds[c.i]
+        binding = BINDING.get(op, 0)
+        if binding < least or binding == 0:
+            return left
+        c.i += 1
+        c.skip_newlines()
+        right = _binary(c, binding + 1)
+        span = c.span(start)
+        if op == "...":
+            left = n.Range(span, left, right)
+        elif op == "|":
+            left = n.Pipe(span, left, right)
+        else:
+            left = n.Binary(span, op, left, right)
+
+
+def _unary(c: Cursor) -> n.Expr:
+    kind = c.kinds[c.i]
+    if kind not in {"!", "-", "throw"}:
+        return _postfix(c)
+    c.deeper()
+    start = c.step()
+    operand = _binary(c, _COMPARISON) if kind == "throw" else _unary(c)
+    c.depth -= 1
+    return n.Throw(c.span(start), operand) if kind == "throw" else n.Unary(c.span(start), kind, operand)
+
+
+# ---------------------------------------------------------------- postfix
+
+
+def _postfix(c: Cursor) -> n.Expr:
+    start = c.starts[c.i]
+    left = _primary(c)
+    kinds = c.kinds
+    while True:
+        kind = kinds[c.i]
+        if kind == ".":
+            c.i += 1
+            left = _member(c, start, left, False)
+        elif kind == "(":
+            c.i += 1
+            args = _items(c, ")", "an argument")
+            left = n.Call(c.span(start), left, args)
+        elif kind == "[":
+            c.i += 1
+            left = _index(c, start, left, False)
+        elif kind in {"++", "--"}:
+            if not isinstance(left, n.Name | n.MemberAccess | n.Index):
+                c.fail("assignment", f"{kind} needs a name, a field or an item before it", span=left.span)
+            c.i += 1
+            left = n.Increment(c.span(start), left, kind)
+        elif kind == "?.":
+            c.i += 1
+            left = _index(c, start, left, True) if c.accept("[") else _member(c, start, left, True)
+        elif kind == "($" and c.starts[c.i] == c.ends[c.i - 1]:
+            at = c.starts[c.i]
+            test = _primary(c)
+            left = n.Call(c.span(start), left, [test])
+            test.span.start = at + 1
+        elif kind == "newline" and c.after_newlines() in {".", "?."}:
+            c.skip_newlines()
+        else:
+            return left
+
+
+def _member(c: Cursor, start: int, left: n.Expr, optional: bool) -> n.Expr:
+    if c.kinds[c.i] == "await":
+        if optional:
+            c.unexpected("a member's name after ?.", "awaiting is written .await")
+        c.i += 1
+        return n.Await(c.span(start), left)
+    at = c.here()
+    name = c.key("a member's name after .")
+    return n.MemberAccess(c.span(start), left, name, at, optional)
+
+
+def _index(c: Cursor, start: int, left: n.Expr, optional: bool) -> n.Expr:
+    opened = c.starts[c.i - 1]
+    index = _inside(c)
+    c.close("]", opened)
+    return n.Index(c.span(start), left, index, optional)
+
+
+def _inside(c: Cursor) -> n.Expr:
+    """An expression inside brackets, where a new line means nothing; the caller closes them."""
+    c.free += 1
+    c.skip_newlines()
+    value = expression(c)
+    c.skip_newlines()
+    c.free -= 1
+    return value
+
+
+def _items(c: Cursor, closer: str, what: str) -> list[n.Expr]:
+    """Expressions between commas, up to what closes them."""
+    opened = c.starts[c.i - 1]
+
+    def item(c: Cursor) -> n.Expr:
+        if c.kinds[c.i] == ",":
+            c.unexpected(f"{what} or {closer}")
+        c.still_open(opened)
+        return expression(c)
+
+    c.free += 1
+    found = c.listed(closer, item, opened)
+    c.free -= 1
+    return found
+
+
+# ---------------------------------------------------------------- the smallest
+
+
+def _primary(c: Cursor) -> n.Expr:
+    kind, start = c.kinds[c.i], c.starts[c.i]
+    if kind == "name":
+        c.i += 1
+        return n.Name(c.span(start), c.values[c.i - 1])
+    if kind == '"':
+        return _string(c)
+    if kind == "number":
+        c.i += 1
+        return n.Number(c.span(start), number(c))
+    if kind == "single":
+        c.i += 1
+        span, text = c.span(start), c.values[c.i - 1]
+        return n.String(span, [n.TextPart(span, text)] if text else [])
+    if kind in _SIMPLE:
+        c.i += 1
+        return _simple(kind, c.span(start))
+    if kind in {"(", "[", "{"}:
+        c.i += 1
+        return _bracketed(c, kind, start)
+    if kind in {"think", "ask"}:
+        return _prompt(c)
+    if kind in {"$(", "($"}:
+        c.i += 1
+        return _command_value(c, start, "capture" if kind == "$(" else "test")
+    return _nothing(c, kind)
+
+
+def _simple(kind: str, span: Span) -> n.Expr:
+    if kind == "self":
+        return n.SelfExpression(span)
+    if kind == "null":
+        return n.Null(span)
+    return n.ExitStatus(span) if kind == "$?" else n.Bool(span, kind == "true")
+
+
+def _bracketed(c: Cursor, kind: str, start: int) -> n.Expr:
+    if kind == "[":
+        items = _items(c, "]", "an item")
+        return n.ListExpr(c.span(start), items)
+    if kind == "{":
+        c.free += 1
+        fields = c.listed("}", _object_field, start)
+        c.free -= 1
+        return n.ObjectExpr(c.span(start), fields)
+    value = _inside(c)
+    c.close(")", start)
+    return n.Paren(c.span(start), value)
+
+
+def _object_field(c: Cursor) -> n.ObjectField:
+    start, kind = c.starts[c.i], c.kinds[c.i]
+    key = _text_key(c) if kind in {'"', "single"} else c.key("a field's name or }")
+    key_span = c.span(start)
+    if c.accept(":"):
+        c.skip_newlines()
+        value = expression(c)
+        return n.ObjectField(c.span(start), key, value, False)
+    if kind != "name":
+        c.unexpected(": and the field's value")
+    return n.ObjectField(key_span, key, n.Name(key_span, key), True)
+
+
+def _text_key(c: Cursor) -> str:
+    if c.accept("single"):
+        return c.values[c.i - 1]
+    string = _string(c)
+    texts = [part.text for part in string.parts if isinstance(part, n.TextPart)]
+    if len(texts) < len(string.parts):
+        c.fail("key", "a field's name cannot have values in it", span=string.span)
+    return "".join(texts)
+
+
+def _nothing(c: Cursor, kind: str) -> NoReturn:
+    """What cannot begin an expression, with a word on what was probably meant."""
+    before, hint = c.kinds[c.i - 1], ""
+    if kind == "$":
+        hint = "a command as a value is $(cmd), its output, or ($ cmd), whether it succeeded"
+    elif kind == "await":
+        hint = "await comes after what is awaited: mailbox.receive(5000).await"
+    elif kind == "/" and c.kinds[c.i + 1] == "/":
+        hint = "a comment begins with #"
+    elif kind == "=" and before in {"+", "-", "*", "/", "%"}:
+        hint = f"write x = x {before} ..."
+    elif kind in KEYWORDS:
+        hint = f"{kind} is a word of the language"
+    c.unexpected("a value", hint)
+
+
+# ---------------------------------------------------------------- strings and prompts
+
+
+def _string(c: Cursor) -> n.String:
+    start = c.expect('"', "a string")
+    parts: list[n.TextPart | n.Interpolation] = []
+    while not c.accept('end"'):
+        parts.append(_text_part(c, "the end of the string"))
+    return n.String(c.span(start), parts)
+
+
+def _prompt(c: Cursor) -> n.Prompt:
+    """`think { }` or `ask { }`, at its first word."""
+    c.deeper()
+    which, start = c.kinds[c.i], c.step()
+    c.expect("prompt{", f"{{ and the text of the {which}")
+    parts: list[n.TextPart | n.Interpolation | n.DoBlock] = []
+    steps = 0
+    while not c.accept("}"):
+        if c.kinds[c.i] == "do{":
+            steps += 1
+            at = c.step()
+            body = c.block(c, c.ends[c.i - 1] - 1)
+            parts.append(n.DoBlock(c.span(at), steps, body))
+        else:
+            parts.append(_text_part(c, "} to close the prompt"))
+    c.depth -= 1
+    return n.Prompt(c.span(start), which, dedented(parts))
+
+
+def _text_part(c: Cursor, closer: str) -> n.TextPart | n.Interpolation:
+    kind = c.kinds[c.i]
+    if kind == "eof":
+        c.unexpected(closer)
+    start = c.step()
+    if kind == "text":
+        return n.TextPart(c.span(start), c.values[c.i - 1])
+    value = _value_after(c, kind, start)
+    return n.Interpolation(c.span(start), value, kind == "$@{")
+
+
+def _value_after(c: Cursor, kind: str, start: int) -> n.Expr:
+    """The value that an opening token (already stepped over) begins: `$name`, `$?`, `$( )`, `${ }`, `$@{ }`, `$( )` of a string."""
+    if kind == "$name":
+        return n.Name(Span(c.source, start + 1, c.ends[c.i - 1]), c.values[c.i - 1])
+    if kind == "$?":
+        return n.ExitStatus(c.span(start))
+    if kind == "$(":
+        return _command_value(c, start, "capture")
+    value = _inside(c)
+    closer = ")" if kind == "$(e" else "}"
+    c.expect(closer, f"{closer} to close the value")
+    return value
+
+
+# ---------------------------------------------------------------- commands
+
+
+def _command_value(c: Cursor, start: int, mode: str) -> n.ShellExpr:
+    """After `$(` or `($`: the command and its `)`."""
+    c.deeper()
+    c.skip_newlines()
+    command = read_command(c)
+    c.skip_newlines()
+    if not c.accept(")"):
+        command_goes_wrong(c, ") to close the command")
+    c.depth -= 1
+    return n.ShellExpr(c.span(start), mode, command)
+
+
+def read_command(c: Cursor) -> n.ShellNode:
+    """`a && b || c`: neither binds tighter than the other, as in every shell."""
+    start = c.starts[c.i]
+    parts = [_pipeline(c)]
+    ops: list[str] = []
+    while (op := c.kinds[c.i]) in {"&&", "||"}:
+        c.i += 1
+        ops.append(op)
+        parts.append(_pipeline(c))
+    return n.ShellChain(c.span(start), parts, ops) if ops else parts[0]
+
+
+def _pipeline(c: Cursor) -> n.ShellCommand | n.ShellPipeline:
+    start = c.starts[c.i]
+    commands = [_command(c)]
+    while c.accept("|"):
+        commands.append(_command(c))
+    return commands[0] if len(commands) == 1 else n.ShellPipeline(c.span(start), commands)
+
+
+def _command(c: Cursor) -> n.ShellCommand:
+    start = c.starts[c.i]
+    assignments: list[n.ShellAssignment] = []
+    words: list[n.ShellWord] = []
+    redirects: list[n.ShellRedirect] = []
+    while True:
+        kind = c.kinds[c.i]
+        if kind in _WORD_KINDS:
+            if not words and (assignment := _assignment(c)):
+                assignments.append(assignment)
+            else:
+                words.append(_word(c))
+        elif kind == "redirect":
+            redirects.append(_redirect(c))
+        else:
+            break
+    if kind in {"(", "&", "|&"} or not (words or assignments or redirects):
+        command_goes_wrong(c, "a command")
+    if not words:
+        c.unexpected("a program to run")
+    return n.ShellCommand(c.span(start), assignments, words, redirects)
+
+
+def command_goes_wrong(c: Cursor, what: str) -> NoReturn:
+    """Something stands where a command cannot go on."""
+    c.unexpected(what, _COMMAND_HINTS.get(c.kinds[c.i], ""))
+
+
+def _assignment(c: Cursor) -> n.ShellAssignment | None:
+    """`NAME=word` at a command's beginning."""
+    found = _ASSIGNMENT.match(c.values[c.i]) if c.kinds[c.i] == "word" else None
+    if found is None:
+        return None
+    rest = c.values[c.i][found.end() :]
+    start = c.step()
+    at = start + found.end()
+    first: list[n.ShellText | n.ShellValue] = [n.ShellText(c.span(at), rest, False)] if rest else []
+    glued = c.kinds[c.i] in _WORD_KINDS and c.starts[c.i] == c.ends[c.i - 1]
+    word = _word(c, first) if glued else n.ShellWord(c.span(at), first)
+    return n.ShellAssignment(c.span(start), found[1], word)
+
+
+def _word(c: Cursor, first: list[n.ShellText | n.ShellValue] | None = None) -> n.ShellWord:
+    """Parts that follow each other without a space."""
+    start = first[0].span.start if first else c.starts[c.i]
+    parts = list(first or ())
+    kinds, starts, ends = c.kinds, c.starts, c.ends
+    while True:
+        _word_part(c, parts)
+        if kinds[c.i] not in _WORD_KINDS or starts[c.i] != ends[c.i - 1]:
+            break
+    return n.ShellWord(c.span(start), parts)
+
+
+def _word_part(c: Cursor, parts: list[n.ShellText | n.ShellValue]) -> None:
+    kind, start, value = c.kinds[c.i], c.starts[c.i], c.values[c.i]
+    if kind == '"':
+        parts += _quoted_parts(_string(c))
+        return
+    c.i += 1
+    if kind in {"word", "lit"}:
+        last = parts[-1] if parts else None
+        if kind == "word" and isinstance(last, n.ShellText) and not last.quoted:
+            last.text += value  # a brace is a token of its own, not a part of its own
+            last.span = c.span(last.span.start)
+        else:
+            parts.append(n.ShellText(c.span(start), value, kind == "lit"))
+    else:
+        expr = _value_after(c, kind, start)
+        parts.append(n.ShellValue(c.span(start), expr, False, kind == "$@{"))
+
+
+def _quoted_parts(string: n.String) -> list[n.ShellText | n.ShellValue]:
+    parts: list[n.ShellText | n.ShellValue] = []
+    for part in string.parts:
+        if isinstance(part, n.TextPart):
+            parts.append(n.ShellText(part.span, part.text, True))
+        else:
+            value = n.String(part.span, [part]) if part.joined else part.value
+            parts.append(n.ShellValue(part.span, value, True, False))
+    return parts or [n.ShellText(string.span, "", True)]
+
+
+def _redirect(c: Cursor) -> n.ShellRedirect:
+    start, text = c.starts[c.i], c.values[c.i]
+    found = _REDIRECT.fullmatch(text)
+    op = found[2] if found else ""
+    if found is None or op in {"<<", "<&"}:
+        hint = "text for a command is <<< and a string"
+        c.fail("redirect", f"{text} is not a redirection that is known here", hint)
+    fd = int(found[1]) if found[1] else 0 if op.startswith("<") else 1
+    if op == ">&":
+        if not found[3]:
+            hint = "&> file sends both outputs to a file"
+            c.fail("redirect", "expected the number of a descriptor after >&", hint)
+        c.i += 1
+        return n.ShellRedirect(c.span(start), ">&", fd, None, int(found[3]))
+    c.i += 1
+    if c.kinds[c.i] not in _WORD_KINDS:
+        c.unexpected("a file after " + text)
+    target = _word(c)
+    return n.ShellRedirect(c.span(start), ">" if op == ">|" else op, fd, target, None)

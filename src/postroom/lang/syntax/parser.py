@@ -1,35 +1,26 @@
-"""From tokens to a tree: statements and declarations. Written by hand, held to `patchwork.ebnf` by tests/lang/test_grammar.py."""
+"""The parser: from tokens to a tree, by recursive descent. Statements and declarations stand here.
+
+Written by hand, held to `patchwork.ebnf` by tests/lang/test_grammar.py.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NoReturn
 
 from . import nodes as n
-from .cursor import Stop
-from .expressions import ExpressionParser
+from .cursor import Cursor, Stop
+from .expressions import command_goes_wrong, expression, read_command
 from .lexer import tokens_of
 from .problems import SyntaxProblems
 from .source import Source, Span
+from .types import read_pattern, read_type, type_after_colon
 
 _ITEM_WORDS: Final = frozenset(["import", "export", "default", "worker", "skill", "fun", "trait", "type"])
-_STATEMENTS: Final = {
-    "if": "_if",
-    "for": "_for",
-    "while": "_while",
-    "var": "_var",
-    "return": "_return",
-    "succeed": "_word_alone",
-    "break": "_word_alone",
-    "continue": "_word_alone",
-    "try": "_try",
-    "type": "_local_type",
-    "$": "_run_shell",
-}
 #: Words that other languages begin a statement with.
 _FOREIGN: Final = {
     **dict.fromkeys(("let", "const", "mut", "auto"), "a variable is declared with var"),
@@ -39,13 +30,20 @@ _FOREIGN: Final = {
     "async": "every worker runs by itself; nothing is declared async",
     "task": "a worker is declared with worker",
 }
+#: Tokens that cannot stand after a whole statement, with what was probably meant.
+_AFTER_STATEMENT: Final = {
+    "=": "== compares, = assigns to a name, a field or an item",
+    "?": "?. asks a value that may be null for a field",
+    "&": "&& is and",
+    "{": "a block belongs to if, for, while, try or a declaration",
+}
 _RECURSION: Final = 20_000
 _ONLY_A_LINE_END: Final = re.compile(r"[ \t\r]*\n[ \t]*")
 
 
 @contextmanager
 def deep_recursion() -> Iterator[None]:
-    """Room for a tree as deep as `MAX_NESTING` allows; whoever walks a tree by calling itself needs it too."""
+    """Room for a tree as deep as `MAX_NESTING` allows; every recursive walk over a tree needs it too."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, _RECURSION))
     try:
@@ -54,340 +52,318 @@ def deep_recursion() -> Iterator[None]:
         sys.setrecursionlimit(before)
 
 
-class Parser(ExpressionParser):
-    """Reads a whole file."""
-
-    def module(self) -> n.Module:
-        items: list[n.Item] = []
-        body: n.Block | None = None
-        self.skip_separators()
-        while self.kinds[self.i] != "eof":
-            first = self.i
-            try:
-                if self.kinds[self.i] == "{" and body is None:
-                    self.i += 1
-                    body = self.block_after_brace(self.starts[self.i - 1])
-                else:
-                    items.append(self._item())
-                if self.kinds[self.i] not in {"newline", ";", "eof"}:
-                    self.unexpected("a new line after the declaration")
-            except Stop as stop:
-                self.note(stop.problem)
-                self._skip_item(first)
-            self.skip_separators()
-        end = len(self.source.text)
-        return n.Module(Span(self.source, 0, end), items, body, self.tokens.comments)
-
-    def _skip_item(self, first: int) -> None:
-        """Goes on at the next line that begins like a declaration, outside all brackets."""
-        self.depth = self.free = 0
-        while self.kinds[self.i] != "eof":
-            before = self.i
-            self.skip_statement(first)
-            if self.kinds[self.i] == "}" or self.i == before:
-                self.i += 1
-                first = self.i
-                continue
-            self.skip_separators()
-            if self.kinds[self.i] in _ITEM_WORDS or self.kinds[self.i] == "{":
-                return
-            first = self.i
-
-    # ---------------------------------------------------------------- declarations
-
-    def _item(self) -> n.Item:
-        start = self.starts[self.i]
-        if self.kinds[self.i] == "import":
-            return self._import(start)
-        doc = self.doc_above(start)
-        exported = self.accept("export")
-        default = self.accept("default")
-        kind = self.kinds[self.i]
-        if kind in {"worker", "skill", "fun"}:
-            self.i += 1
-            return self._function(start, kind, exported, default, [], doc)
-        if kind == "trait":
-            return self._trait(start, exported, default, doc)
-        if kind == "type" and not default:
-            return self._type_declaration(start, exported, doc)
-        hint = "statements stand inside a worker, a fun, or one bare { } block" if not exported else ""
-        return self.unexpected(
-            "worker, fun, skill, trait" + ("" if default else ", type") + ("" if exported or default else " or import"),
-            hint,
-        )
-
-    def doc_above(self, start: int) -> str:
-        """The comment lines right above a place, without their `#`."""
-        comments, text = self.tokens.comments, self.source.text
-        at = bisect_left(comments, start, key=lambda comment: comment.span.start) - 1
-        lines: list[str] = []
-        while at >= 0 and comments[at].own_line and _ONLY_A_LINE_END.fullmatch(text, comments[at].span.end, start):
-            lines.append(comments[at].text[1:].removeprefix(" "))
-            start = comments[at].span.start
-            at -= 1
-        return "\n".join(reversed(lines))
-
-    def _import(self, start: int) -> n.Import:
-        self.i += 1
-        names: list[n.ImportName] = []
-        if self.kinds[self.i] != ".":
-            at = self.starts[self.i]
-            path = [self.identifier("a module's name, or ./{names}")]
-            while self.accept("."):
-                path.append(self.key("the rest of the module's name"))
-            return n.Import(self.span(start), [n.ImportName(self.span(at), tuple(path), path[-1], False)])
-        self.i += 1
-        self.expect("/", "/ after .")
-        if not self.accept("{"):
-            name = self._relative_name()
-            return n.Import(self.span(start), [name])
-        self.skip_newlines()
-        while self.kinds[self.i] != "}" or not names:
-            names.append(self._relative_name())
-            self.comma_or("}")
-        self.i += 1
-        return n.Import(self.span(start), names)
-
-    def _relative_name(self) -> n.ImportName:
-        at = self.starts[self.i]
-        path = [self.identifier("a module's name")]
-        while self.accept("/"):
-            path.append(self.identifier("a module's name"))
-        return n.ImportName(self.span(at), tuple(path), path[-1], True)
-
-    def _function(
-        self, start: int, kind: str, exported: bool, default: bool, annotations: list[n.Annotation], doc: str
-    ) -> n.Function:
-        at = self.starts[self.i]
-        name = self.identifier(f"the name of the {'fun' if kind == 'method' else kind}")
-        name_span = self.span(at)
-        params = self._params()
-        returns = None
-        if self.kinds[self.i] in {"->", ":"}:
-            self.i += 1
-            returns = self.type_()
-        body = self.block()
-        return n.Function(
-            self.span(start), kind, name, name_span, params, returns, body, exported, default, annotations, doc
-        )
-
-    def _params(self) -> list[n.Param]:
-        self.expect("(", "( and the parameters")
-        self.skip_newlines()
-        params: list[n.Param] = []
-        while self.kinds[self.i] != ")":
-            at = self.starts[self.i]
-            name = self.identifier("a parameter or )")
-            type_ = self.type_after_colon()
-            params.append(n.Param(self.span(at), name, type_))
-            self.comma_or(")")
-        self.i += 1
-        return params
-
-    def _trait(self, start: int, exported: bool, default: bool, doc: str) -> n.Trait:
-        self.i += 1
-        at = self.starts[self.i]
-        name = self.identifier("the name of the trait")
-        name_span = self.span(at)
-        base = self.type_after_colon()
-        opened = self.expect("{", "{ and the trait's methods")
-        methods: list[n.Function] = []
-        self.skip_newlines()
-        while self.kinds[self.i] != "}":
-            first = self.i
-            try:
-                methods.append(self._method(opened))
-                if self.kinds[self.i] not in {"newline", "}"}:
-                    self.unexpected("a new line after the method")
-            except Stop as stop:
-                if self.kinds[self.i] == "eof":
-                    raise
-                self.note(stop.problem)
-                self.skip_statement(first)
-                self.accept(";")
-            self.skip_newlines()
-        self.i += 1
-        return n.Trait(self.span(start), name, name_span, base, methods, exported, default, doc)
-
-    def _method(self, opened: int) -> n.Function:
-        start = self.starts[self.i]
-        doc = self.doc_above(start)
-        annotations: list[n.Annotation] = []
-        while self.kinds[self.i] == "@":
-            at = self.starts[self.i]
-            self.i += 1
-            name = self.key("the annotation's name after @")
-            argument = self.identifier("") if self.kinds[self.i] == "name" else None
-            annotations.append(n.Annotation(self.span(at), name, argument))
-            self.skip_newlines()
-        if self.kinds[self.i] == "eof":
-            self.unclosed(opened)
-        self.expect("fun", "fun, @ or }: a trait holds methods")
-        return self._function(start, "method", False, False, annotations, doc)
-
-    def _type_declaration(self, start: int, exported: bool, doc: str) -> n.TypeDecl:
-        self.i += 1
-        at = self.starts[self.i]
-        name = self.identifier("the name of the type")
-        name_span = self.span(at)
-        self.expect("=", "= and the type")
-        self.skip_newlines()
-        type_ = self.type_()
-        return n.TypeDecl(self.span(start), name, name_span, type_, exported, doc)
-
-    # ---------------------------------------------------------------- statements
-
-    def block(self, what: str = "{") -> n.Block:
-        start = self.expect("{", what)
-        return self.block_after_brace(start)
-
-    def block_after_brace(self, start: int) -> n.Block:
-        self.deeper()
-        depth, free, self.free = self.depth, self.free, 0
-        kinds = self.kinds
-        statements: list[n.Statement] = []
-        self.skip_separators()
-        while kinds[self.i] != "}":
-            if kinds[self.i] == "eof":
-                self.unclosed(start)
-            first = self.i
-            try:
-                statements.append(self.statement())
-                if kinds[self.i] not in {"newline", ";", "}"}:
-                    self._statement_goes_on()
-            except Stop as stop:
-                if kinds[self.i] == "eof" and stop.problem.code == "unclosed":
-                    raise
-                self.note(stop.problem)
-                self.depth, self.free = depth, 0
-                self.skip_statement(first)
-            self.skip_separators()
-        self.i += 1
-        self.depth, self.free = depth - 1, free
-        return n.Block(self.span(start), statements)
-
-    def _statement_goes_on(self) -> None:
-        """Something stands after a statement that is complete."""
-        kind = self.kinds[self.i]
-        before = self.values[self.i - 1] if self.kinds[self.i - 1] == "name" else ""
-        if before in _FOREIGN:
-            self.unexpected("a new line or ; after the statement", _FOREIGN[before])
-        hints = {
-            "=": "== compares, = assigns to a name, a field or an item",
-            "?": "?. asks a value that may be null for a field",
-            "&": "&& is and",
-            "{": "a block belongs to if, for, while, try or a declaration",
-        }
-        self.unexpected("a new line or ; after the statement", hints.get(kind, ""))
-
-    def statement(self) -> n.Statement:
-        reader = _STATEMENTS.get(self.kinds[self.i], "_expression_statement")
-        statement: n.Statement = getattr(self, reader)()
-        return statement
-
-    def _expression_statement(self) -> n.Statement:
-        start = self.starts[self.i]
-        value = self.expression()
-        if isinstance(value, n.Binary) and value.op == ">":
-            return n.WriteFile(value.span, value.left, ">", value.right)
-        if self.kinds[self.i] == ">>":
-            self.i += 1
-            self.skip_newlines()
-            target = self.expression()
-            return n.WriteFile(self.span(start), value, ">>", target)
-        return n.ExprStatement(value.span, value)
-
-    def _if(self) -> n.If:
-        self.deeper()
-        start = self.starts[self.i]
-        self.i += 1
-        condition = self.expression()
-        then = self.block("{ after the condition")
-        otherwise: n.Block | n.If | None = None
-        if self.after_newlines() == "else":
-            self.skip_newlines()
-            self.i += 1
-            otherwise = self._if() if self.kinds[self.i] == "if" else self.block("{ or if after else")
-        self.depth -= 1
-        return n.If(self.span(start), condition, then, otherwise)
-
-    def _for(self) -> n.For:
-        start = self.starts[self.i]
-        self.i += 1
-        self.accept("var")
-        target = self.pattern()
-        self.expect("in", "in and what to go through")
-        iterable = self.expression()
-        if isinstance(iterable, n.ShellExpr) and iterable.mode == "test":
-            iterable.mode = "lines"
-        body = self.block("{ after what to go through")
-        return n.For(self.span(start), target, iterable, body)
-
-    def _while(self) -> n.While:
-        start = self.starts[self.i]
-        self.i += 1
-        condition = self.expression()
-        body = self.block("{ after the condition")
-        return n.While(self.span(start), condition, body)
-
-    def _var(self) -> n.Var:
-        start = self.starts[self.i]
-        self.i += 1
-        target = self.pattern()
-        value: n.Expr | None = None
-        if self.accept("="):
-            self.skip_newlines()
-            value = self.expression()
-        elif not isinstance(target, n.NamePattern):
-            self.unexpected("= and the value to take apart")
-        return n.Var(self.span(start), target, value)
-
-    def _return(self) -> n.Return:
-        start = self.starts[self.i]
-        self.i += 1
-        ends = self.kinds[self.i] in {"newline", ";", "}", "eof"}
-        value = None if ends else self.expression()
-        return n.Return(self.span(start), value)
-
-    def _word_alone(self) -> n.Statement:
-        kind, span = self.kinds[self.i], self.here()
-        self.i += 1
-        if kind == "succeed":
-            return n.Succeed(span)
-        return n.Break(span) if kind == "break" else n.Continue(span)
-
-    def _try(self) -> n.Try:
-        start = self.starts[self.i]
-        self.i += 1
-        body = self.block("{ after try")
-        self.skip_newlines()
-        self.expect("catch", "catch after the try block")
-        name, name_span = None, None
-        if self.kinds[self.i] != "{":
-            at = self.starts[self.i]
-            name = self.identifier("a name for the error, or {")
-            name_span = self.span(at)
-        handler = self.block("{ after catch")
-        return n.Try(self.span(start), body, name, name_span, handler)
-
-    def _local_type(self) -> n.TypeDecl:
-        start = self.starts[self.i]
-        return self._type_declaration(start, False, "")
-
-    def _run_shell(self) -> n.RunShell:
-        start = self.starts[self.i]
-        self.i += 1
-        command = self.shell()
-        if self.kinds[self.i] in {"&", "(", ")", "|&"}:
-            self._command_goes_wrong("the end of the command")
-        return n.RunShell(self.span(start), command)
-
-
 def parse(text: str, file: str) -> n.Module:
     """The tree of a source. Raises `SyntaxProblems` with every fault that was found, each with its place."""
-    parser = Parser(tokens_of(Source(text, file)))
+    c = Cursor(tokens_of(Source(text, file)), _block_after_brace)
     with deep_recursion():
-        module = parser.module()
-    if parser.problems:
-        raise SyntaxProblems(parser.problems)
+        module = _module(c)
+    if c.problems:
+        raise SyntaxProblems(c.problems)
     return module
+
+
+def _module(c: Cursor) -> n.Module:
+    items: list[n.Item] = []
+    body: n.Block | None = None
+    c.skip_separators()
+    while c.kinds[c.i] != "eof":
+        first = c.i
+        try:
+            if c.kinds[c.i] == "{" and body is None:
+                body = _block(c)
+            else:
+                items.append(_item(c))
+            if c.kinds[c.i] not in {"newline", ";", "eof"}:
+                c.unexpected("a new line after the declaration")
+        except Stop as stop:
+            c.note(stop.problem)
+            _skip_item(c, first)
+        c.skip_separators()
+    return n.Module(Span(c.source, 0, len(c.source.text)), items, body, c.tokens.comments)
+
+
+def _skip_item(c: Cursor, first: int) -> None:
+    """Goes on at the next line that begins like a declaration, outside all brackets."""
+    c.depth = c.free = 0
+    while c.kinds[c.i] != "eof":
+        before = c.i
+        c.skip_statement(first)
+        if c.kinds[c.i] == "}" or c.i == before:
+            c.i += 1
+        else:
+            c.skip_separators()
+            if c.kinds[c.i] in _ITEM_WORDS or c.kinds[c.i] == "{":
+                return
+        first = c.i
+
+
+# ---------------------------------------------------------------- declarations
+
+
+def _item(c: Cursor) -> n.Item:
+    start = c.starts[c.i]
+    if c.kinds[c.i] == "import":
+        return _import(c)
+    doc = _doc_above(c, start)
+    exported = c.accept("export")
+    default = c.accept("default")
+    kind = c.kinds[c.i]
+    if kind in {"worker", "skill", "fun"}:
+        c.i += 1
+        return _function(c, start, kind, exported, default, [], doc)
+    if kind == "trait":
+        return _trait(c, start, exported, default, doc)
+    if kind == "type" and not default:
+        return _type_declaration(c, start, exported, doc)
+    hint = "statements stand inside a worker, a fun, or one bare { } block" if not exported else ""
+    more = ("" if default else ", type") + ("" if exported or default else " or import")
+    return c.unexpected("worker, fun, skill, trait" + more, hint)
+
+
+def _doc_above(c: Cursor, start: int) -> str:
+    """The comment lines right above a place, without their `#`."""
+    comments, text = c.tokens.comments, c.source.text
+    at = bisect_left(comments, start, key=lambda comment: comment.span.start) - 1
+    lines: list[str] = []
+    while at >= 0 and comments[at].own_line and _ONLY_A_LINE_END.fullmatch(text, comments[at].span.end, start):
+        lines.append(comments[at].text[1:].removeprefix(" "))
+        start = comments[at].span.start
+        at -= 1
+    return "\n".join(reversed(lines))
+
+
+def _import(c: Cursor) -> n.Import:
+    start = c.step()
+    if c.kinds[c.i] != ".":
+        at = c.starts[c.i]
+        path = [c.identifier("a module's name, or ./{names}")]
+        while c.accept("."):
+            path.append(c.key("the rest of the module's name"))
+        return n.Import(c.span(start), [n.ImportName(c.span(at), tuple(path), path[-1], False)])
+    c.i += 1
+    c.expect("/", "/ after .")
+    if not c.accept("{"):
+        names = [_relative_name(c)]
+    elif c.after_newlines() == "}":
+        c.skip_newlines()
+        c.unexpected("a module's name")
+    else:
+        names = c.listed("}", _relative_name)
+    return n.Import(c.span(start), names)
+
+
+def _relative_name(c: Cursor) -> n.ImportName:
+    start = c.starts[c.i]
+    path = [c.identifier("a module's name")]
+    while c.accept("/"):
+        path.append(c.identifier("a module's name"))
+    return n.ImportName(c.span(start), tuple(path), path[-1], True)
+
+
+def _named(c: Cursor, what: str) -> tuple[str, Span]:
+    """A name that is declared, and its place."""
+    span = c.here()
+    return c.identifier(what), span
+
+
+def _function(
+    c: Cursor, start: int, kind: str, exported: bool, default: bool, annotations: list[n.Annotation], doc: str
+) -> n.Function:
+    name, name_span = _named(c, f"the name of the {'fun' if kind == 'method' else kind}")
+    c.expect("(", "( and the parameters")
+    params = c.listed(")", _param)
+    returns = read_type(c) if c.accept("->") or c.accept(":") else None
+    body = _block(c)
+    return n.Function(c.span(start), kind, name, name_span, params, returns, body, exported, default, annotations, doc)
+
+
+def _param(c: Cursor) -> n.Param:
+    start = c.starts[c.i]
+    name = c.identifier("a parameter or )")
+    type_ = type_after_colon(c)
+    return n.Param(c.span(start), name, type_)
+
+
+def _trait(c: Cursor, start: int, exported: bool, default: bool, doc: str) -> n.Trait:
+    c.i += 1
+    name, name_span = _named(c, "the name of the trait")
+    base = type_after_colon(c)
+    opened = c.expect("{", "{ and the trait's methods")
+    methods: list[n.Function] = []
+    c.skip_newlines()
+    while c.kinds[c.i] != "}":
+        first = c.i
+        try:
+            methods.append(_method(c, opened))
+            if c.kinds[c.i] not in {"newline", "}"}:
+                c.unexpected("a new line after the method")
+        except Stop as stop:
+            if c.kinds[c.i] == "eof":
+                raise
+            c.note(stop.problem)
+            c.skip_statement(first)
+            c.accept(";")
+        c.skip_newlines()
+    c.i += 1
+    return n.Trait(c.span(start), name, name_span, base, methods, exported, default, doc)
+
+
+def _method(c: Cursor, opened: int) -> n.Function:
+    start = c.starts[c.i]
+    doc = _doc_above(c, start)
+    annotations: list[n.Annotation] = []
+    while c.kinds[c.i] == "@":
+        at = c.step()
+        name = c.key("the annotation's name after @")
+        argument = c.identifier("") if c.kinds[c.i] == "name" else None
+        annotations.append(n.Annotation(c.span(at), name, argument))
+        c.skip_newlines()
+    if c.kinds[c.i] == "eof":
+        c.unclosed(opened)
+    c.expect("fun", "fun, @ or }: a trait holds methods")
+    return _function(c, start, "method", False, False, annotations, doc)
+
+
+def _type_declaration(c: Cursor, start: int, exported: bool, doc: str) -> n.TypeDecl:
+    c.i += 1
+    name, name_span = _named(c, "the name of the type")
+    c.expect("=", "= and the type")
+    c.skip_newlines()
+    type_ = read_type(c)
+    return n.TypeDecl(c.span(start), name, name_span, type_, exported, doc)
+
+
+# ---------------------------------------------------------------- statements
+
+
+def _block(c: Cursor, what: str = "{") -> n.Block:
+    return _block_after_brace(c, c.expect("{", what))
+
+
+def _block_after_brace(c: Cursor, start: int) -> n.Block:
+    """Statements up to a `}`, after its `{`, which is at `start`."""
+    c.deeper()
+    depth, free, c.free = c.depth, c.free, 0
+    kinds = c.kinds
+    statements: list[n.Statement] = []
+    c.skip_separators()
+    while kinds[c.i] != "}":
+        if kinds[c.i] == "eof":
+            c.unclosed(start)
+        first = c.i
+        try:
+            statements.append(_STATEMENTS.get(kinds[c.i], _expression_statement)(c))
+            if kinds[c.i] not in {"newline", ";", "}"}:
+                _statement_goes_on(c)
+        except Stop as stop:
+            if kinds[c.i] == "eof" and stop.problem.code == "unclosed":
+                raise
+            c.note(stop.problem)
+            c.depth, c.free = depth, 0
+            c.skip_statement(first)
+        c.skip_separators()
+    c.i += 1
+    c.depth, c.free = depth - 1, free
+    return n.Block(c.span(start), statements)
+
+
+def _statement_goes_on(c: Cursor) -> NoReturn:
+    """Something stands after a statement that is complete."""
+    before = c.values[c.i - 1] if c.kinds[c.i - 1] == "name" else ""
+    hint = _FOREIGN.get(before) or _AFTER_STATEMENT.get(c.kinds[c.i], "")
+    c.unexpected("a new line or ; after the statement", hint)
+
+
+def _expression_statement(c: Cursor) -> n.Statement:
+    value = expression(c)
+    if isinstance(value, n.Binary) and value.op == ">":
+        return n.WriteFile(value.span, value.left, ">", value.right)
+    if c.accept(">>"):
+        c.skip_newlines()
+        target = expression(c)
+        return n.WriteFile(c.span(value.span.start), value, ">>", target)
+    return n.ExprStatement(value.span, value)
+
+
+def _if(c: Cursor) -> n.If:
+    c.deeper()
+    start = c.step()
+    condition = expression(c)
+    then = _block(c, "{ after the condition")
+    otherwise: n.Block | n.If | None = None
+    if c.after_newlines() == "else":
+        c.skip_newlines()
+        c.i += 1
+        otherwise = _if(c) if c.kinds[c.i] == "if" else _block(c, "{ or if after else")
+    c.depth -= 1
+    return n.If(c.span(start), condition, then, otherwise)
+
+
+def _for(c: Cursor) -> n.For:
+    start = c.step()
+    c.accept("var")
+    target = read_pattern(c)
+    c.expect("in", "in and what to go through")
+    iterable = expression(c)
+    if isinstance(iterable, n.ShellExpr) and iterable.mode == "test":
+        iterable.mode = "lines"
+    body = _block(c, "{ after what to go through")
+    return n.For(c.span(start), target, iterable, body)
+
+
+def _while(c: Cursor) -> n.While:
+    start = c.step()
+    condition = expression(c)
+    body = _block(c, "{ after the condition")
+    return n.While(c.span(start), condition, body)
+
+
+def _var(c: Cursor) -> n.Var:
+    start = c.step()
+    target = read_pattern(c)
+    value: n.Expr | None = None
+    if c.accept("="):
+        c.skip_newlines()
+        value = expression(c)
+    elif not isinstance(target, n.NamePattern):
+        c.unexpected("= and the value to take apart")
+    return n.Var(c.span(start), target, value)
+
+
+def _return(c: Cursor) -> n.Return:
+    start = c.step()
+    value = None if c.kinds[c.i] in {"newline", ";", "}", "eof"} else expression(c)
+    return n.Return(c.span(start), value)
+
+
+def _try(c: Cursor) -> n.Try:
+    start = c.step()
+    body = _block(c, "{ after try")
+    c.skip_newlines()
+    c.expect("catch", "catch after the try block")
+    name, name_span = (None, None) if c.kinds[c.i] == "{" else _named(c, "a name for the error, or {")
+    handler = _block(c, "{ after catch")
+    return n.Try(c.span(start), body, name, name_span, handler)
+
+
+def _run_shell(c: Cursor) -> n.RunShell:
+    start = c.step()
+    command = read_command(c)
+    if c.kinds[c.i] in {"&", "(", ")", "|&"}:
+        command_goes_wrong(c, "the end of the command")
+    return n.RunShell(c.span(start), command)
+
+
+_STATEMENTS: Final[dict[str, Callable[[Cursor], n.Statement]]] = {
+    "if": _if,
+    "for": _for,
+    "while": _while,
+    "var": _var,
+    "return": _return,
+    "succeed": lambda c: n.Succeed(c.span(c.step())),
+    "break": lambda c: n.Break(c.span(c.step())),
+    "continue": lambda c: n.Continue(c.span(c.step())),
+    "try": _try,
+    "type": lambda c: _type_declaration(c, c.starts[c.i], False, ""),
+    "$": _run_shell,
+}

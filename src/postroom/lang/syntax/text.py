@@ -1,4 +1,4 @@
-"""Strings and prompts: literal text with values, and steps, between its parts."""
+"""The indentation of prompts: what all lines share is not part of the text."""
 
 from __future__ import annotations
 
@@ -6,66 +6,8 @@ import re
 from typing import Final
 
 from . import nodes as n
-from .commands import ShellParser
 
 _INDENT: Final = re.compile(r"[ \t]*")
-
-
-class TextParser(ShellParser):
-    """Reads strings and prompts."""
-
-    def block_after_brace(self, start: int) -> n.Block:
-        """Statements up to a `}`, after its `{`."""
-        raise NotImplementedError
-
-    def string(self) -> n.String:
-        """From the opening quote to the closing one."""
-        start = self.expect('"', "a string")
-        parts: list[n.TextPart | n.Interpolation] = []
-        while True:
-            kind, at = self.kinds[self.i], self.starts[self.i]
-            if kind == "eof":
-                self.unexpected("the end of the string")
-            self.i += 1
-            if kind == 'end"':
-                return n.String(self.span(start), parts)
-            if kind == "text":
-                parts.append(n.TextPart(self.span(at), self.values[self.i - 1]))
-            else:
-                value = self.value_after(kind, at)
-                parts.append(n.Interpolation(self.span(at), value, kind == "$@{"))
-
-    def prompt(self) -> n.Prompt:
-        """`think { }` or `ask { }`, at its first word."""
-        self.deeper()
-        start, which = self.starts[self.i], self.kinds[self.i]
-        self.i += 1
-        if self.kinds[self.i] != "prompt{":
-            self.unexpected(f"{{ and the text of the {which}")
-        self.i += 1
-        parts: list[n.TextPart | n.Interpolation | n.DoBlock] = []
-        steps = 0
-        while self.kinds[self.i] != "}":
-            kind, at = self.kinds[self.i], self.starts[self.i]
-            if kind == "eof":
-                self.unexpected("} to close the prompt")
-            self.i += 1
-            if kind == "text":
-                parts.append(n.TextPart(self.span(at), self.values[self.i - 1]))
-            elif kind == "do{":
-                steps += 1
-                body = self.block_after_brace(self.ends[self.i - 1] - 1)
-                parts.append(n.DoBlock(self.span(at), steps, body))
-            elif kind == "$(":
-                command = self.shell_in_parens()
-                parts.append(n.Interpolation(self.span(at), n.ShellExpr(self.span(at), "capture", command), False))
-            else:
-                value = self.value_after(kind, at)
-                parts.append(n.Interpolation(self.span(at), value, kind == "$@{"))
-        self.i += 1
-        self.depth -= 1
-        return n.Prompt(self.span(start), which, dedented(parts))
-
 
 _Parts = list[n.TextPart | n.Interpolation | n.DoBlock]
 

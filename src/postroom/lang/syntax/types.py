@@ -1,4 +1,4 @@
-"""Types and patterns: what may follow a `:`, and what may follow a `var`."""
+"""The parser of types and patterns: what may follow a `:`, and what may follow a `var`."""
 
 from __future__ import annotations
 
@@ -12,130 +12,103 @@ from .lexer import KEYWORDS
 _MAX_DIGITS: Final = 300  # more is beyond what any number of JSON holds
 
 
-class TypeParser(Cursor):
-    """Reads types and patterns."""
+def read_type(c: Cursor) -> n.TypeNode:
+    """`A | B`: a union, or the one type that stands there."""
+    c.deeper()
+    start = c.starts[c.i]
+    c.accept("|")
+    options = [_one_type(c)]
+    while c.accept("|"):
+        c.skip_newlines()
+        options.append(_one_type(c))
+    c.depth -= 1
+    return options[0] if len(options) == 1 else n.TypeUnion(c.span(start), options)
 
-    def type_(self) -> n.TypeNode:
-        """`A | B`: a union, or the one type that stands there."""
-        self.deeper()
-        start = self.starts[self.i]
-        self.accept("|")
-        options = [self._one_type()]
-        while self.kinds[self.i] == "|":
-            self.i += 1
-            self.skip_newlines()
-            options.append(self._one_type())
-        self.depth -= 1
-        return options[0] if len(options) == 1 else n.TypeUnion(self.span(start), options)
 
-    def _one_type(self) -> n.TypeNode:
-        kind, start = self.kinds[self.i], self.starts[self.i]
-        if kind in {"name", "null"}:
-            self.i += 1
-            return n.TypeName(self.span(start), self.values[self.i - 1])
-        if kind in {'"', "single"}:
-            return self._type_of_text(start)
-        if kind in {"number", "-"}:
-            sign = -1 if self.accept("-") else 1
-            self.expect("number", "a number")
-            return n.TypeLiteral(self.span(start), sign * self.number(self.values[self.i - 1]))
-        if kind in {"true", "false"}:
-            self.i += 1
-            return n.TypeLiteral(self.span(start), kind == "true")
-        if kind == "[":
-            self.i += 1
-            self.skip_newlines()
-            element = self.type_()
-            self.skip_newlines()
-            self.expect("]")
-            return n.TypeList(self.span(start), element)
-        if kind == "{":
-            return self._object_type(start)
-        return self.unexpected("a type", 'a type is a name, a "literal", [Type] or { field: Type }')
+def _one_type(c: Cursor) -> n.TypeNode:
+    kind, start = c.kinds[c.i], c.starts[c.i]
+    if kind in {"name", "null"}:
+        c.i += 1
+        return n.TypeName(c.span(start), c.values[c.i - 1])
+    if kind in {'"', "single"}:
+        return _type_of_text(c, start)
+    if kind in {"number", "-"}:
+        sign = -1 if c.accept("-") else 1
+        c.expect("number", "a number")
+        return n.TypeLiteral(c.span(start), sign * number(c))
+    if kind in {"true", "false"}:
+        c.i += 1
+        return n.TypeLiteral(c.span(start), kind == "true")
+    if kind == "[":
+        c.i += 1
+        c.skip_newlines()
+        element = read_type(c)
+        c.skip_newlines()
+        c.expect("]")
+        return n.TypeList(c.span(start), element)
+    if kind == "{":
+        c.i += 1
+        fields = c.listed("}", _type_field)
+        return n.TypeObject(c.span(start), fields)
+    return c.unexpected("a type", 'a type is a name, a "literal", [Type] or { field: Type }')
 
-    def _type_of_text(self, start: int) -> n.TypeLiteral:
-        if self.accept("single"):
-            return n.TypeLiteral(self.span(start), self.values[self.i - 1])
-        self.i += 1
-        text = self.values[self.i - 1] if self.accept("text") else ""  # accept() has stepped over it
-        self.expect('end"', "the end of the string: a type's text has no values in it")
-        return n.TypeLiteral(self.span(start), text)
 
-    def _object_type(self, start: int) -> n.TypeObject:
-        self.expect("{")
-        self.skip_newlines()
-        fields: list[n.TypeField] = []
-        while self.kinds[self.i] != "}":
-            at = self.starts[self.i]
-            name = self.key("a field's name or }")
-            optional = self.accept("?")
-            self.expect(":", ": and the field's type")
-            type_ = self.type_()
-            fields.append(n.TypeField(self.span(at), name, type_, optional))
-            self.comma_or("}")
-        self.i += 1
-        return n.TypeObject(self.span(start), fields)
+def _type_of_text(c: Cursor, start: int) -> n.TypeLiteral:
+    if c.accept("single"):
+        return n.TypeLiteral(c.span(start), c.values[c.i - 1])
+    c.i += 1
+    text = c.values[c.i - 1] if c.accept("text") else ""  # accept() has stepped over it
+    c.expect('end"', "the end of the string: a type's text has no values in it")
+    return n.TypeLiteral(c.span(start), text)
 
-    def comma_or(self, closer: str, opened: int | None = None) -> None:
-        """After an item of a list: a comma (and anything up to the next item), or what closes the list."""
-        self.skip_newlines()
-        if self.kinds[self.i] == ",":
-            self.i += 1
-            self.skip_newlines()
-        elif self.kinds[self.i] != closer:
-            if opened is not None:
-                self.still_open(opened)
-            self.unexpected(f", or {closer}")
 
-    def type_after_colon(self) -> n.TypeNode | None:
-        return self.type_() if self.accept(":") else None
+def _type_field(c: Cursor) -> n.TypeField:
+    start = c.starts[c.i]
+    name = c.key("a field's name or }")
+    optional = c.accept("?")
+    c.expect(":", ": and the field's type")
+    type_ = read_type(c)
+    return n.TypeField(c.span(start), name, type_, optional)
 
-    # ---------------------------------------------------------------- patterns
 
-    def pattern(self) -> n.Pattern:
-        start = self.starts[self.i]
-        if self.accept("_"):
-            return n.IgnorePattern(self.span(start))
-        if self.kinds[self.i] == "{":
-            return self._object_pattern(start)
-        if self.kinds[self.i] == "[":
-            return self._list_pattern(start)
-        name = self.identifier("a name, _, { } or [ ]")
-        type_ = self.type_after_colon()
-        return n.NamePattern(self.span(start), name, type_)
+def type_after_colon(c: Cursor) -> n.TypeNode | None:
+    """The type, if a `:` stands there."""
+    return read_type(c) if c.accept(":") else None
 
-    def _object_pattern(self, start: int) -> n.ObjectPattern:
-        self.expect("{")
-        self.skip_newlines()
-        fields: list[n.PatternField] = []
-        while self.kinds[self.i] != "}":
-            at = self.starts[self.i]
-            if self.kinds[self.i] in KEYWORDS:
-                word = self.kinds[self.i]
-                hint = f"take that field by hand: var x = value.{word}"
-                self.fail("keyword", f"{word} is a word of the language and cannot be a variable", hint)
-            name = self.identifier("a field's name or }")
-            type_ = self.type_after_colon()
-            fields.append(n.PatternField(self.span(at), name, type_))
-            self.comma_or("}")
-        self.i += 1
-        return n.ObjectPattern(self.span(start), fields)
 
-    def _list_pattern(self, start: int) -> n.ListPattern:
-        self.deeper()
-        self.expect("[")
-        self.skip_newlines()
-        items: list[n.Pattern] = []
-        while self.kinds[self.i] != "]":
-            items.append(self.pattern())
-            self.comma_or("]")
-        self.i += 1
-        self.depth -= 1
-        return n.ListPattern(self.span(start), items)
+def read_pattern(c: Cursor) -> n.Pattern:
+    """A name, `_`, `{ fields }` or `[items]`."""
+    start = c.starts[c.i]
+    if c.accept("_"):
+        return n.IgnorePattern(c.span(start))
+    if c.accept("{"):
+        fields = c.listed("}", _pattern_field)
+        return n.ObjectPattern(c.span(start), fields)
+    if c.kinds[c.i] == "[":
+        c.deeper()
+        c.i += 1
+        items = c.listed("]", read_pattern)
+        c.depth -= 1
+        return n.ListPattern(c.span(start), items)
+    name = c.identifier("a name, _, { } or [ ]")
+    type_ = type_after_colon(c)
+    return n.NamePattern(c.span(start), name, type_)
 
-    def number(self, text: str) -> int | float:
-        """The value of the number that was just stepped over."""
-        value = int(text) if text.isdigit() and len(text) <= _MAX_DIGITS else float(text)
-        if value == inf:
-            self.fail("number", "this number is too large", span=self.span(self.starts[self.i - 1]))
-        return value
+
+def _pattern_field(c: Cursor) -> n.PatternField:
+    start, word = c.starts[c.i], c.kinds[c.i]
+    if word in KEYWORDS:
+        hint = f"take that field by hand: var x = value.{word}"
+        c.fail("keyword", f"{word} is a word of the language and cannot be a variable", hint)
+    name = c.identifier("a field's name or }")
+    type_ = type_after_colon(c)
+    return n.PatternField(c.span(start), name, type_)
+
+
+def number(c: Cursor) -> int | float:
+    """The value of the number that was just stepped over."""
+    text = c.values[c.i - 1]
+    value = int(text) if text.isdigit() and len(text) <= _MAX_DIGITS else float(text)
+    if value == inf:
+        c.fail("number", "this number is too large", span=c.span(c.starts[c.i - 1]))
+    return value
