@@ -18,7 +18,7 @@ from postroom.lang.syntax.source import Span
 
 from .choreography import check_choreography
 from .expressions import ExpressionChecker
-from .flow import bare, ends, unreachable
+from .flow import ends, unreachable
 from .kinds import ANY, NULL, TYPE_NAMES, Kind, kind_of_type
 from .scopes import Scope, Symbol
 
@@ -232,44 +232,35 @@ class ModuleChecker(ExpressionChecker):
 
     def _statements(self, block: n.Block) -> None:
         for statement in block.statements:
-            self._statement(statement)
+            getattr(self, statement.VISITOR)(statement)
         if (never := unreachable(block)) is not None:
             self.warn(never.span, "unreachable", "this is never reached")
 
-    def _statement(self, node: n.Statement) -> None:
-        if isinstance(node, n.If):
-            self._if(node)
-        elif isinstance(node, n.For):
-            self._for(node)
-        elif isinstance(node, n.While):
-            self._condition(node.condition)
-            self._loop(node.body)
-        elif isinstance(node, n.Var):
-            self._var(node)
-        elif isinstance(node, n.Try):
-            self._try(node)
-        elif isinstance(node, n.ExprStatement):
-            self._expression(node)
-        elif isinstance(node, n.RunShell):
-            self.shell(node.command)
-        else:
-            self._simple(node)
+    def _while(self, node: n.While) -> None:
+        self._condition(node.condition)
+        self._loop(node.body)
 
-    def _simple(self, node: n.Statement) -> None:
-        if isinstance(node, n.Return):
-            self._return(node)
-        elif isinstance(node, n.Break | n.Continue):
-            if not self.loops:
-                word = type(node).__name__.lower()
-                self.error(node.span, "loop", f"{word} stands in no loop")
-        elif isinstance(node, n.TypeDecl):
-            self._declare_type(node)
-            self._type_declaration(node)
-        elif isinstance(node, n.WriteFile):
-            self.kind(node.value)
-            kind = self.kind(node.target)
-            if kind.name not in {"int", "number"}:
-                self.wants(node.target.span, kind, Kind("string"), f"the file after {node.op}")
+    def _run_shell(self, node: n.RunShell) -> None:
+        self.shell(node.command)
+
+    def _succeed(self, node: n.Succeed) -> None:
+        """Nothing about it can be wrong."""
+
+    def _break(self, node: n.Break | n.Continue) -> None:
+        if not self.loops:
+            self.error(node.span, "loop", f"{type(node).__name__.lower()} stands in no loop")
+
+    _continue = _break
+
+    def _type_decl(self, node: n.TypeDecl) -> None:
+        self._declare_type(node)
+        self._type_declaration(node)
+
+    def _write_file(self, node: n.WriteFile) -> None:
+        self.kind(node.value)
+        kind = self.kind(node.target)
+        if kind.name not in {"int", "number"}:
+            self.wants(node.target.span, kind, Kind("string"), f"the file after {node.op}")
 
     def _if(self, node: n.If) -> None:
         self._condition(node.condition)
@@ -283,7 +274,7 @@ class ModuleChecker(ExpressionChecker):
         self.kind(node)
         waiting = [node]
         while waiting:
-            part = bare(waiting.pop())
+            part = n.bare(waiting.pop())
             if isinstance(part, n.Assign):
                 left, right = part.target.span.text, part.value.span.text
                 self.error(part.span, "equals", "= assigns; a condition compares with ==", f"{left} == {right}")
@@ -330,7 +321,7 @@ class ModuleChecker(ExpressionChecker):
 
     def _var(self, node: n.Var) -> None:
         kind = self.kind(node.value) if node.value is not None else None
-        if node.value is not None and isinstance(bare(node.value), n.Prompt):
+        if node.value is not None and isinstance(n.bare(node.value), n.Prompt):
             kind = None  # a prompt gives what is asked for
         self._bind(node.target, kind if kind is not None else ANY, node.value.span if node.value is not None else None)
 
@@ -377,9 +368,9 @@ class ModuleChecker(ExpressionChecker):
             wanted = self.kind_of(self.function.returns, self.function)
             self.wants(node.span, kind, wanted, f"what {self.function.name} gives")
 
-    def _expression(self, node: n.ExprStatement) -> None:
+    def _expr_statement(self, node: n.ExprStatement) -> None:
         kind = self.kind(node.value)
-        value = bare(node.value)
+        value = n.bare(node.value)
         if kind.name == "job":
             hint = "self.delegate([...]).await runs workers"
             self.warn(node.span, "worker", "this worker is named but not run", hint)

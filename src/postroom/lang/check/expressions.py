@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from postroom.lang.builtins import ANY_NUMBER, BUILTINS, Signature
@@ -10,7 +10,6 @@ from postroom.lang.syntax import nodes as n
 from postroom.lang.syntax.problems import ERROR, WARNING, Problem, near
 from postroom.lang.syntax.source import Span
 
-from .flow import bare
 from .kinds import (
     ANY,
     BOOLEAN,
@@ -50,31 +49,6 @@ class ExpressionChecker:
         self.later: dict[str, Span] = {}  # names of the function that are declared somewhere in it
         self._awaited: n.Node | None = None
         self._in_command = False
-        self._readers: dict[type, Callable[[Any], Kind]] = {
-            n.Name: self._name,
-            n.Number: lambda node: literal_kind(node.value),
-            n.Bool: lambda node: literal_kind(node.value),
-            n.Null: lambda _: NULL,
-            n.SelfExpression: self._bare_self,
-            n.ExitStatus: lambda _: INT,
-            n.String: self._string,
-            n.ListExpr: self._list,
-            n.ObjectExpr: self._object,
-            n.Paren: lambda node: self.kind(node.value),
-            n.Unary: self._unary,
-            n.Throw: self._throw,
-            n.Binary: self._binary,
-            n.Range: self._range,
-            n.Pipe: self._pipe,
-            n.Assign: self._assign,
-            n.Increment: self._increment,
-            n.MemberAccess: self._member,
-            n.Index: self._index,
-            n.Call: self._call,
-            n.Await: self._await,
-            n.Prompt: self._prompt,
-            n.ShellExpr: self._shell_expr,
-        }
 
     # ---------------------------------------------------------------- saying what is wrong
 
@@ -93,7 +67,8 @@ class ExpressionChecker:
 
     def kind(self, node: n.Expr) -> Kind:
         """Checks an expression; the kind of its value."""
-        return self._readers[type(node)](node)
+        found: Kind = getattr(self, node.VISITOR)(node)
+        return found
 
     def block(self, block: n.Block) -> None:
         """Checks a block, in a scope of its own."""
@@ -139,7 +114,21 @@ class ExpressionChecker:
     def _exports(self, symbol: Symbol) -> list[str]:
         return list(symbol.module.exports()) if symbol.module else []
 
-    def _bare_self(self, node: n.SelfExpression) -> Kind:
+    def _number(self, node: n.Number | n.Bool) -> Kind:
+        return literal_kind(node.value)
+
+    _bool = _number
+
+    def _null(self, _: n.Null) -> Kind:
+        return NULL
+
+    def _exit_status(self, _: n.ExitStatus) -> Kind:
+        return INT
+
+    def _paren(self, node: n.Paren) -> Kind:
+        return self.kind(node.value)
+
+    def _self_expression(self, node: n.SelfExpression) -> Kind:
         self.error(node.span, "self", "self alone means nothing", "self.session and self.delegate([...]) are known")
         return ANY
 
@@ -160,11 +149,11 @@ class ExpressionChecker:
                 self.block(part.body)
                 self.loops, self.nested = around
 
-    def _list(self, node: n.ListExpr) -> Kind:
+    def _list_expr(self, node: n.ListExpr) -> Kind:
         items = tuple(self.kind(item) for item in node.items)
         return Kind("list", element=common(items) if items else ANY, items=items)
 
-    def _object(self, node: n.ObjectExpr) -> Kind:
+    def _object_expr(self, node: n.ObjectExpr) -> Kind:
         fields: dict[str, Kind] = {}
         for field in node.fields:
             if field.key in fields:
@@ -233,7 +222,7 @@ class ExpressionChecker:
 
     def _pipe(self, node: n.Pipe) -> Kind:
         value = self.kind(node.value)
-        into = bare(node.into)
+        into = n.bare(node.into)
         if isinstance(into, n.Call):  # value | f(x) is f(value, x)
             kind = self.kind(into.callee)
             return self._arguments(into.span, kind, [value, *map(self.kind, into.args)], into.callee.span.text)
@@ -290,7 +279,7 @@ class ExpressionChecker:
 
     # ---------------------------------------------------------------- members
 
-    def _member(self, node: n.MemberAccess) -> Kind:
+    def _member_access(self, node: n.MemberAccess) -> Kind:
         if isinstance(node.object, n.SelfExpression):
             return self._self_member(node)
         module = self._module_of(node.object)
@@ -359,7 +348,7 @@ class ExpressionChecker:
     # ---------------------------------------------------------------- calls
 
     def _await(self, node: n.Await) -> Kind:
-        self._awaited = bare(node.value)
+        self._awaited = n.bare(node.value)
         kind = self.kind(node.value)
         return ANY if kind.name == "job" else kind  # a worker that is awaited runs, by itself
 
@@ -404,7 +393,7 @@ class ExpressionChecker:
         self.wants(node.args[0].span, args[0], LIST, "what delegate takes")
         for place, kind in enumerate(args[0].items or ()):
             if kind.name not in {"job", "any", "union"}:
-                items = bare(node.args[0])
+                items = n.bare(node.args[0])
                 span = items.items[place].span if isinstance(items, n.ListExpr) else node.args[0].span
                 hint = f"call it: {span.text}()" if kind.name == "function" else ""
                 self.error(span, "delegate", f"delegate takes called workers, not {kind}", hint)

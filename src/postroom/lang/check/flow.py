@@ -10,27 +10,17 @@ def ends(statement: n.Node | None) -> bool:
     if isinstance(statement, n.Return | n.Succeed | n.Break | n.Continue):
         return True
     if isinstance(statement, n.ExprStatement):
-        return isinstance(bare(statement.value), n.Throw)
+        return isinstance(n.bare(statement.value), n.Throw)
     if isinstance(statement, n.Block):
         return any(ends(inner) for inner in statement.statements)
     if isinstance(statement, n.If):
         return ends(statement.then) and ends(statement.otherwise)
     if isinstance(statement, n.Try):
         return ends(statement.body) and ends(statement.handler)
-    return isinstance(statement, n.While) and is_true(statement.condition) and not has_break(statement.body)
-
-
-def is_true(condition: n.Expr) -> bool:
-    """Whether a condition is the word true."""
-    inner = bare(condition)
-    return isinstance(inner, n.Bool) and inner.value
-
-
-def bare(expr: n.Expr) -> n.Expr:
-    """An expression without the parentheses around it."""
-    while isinstance(expr, n.Paren):
-        expr = expr.value
-    return expr
+    if not isinstance(statement, n.While):
+        return False
+    condition = n.bare(statement.condition)
+    return isinstance(condition, n.Bool) and condition.value and not has_break(statement.body)
 
 
 def has_break(node: n.Node) -> bool:

@@ -11,8 +11,6 @@ from postroom.lang.syntax.program import LoadedModule, Program
 from postroom.lang.syntax.source import Span
 from postroom.lang.values.attributes import OBJECT
 
-from .flow import bare
-
 ANYWHERE: Final = "*"  # a mailbox whose name is worked out when the program runs
 #: What every object has, so that no message need have it.
 OBJECT_MEMBERS: Final = frozenset([*OBJECT, "length"])
@@ -84,7 +82,7 @@ def delegates_of(part: Part) -> list[n.Call]:
 
 def fields_of_message(call: n.Call) -> set[str] | None:
     """The fields of the object that is sent, when it is written there; None when it comes from elsewhere."""
-    message = bare(call.args[0]) if call.args else None
+    message = n.bare(call.args[0]) if call.args else None
     return {field.key for field in message.fields} if isinstance(message, n.ObjectExpr) else None
 
 
@@ -116,27 +114,27 @@ def reads_of(part: Part) -> list[tuple[str, str, Span]]:
 
 def _mailbox(node: n.Expr, aliases: dict[str, n.Expr], depth: int) -> str | None:
     """The name of the mailbox that an expression stands for; None when it stands for something else."""
-    node = bare(node)
+    node = n.bare(node)
     if isinstance(node, n.Name) and node.name in aliases and depth < 8:
         return _mailbox(aliases[node.name], aliases, depth + 1)
     if isinstance(node, n.MemberAccess) and _is_mailroom(node.object, aliases, depth):
         return node.name
     if isinstance(node, n.Index) and _is_mailroom(node.object, aliases, depth):
-        index = bare(node.index)
+        index = n.bare(node.index)
         texts = index.parts if isinstance(index, n.String) else []
         return texts[0].text if len(texts) == 1 and isinstance(texts[0], n.TextPart) else ANYWHERE
     return None
 
 
 def _is_mailroom(node: n.Expr, aliases: dict[str, n.Expr], depth: int) -> bool:
-    node = bare(node)
+    node = n.bare(node)
     if isinstance(node, n.Name) and node.name in aliases and depth < 8:
         return _is_mailroom(aliases[node.name], aliases, depth + 1)
     if not isinstance(node, n.MemberAccess) or node.name != "mailbox":
         return False
-    session = bare(node.object)
+    session = n.bare(node.object)
     if isinstance(session, n.Name) and session.name in aliases:
-        session = bare(aliases[session.name])
+        session = n.bare(aliases[session.name])
     return (
         isinstance(session, n.MemberAccess)
         and session.name == "session"

@@ -13,7 +13,6 @@ from postroom.lang.builtins import BUILTINS
 from postroom.lang.syntax import nodes as n
 from postroom.lang.syntax.program import LoadedModule
 
-from .flow import bare
 from .kinds import kind_of_type
 from .rehearsal_values import binary, bounded, builtin, call_method, key_of, known, member_of, walk_through
 from .stand_ins import (
@@ -35,49 +34,6 @@ from .stand_ins import (
 Steps = Generator["Receive | Delegate", Any, Any]
 MAX_CALLS: Final = 40
 MAX_DEPTH: Final = 100
-
-
-#: Which method follows which node.
-_STATEMENTS: Final[dict[type, str]] = {
-    n.If: "_if",
-    n.For: "_for",
-    n.While: "_while",
-    n.Var: "_var",
-    n.Return: "_return",
-    n.Succeed: "_succeed",
-    n.Break: "_break",
-    n.Continue: "_continue",
-    n.Try: "_try",
-    n.RunShell: "_run_shell",
-    n.WriteFile: "_write_file",
-    n.ExprStatement: "_expression",
-    n.TypeDecl: "_nothing",
-}
-_EXPRESSIONS: Final[dict[type, str]] = {
-    n.Name: "_name",
-    n.Number: "_literal",
-    n.Bool: "_literal",
-    n.Null: "_null",
-    n.SelfExpression: "_self",
-    n.ExitStatus: "_unknown",
-    n.String: "_string",
-    n.ListExpr: "_list",
-    n.ObjectExpr: "_object",
-    n.Paren: "_inner",
-    n.Unary: "_unary",
-    n.Throw: "_throw",
-    n.Binary: "_binary",
-    n.Range: "_range",
-    n.Pipe: "_pipe",
-    n.Assign: "_assign",
-    n.Increment: "_increment",
-    n.MemberAccess: "_member",
-    n.Index: "_index",
-    n.Call: "_call",
-    n.Await: "_await",
-    n.Prompt: "_prompt",
-    n.ShellExpr: "_shell_expr",
-}
 
 
 class Receive:
@@ -199,7 +155,7 @@ class PartFollower:
         self._go_deeper()
         for statement in block.statements:
             self.stage.step()
-            yield from getattr(self, _STATEMENTS[type(statement)])(statement, env)
+            yield from getattr(self, statement.VISITOR)(statement, env)
         self.depth -= 1
 
     def _if(self, node: n.If, env: Env) -> Steps:
@@ -299,10 +255,10 @@ class PartFollower:
         yield from self.value(node.value, env)
         yield from self.value(node.target, env)
 
-    def _expression(self, node: n.ExprStatement, env: Env) -> Steps:
+    def _expr_statement(self, node: n.ExprStatement, env: Env) -> Steps:
         yield from self.value(node.value, env)
 
-    def _nothing(self, _node: n.TypeDecl, _env: Env) -> Steps:
+    def _type_decl(self, _node: n.TypeDecl, _env: Env) -> Steps:
         yield from ()
 
     # ---------------------------------------------------------------- expressions
@@ -310,7 +266,7 @@ class PartFollower:
     def value(self, node: n.Expr, env: Env) -> Steps:
         self.stage.step()
         self._go_deeper()
-        value = yield from getattr(self, _EXPRESSIONS[type(node)])(node, env)
+        value = yield from getattr(self, node.VISITOR)(node, env)
         self.depth -= 1
         return value
 
@@ -320,18 +276,20 @@ class PartFollower:
         if self.depth > MAX_DEPTH:
             raise Unclear
 
-    def _literal(self, node: n.Number | n.Bool, _env: Env) -> Steps:
+    def _number(self, node: n.Number | n.Bool, _env: Env) -> Steps:
         yield from ()
         return node.value
+
+    _bool = _number
 
     def _null(self, _node: n.Null, _env: Env) -> Steps:
         yield from ()
 
-    def _self(self, _node: n.SelfExpression, _env: Env) -> Steps:
+    def _self_expression(self, _node: n.SelfExpression, _env: Env) -> Steps:
         yield from ()
         return SELF
 
-    def _unknown(self, _node: n.Node, _env: Env) -> Steps:
+    def _exit_status(self, _node: n.Node, _env: Env) -> Steps:
         yield from ()
         return StandIn()
 
@@ -361,19 +319,19 @@ class PartFollower:
                 texts.append(str(value) if plain else key_of(value))
         return bounded("".join(texts)) if exact else self.stage.derived(tuple(texts))
 
-    def _list(self, node: n.ListExpr, env: Env) -> Steps:
+    def _list_expr(self, node: n.ListExpr, env: Env) -> Steps:
         found = []
         for item in node.items:
             found.append((yield from self.value(item, env)))  # noqa: PERF401  a comprehension cannot wait
         return found
 
-    def _object(self, node: n.ObjectExpr, env: Env) -> Steps:
+    def _object_expr(self, node: n.ObjectExpr, env: Env) -> Steps:
         found = {}
         for field in node.fields:
             found[field.key] = yield from self.value(field.value, env)
         return found
 
-    def _inner(self, node: n.Paren, env: Env) -> Steps:
+    def _paren(self, node: n.Paren, env: Env) -> Steps:
         return (yield from self.value(node.value, env))
 
     def _unary(self, node: n.Unary, env: Env) -> Steps:
@@ -406,7 +364,7 @@ class PartFollower:
 
     def _pipe(self, node: n.Pipe, env: Env) -> Steps:
         value = yield from self.value(node.value, env)
-        into = bare(node.into)
+        into = n.bare(node.into)
         if isinstance(into, n.ShellExpr):
             return (yield from self.value(into, env))
         more: list[n.Expr] = into.args if isinstance(into, n.Call) else []
@@ -449,7 +407,7 @@ class PartFollower:
 
     # ---------------------------------------------------------------- members and calls
 
-    def _member(self, node: n.MemberAccess, env: Env) -> Steps:
+    def _member_access(self, node: n.MemberAccess, env: Env) -> Steps:
         return self._member_of(node, (yield from self.value(node.object, env)))
 
     def _member_of(self, node: n.MemberAccess, of: Any) -> Any:

@@ -26,8 +26,7 @@ class ShellCompiler(ExpressionCompiler):
             made = call("pipeline", *[self.shell(command) for command in node.commands])
         else:
             made = self._command(node)
-        placed: ast.expr = at(node, made)
-        return placed
+        return at(node, made)
 
     def _link(self, op: str, node: n.ShellNode) -> ast.expr:
         """What stands between two commands of a chain, and the second of them, which is made only when it is its turn."""
@@ -57,13 +56,13 @@ class ShellCompiler(ExpressionCompiler):
         for place, part in enumerate(parts):
             if isinstance(part, n.ShellValue) and part.spread:
                 before, after = self._glued(parts[:place]), self._glued(parts[place + 1 :])
-                return at(node, call("spread", before, self.expr(part.value), after))  # type: ignore[no-any-return]
+                return at(node, call("spread", before, self.expr(part.value), after))
         texts = [part for part in parts if isinstance(part, n.ShellText)]
         if len(texts) == len(parts) and any(is_open(part.text) and not part.quoted for part in texts):
             literal = "".join(part.text for part in texts)
             pattern = "".join(escape(part.text) if part.quoted else part.text for part in texts)
             home = _begins_at_home(node)
-            return at(node, call("matches", constant(pattern), constant(literal), constant(home)))  # type: ignore[no-any-return]
+            return at(node, call("matches", constant(pattern), constant(literal), constant(home)))
         return self._one_word(node)
 
     def _one_word(self, node: n.ShellWord) -> ast.expr:
@@ -71,8 +70,7 @@ class ShellCompiler(ExpressionCompiler):
         made = self._glued(node.parts)
         if _begins_at_home(node) and all(isinstance(part, n.ShellText) for part in node.parts):
             made = call("home", made)
-        placed: ast.expr = at(node, made)
-        return placed
+        return at(node, made)
 
     def _glued(self, parts: list[n.ShellText | n.ShellValue]) -> ast.expr:
         if all(isinstance(part, n.ShellText) for part in parts):

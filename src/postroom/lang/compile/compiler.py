@@ -111,14 +111,12 @@ class _Compiler(ShellCompiler):
     def _trait(self, item: n.Trait) -> ast.stmt:
         body: list[ast.stmt] = [ast.Expr(value=constant(item.doc))] if item.doc else []
         body += [self._function(method) for method in item.methods]
-        made: ast.stmt = at(item, class_(self.globals[item.name], attribute(load(RUNTIME), "Agent"), body))
-        return made
+        return at(item, class_(self.globals[item.name], attribute(load(RUNTIME), "Agent"), body))
 
     def _bare_block(self, block: n.Block) -> ast.stmt:
         self._begin(has_self=True)
         body = self.block(block, value=True)
-        made: ast.stmt = at(block, function(MAIN_BLOCK, ["self"], body, []))
-        return made
+        return at(block, function(MAIN_BLOCK, ["self"], body, []))
 
     def _begin(self, *, has_self: bool) -> None:
         self.names = Names({*self.globals.values(), "self", RUNTIME})
@@ -136,8 +134,7 @@ class _Compiler(ShellCompiler):
             params.insert(0, "self")
         decorators = [attribute(load(RUNTIME), "worker")] if item.kind == "worker" else []
         name = self.globals[item.name] if item.kind != "method" else mangled(item.name)
-        made: ast.stmt = at(item, function(name, params, body, decorators))
-        return made
+        return at(item, function(name, params, body, decorators))
 
     _returns: n.TypeNode | None = None
 
@@ -164,7 +161,7 @@ class _Compiler(ShellCompiler):
             return [at(node, ast.Return(value=self._written(node)))]
         if value and isinstance(node, n.If):
             return self._if(node, value=True)
-        made: list[ast.stmt] = getattr(self, _STATEMENTS[type(node)])(node)
+        made: list[ast.stmt] = getattr(self, node.VISITOR)(node)
         return made
 
     def _if(self, node: n.If, *, value: bool = False) -> list[ast.stmt]:
@@ -202,14 +199,12 @@ class _Compiler(ShellCompiler):
         return [at(node, ast.For(target=store(name), iter=source, body=body, orelse=[]))]
 
     def _looped(self, node: n.Expr) -> ast.expr:
-        if isinstance(node, n.Paren):
-            return self._looped(node.value)
+        node = n.bare(node)
         if isinstance(node, n.Range):
             made = call("span", self.expr(node.first), self.expr(node.last))
         else:
             made = call("items", self.expr(node))
-        placed: ast.expr = at(node, made)
-        return placed
+        return at(node, made)
 
     def _var(self, node: n.Var) -> list[ast.stmt]:
         if isinstance(node.target, n.NamePattern):
@@ -239,7 +234,7 @@ class _Compiler(ShellCompiler):
             made += self._taken(item, ast.Subscript(value=load(name), slice=constant(place), ctx=ast.Load()))
         return made
 
-    def _type(self, node: n.TypeDecl) -> list[ast.stmt]:
+    def _type_decl(self, node: n.TypeDecl) -> list[ast.stmt]:
         self.types[-1][node.name] = node.type
         return []
 
@@ -276,13 +271,10 @@ class _Compiler(ShellCompiler):
         return [at(node, ast.Expr(value=self._written(node)))]
 
     def _written(self, node: n.WriteFile) -> ast.expr:
-        made: ast.expr = at(node, call("write_file", self.expr(node.value), constant(node.op), self.expr(node.target)))
-        return made
+        return at(node, call("write_file", self.expr(node.value), constant(node.op), self.expr(node.target)))
 
-    def _expression(self, node: n.ExprStatement) -> list[ast.stmt]:
-        value = node.value
-        while isinstance(value, n.Paren):
-            value = value.value
+    def _expr_statement(self, node: n.ExprStatement) -> list[ast.stmt]:
+        value = n.bare(node.value)
         if isinstance(value, n.Throw):
             return [at(node, ast.Raise(exc=at(value, call("thrown", self.expr(value.value))), cause=None))]
         if isinstance(value, n.Assign) and isinstance(value.target, n.Name):
@@ -293,21 +285,3 @@ class _Compiler(ShellCompiler):
             by = constant(1 if value.op == "++" else -1)
             return [at(node, assign(name, at(value, call("step", load(name), by))))]
         return [at(node, ast.Expr(value=self.expr(node.value)))]
-
-
-#: The method for each kind of statement.
-_STATEMENTS: Final[dict[type, str]] = {
-    n.If: "_if",
-    n.While: "_while",
-    n.For: "_for",
-    n.Var: "_var",
-    n.TypeDecl: "_type",
-    n.Return: "_return",
-    n.Succeed: "_succeed",
-    n.Break: "_break",
-    n.Continue: "_continue",
-    n.Try: "_try",
-    n.RunShell: "_run_shell",
-    n.WriteFile: "_write_file",
-    n.ExprStatement: "_expression",
-}

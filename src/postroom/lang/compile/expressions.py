@@ -56,8 +56,8 @@ class ExpressionCompiler:
 
     def expr(self, node: n.Expr) -> ast.expr:
         """The Python of an expression, with its place."""
-        made: ast.expr = at(node, getattr(self, _EXPRESSIONS[type(node)])(node))
-        return made
+        made: ast.expr = getattr(self, node.VISITOR)(node)
+        return at(node, made)
 
     def exprs(self, found: Sequence[n.Expr]) -> list[ast.expr]:
         return [self.expr(node) for node in found]
@@ -77,13 +77,15 @@ class ExpressionCompiler:
             return call_name(node.name)
         return call("unknown", constant(node.name))
 
-    def _constant(self, node: n.Number | n.Bool) -> ast.expr:
+    def _number(self, node: n.Number | n.Bool) -> ast.expr:
         return constant(node.value)
+
+    _bool = _number
 
     def _null(self, _: n.Null) -> ast.expr:
         return constant(None)
 
-    def _self(self, _: n.SelfExpression) -> ast.expr:
+    def _self_expression(self, _: n.SelfExpression) -> ast.expr:
         return load("self") if self.has_self else call("here")
 
     def _exit_status(self, _: n.ExitStatus) -> ast.expr:
@@ -109,10 +111,10 @@ class ExpressionCompiler:
             return made[0]
         return call("join", *made)
 
-    def _list(self, node: n.ListExpr) -> ast.expr:
+    def _list_expr(self, node: n.ListExpr) -> ast.expr:
         return listed(self.exprs(node.items))
 
-    def _object(self, node: n.ObjectExpr) -> ast.expr:
+    def _object_expr(self, node: n.ObjectExpr) -> ast.expr:
         keys: list[ast.expr | None] = [constant(field.key) for field in node.fields]
         return ast.Dict(keys=keys, values=[self.expr(field.value) for field in node.fields])
 
@@ -158,8 +160,7 @@ class ExpressionCompiler:
 
     def setting(self, target: n.Expr, value: ast.expr) -> ast.expr:
         """An expression that sets a name, a field or an item, and gives the value."""
-        while isinstance(target, n.Paren):
-            target = target.value
+        target = n.bare(target)
         if isinstance(target, n.Name):
             return ast.NamedExpr(target=ast.Name(id=self.name_to_set(target), ctx=ast.Store()), value=value)
         if isinstance(target, n.MemberAccess):
@@ -172,9 +173,7 @@ class ExpressionCompiler:
 
     def _increment(self, node: n.Increment) -> ast.expr:
         by = constant(1 if node.op == "++" else -1)
-        target = node.target
-        while isinstance(target, n.Paren):
-            target = target.value
+        target = n.bare(node.target)
         if isinstance(target, n.Name):
             name = self.name_to_set(target)
             new = ast.NamedExpr(target=ast.Name(id=name, ctx=ast.Store()), value=call("step", load(name), by))
@@ -189,8 +188,7 @@ class ExpressionCompiler:
 
     def session_part(self, node: n.Expr) -> str | None:
         """Which part of the session an expression is: `self`, `session`, `mailbox` or `box`; None when it is none."""
-        if isinstance(node, n.Paren):
-            return self.session_part(node.value)
+        node = n.bare(node)
         if isinstance(node, n.SelfExpression):
             return "self"
         if not isinstance(node, n.MemberAccess) or node.optional:
@@ -202,7 +200,7 @@ class ExpressionCompiler:
             return "mailbox" if node.name == "mailbox" else None
         return "box" if inner == "mailbox" else None
 
-    def _member(self, node: n.MemberAccess) -> ast.expr:
+    def _member_access(self, node: n.MemberAccess) -> ast.expr:
         inner = self.session_part(node.object)
         value = self.expr(node.object)
         if not node.optional:
@@ -224,9 +222,7 @@ class ExpressionCompiler:
         return call(name, self.expr(node.object), self.expr(node.index))
 
     def _call(self, node: n.Call) -> ast.expr:
-        callee = node.callee
-        while isinstance(callee, n.Paren):
-            callee = callee.value
+        callee = n.bare(node.callee)
         args = self.exprs(node.args) if not isinstance(callee, n.MemberAccess) else []
         if isinstance(callee, n.Name):
             known = self.names.find(callee.name) is None and (callee.name in self.globals or callee.name in BUILTINS)
@@ -258,9 +254,7 @@ class ExpressionCompiler:
         return call("waited", self.expr(inner))
 
     def _pipe(self, node: n.Pipe) -> ast.expr:
-        into: n.Expr = node.into
-        while isinstance(into, n.Paren):
-            into = into.value
+        into = n.bare(node.into)
         if isinstance(into, n.ShellExpr):
             given = self.expr(node.value)
             return call(into.mode, self.shell(into.command), given)
@@ -335,38 +329,9 @@ def call_name(name: str) -> ast.expr:
 
 def is_bool(node: n.Expr) -> bool:
     """Whether an expression gives true or false, whatever is in it."""
-    if isinstance(node, n.Paren):
-        return is_bool(node.value)
+    node = n.bare(node)
     if isinstance(node, n.Binary):
         return node.op in _COMPARISONS or (node.op in ("&&", "||") and is_bool(node.left) and is_bool(node.right))
     if isinstance(node, n.ShellExpr):
         return node.mode == "test"
     return isinstance(node, n.Bool) or (isinstance(node, n.Unary) and node.op == "!")
-
-
-#: The method for each kind of expression.
-_EXPRESSIONS: Final[dict[type, str]] = {
-    n.Name: "_name",
-    n.Number: "_constant",
-    n.Bool: "_constant",
-    n.Null: "_null",
-    n.SelfExpression: "_self",
-    n.ExitStatus: "_exit_status",
-    n.String: "_string",
-    n.ListExpr: "_list",
-    n.ObjectExpr: "_object",
-    n.Paren: "_paren",
-    n.Unary: "_unary",
-    n.Throw: "_throw",
-    n.Binary: "_binary",
-    n.Range: "_range",
-    n.Pipe: "_pipe",
-    n.Assign: "_assign",
-    n.Increment: "_increment",
-    n.MemberAccess: "_member",
-    n.Index: "_index",
-    n.Call: "_call",
-    n.Await: "_await",
-    n.Prompt: "_prompt",
-    n.ShellExpr: "_shell_expr",
-}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import keyword
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from postroom.lang.syntax import nodes as n
 
@@ -17,6 +17,10 @@ _HIDDEN: Final = f"_{RUNTIME}_"
 _RESERVED: Final = frozenset(
     [*keyword.kwlist, *keyword.softkwlist, RUNTIME, "self", "default", "main_block", "error", "Exception"]
 )
+
+
+#: A piece of Python that has a place.
+Placed = TypeVar("Placed", bound=ast.expr | ast.stmt | ast.excepthandler)
 
 
 def mangled(name: str) -> str:
@@ -168,7 +172,7 @@ def class_(name: str, base: ast.expr, body: list[ast.stmt]) -> ast.ClassDef:
     return found
 
 
-def at(node: n.Node, made: Any) -> Any:
+def at(node: n.Node, made: Placed) -> Placed:
     """Let a piece of Python stand where its source stands. Parts that have no place of their own get it later."""
     span = node.span
     source, line, end_line = span.source, span.line, span.end_line

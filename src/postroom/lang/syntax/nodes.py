@@ -6,24 +6,46 @@ Nodes compare by identity; `same` compares two trees by what they say, without t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, dataclass_transform
 
 from .source import Span
 
 
-@dataclass(slots=True, eq=False)
-class Node:
+@dataclass_transform(eq_default=False, field_specifiers=(field,))
+class _Dataclass:
+    """Makes a dataclass of each class below it, which compares by identity."""
+
+    #: The names of the fields that say something: all but the places.
+    FIELDS: ClassVar[tuple[str, ...]]
+    #: The method of a visitor that is for such nodes: `_member_access` for `MemberAccess`.
+    VISITOR: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        made: Any = dataclass(eq=False)(cls)
+        cls.FIELDS = tuple(f.name for f in fields(made) if f.name not in {"span", "name_span", "comments"})
+        cls.VISITOR = re.sub("[A-Z]", lambda capital: "_" + capital[0].lower(), cls.__name__)
+
+
+class Node(_Dataclass):
     """Anything that stands in a source."""
 
     span: Span = field(repr=False)
 
 
+class Statement(Node):
+    """What a block holds, one after the other."""
+
+
+class Expr(Node):
+    """What has a value."""
+
+
 # ---------------------------------------------------------------- a file
 
 
-@dataclass(slots=True, eq=False)
 class Comment(Node):
     """`# text`; `own_line` when nothing but spaces stands before it on its line. Only the formatter needs them."""
 
@@ -31,7 +53,6 @@ class Comment(Node):
     own_line: bool
 
 
-@dataclass(slots=True, eq=False)
 class Module(Node):
     """One file. `body` is the bare block of a file that is a program without a `main` worker; its last value is the result."""
 
@@ -43,7 +64,6 @@ class Module(Node):
 # ---------------------------------------------------------------- declarations
 
 
-@dataclass(slots=True, eq=False)
 class ImportName(Node):
     """One imported module. `path` ("std", "log") is bound as `name` ("log"): its last part. Relative: written with `./`."""
 
@@ -52,14 +72,12 @@ class ImportName(Node):
     relative: bool
 
 
-@dataclass(slots=True, eq=False)
 class Import(Node):
     """`import ./{a, b}`, `import ./a`, `import foo.bar`, `import std.log`."""
 
     names: list[ImportName]
 
 
-@dataclass(slots=True, eq=False)
 class Param(Node):
     """A parameter, with its type when one is written."""
 
@@ -67,7 +85,6 @@ class Param(Node):
     type: TypeNode | None
 
 
-@dataclass(slots=True, eq=False)
 class Annotation(Node):
     """`@skill narrate`; without an argument the method's own name is meant (`argument` is None then)."""
 
@@ -75,7 +92,6 @@ class Annotation(Node):
     argument: str | None
 
 
-@dataclass(slots=True, eq=False)
 class Function(Node):
     """`worker`, `skill`, `fun`, or a trait's method; `kind` says which ("method" for the last).
 
@@ -94,7 +110,6 @@ class Function(Node):
     doc: str
 
 
-@dataclass(slots=True, eq=False)
 class Trait(Node):
     """`trait Name: Agent { methods }`: a plugin; its annotated methods are the entry points."""
 
@@ -107,8 +122,7 @@ class Trait(Node):
     doc: str
 
 
-@dataclass(slots=True, eq=False)
-class TypeDecl(Node):
+class TypeDecl(Statement):
     """`type Name = Type`, at the top of a file or as a statement."""
 
     name: str
@@ -121,28 +135,24 @@ class TypeDecl(Node):
 # ---------------------------------------------------------------- types
 
 
-@dataclass(slots=True, eq=False)
 class TypeName(Node):
     """A named type: `string number int float bool boolean null void any object list`, or a declared one."""
 
     name: str
 
 
-@dataclass(slots=True, eq=False)
 class TypeLiteral(Node):
     """A single value as a type: `"ok"`, `3`, `true`."""
 
     value: str | int | float | bool
 
 
-@dataclass(slots=True, eq=False)
 class TypeList(Node):
     """`[element]`: a list of any length."""
 
     element: TypeNode
 
 
-@dataclass(slots=True, eq=False)
 class TypeField(Node):
     """One field of an object type; `optional` when written `name?: type`."""
 
@@ -151,14 +161,12 @@ class TypeField(Node):
     optional: bool
 
 
-@dataclass(slots=True, eq=False)
 class TypeObject(Node):
     """`{ field: type, ... }`."""
 
     fields: list[TypeField]
 
 
-@dataclass(slots=True, eq=False)
 class TypeUnion(Node):
     """`A | B`: one of them."""
 
@@ -168,15 +176,13 @@ class TypeUnion(Node):
 # ---------------------------------------------------------------- statements
 
 
-@dataclass(slots=True, eq=False)
 class Block(Node):
     """`{ statements }`: a scope of its own."""
 
     statements: list[Statement]
 
 
-@dataclass(slots=True, eq=False)
-class If(Node):
+class If(Statement):
     """`if condition { } else ...`; `otherwise` is a block, another `If` (else-if), or None."""
 
     condition: Expr
@@ -184,8 +190,7 @@ class If(Node):
     otherwise: Block | If | None
 
 
-@dataclass(slots=True, eq=False)
-class For(Node):
+class For(Statement):
     """`for var pattern in iterable { }`: the items of a list, the lines of a string, the keys of an object."""
 
     target: Pattern
@@ -193,46 +198,39 @@ class For(Node):
     body: Block
 
 
-@dataclass(slots=True, eq=False)
-class While(Node):
+class While(Statement):
     """`while condition { }`, with or without parentheses."""
 
     condition: Expr
     body: Block
 
 
-@dataclass(slots=True, eq=False)
-class Var(Node):
+class Var(Statement):
     """`var pattern = value`; without a value the name is null."""
 
     target: Pattern
     value: Expr | None
 
 
-@dataclass(slots=True, eq=False)
-class Return(Node):
+class Return(Statement):
     """`return value`, or `return` alone, which gives null."""
 
     value: Expr | None
 
 
-@dataclass(slots=True, eq=False)
-class Succeed(Node):
+class Succeed(Statement):
     """`succeed`: ends the function well, with null."""
 
 
-@dataclass(slots=True, eq=False)
-class Break(Node):
+class Break(Statement):
     """`break`: ends the innermost loop."""
 
 
-@dataclass(slots=True, eq=False)
-class Continue(Node):
+class Continue(Statement):
     """`continue`: goes on with the innermost loop's next turn."""
 
 
-@dataclass(slots=True, eq=False)
-class Try(Node):
+class Try(Statement):
     """`try { } catch name { }`; `name` is None when the error is not looked at."""
 
     body: Block
@@ -241,15 +239,13 @@ class Try(Node):
     handler: Block
 
 
-@dataclass(slots=True, eq=False)
-class RunShell(Node):
+class RunShell(Statement):
     """`$ command`: runs it, output streams; a failing command raises."""
 
     command: ShellNode
 
 
-@dataclass(slots=True, eq=False)
-class WriteFile(Node):
+class WriteFile(Statement):
     """`value > "file"` or `value >> "file"` as a statement. Two numbers are compared instead: that is the statement's value."""
 
     value: Expr
@@ -257,8 +253,7 @@ class WriteFile(Node):
     target: Expr
 
 
-@dataclass(slots=True, eq=False)
-class ExprStatement(Node):
+class ExprStatement(Statement):
     """An expression for its effect; the last one of a bare block is the program's result."""
 
     value: Expr
@@ -267,12 +262,10 @@ class ExprStatement(Node):
 # ---------------------------------------------------------------- patterns
 
 
-@dataclass(slots=True, eq=False)
 class IgnorePattern(Node):
     """`_`: takes a value and forgets it."""
 
 
-@dataclass(slots=True, eq=False)
 class NamePattern(Node):
     """A new name, with its type when one is written."""
 
@@ -280,7 +273,6 @@ class NamePattern(Node):
     type: TypeNode | None
 
 
-@dataclass(slots=True, eq=False)
 class PatternField(Node):
     """One field of an object pattern: the field's name is the new name; what may follow is its type."""
 
@@ -288,14 +280,12 @@ class PatternField(Node):
     type: TypeNode | None
 
 
-@dataclass(slots=True, eq=False)
 class ObjectPattern(Node):
     """`{ a, b: Type }`."""
 
     fields: list[PatternField]
 
 
-@dataclass(slots=True, eq=False)
 class ListPattern(Node):
     """`[a, _, [b, c]]`."""
 
@@ -305,50 +295,42 @@ class ListPattern(Node):
 # ---------------------------------------------------------------- expressions
 
 
-@dataclass(slots=True, eq=False)
-class Name(Node):
+class Name(Expr):
     """A variable, parameter, function, import or builtin."""
 
     name: str
 
 
-@dataclass(slots=True, eq=False)
-class Number(Node):
+class Number(Expr):
     """`3` (int) or `1.5`, `2e3` (float)."""
 
     value: int | float
 
 
-@dataclass(slots=True, eq=False)
-class Bool(Node):
+class Bool(Expr):
     """`true` or `false`."""
 
     value: bool
 
 
-@dataclass(slots=True, eq=False)
-class Null(Node):
+class Null(Expr):
     """`null`."""
 
 
-@dataclass(slots=True, eq=False)
-class SelfExpression(Node):
+class SelfExpression(Expr):
     """`self`: only `self.session...` and `self.delegate([...])` mean something."""
 
 
-@dataclass(slots=True, eq=False)
-class ExitStatus(Node):
+class ExitStatus(Expr):
     """`$?`: the exit code of the last command."""
 
 
-@dataclass(slots=True, eq=False)
 class TextPart(Node):
     """Literal text of a string or prompt: escapes are resolved and, in prompts, the common indentation is gone."""
 
     text: str
 
 
-@dataclass(slots=True, eq=False)
 class Interpolation(Node):
     """A value inside a string or prompt: `$x`, `${expr}`, in a string `$(expr)`, in a prompt `$(command)`.
 
@@ -359,21 +341,18 @@ class Interpolation(Node):
     joined: bool
 
 
-@dataclass(slots=True, eq=False)
-class String(Node):
+class String(Expr):
     """`"text ${expr}"`, or `'text'` (nothing is interpolated). Parts alternate as written; no parts: the empty string."""
 
     parts: list[TextPart | Interpolation]
 
 
-@dataclass(slots=True, eq=False)
-class ListExpr(Node):
+class ListExpr(Expr):
     """`[a, b]`."""
 
     items: list[Expr]
 
 
-@dataclass(slots=True, eq=False)
 class ObjectField(Node):
     """`key: value`, `"any key": value`, or the shorthand `x` (its value is then the `Name` x, `shorthand` is true)."""
 
@@ -382,37 +361,32 @@ class ObjectField(Node):
     shorthand: bool
 
 
-@dataclass(slots=True, eq=False)
-class ObjectExpr(Node):
+class ObjectExpr(Expr):
     """`{ key: value, ... }`."""
 
     fields: list[ObjectField]
 
 
-@dataclass(slots=True, eq=False)
-class Paren(Node):
+class Paren(Expr):
     """`(expr)`: means what is inside."""
 
     value: Expr
 
 
-@dataclass(slots=True, eq=False)
-class Unary(Node):
+class Unary(Expr):
     """`!x` or `-x`."""
 
     op: str
     operand: Expr
 
 
-@dataclass(slots=True, eq=False)
-class Throw(Node):
+class Throw(Expr):
     """`throw value`: an expression, so that `x || throw "none"` reads well."""
 
     value: Expr
 
 
-@dataclass(slots=True, eq=False)
-class Binary(Node):
+class Binary(Expr):
     """`left op right`; op is one of `|| && == != < > <= >= + - * / %`. `||` and `&&` give one of their sides, and stop early."""
 
     op: str
@@ -420,40 +394,35 @@ class Binary(Node):
     right: Expr
 
 
-@dataclass(slots=True, eq=False)
-class Range(Node):
+class Range(Expr):
     """`first...last`, both included."""
 
     first: Expr
     last: Expr
 
 
-@dataclass(slots=True, eq=False)
-class Pipe(Node):
+class Pipe(Expr):
     """`value | into`: `into` is a command, which gets the value as standard input, or a function, which gets it as argument."""
 
     value: Expr
     into: Expr
 
 
-@dataclass(slots=True, eq=False)
-class Assign(Node):
+class Assign(Expr):
     """`target = value`; the target is a `Name`, `MemberAccess` or `Index`. Its value is the value."""
 
     target: Expr
     value: Expr
 
 
-@dataclass(slots=True, eq=False)
-class Increment(Node):
+class Increment(Expr):
     """`x++` or `x--`; its value is what x was before."""
 
     target: Expr
     op: str
 
 
-@dataclass(slots=True, eq=False)
-class MemberAccess(Node):
+class MemberAccess(Expr):
     """`object.name`; with `?.` (`optional`) a null object or a missing field gives null."""
 
     object: Expr
@@ -462,8 +431,7 @@ class MemberAccess(Node):
     optional: bool
 
 
-@dataclass(slots=True, eq=False)
-class Index(Node):
+class Index(Expr):
     """`object[index]`, or `object?.[index]`."""
 
     object: Expr
@@ -471,22 +439,19 @@ class Index(Node):
     optional: bool
 
 
-@dataclass(slots=True, eq=False)
-class Call(Node):
+class Call(Expr):
     """`callee(args)`."""
 
     callee: Expr
     args: list[Expr]
 
 
-@dataclass(slots=True, eq=False)
-class Await(Node):
+class Await(Expr):
     """`value.await`."""
 
     value: Expr
 
 
-@dataclass(slots=True, eq=False)
 class DoBlock(Node):
     """`do { code }` inside a prompt: a step that the model may run. `number` counts from 1 within its prompt."""
 
@@ -494,16 +459,14 @@ class DoBlock(Node):
     body: Block
 
 
-@dataclass(slots=True, eq=False)
-class Prompt(Node):
+class Prompt(Expr):
     """`think { }` or `ask { }`; `kind` says which. The text of the parts is ready: dedented, and without its outer blank lines."""
 
     kind: str
     parts: list[TextPart | Interpolation | DoBlock]
 
 
-@dataclass(slots=True, eq=False)
-class ShellExpr(Node):
+class ShellExpr(Expr):
     """A command as a value. `mode`: "capture" `$(cmd)`, its output; "test" `($ cmd)`, true or false;
     "lines" `($ cmd)` right after a loop's `in`, the lines of its output.
     """
@@ -515,7 +478,6 @@ class ShellExpr(Node):
 # ---------------------------------------------------------------- commands
 
 
-@dataclass(slots=True, eq=False)
 class ShellText(Node):
     """Literal characters of a word. Only unquoted ones (`quoted` false) are open to globs, `~`."""
 
@@ -523,7 +485,6 @@ class ShellText(Node):
     quoted: bool
 
 
-@dataclass(slots=True, eq=False)
 class ShellValue(Node):
     """A value in a word: always literal characters, never looked at again. `spread` (`$@{list}`): each item a word of its own."""
 
@@ -532,14 +493,12 @@ class ShellValue(Node):
     spread: bool
 
 
-@dataclass(slots=True, eq=False)
 class ShellWord(Node):
     """One argument: its parts are glued together, so `"${x}"..HEAD` is one word. `""` is a word with one empty quoted text."""
 
     parts: list[ShellText | ShellValue]
 
 
-@dataclass(slots=True, eq=False)
 class ShellAssignment(Node):
     """`NAME=word` before a command: its environment alone."""
 
@@ -547,7 +506,6 @@ class ShellAssignment(Node):
     value: ShellWord
 
 
-@dataclass(slots=True, eq=False)
 class ShellRedirect(Node):
     """`op`: `>` `>>` `<` open the file `target` for descriptor `fd`; `<<<` gives the word itself as input;
     `&>` `&>>` send descriptors 1 and 2 to a file; `>&` makes `fd` a copy of `to_fd` (target is None).
@@ -559,7 +517,6 @@ class ShellRedirect(Node):
     to_fd: int | None
 
 
-@dataclass(slots=True, eq=False)
 class ShellCommand(Node):
     """One program: its environment, its words (the first is the program), its redirections in order."""
 
@@ -568,14 +525,12 @@ class ShellCommand(Node):
     redirects: list[ShellRedirect]
 
 
-@dataclass(slots=True, eq=False)
 class ShellPipeline(Node):
     """`a | b | c`: at least two commands."""
 
     commands: list[ShellCommand]
 
 
-@dataclass(slots=True, eq=False)
 class ShellChain(Node):
     """`a && b || c`: two or more, taken from the left, as in every shell. `ops` has what stands before each but the first."""
 
@@ -589,50 +544,18 @@ TypeNode = TypeName | TypeLiteral | TypeList | TypeObject | TypeUnion
 Pattern = IgnorePattern | NamePattern | ObjectPattern | ListPattern
 ShellNode = ShellCommand | ShellPipeline | ShellChain
 Item = Import | Function | Trait | TypeDecl
-Expr = (
-    Name
-    | Number
-    | Bool
-    | Null
-    | SelfExpression
-    | ExitStatus
-    | String
-    | ListExpr
-    | ObjectExpr
-    | Paren
-    | Unary
-    | Throw
-    | Binary
-    | Range
-    | Pipe
-    | Assign
-    | Increment
-    | MemberAccess
-    | Index
-    | Call
-    | Await
-    | Prompt
-    | ShellExpr
-)
-Statement = (
-    If | For | While | Var | TypeDecl | Return | Succeed | Break | Continue | Try | RunShell | WriteFile | ExprStatement
-)
-
-_FIELDS: Final[dict[type, tuple[str, ...]]] = {}
 
 
-def fields_of(node: Node) -> tuple[str, ...]:
-    """The names of a node's fields, without the places."""
-    kind = type(node)
-    if kind not in _FIELDS:
-        names = kind.__dataclass_fields__
-        _FIELDS[kind] = tuple(name for name in names if name not in {"span", "name_span", "comments"})
-    return _FIELDS[kind]
+def bare(expr: Expr) -> Expr:
+    """An expression without the parentheses around it."""
+    while isinstance(expr, Paren):
+        expr = expr.value
+    return expr
 
 
 def children(node: Node) -> Iterator[Node]:
     """The nodes right under a node, in the order in which they are written."""
-    for name in fields_of(node):
+    for name in node.FIELDS:
         value = getattr(node, name)
         if isinstance(value, Node):
             yield value
@@ -659,7 +582,7 @@ def same(one: Node, other: Node) -> bool:
         if type(left) is not type(right):
             return False
         if isinstance(left, Node):
-            waiting += [(getattr(left, name), getattr(right, name)) for name in fields_of(left)]
+            waiting += [(getattr(left, name), getattr(right, name)) for name in left.FIELDS]
         elif isinstance(left, list):
             if len(left) != len(right):
                 return False
