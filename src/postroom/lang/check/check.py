@@ -5,7 +5,8 @@ An error is something that cannot go well; a warning is something that is hardly
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -30,21 +31,21 @@ MAX_NESTED: Final = 20
 
 def check_file(path: str | Path) -> list[Problem]:
     """Every problem of a program, by its entry file. OSError when that cannot be read."""
-    program, problems = read_program(path)
-    if program is not None:
-        problems = [*problems, *check_program(program)]
-    return in_order(problems)
+    return in_order(_read_and_checked(path)[1])
 
 
 def checked_program(path: str | Path) -> tuple[Program, list[Problem]]:
     """A program that can be run, and the warnings about it. Raises `ProgramProblems`, with every fault, when it cannot."""
-    program, problems = read_program(path)
-    if program is not None:
-        problems = [*problems, *check_program(program)]
+    program, problems = _read_and_checked(path)
     errors = [problem for problem in problems if problem.severity == ERROR]
     if errors or program is None:
         raise ProgramProblems(errors)
     return program, problems
+
+
+def _read_and_checked(path: str | Path) -> tuple[Program | None, list[Problem]]:
+    program, problems = read_program(path)
+    return program, [*problems, *check_program(program)] if program is not None else problems
 
 
 def check_program(program: Program) -> list[Problem]:
@@ -72,10 +73,9 @@ class ModuleChecker(ExpressionChecker):
     def __init__(self, loaded: LoadedModule) -> None:
         super().__init__()
         self.loaded = loaded
-        builtins = {name: Kind("builtin", title=name) for name in BUILTINS}
-        known = [name for name in BUILTINS if name not in ONLY_IMPORTED or name in loaded.std_names]
-        for name in known:
-            self.scope.names[name] = Symbol(name, "builtin", None, builtins[name])
+        for name in BUILTINS:
+            if name not in ONLY_IMPORTED or name in loaded.std_names:
+                self.scope.names[name] = Symbol(name, "builtin", None, Kind("builtin", title=name))
         self.scope = Scope(self.scope)
 
     def check(self) -> list[Problem]:
@@ -133,14 +133,10 @@ class ModuleChecker(ExpressionChecker):
     def _trait(self, trait: n.Trait) -> None:
         base = trait.base
         if isinstance(base, n.TypeName) and base.name not in _TRAITS:
-            self.error(
-                base.span,
-                "trait",
-                f"there is no trait {base.name} to build on",
-                near(base.name, _TRAITS) or "Agent is known",
-            )
+            hint = near(base.name, _TRAITS) or "Agent is known"
+            self.error(base.span, "trait", f"there is no trait {base.name} to build on", hint)
         names: set[str] = set()
-        entries: Counter[tuple[str, str]] = Counter()
+        entries: set[tuple[str, str]] = set()
         for method in trait.methods:
             if method.name in names:
                 self.error(method.name_span, "duplicate", f"the method {method.name} is declared already")
@@ -148,16 +144,16 @@ class ModuleChecker(ExpressionChecker):
             self._annotations(method, entries)
             self._function(method)
 
-    def _annotations(self, method: n.Function, entries: Counter[tuple[str, str]]) -> None:
+    def _annotations(self, method: n.Function, entries: set[tuple[str, str]]) -> None:
         for annotation in method.annotations:
             if annotation.name not in _ENTRY_ANNOTATIONS:
                 if hint := near(annotation.name, _ENTRY_ANNOTATIONS):
                     self.warn(annotation.span, "annotation", f"@{annotation.name} means nothing here", hint)
                 continue
             key = (annotation.name, annotation.argument or method.name)
-            entries[key] += 1
-            if entries[key] > 1:
+            if key in entries:
                 self.error(annotation.span, "duplicate", f"there is a {key[0]} {key[1]} already")
+            entries.add(key)
 
     # ---------------------------------------------------------------- functions
 
@@ -173,17 +169,16 @@ class ModuleChecker(ExpressionChecker):
 
     def _function(self, function: n.Function) -> None:
         self._enter_function(function.body, function)
-        self.scope = Scope(self.scope)
-        for param in function.params:
-            if param.type is not None:
-                self._type(param.type)
-            kind = self.kind_of(param.type, function) if param.type is not None else ANY
-            self.declare(Symbol(param.name, "parameter", param.span, kind))
-        if function.returns is not None:
-            self._type(function.returns)
-            self._must_return(function, self.kind_of(function.returns, function))
-        self._statements(function.body)
-        self.scope = self.scope.outer or self.scope
+        with self._inner_scope():
+            for param in function.params:
+                if param.type is not None:
+                    self._type(param.type)
+                kind = ANY if param.type is None else self.kind_of(param.type, function)
+                self.declare(Symbol(param.name, "parameter", param.span, kind))
+            if function.returns is not None:
+                self._type(function.returns)
+                self._must_return(function, self.kind_of(function.returns, function))
+            self._statements(function.body)
 
     def _must_return(self, function: n.Function, kind: Kind) -> None:
         if not fits_null(kind) and not ends(function.body):
@@ -226,9 +221,14 @@ class ModuleChecker(ExpressionChecker):
     # ---------------------------------------------------------------- statements
 
     def block(self, block: n.Block) -> None:
-        self.scope = Scope(self.scope)
-        self._statements(block)
-        self.scope = self.scope.outer or self.scope
+        with self._inner_scope():
+            self._statements(block)
+
+    @contextmanager
+    def _inner_scope(self) -> Iterator[None]:
+        outer, self.scope = self.scope, Scope(self.scope)
+        yield
+        self.scope = outer
 
     def _statements(self, block: n.Block) -> None:
         for statement in block.statements:
@@ -306,18 +306,16 @@ class ModuleChecker(ExpressionChecker):
             hint = f"1...{node.iterable.span.text} counts up to it" if kind.name in {"int", "number"} else ""
             self.error(node.iterable.span, "type", f"for goes through lists, strings and objects, not {kind}", hint)
         item = kind.element if kind.name == "list" else Kind("string") if kind.name in {"string", "object"} else ANY
-        self.scope = Scope(self.scope)
-        self._bind(node.target, item or ANY)
-        self._loop(node.body)
-        self.scope = self.scope.outer or self.scope
+        with self._inner_scope():
+            self._bind(node.target, item or ANY)
+            self._loop(node.body)
 
     def _try(self, node: n.Try) -> None:
         self._inner_block(node.body, 1)
-        self.scope = Scope(self.scope)
-        if node.name is not None:
-            self.declare(Symbol(node.name, "variable", node.name_span))
-        self._inner_block(node.handler, 2)
-        self.scope = self.scope.outer or self.scope
+        with self._inner_scope():
+            if node.name is not None:
+                self.declare(Symbol(node.name, "variable", node.name_span))
+            self._inner_block(node.handler, 2)
 
     def _var(self, node: n.Var) -> None:
         kind = self.kind(node.value) if node.value is not None else None

@@ -6,15 +6,16 @@ and prompts are not touched; their results are stand-ins.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any, Final, Protocol
+from collections.abc import Generator, Iterable
+from types import GeneratorType
+from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 from postroom.lang.builtins import BUILTINS
 from postroom.lang.syntax import nodes as n
 from postroom.lang.syntax.program import LoadedModule
 
 from .kinds import kind_of_type
-from .rehearsal_values import binary, bounded, builtin, call_method, key_of, known, member_of, walk_through
+from .rehearsal_values import Judge, binary, bounded, builtin, call_method, key_of, known, member_of, walk_through
 from .stand_ins import (
     MAILROOM,
     SELF,
@@ -36,24 +37,18 @@ MAX_CALLS: Final = 40
 MAX_DEPTH: Final = 100
 
 
-class Receive:
+class Receive(NamedTuple):
     """A part waits for a message."""
 
-    __slots__ = ("box", "call", "can_time_out")
-
-    def __init__(self, box: str, call: n.Call, can_time_out: bool) -> None:
-        self.box = box
-        self.call = call
-        self.can_time_out = can_time_out
+    box: str
+    call: n.Call
+    can_time_out: bool
 
 
-class Delegate:
+class Delegate(NamedTuple):
     """A part waits for workers."""
 
-    __slots__ = ("jobs",)
-
-    def __init__(self, jobs: list[CalledWorker]) -> None:
-        self.jobs = jobs
+    jobs: list[CalledWorker]
 
 
 class Raised(Exception):
@@ -83,14 +78,10 @@ class _Return(Exception):
         super().__init__()
 
 
-class Stage(Protocol):
+class Stage(Judge, Protocol):
     """What a part needs of the rehearsal it takes part in."""
 
-    size: int
-
     def step(self) -> None: ...
-    def decide(self, key: object, node: n.Node) -> bool: ...
-    def derived(self, key: object) -> StandIn: ...
     def truth(self, value: Any, node: n.Node) -> bool: ...
     def send(self, box: str, value: Any, call: n.Call) -> None: ...
 
@@ -125,21 +116,12 @@ class PartFollower:
         self.top = {item.name: item for item in loaded.module.items if isinstance(item, n.Function)}
         self.types = {item.name: item for item in loaded.module.items if isinstance(item, n.TypeDecl)}
 
-    def run(self, function: n.Function, args: list[Any]) -> Steps:
-        """Follows a function to its end; its result."""
+    def run(self, body: n.Block, params: Iterable[n.Param] = (), args: Iterable[Any] = ()) -> Steps:
+        """Follows a function, or a bare block, to its end; its result."""
         env = Env()
-        for param, value in zip(function.params, args, strict=False):
-            env.names[param.name] = value
+        env.names |= {param.name: value for param, value in zip(params, args, strict=False)}
         try:
-            yield from self.block(function.body, env)
-        except _Return as returned:
-            return returned.value
-        return None
-
-    def run_body(self, body: n.Block) -> Steps:
-        """Follows a bare block."""
-        try:
-            yield from self.block(body, Env())
+            yield from self.block(body, env)
         except _Return as returned:
             return returned.value
         return None
@@ -155,7 +137,9 @@ class PartFollower:
         self._go_deeper()
         for statement in block.statements:
             self.stage.step()
-            yield from getattr(self, statement.VISITOR)(statement, env)
+            made = getattr(self, statement.VISITOR)(statement, env)
+            if isinstance(made, GeneratorType):
+                yield from made
         self.depth -= 1
 
     def _if(self, node: n.If, env: Env) -> Steps:
@@ -218,16 +202,13 @@ class PartFollower:
     def _return(self, node: n.Return, env: Env) -> Steps:
         raise _Return((yield from self.value(node.value, env)) if node.value is not None else None)
 
-    def _succeed(self, _node: n.Succeed, _env: Env) -> Steps:
-        yield from ()
+    def _succeed(self, _node: n.Succeed, _env: Env) -> NoReturn:
         raise _Return(None)
 
-    def _break(self, _node: n.Break, _env: Env) -> Steps:
-        yield from ()
+    def _break(self, _node: n.Break, _env: Env) -> NoReturn:
         raise _Break
 
-    def _continue(self, _node: n.Continue, _env: Env) -> Steps:
-        yield from ()
+    def _continue(self, _node: n.Continue, _env: Env) -> NoReturn:
         raise _Continue
 
     def _try(self, node: n.Try, env: Env) -> Steps:
@@ -249,26 +230,36 @@ class PartFollower:
             self.tries[0] -= 1
 
     def _run_shell(self, node: n.RunShell, env: Env) -> Steps:
-        yield from self._shell(node.command, env)
+        return self._shell(node.command, env)
 
     def _write_file(self, node: n.WriteFile, env: Env) -> Steps:
-        yield from self.value(node.value, env)
-        yield from self.value(node.target, env)
+        return self.values([node.value, node.target], env)
 
-    def _expr_statement(self, node: n.ExprStatement, env: Env) -> Steps:
-        yield from self.value(node.value, env)
+    def _expr_statement(self, node: n.ExprStatement | n.Paren, env: Env) -> Steps:
+        return self.value(node.value, env)
 
-    def _type_decl(self, _node: n.TypeDecl, _env: Env) -> Steps:
-        yield from ()
+    _paren = _expr_statement
+
+    def _type_decl(self, _node: n.TypeDecl, _env: Env) -> None:
+        """Nothing happens."""
 
     # ---------------------------------------------------------------- expressions
 
     def value(self, node: n.Expr, env: Env) -> Steps:
         self.stage.step()
         self._go_deeper()
-        value = yield from getattr(self, node.VISITOR)(node, env)
+        value = getattr(self, node.VISITOR)(node, env)
+        if isinstance(value, GeneratorType):  # else it is a method that never waits
+            value = yield from value
         self.depth -= 1
         return value
+
+    def values(self, nodes: Iterable[n.Expr], env: Env) -> Steps:
+        """The values of several expressions, one after the other."""
+        found = []
+        for node in nodes:
+            found.append((yield from self.value(node, env)))  # noqa: PERF401  a comprehension cannot wait
+        return found
 
     def _go_deeper(self) -> None:
         """Generators inside generators take room of the machine's own stack: what is nested too deeply is left alone."""
@@ -276,25 +267,21 @@ class PartFollower:
         if self.depth > MAX_DEPTH:
             raise Unclear
 
-    def _number(self, node: n.Number | n.Bool, _env: Env) -> Steps:
-        yield from ()
+    def _number(self, node: n.Number | n.Bool, _env: Env) -> Any:
         return node.value
 
     _bool = _number
 
-    def _null(self, _node: n.Null, _env: Env) -> Steps:
-        yield from ()
+    def _null(self, _node: n.Null, _env: Env) -> None:
+        return None
 
-    def _self_expression(self, _node: n.SelfExpression, _env: Env) -> Steps:
-        yield from ()
+    def _self_expression(self, _node: n.SelfExpression, _env: Env) -> Namespace:
         return SELF
 
-    def _exit_status(self, _node: n.Node, _env: Env) -> Steps:
-        yield from ()
+    def _exit_status(self, _node: n.ExitStatus, _env: Env) -> StandIn:
         return StandIn()
 
-    def _name(self, node: n.Name, env: Env) -> Steps:
-        yield from ()
+    def _name(self, node: n.Name, env: Env) -> Any:
         holder = env.holder(node.name)
         if holder is not None:
             return holder.names[node.name]
@@ -320,19 +307,11 @@ class PartFollower:
         return bounded("".join(texts)) if exact else self.stage.derived(tuple(texts))
 
     def _list_expr(self, node: n.ListExpr, env: Env) -> Steps:
-        found = []
-        for item in node.items:
-            found.append((yield from self.value(item, env)))  # noqa: PERF401  a comprehension cannot wait
-        return found
+        return self.values(node.items, env)
 
     def _object_expr(self, node: n.ObjectExpr, env: Env) -> Steps:
-        found = {}
-        for field in node.fields:
-            found[field.key] = yield from self.value(field.value, env)
-        return found
-
-    def _paren(self, node: n.Paren, env: Env) -> Steps:
-        return (yield from self.value(node.value, env))
+        found = yield from self.values([field.value for field in node.fields], env)
+        return dict(zip((field.key for field in node.fields), found, strict=True))
 
     def _unary(self, node: n.Unary, env: Env) -> Steps:
         value = yield from self.value(node.operand, env)
@@ -367,12 +346,9 @@ class PartFollower:
         into = n.bare(node.into)
         if isinstance(into, n.ShellExpr):
             return (yield from self.value(into, env))
-        more: list[n.Expr] = into.args if isinstance(into, n.Call) else []
         callee = yield from self.value(into.callee if isinstance(into, n.Call) else into, env)
-        args = [value]
-        for arg in more:
-            args.append((yield from self.value(arg, env)))  # noqa: PERF401
-        return (yield from self._apply(callee, args, node))
+        more = yield from self.values(into.args if isinstance(into, n.Call) else [], env)
+        return (yield from self._apply(callee, [value, *more], node))
 
     def _assign(self, node: n.Assign, env: Env) -> Steps:
         value = yield from self.value(node.value, env)
@@ -421,12 +397,10 @@ class PartFollower:
             item = of.loaded.exports().get(node.name)
             if isinstance(item, n.Function):
                 return Code(item, of.loaded)
-        if isinstance(of, ReceivedObject) and node.name not in of and not node.optional:
-            found = member_of(of, node.name, node.optional, self.stage)
-            if found is None:
-                raise MissingField(node, of)
-            return found
-        return member_of(of, node.name, node.optional, self.stage)
+        found = member_of(of, node.name, node.optional, self.stage)
+        if found is None and isinstance(of, ReceivedObject) and node.name not in of and not node.optional:
+            raise MissingField(node, of)
+        return found
 
     def _index(self, node: n.Index, env: Env) -> Steps:
         of = yield from self.value(node.object, env)
@@ -452,9 +426,7 @@ class PartFollower:
 
     def _call(self, node: n.Call, env: Env) -> Steps:
         callee = yield from self.value(node.callee, env)
-        args = []
-        for arg in node.args:
-            args.append((yield from self.value(arg, env)))  # noqa: PERF401
+        args = yield from self.values(node.args, env)
         if isinstance(callee, Method) and isinstance(callee.of, Box):
             return (yield from self._mail(callee.of.name, callee.name, args, node))
         return (yield from self._apply(callee, args, node))
@@ -493,7 +465,7 @@ class PartFollower:
             raise Unclear
         inner = PartFollower(self.stage, callee.loaded, self.tries)
         inner.calls = self.calls
-        result = yield from inner.run(callee.function, args)
+        result = yield from inner.run(callee.function.body, callee.function.params, args)
         self.calls -= 1
         return result
 
@@ -531,8 +503,7 @@ class PartFollower:
         return [StandIn() for _ in range(self.stage.size)] if node.mode == "lines" else StandIn()
 
     def _shell(self, node: n.ShellNode, env: Env) -> Steps:
-        for inner in _values_in(node):
-            yield from self.value(inner, env)
+        yield from self.values(_values_in(node), env)
 
 
 def _changes_something(step: n.DoBlock) -> bool:

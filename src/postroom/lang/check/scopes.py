@@ -33,31 +33,21 @@ class Scope:
         self.names: dict[str, Symbol] = {}
         self.types: dict[str, n.TypeDecl] = {}
 
-    def find(self, name: str) -> Symbol | None:
+    def _outward(self) -> Iterator[Scope]:
         scope: Scope | None = self
         while scope is not None:
-            if name in scope.names:
-                return scope.names[name]
+            yield scope
             scope = scope.outer
-        return None
+
+    def find(self, name: str) -> Symbol | None:
+        return next((scope.names[name] for scope in self._outward() if name in scope.names), None)
 
     def find_type(self, name: str) -> n.TypeDecl | None:
-        scope: Scope | None = self
-        while scope is not None:
-            if name in scope.types:
-                return scope.types[name]
-            scope = scope.outer
-        return None
+        return next((scope.types[name] for scope in self._outward() if name in scope.types), None)
 
     def known(self) -> Iterator[str]:
         """Every name that is known here."""
-        scope: Scope | None = self
-        while scope is not None:
-            yield from scope.names
-            scope = scope.outer
+        return (name for scope in self._outward() for name in scope.names)
 
     def known_types(self) -> Iterator[str]:
-        scope: Scope | None = self
-        while scope is not None:
-            yield from scope.types
-            scope = scope.outer
+        return (name for scope in self._outward() for name in scope.types)

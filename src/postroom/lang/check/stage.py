@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from postroom.lang.syntax import nodes as n
@@ -15,7 +16,7 @@ from postroom.lang.syntax import nodes as n
 from .mail_uses import Part
 from .rehearsal import Delegate, MissingField, PartFollower, Raised, Receive, Steps
 from .rehearsal_values import known
-from .stand_ins import CalledWorker, Code, ReceivedObject, StandIn, Unclear
+from .stand_ins import CalledWorker, ReceivedObject, StandIn, Unclear
 
 MAX_STEPS: Final = 6_000  # of one run: more is a loop that only real values end
 MAX_ACTORS: Final = 64
@@ -27,24 +28,17 @@ THROWN: Final = "thrown"
 UNCLEAR: Final = "unclear"
 
 
+@dataclass(eq=False)
 class Actor:
     """One part that is being followed."""
 
-    __slots__ = ("name", "outcome", "parent", "result", "steps", "team", "tries", "waits")
-
-    def __init__(self, name: str, parent: Actor | None, tries: list[int]) -> None:
-        self.name = name
-        self.parent = parent
-        self.tries = tries
-        self.steps: Steps
-        self.waits: Receive | None = None
-        self.team: list[Actor] | None = None  # those whom it waits for
-        self.outcome: Any = _RUNNING
-        self.result: Any = None
-
-
-_RUNNING: Final = object()
-_DONE: Final = object()
+    name: str
+    steps: Steps
+    parent: Actor | None = None
+    waits: Receive | None = None
+    team: list[Actor] | None = None  # the workers that it waits for
+    done: bool = False
+    result: Any = None
 
 
 class RehearsalRun:
@@ -144,20 +138,18 @@ class RehearsalRun:
         return False
 
     def _start(self, part: Part) -> None:
-        actor = Actor(part.name, None, [0])
-        follower = PartFollower(self, part.loaded, actor.tries)
-        if part.function is None:
-            actor.steps = follower.run_body(part.body)
-        else:
-            actor.steps = follower.run(part.function, [follower.stand_in(p.type) for p in part.function.params])
-        self._add(actor)
+        follower = PartFollower(self, part.loaded, [0])
+        params = part.function.params if part.function is not None else []
+        given = [follower.stand_in(param.type) for param in params]
+        self._add(Actor(part.name, follower.run(part.body, params, given)))
 
-    def _add(self, actor: Actor) -> None:
+    def _add(self, actor: Actor) -> Actor:
         if len(self._actors) >= MAX_ACTORS:
             raise Unclear
         self.took_part.add(actor.name)
         self._actors.append(actor)
         self._ready.append((actor, None))
+        return actor
 
     def _advance(self, actor: Actor, move: Callable[[], Receive | Delegate]) -> None:
         try:
@@ -171,7 +163,9 @@ class RehearsalRun:
         except MissingField as missing:
             self.outcome, self.missing = FAULT, missing
         except Raised:
-            self._fail(actor)
+            self.outcome = (
+                THROWN  # the program throws, and nobody inside catches it: the session fails, as it is written
+            )
         else:
             if isinstance(asked, Receive):
                 actor.waits = asked
@@ -181,26 +175,16 @@ class RehearsalRun:
     def _delegate(self, actor: Actor, jobs: list[CalledWorker]) -> None:
         actor.team = []
         for job in jobs:
-            actor.team.append(self._worker(job.callee, job.args, actor))
+            function = job.callee.function
+            steps = PartFollower(self, job.callee.loaded, [0]).run(function.body, function.params, job.args)
+            actor.team.append(self._add(Actor(function.name, steps, actor)))
         if not jobs:
             self._ready.append((actor, []))
 
-    def _worker(self, callee: Code, args: list[Any], parent: Actor) -> Actor:
-        actor = Actor(callee.function.name, parent, [0])
-        follower = PartFollower(self, callee.loaded, actor.tries)
-        actor.steps = follower.run(callee.function, args)
-        self._add(actor)
-        return actor
-
     def _end(self, actor: Actor, result: Any) -> None:
-        actor.outcome, actor.result = _DONE, result
+        actor.done, actor.result = True, result
         parent = actor.parent
-        if parent is not None and parent.team is not None and all(member.outcome is _DONE for member in parent.team):
+        if parent is not None and parent.team is not None and all(member.done for member in parent.team):
             results = [member.result for member in parent.team]
             parent.team = None
             self._ready.append((parent, results))
-
-    def _fail(self, actor: Actor) -> None:
-        """The program throws, and nobody inside catches it: the session fails, as it is written."""
-        self.outcome = THROWN
-        actor.outcome = _DONE
