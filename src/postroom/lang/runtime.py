@@ -14,30 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 from postroom.lang.compile.import_hook import load_module
 from postroom.lang.run.context import Context, Settings, current, enter
-from postroom.lang.run.files import exists, read, write, write_file
-from postroom.lang.values.attributes import field, index, maybe_index, maybe_member, member, set_index, set_member
+from postroom.lang.values.attributes import index, member, set_index, set_member
 from postroom.lang.values.kinds import kind_of, shown
 from postroom.lang.values.raised import ErrorValue, Thrown, WrongValue, located
-from postroom.lang.values.shell_words import home, matches, spread, word
-from postroom.lang.values.values import (
-    add,
-    divide,
-    equal,
-    items,
-    joined,
-    less,
-    less_or_equal,
-    more,
-    more_or_equal,
-    multiply,
-    negate,
-    remainder,
-    span,
-    span_list,
-    subtract,
-    take,
-    truth,
-)
 from postroom.sessions.worker import Worker, WorkerCall
 
 from .values import values
@@ -46,34 +25,24 @@ if TYPE_CHECKING:
     from postroom.sessions.mailbox import Mailbox, Mailroom
     from postroom.sessions.session import Session
 
-__all__ = [  # noqa: RUF022  grouped for readers; those of _LATER are here too, by `__getattr__`
-    # operators and members
-    "add", "divide", "equal", "items", "joined", "less", "less_or_equal", "more", "more_or_equal", "multiply", "negate",
-    "remainder", "span", "span_list", "subtract", "take", "truth", "join", "step", "step_member", "step_index",
-    "field", "index", "maybe_index", "maybe_member", "member", "set_index", "set_member", "call", "method", "maybe_method",
-    # functions that every program knows
-    "cat", "json_", "print_", "log", "len_", "keys", "values_", "typeof", "read", "write", "exists",
-    # errors
-    "thrown", "throw", "caught", "unknown",
-    # workers, sessions, modules
-    "Agent", "Self", "worker", "here", "waited", "load",
-    # commands
-    "home", "matches", "spread", "word", "write_file",
-]  # fmt: skip
-
-#: What is loaded when it is first used: a program without commands or prompts does not pay for them.
-_LATER: Final = {
-    **dict.fromkeys(
-        ("capture", "chain", "command", "last_code", "lines", "pipeline", "redirect", "run", "test"), "run.shell"
-    ),
-    **dict.fromkeys(("think", "ask"), "run.prompts"),
+#: What compiled programs call and stands elsewhere, by module. Loaded when it is first used: a program without commands or
+#: prompts does not pay for them.
+_ELSEWHERE: Final = {
+    "values.values": "add subtract multiply divide remainder negate equal less less_or_equal more more_or_equal truth"
+    " joined items span span_list take",
+    "values.attributes": "field maybe_index maybe_member",
+    "values.shell_words": "home matches spread word",
+    "run.files": "read write exists write_file",
+    "run.shell": "capture chain command last_code lines pipeline redirect run test",
+    "run.prompts": "think ask",
 }
+_MODULE_OF: Final = {name: module for module, names in _ELSEWHERE.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_LATER[name]}", __package__), name)
+    value = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __package__), name)
     globals()[name] = value
     return value
 
@@ -102,16 +71,17 @@ class Self:
         return session.delegate(calls, show=settings.show)
 
 
+_WANTED: Final = "self.delegate takes a list of called workers, such as [a(1), b()]"
+
+
 def _calls(workers: Any) -> Sequence[WorkerCall]:
     if isinstance(workers, list):
         for found in workers:
             if not isinstance(found, WorkerCall):
                 kind = f"the worker {found.name} itself" if isinstance(found, Worker) else shown(found)
-                raise WrongValue(
-                    f"self.delegate takes a list of called workers, such as [a(1), b()], and here is {kind}"
-                )
+                raise WrongValue(f"{_WANTED}, and here is {kind}")
         return workers
-    raise WrongValue("self.delegate takes a list of called workers, such as [a(1), b()]")
+    raise WrongValue(_WANTED)
 
 
 class SessionFace:

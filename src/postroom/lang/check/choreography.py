@@ -68,15 +68,15 @@ def _one_sided(uses: list[MailUse], aborted: set[str], here: list[Part]) -> list
             continue
         if use.op == "receive" and use.mailbox not in sent and use.who not in aborted:
             message = f"{use.who} receives from {use.mailbox}, and nobody sends to it"
-            problems.append(_warning(use.call, "never-sent", message, near(use.mailbox, sent)))
+            problems.append(_warning(use.call.span, "never-sent", message, near(use.mailbox, sent)))
         elif use.op == "send" and use.mailbox not in received:
             message = f"{use.who} sends to {use.mailbox}, and nobody receives from it"
-            problems.append(_warning(use.call, "never-received", message, near(use.mailbox, received)))
+            problems.append(_warning(use.call.span, "never-received", message, near(use.mailbox, received)))
     return problems
 
 
-def _warning(call: n.Node, code: str, message: str, hint: str = "") -> Problem:
-    return Problem(call.span, code, message, hint=hint, severity=WARNING)
+def _warning(span: Span, code: str, message: str, hint: str = "") -> Problem:
+    return Problem(span, code, message, hint=hint, severity=WARNING)
 
 
 def _never_in_a_message(parts: list[Part], uses: list[MailUse]) -> list[Problem]:
@@ -93,7 +93,7 @@ def _never_in_a_message(parts: list[Part], uses: list[MailUse]) -> list[Problem]
             fields = sent.get(mailbox)
             if fields is not None and mailbox in sent and read not in fields:
                 message = f"no message to {mailbox} has a {read}"
-                problems.append(Problem(span, "message-field", message, hint=near(read, fields), severity=WARNING))
+                problems.append(_warning(span, "message-field", message, near(read, fields)))
     return problems
 
 
@@ -180,7 +180,7 @@ def _missing_field(run: RehearsalRun) -> Problem:
     message, node = missing.message, missing.node
     sent = message.sent_by.span
     text = f"the message from {message.mailbox} has no {node.name}: it is sent in line {sent.line} with {', '.join(message) or 'no fields'}"
-    return Problem(node.name_span, "message-field", text, hint=near(node.name, message), severity=WARNING)
+    return _warning(node.name_span, "message-field", text, near(node.name, message))
 
 
 def _stuck(run: RehearsalRun, uses: list[MailUse], always: bool) -> Problem:
@@ -195,7 +195,7 @@ def _stuck(run: RehearsalRun, uses: list[MailUse], always: bool) -> Problem:
     text = f"{actor.name} {word}: {others}"
     if cycle:
         text += f" ({' -> '.join([*(other.name for other in cycle), cycle[0].name])})"
-    return Problem(actor.waits.call.span, "deadlock", text, hint=_when(run, always), severity=WARNING)
+    return _warning(actor.waits.call.span, "deadlock", text, _when(run, always))
 
 
 def _waits_for(actor: Actor) -> str:
@@ -245,7 +245,6 @@ def _unread(runs: list[RehearsalRun], known: set[tuple[str, int]]) -> list[Probl
     problems = []
     for key, (box, call) in sent.items():
         if key not in read and place(call.span) not in known:
-            problems.append(
-                _warning(call, "unread", f"what is sent to {box} here is never read: the session ends before")
-            )
+            message = f"what is sent to {box} here is never read: the session ends before"
+            problems.append(_warning(call.span, "unread", message))
     return problems

@@ -258,11 +258,8 @@ class ExpressionChecker:
         kind = self.kind(target)
         if isinstance(node, n.Index):
             self.kind(node.index)
-        if (isinstance(node, n.MemberAccess | n.Index) and node.optional) or kind.name in {
-            "mailroom",
-            "session",
-            "string",
-        }:
+        optional = isinstance(node, n.MemberAccess | n.Index) and node.optional
+        if optional or kind.name in {"mailroom", "session", "string"}:
             self.error(node.span, "assignment", "this cannot be set")
         elif isinstance(node, n.MemberAccess) and kind.name == "object" and kind.closed and kind.fields is not None:
             if node.name in kind.fields:
@@ -298,16 +295,13 @@ class ExpressionChecker:
     def _self_member(self, node: n.MemberAccess) -> Kind:
         if self.function is not None and self.function.kind == "fun":
             hint = "give it what it needs as a parameter, or make it a skill"
-            self.error(
-                node.object.span, "self", "self belongs to workers, skills and methods: a fun has no session", hint
-            )
+            message = "self belongs to workers, skills and methods: a fun has no session"
+            self.error(node.object.span, "self", message, hint)
         if node.name in SELF:
             return SELF[node.name]
-        if node.name in SESSION:
-            self.error(node.name_span, "self", f"self has no {node.name}", f"did you mean self.session.{node.name}?")
-        else:
-            hint = near(node.name, SELF) or "self has session and delegate([...])"
-            self.error(node.name_span, "self", f"self has no {node.name}", hint)
+        hint = near(node.name, SELF) or "self has session and delegate([...])"
+        hint = f"did you mean self.session.{node.name}?" if node.name in SESSION else hint
+        self.error(node.name_span, "self", f"self has no {node.name}", hint)
         return ANY
 
     def _module_of(self, node: n.Expr) -> Symbol | None:
@@ -326,9 +320,8 @@ class ExpressionChecker:
             return ANY
         if isinstance(item, n.Function):
             return Kind("function", declared=item)
-        self.error(
-            node.name_span, "export", f"{symbol.name}.{node.name} is a {type(item).__name__.lower()}, not a value"
-        )
+        message = f"{symbol.name}.{node.name} is a {type(item).__name__.lower()}, not a value"
+        self.error(node.name_span, "export", message)
         return ANY
 
     def _index(self, node: n.Index) -> Kind:
@@ -428,22 +421,15 @@ class ExpressionChecker:
     def shell(self, node: n.ShellNode) -> None:
         """Checks the values inside a command's words."""
         before, self._in_command = self._in_command, True
-        for command in commands_of(node):
-            for assignment in command.assignments:
-                self._word(assignment.value)
-            for word in command.words:
-                self._word(word)
-            for redirect in command.redirects:
-                if redirect.target is not None:
-                    self._word(redirect.target)
+        for word in _words_of(node):
+            self._word(word)
         self._in_command = before
 
     def _word(self, word: n.ShellWord) -> None:
         first = word.parts[0] if word.parts else None
         if isinstance(first, n.ShellText) and not first.quoted and first.text.startswith("#"):
-            self.warn(
-                word.span, "comment", "# is an ordinary character in a command", "put the comment on a line of its own"
-            )
+            hint = "put the comment on a line of its own"
+            self.warn(word.span, "comment", "# is an ordinary character in a command", hint)
         for part in word.parts:
             if isinstance(part, n.ShellValue):
                 kind = self.kind(part.value)
@@ -451,13 +437,13 @@ class ExpressionChecker:
                     self.wants(part.span, kind, LIST, "what $@{ } spreads")
 
 
-def commands_of(node: n.ShellNode) -> Iterator[n.ShellCommand]:
-    """The single commands of a chain or pipeline; those inside its words are not among them."""
-    if isinstance(node, n.ShellCommand):
-        yield node
-    else:
-        for part in node.commands if isinstance(node, n.ShellPipeline) else node.parts:
-            yield from commands_of(part)
+def _words_of(node: n.Node) -> Iterator[n.ShellWord]:
+    """The words of a command; those of commands inside them are not among them."""
+    for child in n.children(node):
+        if isinstance(child, n.ShellWord):
+            yield child
+        else:
+            yield from _words_of(child)
 
 
 def _short(text: str) -> str:

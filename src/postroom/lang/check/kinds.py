@@ -134,21 +134,15 @@ def fits(given: Kind, wanted: Kind) -> bool:
         return any(fits(option, wanted) for option in given.options)
     if wanted.name == "union":
         return any(fits(given, option) for option in wanted.options)
-    if wanted.name in {"int", "number"} and given.name in {"int", "number"}:
-        return _number_fits(given, wanted)
-    if given.name != wanted.name:
-        return False
     if wanted.value is not None and given.value is not None and wanted.value != given.value:
+        return False
+    if wanted.name in {"int", "number"} and given.name in {"int", "number"}:
+        return wanted.name == "number" or given.name == "int" or given.value is None
+    if given.name != wanted.name:
         return False
     if wanted.name == "list":
         return all(fits(item, wanted.element or ANY) for item in given.items or [given.element or ANY])
     return wanted.name != "object" or not misfits(given, wanted)
-
-
-def _number_fits(given: Kind, wanted: Kind) -> bool:
-    if wanted.value is not None and given.value is not None and wanted.value != given.value:
-        return False
-    return wanted.name == "number" or given.name == "int" or given.value is None
 
 
 def misfits(given: Kind, wanted: Kind) -> str:

@@ -290,7 +290,7 @@ class PartFollower:
         if node.name in self.loaded.imports:
             return Namespace("module", self.loaded.imports[node.name])
         if node.name in BUILTINS:
-            return Namespace("builtin", extra={"name": node.name})
+            return Namespace("builtin", name=node.name)
         raise Unclear
 
     def _string(self, node: n.String, env: Env) -> Steps:
@@ -447,7 +447,7 @@ class PartFollower:
                 return CalledWorker(callee, args)
             return (yield from self._call_function(callee, args))
         if isinstance(callee, Namespace) and callee.what == "builtin":
-            return builtin(callee.extra["name"], args, self.stage)
+            return builtin(callee.name, args, self.stage)
         if isinstance(callee, Method):
             return (yield from self._method(callee, args, node))
         if isinstance(callee, StandIn):

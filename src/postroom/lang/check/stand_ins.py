@@ -7,7 +7,7 @@ was once assumed about it stays assumed for the whole rehearsal. So two workers 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
 
@@ -92,7 +92,7 @@ class Namespace:
 
     what: str
     loaded: LoadedModule | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
+    name: str = ""
 
 
 SELF: Final = Namespace("self")

@@ -57,39 +57,37 @@ class Names:
 
     def declare(self, name: str) -> str:
         """A new name in the innermost block; returns what it is called in Python."""
-        wanted = found = mangled(name)
-        number = 2
-        while found in self.taken:
-            found = f"{wanted}_{number}"
-            number += 1
-        self.taken.add(found)
+        found = self._free(mangled(name))
         self._own.add(found)
         self._scopes[-1][name] = found
         return found
 
     def own(self, purpose: str) -> str:
         """A name for the compiler's own use."""
-        found = f"{RUNTIME}_{purpose}"
-        number = 2
+        return self._free(f"{RUNTIME}_{purpose}")
+
+    def _free(self, wanted: str) -> str:
+        """The name, with a number when it is taken."""
+        found, number = wanted, 2
         while found in self.taken:
-            found = f"{RUNTIME}_{purpose}_{number}"
-            number += 1
+            found, number = f"{wanted}_{number}", number + 1
         self.taken.add(found)
         return found
 
     def find(self, name: str) -> str | None:
         """What a local name is called in Python; None when there is none."""
-        for scope in reversed(self._scopes):
-            if name in scope:
-                return scope[name]
-        return self._outer.find(name) if self._outer else None
+        own = self._find_own(name)
+        return self._outer.find(name) if own is None and self._outer else own
+
+    def _find_own(self, name: str) -> str | None:
+        return next((scope[name] for scope in reversed(self._scopes) if name in scope), None)
 
     def find_to_set(self, name: str) -> str | None:
         """The same for a name that is about to be set, which Python wants to be told of in inner functions."""
-        for scope in reversed(self._scopes):
-            if name in scope:
-                return scope[name]
-        found = self._outer.find_to_set(name) if self._outer else None
+        own = self._find_own(name)
+        if own is not None or self._outer is None:
+            return own
+        found = self._outer.find_to_set(name)
         if found is not None:
             self.nonlocals.add(found)
         return found

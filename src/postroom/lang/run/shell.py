@@ -63,9 +63,8 @@ def chain(first: ProgramCommand | Pipeline, *others: tuple[str, Callable[[], Pro
     return Chain(first, others)
 
 
-def redirect(op: str, fd: int, target: str | None = None, to_fd: int | None = None) -> Redirect:
-    """One redirection."""
-    return Redirect(op, fd, target, to_fd)
+#: One redirection.
+redirect = Redirect
 
 
 # Running
@@ -136,20 +135,14 @@ def _check(outcome: PipelineResult) -> PipelineResult:
     stderr = outcome.errors.decode("utf-8", "backslashreplace").strip()
     end = stderr if len(stderr) <= _SHOWN_STDERR else "..." + stderr[-_SHOWN_STDERR:]
     said = f": {end}" if end else ""
+    error: type[CommandFailed] = CommandFailed
     if outcome.timed_out:
-        raise CommandTimeout(
-            f"the command `{name}` was ended after {outcome.timed_out:g} s{said}", outcome.command, outcome.code, stderr
-        )
-    if outcome.not_started:
-        raise CommandFailed(
-            f"the command `{name}` could not be started: {outcome.not_started}{_hint(outcome)}",
-            outcome.command,
-            outcome.code,
-            stderr,
-        )
-    raise CommandFailed(
-        f"the command `{name}` failed with {outcome.ending}{said}", outcome.command, outcome.code, stderr
-    )
+        error, how = CommandTimeout, f"was ended after {outcome.timed_out:g} s{said}"
+    elif outcome.not_started:
+        how = f"could not be started: {outcome.not_started}{_hint(outcome)}"
+    else:
+        how = f"failed with {outcome.ending}{said}"
+    raise error(f"the command `{name}` {how}", outcome.command, outcome.code, stderr)
 
 
 def _hint(outcome: PipelineResult) -> str:

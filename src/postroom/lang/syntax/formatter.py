@@ -122,9 +122,9 @@ class _Formatter:
         return i
 
     def _token(self, i: int, kind: str) -> int:
-        if kind == "comment":
-            self._put(self.text[self.starts[i] : self.ends[i]], space=True)
-            self.line = self.line if self.line.lstrip().startswith("#") else self._with_gap(i)
+        if kind == "comment":  # after code it stands two spaces away from it
+            self.line = self.line.rstrip() + " " if self.line.strip() else self.line
+            self._put(self._raw(i), space=True)
             self.previous = "comment"
             return i + 1
         if kind == ";" and (self.previous in {"newline", "{"} or self.kinds[i + 1] in _NEEDS_NO_SEMICOLON):
@@ -150,11 +150,6 @@ class _Formatter:
             self.importing = (self.importing or begins) and kind != ";"
         self._after(kind)
         return i + 1
-
-    def _with_gap(self, i: int) -> str:
-        """A comment after code stands two spaces away from it."""
-        comment = self.text[self.starts[i] : self.ends[i]]
-        return self.line[: -len(comment)].rstrip() + "  " + comment
 
     def _spelling(self, i: int, kind: str) -> str:
         if kind == ":" and self.previous == ")":

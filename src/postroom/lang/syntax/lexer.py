@@ -7,6 +7,7 @@ What a mode begins with is decided here; what may stand inside it is the parser'
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final
 from unicodedata import normalize
 
@@ -41,6 +42,13 @@ _CODE: Final = re.compile(
       | (?P<shell>\$(?=[ \t\r\n]|\Z)[ \t]*)""",
     re.VERBOSE,
 )
+#: What opens another mode in code: its token, the mode, and what closes that.
+_OPENED_BY: Final = {
+    "string": ('"', "string", '"'),
+    "capture": ("$(", "shell", ")"),
+    "shellparen": ("($", "shell", ")"),
+    "shell": ("$", "shell", ""),
+}
 #: The brackets that are counted inside a value, by what closes it.
 _BRACKETS: Final = {")": "()", "}": "{}"}
 _STRING: Final = re.compile(r'["\\$]')
@@ -75,16 +83,14 @@ _SHELL_GOES_ON: Final = frozenset(["|", "&&", "||"])
 _MAX_PROBLEMS: Final = 20
 
 
+@dataclass(slots=True)
 class _Mode:
     """One open mode: where it was opened, what closes it, how many of its own brackets are open inside."""
 
-    __slots__ = ("closer", "depth", "mode", "start")
-
-    def __init__(self, mode: str, closer: str, start: int) -> None:
-        self.mode = mode
-        self.closer = closer
-        self.start = start
-        self.depth = 0
+    mode: str
+    closer: str
+    start: int
+    depth: int = 0
 
 
 class Tokens:
@@ -233,23 +239,16 @@ class Lexer:
         """Comments, and what opens another mode; true when one was opened."""
         if kind == "comment":
             self._comment(start, end)
-        elif kind == "string":
-            self._emit('"', start, end)
-            self._push("string", '"', start)
         elif kind == "single":
             self._single(start)
         elif kind == "status":
             self._emit("$?", start, end)
-        elif kind == "capture":
-            self._emit("$(", start, end)
-            self._push("shell", ")", start)
-        elif kind == "shellparen":
-            self._emit("($", start, end)
-            self._push("shell", ")", start)
         else:
-            self._emit("$", start, start + 1)
-            self._push("shell", "", start)
-        return kind not in {"comment", "single", "status"}
+            token, mode, closer = _OPENED_BY[kind]
+            self._emit(token, start, start + 1 if kind == "shell" else end)
+            self._push(mode, closer, start)
+            return True
+        return False
 
     def _comment(self, start: int, end: int) -> None:
         text = self.text
@@ -263,13 +262,17 @@ class Lexer:
         found = _SINGLE.match(self.text, start + 1)
         end = found.end() if found else start + 1
         if self.text[end : end + 1] != "'":
-            self._problem(start, start + 1, "unclosed", "this string is never closed: expected '")
-            self.out.cut_off = start
-            self.at = len(self.text)
+            self._never_closed(start, "this string is never closed: expected '")
             return
         cooked = _ESCAPE.sub(lambda m: _ESCAPES.get(m[1], m[0]), self.text[start + 1 : end])
         self.at = end + 1
         self._emit("single", start, end + 1, cooked)
+
+    def _never_closed(self, start: int, message: str, hint: str = "") -> None:
+        """A quote without its other half: nothing after it can be judged."""
+        self._problem(start, start + 1, "unclosed", message, hint)
+        self.out.cut_off = start
+        self.at = len(self.text)
 
     def _unreadable(self) -> None:
         """A character that means nothing in code."""
@@ -372,20 +375,20 @@ class Lexer:
                 self._shell_word(start, end)
             elif kind in {"single", "escape"}:
                 self._emit("lit", start, end, found[str(kind)])
-            elif self._shell_leaves(frame, str(kind), start, end) or self._shell_opens(
-                str(kind), start, end, found["open"]
-            ):
+            elif self._shell_token(frame, str(kind), start, found):
                 return
 
-    def _shell_leaves(self, frame: _Mode, kind: str, start: int, end: int) -> bool:
-        """Braces, redirections, operators and line ends; true when the command is over."""
+    def _shell_token(self, frame: _Mode, kind: str, start: int, found: re.Match[str]) -> bool:
+        """Anything but words; true when the command is over or another mode was opened."""
+        end = found.end()
         if kind == "brace":
             return self._shell_brace(frame, start)
+        if kind in {"newline", "op"}:
+            return self._shell_ends(frame, found[0] if kind == "op" else "newline", start, end)
         if kind == "redirect":
-            self._emit("redirect", start, end, self.text[start:end])
-        elif kind in {"newline", "op"}:
-            return self._shell_ends(frame, self.text[start:end] if kind == "op" else "newline", start, end)
-        return False
+            self._emit("redirect", start, end, found[0])
+            return False
+        return self._shell_opens(kind, start, end, found["open"])
 
     def _shell_word(self, start: int, end: int) -> None:
         """Literal characters; a number right before `<` or `>` is the descriptor that is redirected."""
@@ -429,8 +432,6 @@ class Lexer:
 
     def _shell_opens(self, kind: str, start: int, end: int, opened: str | None) -> bool:
         """Strings and values inside a command; true when another mode was opened."""
-        if kind in {"brace", "redirect", "newline", "op"}:
-            return False
         if kind == "string":
             self._emit('"', start, end)
             self._push("string", '"', start)
@@ -438,9 +439,7 @@ class Lexer:
             self._emit("$?", start, end)
         elif kind == "quote":
             hint = "an apostrophe in a command is written \\' or \"'\""
-            self._problem(start, end, "unclosed", "this quote is never closed: expected '", hint)
-            self.out.cut_off = start
-            self.at = len(self.text)
+            self._never_closed(start, "this quote is never closed: expected '", hint)
         elif kind == "dollar":
             self._emit("word", start, end, self.text[start:end])
         else:

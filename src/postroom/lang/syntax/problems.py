@@ -44,17 +44,8 @@ class Problem:
 
     def plain(self) -> dict[str, Any]:
         """The same as data, for `--json`."""
-        return {
-            "file": self.span.file,
-            "line": self.span.line,
-            "column": self.span.column,
-            "end_line": self.span.end_line,
-            "end_column": self.span.end_column,
-            "severity": self.severity,
-            "code": self.code,
-            "message": self.message,
-            "hint": self.hint,
-        }
+        place = {name: getattr(self.span, name) for name in ("file", "line", "column", "end_line", "end_column")}
+        return place | {name: getattr(self, name) for name in ("severity", "code", "message", "hint")}
 
 
 class ProgramProblems(PostroomError):

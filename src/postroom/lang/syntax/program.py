@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from postroom.lang.builtins import BUILTINS
 
@@ -43,14 +43,11 @@ class LoadedModule:
         return found
 
 
-class Program:
+class Program(NamedTuple):
     """`entry`, and `modules`: every file, those that are imported before those that import them (rings: in the order met)."""
 
-    __slots__ = ("entry", "modules")
-
-    def __init__(self, entry: LoadedModule, modules: list[LoadedModule]) -> None:
-        self.entry = entry
-        self.modules = modules
+    entry: LoadedModule
+    modules: list[LoadedModule]
 
 
 def load_program(path: str | Path) -> Program:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 
 
@@ -19,12 +20,7 @@ class Source:
     def line_starts(self) -> list[int]:
         """The offset at which each line begins; the first line begins at 0."""
         if self._line_starts is None:
-            starts = [0]
-            find, at = self.text.find, self.text.find("\n")
-            while at >= 0:
-                starts.append(at + 1)
-                at = find("\n", at + 1)
-            self._line_starts = starts
+            self._line_starts = [0, *(found.end() for found in re.finditer("\n", self.text))]
         return self._line_starts
 
     def line_of(self, offset: int) -> int:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
+import os.path
 
 from . import nodes as n
-
-_INDENT: Final = re.compile(r"[ \t]*")
 
 _Parts = list[n.TextPart | n.Interpolation | n.DoBlock]
 
@@ -21,7 +18,8 @@ def dedented(parts: _Parts) -> _Parts:
     for part in parts:
         if isinstance(part, n.TextPart):
             part.text = part.text.replace("\r\n", "\n")
-    margin = _common_indent(parts)
+    texts = [(part.text, place + 1 < len(parts)) for place, part in enumerate(parts) if isinstance(part, n.TextPart)]
+    margin = margin_of(texts)
     for place, part in enumerate(parts):
         if isinstance(part, n.TextPart):
             part.text = _without_margin(part.text, margin, followed=place + 1 < len(parts))
@@ -53,11 +51,6 @@ def _without_blank_start(text: str) -> str:
     return first.lstrip(" \t") + newline + rest
 
 
-def _common_indent(parts: _Parts) -> str:
-    texts = [(part.text, place + 1 < len(parts)) for place, part in enumerate(parts) if isinstance(part, n.TextPart)]
-    return margin_of(texts)
-
-
 def margin_of(texts: list[tuple[str, bool]]) -> str:
     """The whitespace that every line but the first begins with. Each text comes with whether something follows it in its line;
     lines with nothing on them do not count.
@@ -67,10 +60,5 @@ def margin_of(texts: list[tuple[str, bool]]) -> str:
         lines = text.split("\n")
         for number, line in enumerate(lines[1:], 1):
             if line.strip() or (followed and number == len(lines) - 1):
-                found = _INDENT.match(line)
-                margins.append(found[0] if found else "")
-    if not margins:
-        return ""
-    low, high = min(margins), max(margins)
-    size = next((k for k, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
-    return low[:size]
+                margins.append(line[: len(line) - len(line.lstrip(" \t"))])
+    return os.path.commonprefix(margins)  # noqa: RUF071  characters are meant, not parts of paths

@@ -81,14 +81,6 @@ def _repeat(value: str, times: Any) -> str:
     return value * count
 
 
-def _pad_start(value: str, width: Any, fill: Any = " ") -> str:
-    return _padding(value, width, fill) + value
-
-
-def _pad_end(value: str, width: Any, fill: Any = " ") -> str:
-    return value + _padding(value, width, fill)
-
-
 def _padding(value: str, width: Any, fill: Any) -> str:
     _words("padding", fill)
     missing = _whole(width) - len(value)
@@ -119,8 +111,8 @@ STRING: Final[dict[str, Callable[..., Any]]] = {
     "indexOf": _find_text,
     "slice": _piece,
     "repeat": _repeat,
-    "padStart": _pad_start,
-    "padEnd": _pad_end,
+    "padStart": lambda value, width, fill=" ": _padding(value, width, fill) + value,
+    "padEnd": lambda value, width, fill=" ": value + _padding(value, width, fill),
     "number": _number,
 }
 
@@ -140,14 +132,6 @@ def _pop(value: list[Any]) -> Any:
     if not value:
         raise WrongValue("pop() takes the last item of a list, and this one is empty")
     return value.pop()
-
-
-def _insert(value: list[Any], place: Any, item: Any) -> None:
-    value.insert(values.key_of(place, len(value) + 1), item)
-
-
-def _remove_at(value: list[Any], place: Any) -> Any:
-    return value.pop(values.key_of(place, len(value)))
 
 
 def _at(value: Any, place: Any) -> Any:
@@ -193,27 +177,19 @@ def _join(value: list[Any], between: Any = ", ") -> str:
     return str(between).join(map(text, value))
 
 
-def _concat(value: list[Any], *more: Any) -> list[Any]:
-    return [*value, *_flat(list(more))]
-
-
-def _in_list(value: list[Any], item: Any) -> bool:
-    return _place(value, item) >= 0
-
-
 LIST: Final[dict[str, Callable[..., Any]]] = {
     "push": _push,
     "pop": _pop,
-    "insert": _insert,
-    "remove": _remove_at,
+    "insert": lambda value, place, item: value.insert(values.key_of(place, len(value) + 1), item),
+    "remove": lambda value, place: value.pop(values.key_of(place, len(value))),
     "at": _at,
     "join": _join,
     "slice": _piece,
-    "concat": _concat,
+    "concat": lambda value, *more: [*value, *_flat(list(more))],
     "reverse": lambda value: value[::-1],
     "sort": _sort,
-    "includes": _in_list,
-    "contains": _in_list,
+    "includes": lambda value, item: _place(value, item) >= 0,
+    "contains": lambda value, item: _place(value, item) >= 0,
     "indexOf": _place,
     "map": lambda value, by: [_call(by, item) for item in value],
     "filter": lambda value, by: [item for item in value if values.truth(_call(by, item))],
@@ -235,10 +211,6 @@ def _merge(value: dict[str, Any], other: Any) -> dict[str, Any]:
     return {**value, **other}
 
 
-def _remove_field(value: dict[str, Any], name: Any) -> Any:
-    return value.pop(_field_name(name), None)
-
-
 def _field_name(name: object) -> str:
     if not isinstance(name, str):
         raise WrongValue(f"a field's name is a string, not {shown(name)}")
@@ -252,7 +224,7 @@ OBJECT: Final[dict[str, Callable[..., Any]]] = {
     "has": lambda value, name: _field_name(name) in value,
     "get": _get,
     "merge": _merge,
-    "remove": _remove_field,
+    "remove": lambda value, name: value.pop(_field_name(name), None),
 }
 
 # Numbers

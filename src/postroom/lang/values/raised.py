@@ -108,12 +108,12 @@ class ErrorValue(dict[str, Any]):
         """The object that tells of an error: message, kind, value, type, file, line, and what its kind adds."""
         place = place_of(error.__traceback__)
         failure = getattr(error, "failure", None)
-        value, type = _value_of(error, failure)
+        value, kind = _value_of(error, failure)
         said = cls(
             message=getattr(error, "message", None) or str(error),
-            kind=getattr(error, "kind", type_name(error)),
+            kind=getattr(error, "kind", type(error).__name__),
             value=value,
-            type=type,
+            type=kind,
             file=shown_path(place.file) if place else None,
             line=place.line if place else None,
         )
@@ -123,11 +123,6 @@ class ErrorValue(dict[str, Any]):
             said["worker"] = failure.worker
         said.error = error
         return said
-
-
-def type_name(error: BaseException) -> str:
-    """The name of an error's class."""
-    return type(error).__name__
 
 
 def _value_of(error: Exception, failure: Any) -> tuple[Any, str]:
@@ -179,7 +174,7 @@ def located(error: Exception) -> Exception:
     if isinstance(error, SessionFailed | SessionEnded | RoomClosed):
         return error
     if not isinstance(error, ProgramError):
-        told = ProgramError(_sentence(error), type_name(error))
+        told = ProgramError(_sentence(error), type(error).__name__)
         told.__traceback__ = error.__traceback__
         told.__cause__ = error if not isinstance(error, PostroomError | OSError) else None
         told.__suppress_context__ = True
@@ -204,4 +199,4 @@ def _cut(traceback: TracebackType | None) -> None:
 def _sentence(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "functions call each other too deeply"
-    return f"{type_name(error)}: {error}" if str(error) else type_name(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -247,35 +248,20 @@ def _short(value: object) -> str:
 # Order
 
 
-def less(one: Any, other: Any) -> bool:
-    """`one < other`."""
-    _check_order("<", one, other)
-    return bool(one < other)
+def _ordered(sign: str, compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+    def compared(one: Any, other: Any) -> bool:
+        if not (is_number(one) and is_number(other)) and not (isinstance(one, str) and isinstance(other, str)):
+            said = f"{shown(one)} and {shown(other)}"
+            raise WrongValue(f"{sign} compares two numbers or two strings, and here are {said}")
+        return compare(one, other)
+
+    return compared
 
 
-def less_or_equal(one: Any, other: Any) -> bool:
-    """`one <= other`."""
-    _check_order("<=", one, other)
-    return bool(one <= other)
-
-
-def more(one: Any, other: Any) -> bool:
-    """`one > other`."""
-    _check_order(">", one, other)
-    return bool(one > other)
-
-
-def more_or_equal(one: Any, other: Any) -> bool:
-    """`one >= other`."""
-    _check_order(">=", one, other)
-    return bool(one >= other)
-
-
-def _check_order(sign: str, one: object, other: object) -> None:
-    if is_number(one) and is_number(other):
-        return
-    if not (isinstance(one, str) and isinstance(other, str)):
-        raise WrongValue(f"{sign} compares two numbers or two strings, and here are {shown(one)} and {shown(other)}")
+less = _ordered("<", operator.lt)
+less_or_equal = _ordered("<=", operator.le)
+more = _ordered(">", operator.gt)
+more_or_equal = _ordered(">=", operator.ge)
 
 
 def sort_key(value: object) -> Any:
@@ -307,14 +293,12 @@ def span_list(first: object, last: object) -> list[int]:
 
 def items(value: object) -> Iterable[Any]:
     """What a loop goes through: a list's items, a text's lines, an object's field names."""
-    if isinstance(value, list):
+    if isinstance(value, list | dict):
         return tuple(value)  # what the loop's body does to the list does not change the loop
     if isinstance(value, range):
         return value
     if isinstance(value, str):
         return lines_of(value)
-    if isinstance(value, dict):
-        return tuple(value)
     raise WrongValue(
         f"a loop goes through a list, the lines of a string or the fields of an object, not {shown(value)}"
     )
