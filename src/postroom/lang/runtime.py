@@ -192,9 +192,8 @@ def throw(value: Any) -> NoReturn:
     raise thrown(value)
 
 
-def caught(error: Exception) -> ErrorValue:
-    """What `catch e` gives."""
-    return ErrorValue.of(error)
+#: What `catch e` gives.
+caught = ErrorValue.of
 
 
 def unknown(name: str) -> NoReturn:

@@ -209,14 +209,7 @@ class ModuleChecker(ExpressionChecker):
                     hint = near(child.name, [*TYPE_NAMES, *self.scope.known_types()])
                     self.error(child.span, "type", f"there is no type {child.name}", hint)
             elif isinstance(child, n.TypeObject):
-                self._once([(field.name, field.span) for field in child.fields], "the field")
-
-    def _once(self, names: list[tuple[str, Span]], what: str) -> None:
-        seen: set[str] = set()
-        for name, span in names:
-            if name in seen:
-                self.error(span, "duplicate", f"{what} {name} is given twice")
-            seen.add(name)
+                self.fields_once([(field.name, field.span) for field in child.fields])
 
     # ---------------------------------------------------------------- statements
 

@@ -12,7 +12,7 @@ from typing import Final
 from postroom.lang.syntax import nodes as n
 from postroom.lang.syntax.problems import WARNING, Problem, near
 from postroom.lang.syntax.program import Program
-from postroom.lang.syntax.source import Span
+from postroom.lang.syntax.source import Span, shortened
 
 from .mail_uses import ANYWHERE, MailUse, Part, delegates_of, fields_of_message, parts_of, reads_of, uses_of
 from .stage import ENDED, FAULT, STUCK, THROWN, UNCLEAR, Actor, RehearsalRun
@@ -207,15 +207,10 @@ def _when(run: RehearsalRun, always: bool) -> str:
     if always or not run.decisions:
         return ""
     answers = [
-        f"{_short(node)} in line {node.span.line} is {'true' if answer else 'false'}"
+        f"{shortened(' '.join(node.span.text.split()), 40)} in line {node.span.line} is {'true' if answer else 'false'}"
         for answer, node in run.decisions[:3]
     ]
     return "when " + " and ".join(answers)
-
-
-def _short(node: n.Node) -> str:
-    text = " ".join(node.span.text.split())
-    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def _cycle(waiting: list[Actor], uses: list[MailUse]) -> list[Actor]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from postroom.lang.builtins import ANY_NUMBER, BUILTINS, Signature
 from postroom.lang.syntax import nodes as n
 from postroom.lang.syntax.problems import ERROR, WARNING, Problem, near
-from postroom.lang.syntax.source import Span
+from postroom.lang.syntax.source import Span, shortened
 
 from .kinds import (
     ANY,
@@ -154,12 +154,16 @@ class ExpressionChecker:
         return Kind("list", element=common(items) if items else ANY, items=items)
 
     def _object_expr(self, node: n.ObjectExpr) -> Kind:
-        fields: dict[str, Kind] = {}
-        for field in node.fields:
-            if field.key in fields:
-                self.error(field.span, "duplicate", f"the field {field.key} is given twice")
-            fields[field.key] = self.kind(field.value)
-        return Kind("object", fields=fields)
+        self.fields_once([(field.key, field.span) for field in node.fields])
+        return Kind("object", fields={field.key: self.kind(field.value) for field in node.fields})
+
+    def fields_once(self, names: list[tuple[str, Span]]) -> None:
+        """An error for each field that is given again."""
+        seen: set[str] = set()
+        for name, span in names:
+            if name in seen:
+                self.error(span, "duplicate", f"the field {name} is given twice")
+            seen.add(name)
 
     def _prompt(self, node: n.Prompt) -> Kind:
         self._parts(node.parts)
@@ -447,5 +451,4 @@ def _words_of(node: n.Node) -> Iterator[n.ShellWord]:
 
 
 def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 60 else line[:57] + "..."
+    return shortened(" ".join(text.split()), 60)

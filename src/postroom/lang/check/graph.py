@@ -35,15 +35,10 @@ def _started_by(part: Part, known: dict[str, str]) -> list[str]:
     """The workers that a part calls: what it delegates to, also by way of a list."""
     if not delegates_of(part):
         return []
-    names = [
-        node.callee.name for node in n.walk(part.body) if isinstance(node, n.Call) and isinstance(node.callee, n.Name)
-    ]
+    callees = [node.callee for node in n.walk(part.body) if isinstance(node, n.Call)]
+    names = [callee.name for callee in callees if isinstance(callee, n.Name)]
     names += [
-        node.callee.name
-        for node in n.walk(part.body)
-        if isinstance(node, n.Call)
-        and isinstance(node.callee, n.MemberAccess)
-        and isinstance(node.callee.object, n.Name)
+        callee.name for callee in callees if isinstance(callee, n.MemberAccess) and isinstance(callee.object, n.Name)
     ]
     return list(dict.fromkeys(name for name in names if name in known))
 

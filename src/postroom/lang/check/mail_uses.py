@@ -56,28 +56,24 @@ def uses_of(part: Part) -> list[MailUse]:
         if isinstance(node, n.Var) and isinstance(node.target, n.NamePattern) and node.value is not None:
             aliases.setdefault(node.target.name, node.value)
     found = []
-    for node in n.walk(part.body):
-        if (
-            isinstance(node, n.Call)
-            and isinstance(node.callee, n.MemberAccess)
-            and node.callee.name in {"send", "receive"}
-        ):
-            mailbox = _mailbox(node.callee.object, aliases, 0)
-            if mailbox is not None:
-                found.append(MailUse(node.callee.name, mailbox, part.name, node))
+    for call, callee in _member_calls(part, {"send", "receive"}):
+        mailbox = _mailbox(callee.object, aliases, 0)
+        if mailbox is not None:
+            found.append(MailUse(callee.name, mailbox, part.name, call))
     return found
+
+
+def _member_calls(part: Part, names: set[str]) -> Iterator[tuple[n.Call, n.MemberAccess]]:
+    """The calls of members with one of these names."""
+    for node in n.walk(part.body):
+        if isinstance(node, n.Call) and isinstance(node.callee, n.MemberAccess) and node.callee.name in names:
+            yield node, node.callee
 
 
 def delegates_of(part: Part) -> list[n.Call]:
     """The calls of `self.delegate` in a part."""
-    return [
-        node
-        for node in n.walk(part.body)
-        if isinstance(node, n.Call)
-        and isinstance(node.callee, n.MemberAccess)
-        and node.callee.name == "delegate"
-        and isinstance(node.callee.object, n.SelfExpression)
-    ]
+    calls = _member_calls(part, {"delegate"})
+    return [call for call, callee in calls if isinstance(callee.object, n.SelfExpression)]
 
 
 def fields_of_message(call: n.Call) -> set[str] | None:
@@ -135,8 +131,6 @@ def _is_mailroom(node: n.Expr, aliases: dict[str, n.Expr], depth: int) -> bool:
     session = n.bare(node.object)
     if isinstance(session, n.Name) and session.name in aliases:
         session = n.bare(aliases[session.name])
-    return (
-        isinstance(session, n.MemberAccess)
-        and session.name == "session"
-        and isinstance(session.object, n.SelfExpression)
-    )
+    if not isinstance(session, n.MemberAccess) or session.name != "session":
+        return False
+    return isinstance(session.object, n.SelfExpression)

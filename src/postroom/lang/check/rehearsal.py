@@ -6,7 +6,8 @@ and prompts are not touched; their results are stand-ins.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections import ChainMap
+from collections.abc import Generator, Iterable, MutableMapping
 from types import GeneratorType
 from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
@@ -86,22 +87,13 @@ class Stage(Judge, Protocol):
     def send(self, box: str, value: Any, call: n.Call) -> None: ...
 
 
-class Env:
-    """The names of a block, and those around it."""
+#: The names of a block, and those around it.
+Env = ChainMap[str, Any]
 
-    __slots__ = ("names", "outer")
 
-    def __init__(self, outer: Env | None = None) -> None:
-        self.names: dict[str, Any] = {}
-        self.outer = outer
-
-    def holder(self, name: str) -> Env | None:
-        env: Env | None = self
-        while env is not None:
-            if name in env.names:
-                return env
-            env = env.outer
-        return None
+def _holder(env: Env, name: str) -> MutableMapping[str, Any] | None:
+    """The block that declares a name."""
+    return next((names for names in env.maps if name in names), None)
 
 
 class PartFollower:
@@ -118,8 +110,7 @@ class PartFollower:
 
     def run(self, body: n.Block, params: Iterable[n.Param] = (), args: Iterable[Any] = ()) -> Steps:
         """Follows a function, or a bare block, to its end; its result."""
-        env = Env()
-        env.names |= {param.name: value for param, value in zip(params, args, strict=False)}
+        env: Env = ChainMap({param.name: value for param, value in zip(params, args, strict=False)})
         try:
             yield from self.block(body, env)
         except _Return as returned:
@@ -144,18 +135,18 @@ class PartFollower:
 
     def _if(self, node: n.If, env: Env) -> Steps:
         if self.stage.truth((yield from self.value(node.condition, env)), node.condition):
-            yield from self.block(node.then, Env(env))
+            yield from self.block(node.then, env.new_child())
         elif isinstance(node.otherwise, n.If):
             yield from self._if(node.otherwise, env)
         elif node.otherwise is not None:
-            yield from self.block(node.otherwise, Env(env))
+            yield from self.block(node.otherwise, env.new_child())
 
     def _for(self, node: n.For, env: Env) -> Steps:
         items = walk_through((yield from self.value(node.iterable, env)), self.stage)
         depth = self.depth
         for item in items:
             self.depth = depth
-            inner = Env(env)
+            inner = env.new_child()
             self._bind(node.target, item, inner)
             try:
                 yield from self.block(node.body, inner)
@@ -170,7 +161,7 @@ class PartFollower:
             self.stage.step()
             self.depth = depth
             try:
-                yield from self.block(node.body, Env(env))
+                yield from self.block(node.body, env.new_child())
             except _Break:
                 return
             except _Continue:
@@ -185,11 +176,11 @@ class PartFollower:
 
     def _bind(self, pattern: n.Pattern, value: Any, env: Env) -> None:
         if isinstance(pattern, n.NamePattern):
-            env.names[pattern.name] = value
+            env[pattern.name] = value
         elif isinstance(pattern, n.ObjectPattern):
             for field in pattern.fields:
                 member = n.MemberAccess(field.span, n.Null(field.span), field.name, field.span, False)
-                env.names[field.name] = self._member_of(member, value)
+                env[field.name] = self._member_of(member, value)
         elif isinstance(pattern, n.ListPattern):
             items = walk_through(value, self.stage)
             if isinstance(value, StandIn):
@@ -215,12 +206,12 @@ class PartFollower:
         depth = self.depth
         self.tries[0] += 1
         try:
-            yield from self.block(node.body, Env(env))
+            yield from self.block(node.body, env.new_child())
         except Raised:
             self.depth = depth
-            inner = Env(env)
+            inner = env.new_child()
             if node.name is not None:
-                inner.names[node.name] = StandIn()
+                inner[node.name] = StandIn()
             self.tries[0] -= 1
             try:
                 yield from self.block(node.handler, inner)
@@ -282,9 +273,9 @@ class PartFollower:
         return StandIn()
 
     def _name(self, node: n.Name, env: Env) -> Any:
-        holder = env.holder(node.name)
+        holder = _holder(env, node.name)
         if holder is not None:
-            return holder.names[node.name]
+            return holder[node.name]
         if node.name in self.top:
             return Code(self.top[node.name], self.loaded)
         if node.name in self.loaded.imports:
@@ -357,10 +348,10 @@ class PartFollower:
 
     def _set(self, target: n.Expr, value: Any, env: Env) -> Steps:
         if isinstance(target, n.Name):
-            holder = env.holder(target.name)
+            holder = _holder(env, target.name)
             if holder is None:
                 raise Unclear
-            holder.names[target.name] = value
+            holder[target.name] = value
             return
         if not isinstance(target, n.MemberAccess | n.Index):
             raise Unclear

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from postroom.lang.syntax import nodes as n
@@ -14,17 +13,6 @@ from .stand_ins import MAX_SIZE, Box, Method, Namespace, ReceivedObject, StandIn
 
 #: Members of lists that do not look into the items: they work with stand-ins too.
 _BLIND: Final = frozenset(["push", "pop", "insert", "remove", "at", "slice", "concat", "reverse", "flat"])
-_OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    "+": values.add,
-    "-": values.subtract,
-    "*": values.multiply,
-    "/": values.divide,
-    "%": values.remainder,
-    "<": values.less,
-    ">": values.more,
-    "<=": values.less_or_equal,
-    ">=": values.more_or_equal,
-}
 _MAX_ITEMS: Final = 200
 
 
@@ -56,7 +44,7 @@ def binary(op: str, left: Any, right: Any, node: n.Node, judge: Judge) -> Any:
     if has_stand_in(left) or has_stand_in(right):
         return judge.derived((op, key_of(left), key_of(right)))
     try:
-        return bounded(_OPERATORS[op](left, right))
+        return bounded(getattr(values, values.OPERATORS[op])(left, right))
     except WrongValue:
         raise Unclear from None
 

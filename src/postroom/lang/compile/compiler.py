@@ -15,7 +15,7 @@ from postroom.lang.syntax.parser import deep_recursion
 from postroom.lang.syntax.problems import Problem, ProgramProblems
 from postroom.lang.syntax.source import Span
 
-from .commands import ShellCompiler
+from .expressions import ExpressionCompiler
 from .names import (
     RUNTIME,
     Names,
@@ -61,7 +61,7 @@ def tree_of(module: n.Module) -> ast.Module:
     return tree
 
 
-class _Compiler(ShellCompiler):
+class _Compiler(ExpressionCompiler):
     """Compiles one file."""
 
     def __init__(self, module: n.Module) -> None:

@@ -1,29 +1,20 @@
-"""Expressions to Python: values, strings, calls, prompts."""
+"""Expressions to Python: values, strings, calls, commands, prompts."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
+from glob import escape
 from typing import Final
 
 from postroom.lang.builtins import BUILTINS
 from postroom.lang.syntax import nodes as n
 from postroom.lang.values.schemas import Schema, is_text, schema_of
+from postroom.lang.values.shell_words import is_open
+from postroom.lang.values.values import OPERATORS
 
 from .names import Names, at, attribute, call, constant, function, listed, literal, load, mangled, thunk
 
-_OPERATORS: Final = {
-    "+": "add",
-    "-": "subtract",
-    "*": "multiply",
-    "/": "divide",
-    "%": "remainder",
-    "==": "equal",
-    "<": "less",
-    "<=": "less_or_equal",
-    ">": "more",
-    ">=": "more_or_equal",
-}
 _COMPARISONS: Final = frozenset(["==", "!=", "<", "<=", ">", ">="])
 _SESSION_FIELDS: Final = frozenset(["id", "timestamp", "dir", "mailbox"])
 
@@ -44,12 +35,8 @@ class ExpressionCompiler:
         #: The shape that a prompt is to answer with, by the prompt's identity.
         self.wanted: dict[int, Schema] = {}
 
-    # Overridden by the compiler of statements and of commands
-
     def block(self, block: n.Block, *, value: bool = False) -> list[ast.stmt]:
-        raise NotImplementedError
-
-    def shell(self, node: n.ShellNode) -> ast.expr:
+        """The statements of a block: what the compiler of statements adds."""
         raise NotImplementedError
 
     # Expressions
@@ -137,7 +124,7 @@ class ExpressionCompiler:
         left, right = self.expr(node.left), self.expr(node.right)
         if node.op == "!=":
             return ast.UnaryOp(op=ast.Not(), operand=call("equal", left, right))
-        return call(_OPERATORS[node.op], left, right)
+        return call(OPERATORS[node.op], left, right)
 
     def _logic(self, node: n.Binary) -> ast.expr:
         """One of the two sides; the right one is looked at only if it matters."""
@@ -156,11 +143,7 @@ class ExpressionCompiler:
     # Setting
 
     def _assign(self, node: n.Assign) -> ast.expr:
-        return self.setting(node.target, self.expr(node.value))
-
-    def setting(self, target: n.Expr, value: ast.expr) -> ast.expr:
-        """An expression that sets a name, a field or an item, and gives the value."""
-        target = n.bare(target)
+        value, target = self.expr(node.value), n.bare(node.target)
         if isinstance(target, n.Name):
             return ast.NamedExpr(target=ast.Name(id=self.name_to_set(target), ctx=ast.Store()), value=value)
         if isinstance(target, n.MemberAccess):
@@ -194,11 +177,9 @@ class ExpressionCompiler:
         if not isinstance(node, n.MemberAccess) or node.optional:
             return None
         inner = self.session_part(node.object)
-        if inner == "self":
-            return "session" if node.name == "session" else None
-        if inner == "session":
-            return "mailbox" if node.name == "mailbox" else None
-        return "box" if inner == "mailbox" else None
+        if inner == "mailbox":
+            return "box"
+        return node.name if (inner, node.name) in {("self", "session"), ("session", "mailbox")} else None
 
     def _member_access(self, node: n.MemberAccess) -> ast.expr:
         inner = self.session_part(node.object)
@@ -234,13 +215,11 @@ class ExpressionCompiler:
 
     def _method(self, callee: n.MemberAccess, given: Sequence[n.Expr]) -> ast.expr:
         part = self.session_part(callee.object)
-        if part in ("self", "box") or (self._is_import(callee.object) and not callee.optional):
-            name = callee.name
-            if part is None:
-                function = self.expr(callee)
-            else:
-                function = at(callee, attribute(self.expr(callee.object), mangled(name)))
+        if part in ("self", "box"):
+            function = at(callee, attribute(self.expr(callee.object), mangled(callee.name)))
             return call(function, *self.exprs(given))
+        if self._is_import(callee.object) and not callee.optional:
+            return call(self.expr(callee), *self.exprs(given))
         name = "maybe_method" if callee.optional else "method"
         return call(name, self.expr(callee.object), constant(callee.name), *self.exprs(given))
 
@@ -264,6 +243,68 @@ class ExpressionCompiler:
 
     def _shell_expr(self, node: n.ShellExpr) -> ast.expr:
         return call(node.mode, self.shell(node.command))
+
+    # Commands: the source is split into words here, once; values are only ever put into words
+
+    def shell(self, node: n.ShellNode) -> ast.expr:
+        if isinstance(node, n.ShellChain):
+            first, *others = node.parts
+            made = call("chain", self.shell(first), *map(self._link, node.ops, others))
+        elif isinstance(node, n.ShellPipeline):
+            made = call("pipeline", *[self.shell(command) for command in node.commands])
+        else:
+            made = self._command(node)
+        return at(node, made)
+
+    def _link(self, op: str, node: n.ShellNode) -> ast.expr:
+        """What stands between two commands of a chain, and the second of them, which is made only when it is its turn."""
+        return ast.Tuple(elts=[constant(op), self.later(node, lambda: self.shell(node))], ctx=ast.Load())
+
+    def _command(self, node: n.ShellCommand) -> ast.expr:
+        named: dict[str, ast.expr] = {}
+        if node.assignments:
+            keys: list[ast.expr | None] = [constant(assignment.name) for assignment in node.assignments]
+            values = [self._one_word(assignment.value) for assignment in node.assignments]
+            named["environment"] = ast.Dict(keys=keys, values=values)
+        if node.redirects:
+            named["redirects"] = listed([self._redirect(redirect) for redirect in node.redirects])
+        return call("command", listed([self._word(word) for word in node.words]), **named)
+
+    def _redirect(self, node: n.ShellRedirect) -> ast.expr:
+        args = [constant(node.op), constant(node.fd)]
+        if node.target is not None:
+            args.append(self._one_word(node.target))
+        elif node.to_fd is not None:
+            args += [constant(None), constant(node.to_fd)]
+        return call("redirect", *args)
+
+    def _word(self, node: n.ShellWord) -> ast.expr:
+        """A word of a command, or the several that a pattern or a list gives."""
+        parts = node.parts
+        for place, part in enumerate(parts):
+            if isinstance(part, n.ShellValue) and part.spread:
+                before, after = self._glued(parts[:place]), self._glued(parts[place + 1 :])
+                return at(node, call("spread", before, self.expr(part.value), after))
+        texts = [part for part in parts if isinstance(part, n.ShellText)]
+        if len(texts) == len(parts) and any(is_open(part.text) and not part.quoted for part in texts):
+            literal = "".join(part.text for part in texts)
+            pattern = "".join(escape(part.text) if part.quoted else part.text for part in texts)
+            home = _begins_at_home(node)
+            return at(node, call("matches", constant(pattern), constant(literal), constant(home)))
+        return self._one_word(node)
+
+    def _one_word(self, node: n.ShellWord) -> ast.expr:
+        """A word that is one in any case."""
+        made = self._glued(node.parts)
+        if _begins_at_home(node) and all(isinstance(part, n.ShellText) for part in node.parts):
+            made = call("home", made)
+        return at(node, made)
+
+    def _glued(self, parts: list[n.ShellText | n.ShellValue]) -> ast.expr:
+        if all(isinstance(part, n.ShellText) for part in parts):
+            return constant("".join(part.text for part in parts if isinstance(part, n.ShellText)))
+        made = [constant(p.text) if isinstance(p, n.ShellText) else self.expr(p.value) for p in parts]
+        return call("word", *made)
 
     # Prompts
 
@@ -335,3 +376,9 @@ def is_bool(node: n.Expr) -> bool:
     if isinstance(node, n.ShellExpr):
         return node.mode == "test"
     return isinstance(node, n.Bool) or (isinstance(node, n.Unary) and node.op == "!")
+
+
+def _begins_at_home(node: n.ShellWord) -> bool:
+    """Whether a word begins with `~` that is meant as somebody's home."""
+    first = node.parts[0] if node.parts else None
+    return isinstance(first, n.ShellText) and not first.quoted and first.text.startswith("~")

@@ -20,11 +20,11 @@ from urllib.parse import quote, unquote
 
 from postroom.lang.syntax import nodes as n
 from postroom.lang.syntax.program import parse_file
+from postroom.lang.values.raised import SUFFIX
 
 from .compiler import compiled
 
 PREFIX: Final = f"{__name__}."
-SUFFIX: Final = ".pw"
 #: It has modules under it, though they lie in no folder of its own.
 __path__: list[str] = []
 

@@ -100,31 +100,23 @@ def build_plugin(program: Program, folder: Path) -> list[Path]:
 def plugin_of(module: n.Module) -> Plugin:
     """The plugin that a file describes: its default trait, else its exported one, else its only one."""
     trait = _trait_of(module)
-    doors: list[Door] = []
-    for entry in entries_of(module):
-        if entry.trait is not trait or entry.function is None:
-            continue
-        doors += [
-            Door(note.name, kebab(note.argument or entry.name), entry)
-            for note in entry.function.annotations
-            if note.name in (SKILL, COMMAND)
-        ]
+    doors = [
+        Door(note.name, kebab(note.argument or entry.name), entry)
+        for entry in entries_of(module)
+        if entry.trait is trait and entry.function is not None
+        for note in entry.function.annotations
+        if note.name in (SKILL, COMMAND)
+    ]
     if not doors:
         raise NotAPlugin(f"no method of {trait.name} says @skill or @command, so the plugin would have no way in")
     _check_names(doors)
-    name = kebab(trait.name)
-    return Plugin(
-        name, one_line(trait.doc) or f"{trait.name}: {', '.join(sorted({door.name for door in doors}))}", doors
-    )
+    description = one_line(trait.doc) or f"{trait.name}: {', '.join(sorted({door.name for door in doors}))}"
+    return Plugin(kebab(trait.name), description, doors)
 
 
 def _trait_of(module: n.Module) -> n.Trait:
     traits = [item for item in module.items if isinstance(item, n.Trait)]
-    for wanted in (
-        [trait for trait in traits if trait.default],
-        [trait for trait in traits if trait.exported],
-        traits,
-    ):
+    for wanted in ([one for one in traits if one.default], [one for one in traits if one.exported], traits):
         if len(wanted) == 1:
             return wanted[0]
         if wanted:
@@ -211,10 +203,8 @@ def _skill(plugin: Plugin, door: Door) -> str:
 
 def _front(fields: dict[str, str]) -> str:
     # JSON's strings are YAML's too
-    lines = [
-        f"{name}: {value if name == 'name' else json.dumps(value, ensure_ascii=False)}"
-        for name, value in fields.items()
-    ]
+    said = {name: value if name == "name" else json.dumps(value, ensure_ascii=False) for name, value in fields.items()}
+    lines = [f"{name}: {value}" for name, value in said.items()]
     return "\n".join(["---", *lines, "---", ""])
 
 
@@ -258,6 +248,5 @@ def _check_free(folder: Path) -> None:
     except (OSError, ValueError, AttributeError):
         made_by = None
     if made_by != MAKER:
-        raise NotAPlugin(
-            f"{folder} has something else in it; name a folder that is new, empty, or made by `postroom build`"
-        )
+        which = "name a folder that is new, empty, or made by `postroom build`"
+        raise NotAPlugin(f"{folder} has something else in it; {which}")

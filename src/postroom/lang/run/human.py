@@ -41,9 +41,8 @@ class Terminal:
             sys.stderr.flush()
             line = self._line()
         if line is None:
-            raise NoAnswer(
-                "nobody answered: the standard input is at its end; answer there, or name who is to be asked with --human"
-            )
+            what = "answer there, or name who is to be asked with --human"
+            raise NoAnswer(f"nobody answered: the standard input is at its end; {what}")
         return line.decode("utf-8", "replace").rstrip("\r\n")
 
     def _line(self) -> bytes | None:
@@ -100,9 +99,8 @@ def ask_in_room(url: str | None, whom: str, who: str, question: str, timeout_s: 
     payload: dict[str, Any] = {"text": question, "worker": who}
     with open_room(url, create=False) as room:
         try:
-            answer = room.agent(f"{who}-{os.getpid()}", transient=True).ask(
-                whom, payload, type=TYPE, timeout_s=timeout_s
-            )
+            asker = room.agent(f"{who}-{os.getpid()}", transient=True)
+            answer = asker.ask(whom, payload, type=TYPE, timeout_s=timeout_s)
         except AskFailed as error:
             raise NoAnswer(f"{whom} did not answer: {getattr(error, 'reason', None) or error}") from None
         return _text_of(answer.payload)

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import termios
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -66,15 +66,15 @@ def run_pipeline(
         with suppress(OSError, ValueError):  # closed, or a pipe whose reader left
             stream.flush()
     mark = f"{own_mark(guarded=guarded)}:{next(_numbers)}"
-    with ExitStack() as stack:
-        running = _Running(" | ".join(map(str, commands)), mark, capture=capture)
-        stack.callback(running.close)
-        try:
-            running.start(commands, given)
-            return running.attend(timeout_s)
-        except BaseException:
-            running.end()
-            raise
+    running = _Running(" | ".join(map(str, commands)), mark, capture=capture)
+    try:
+        running.start(commands, given)
+        return running.attend(timeout_s)
+    except BaseException:
+        running.end()
+        raise
+    finally:
+        running.close()
 
 
 class _Running:
@@ -170,9 +170,7 @@ class _Running:
         return self._outcome()
 
     def _busy(self) -> bool:
-        if self._output_end in self._open:
-            return True
-        if self._descriptors:
+        if self._output_end in self._open or self._descriptors:
             return True
         # without process descriptors the end of their complaints must do
         return any(child.poll() is None for child in self._children) and self._errors_end in self._open
@@ -229,9 +227,7 @@ class _Running:
             names = {number.value: number.name for number in signal.Signals}
             ending = f"signal {-code} ({names.get(-code, 'unknown')})"
             code = 128 - code
-        if (
-            self._failed and code == 0
-        ):  # a program in the middle that was not there: what came out is not what was asked for
+        if self._failed and code == 0:  # a program in the middle was not there: what came out is not what was asked for
             code, ending = self._failed_code, f"exit code {self._failed_code}"
         return PipelineResult(
             self._command, code, bytes(self._said), bytes(self._complained), ending, timed_out, self._failed

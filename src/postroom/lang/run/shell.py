@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from postroom.lang.syntax.source import shortened
 from postroom.lang.values import values
 from postroom.lang.values.commands import Chain, Pipeline, ProgramCommand, Redirect, Runnable
 from postroom.lang.values.raised import CommandFailed, CommandTimeout, WrongValue
@@ -131,7 +132,7 @@ def _run(what: Runnable, given: object, *, capture: bool) -> PipelineResult:
 def _check(outcome: PipelineResult) -> PipelineResult:
     if outcome.code == 0 and not outcome.timed_out:
         return outcome
-    name = outcome.command if len(outcome.command) <= _SHOWN_COMMAND else outcome.command[: _SHOWN_COMMAND - 3] + "..."
+    name = shortened(outcome.command, _SHOWN_COMMAND)
     stderr = outcome.errors.decode("utf-8", "backslashreplace").strip()
     end = stderr if len(stderr) <= _SHOWN_STDERR else "..." + stderr[-_SHOWN_STDERR:]
     said = f": {end}" if end else ""

@@ -54,15 +54,12 @@ class Transcript:
         number = self._at[kind]
         self._at[kind] += 1
         if number >= len(lines):
-            raise NoAnswer(
-                f"{self._path} has {len(lines)} answers to {kind} of {self._worker}, and this is number {number + 1}"
-            )
+            has = f"{self._path} has {len(lines)} answers to {kind} of {self._worker}"
+            raise NoAnswer(f"{has}, and this is number {number + 1}")
         said: dict[str, Any] = lines[number]
         if "prompt" in said and said["prompt"] != prompt:
-            raise NoAnswer(
-                f"answer {number + 1} to {kind} of {self._worker} in {self._path} was given to another prompt: "
-                f"{_difference(said['prompt'], prompt)}"
-            )
+            which = f"answer {number + 1} to {kind} of {self._worker} in {self._path}"
+            raise NoAnswer(f"{which} was given to another prompt: {_difference(said['prompt'], prompt)}")
         return str(said["answer"])
 
 
@@ -79,9 +76,8 @@ def read(path: str) -> list[dict[str, Any]]:
         with open(path, encoding="utf-8") as file:
             texts = file.read().split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadTranscript(
-            f"the transcript {path} cannot be read: {getattr(error, 'strerror', None) or error}"
-        ) from None
+        why = getattr(error, "strerror", None) or error
+        raise BadTranscript(f"the transcript {path} cannot be read: {why}") from None
     lines = []
     for number, text in enumerate(texts, 1):
         if not text.strip():
@@ -91,8 +87,7 @@ def read(path: str) -> list[dict[str, Any]]:
         except ValueError:
             line = None
         if not isinstance(line, dict) or line.get("kind") not in ("think", "ask") or "answer" not in line:
-            raise BadTranscript(
-                f'line {number} of {path} is no answer; each line is like {{"kind": "think", "answer": "..."}}'
-            )
+            like = '{"kind": "think", "answer": "..."}'
+            raise BadTranscript(f"line {number} of {path} is no answer; each line is like {like}")
         lines.append(line)
     return lines

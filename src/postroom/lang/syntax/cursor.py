@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import Final, NoReturn, TypeVar
 
 from . import nodes as n
-from .lexer import CLOSERS, KEYWORDS, OPENERS, Tokens
+from .lexer import CLOSERS, KEYWORDS, MAX_PROBLEMS, OPENERS, Tokens
 from .problems import Problem
-from .source import Span
+from .source import Span, shortened
 
 #: Deeper than any program a person writes, and shallow enough for Python to compile what comes of it.
 MAX_NESTING: Final = 1000
-MAX_PROBLEMS: Final = 20
 
 _ROUND: Final = frozenset(["(", "[", "$(", "$(e", "($"])
 #: What stands at the beginning of a statement or declaration, or after the last one: a bracket does not go on there.
@@ -95,13 +94,11 @@ class Cursor:
         return self.step()
 
     def skip_newlines(self) -> None:
-        kinds = self.kinds
-        while kinds[self.i] == "newline":
+        while self.kinds[self.i] == "newline":
             self.i += 1
 
     def skip_separators(self) -> None:
-        kinds = self.kinds
-        while kinds[self.i] in {"newline", ";"}:
+        while self.kinds[self.i] in {"newline", ";"}:
             self.i += 1
 
     def after_newlines(self) -> str:
@@ -154,8 +151,7 @@ class Cursor:
         kind = self.kinds[self.i]
         if kind in _NAMES:
             return _NAMES[kind]
-        text = self.source.text[self.starts[self.i] : self.ends[self.i]]
-        return text if len(text) <= 30 else text[:27] + "..."
+        return shortened(self.here().text, 30)
 
     def unexpected(self, what: str, hint: str = "") -> NoReturn:
         self.fail("syntax", f"expected {what}, found {self.found()}", hint)

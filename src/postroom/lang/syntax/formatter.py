@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from . import nodes as n
+from .expressions import BINDING
 from .lexer import CLOSERS, KEYWORDS, OPENERS, Tokens, tokens_of
 from .parser import deep_recursion, parse
 from .source import Source
@@ -16,16 +17,14 @@ from .text import margin_of
 
 INDENT: Final = "    "
 
-_BINARY: Final = frozenset(
-    ["|", "||", "&&", "==", "!=", "<", ">", "<=", ">=", "+", "-", "*", "/", "%", "=", "->", ">>"]
-)
 _VALUE_ENDS: Final = frozenset(
     ["name", "number", "single", 'end"', ")", "]", "}", "self", "true", "false", "null", "$?", "++", "--", "_"]
 )
 _NO_SPACE_BEFORE: Final = frozenset([")", "]", ",", ";", ".", "?.", ":", "++", "--", "...", "?"])
 _NO_SPACE_AFTER: Final = frozenset(["(", "[", ".", "?.", "@", "...", "!"])
 _NEEDS_NO_SEMICOLON: Final = frozenset(["newline", "}", "eof", "comment", ";"])
-_GOES_ON: Final = _BINARY | {"..."}
+#: After one of these the statement goes on in the next line.
+_GOES_ON: Final = frozenset([*BINDING, "=", "->", ">>"])
 
 
 def formatted(text: str, file: str) -> str:
@@ -130,8 +129,8 @@ class _Formatter:
         if kind == ";" and (self.previous in {"newline", "{"} or self.kinds[i + 1] in _NEEDS_NO_SEMICOLON):
             return i + 1
         if kind in {'"', "single"}:
-            end = self._match(i) if kind == '"' else i
-            self._put(self.text[self.starts[i] : self.ends[end]], space=self._spaced(kind, i))
+            end = self._end_of(i)
+            self._put(self._source(i, end), space=self._spaced(kind, i))
             self._after('end"')
             return end + 1
         if kind in {"$(", "($", "$"}:
@@ -154,7 +153,7 @@ class _Formatter:
     def _spelling(self, i: int, kind: str) -> str:
         if kind == ":" and self.previous == ")":
             return "->"  # the type of what a function gives
-        return self.text[self.starts[i] : self.ends[i]]
+        return self._source(i, i)
 
     def _after(self, kind: str) -> None:
         self.unary = kind == "!" or (kind == "-" and self.previous not in _VALUE_ENDS)
@@ -190,8 +189,14 @@ class _Formatter:
             return self.starts[i] != self.ends[i - 1]
         return not (kind == "}" and before == "{")
 
-    def _match(self, i: int) -> int:
-        """The place of what closes the token at a place."""
+    def _source(self, i: int, end: int) -> str:
+        """The tokens from one place to another, as they are written."""
+        return self.text[self.starts[i] : self.ends[end]]
+
+    def _end_of(self, i: int) -> int:
+        """The place of what closes the token at a place; the place itself when it opens nothing."""
+        if self.kinds[i] not in OPENERS:
+            return i
         depth = 0
         while True:
             if self.kinds[i] in OPENERS:
@@ -207,7 +212,7 @@ class _Formatter:
     def _shell(self, i: int, kind: str) -> int:
         """A command: its words as they are, one space between them; a line that was broken stays broken."""
         statement = kind == "$"
-        self._put("$ " if statement else self.text[self.starts[i] : self.ends[i]], space=self._spaced(kind, i))
+        self._put("$ " if statement else self._source(i, i), space=self._spaced(kind, i))
         if kind == "($":
             self.line = self.line[: -(self.ends[i] - self.starts[i])] + "($ "
         first, i = True, i + 1
@@ -218,9 +223,9 @@ class _Formatter:
             if kind == "newline":
                 i += 1
                 continue
-            end = self._match(i) if kind in OPENERS else i
+            end = self._end_of(i)
             self._shell_gap(i, first)
-            self.line += self.text[self.starts[i] : self.ends[end]]
+            self.line += self._source(i, end)
             first, i = False, end + 1
         if not statement:
             self.line += ")"
@@ -243,38 +248,39 @@ class _Formatter:
 
     def _prompt(self, i: int) -> int:
         """A prompt: its text keeps its shape and moves, as a whole, to where the program has it."""
-        end = self._match(i)
-        texts = [k for k in self._parts(i, end) if self.kinds[k] == "text"]
-        followed = {k: k + 1 < end for k in texts}
-        margin = margin_of([(self._raw(k), followed[k]) for k in texts])
+        end = self._end_of(i)
+        parts = self._parts(i, end)
+        margin = margin_of([(self._raw(k), k + 1 < end) for k in parts if self.kinds[k] == "text"])
         self._put("{", space=True)
-        self.open.append(len(self.lines))
-        self.previous = "{"
-        for k in self._parts(i, end):
+        self._open_brace()
+        for k in parts:
             if self.kinds[k] == "text":
                 self._prompt_text(k, margin, first=k == i + 1, last=k == end - 1)
-            elif self.kinds[k] == "do{":
-                self.line = self.line or INDENT * self._level()
+                continue
+            self.line = self.line or INDENT * self._level()
+            if self.kinds[k] == "do{":
                 self.line += "do {"
-                self.open.append(len(self.lines))
-                self.previous = "{"
+                self._open_brace()
                 self._code(k + 1, inner=True)
             else:
-                self.line = self.line or INDENT * self._level()
-                self.line += self.text[self.starts[k] : self.ends[self._match(k) if self.kinds[k] in OPENERS else k]]
+                self.line += self._source(k, self._end_of(k))
         self._close_prompt(i, end)
         return end + 1
+
+    def _open_brace(self) -> None:
+        self.open.append(len(self.lines))
+        self.previous = "{"
 
     def _parts(self, i: int, end: int) -> list[int]:
         """The places of a prompt's own parts."""
         found, k = [], i + 1
         while k < end:
             found.append(k)
-            k = (self._match(k) if self.kinds[k] in OPENERS else k) + 1
+            k = self._end_of(k) + 1
         return found
 
     def _raw(self, k: int) -> str:
-        return self.text[self.starts[k] : self.ends[k]].replace("\r\n", "\n")
+        return self._source(k, k).replace("\r\n", "\n")
 
     def _prompt_text(self, k: int, margin: str, *, first: bool, last: bool) -> None:
         lines = self._raw(k).split("\n")
@@ -300,15 +306,11 @@ class _Formatter:
     def _close_prompt(self, i: int, end: int) -> None:
         if self.open:
             self.open.pop()
-        multi = (
-            "\n" in self._raw(end - 1)
-            and self.kinds[end - 1] == "text"
-            and not self._raw(end - 1).rpartition("\n")[2].strip()
-        )
+        last = self._raw(end - 1) if self.kinds[end - 1] == "text" else ""
         self.line = self.line.rstrip()
-        if multi and not self.line:
+        if "\n" in last and not last.rpartition("\n")[2].strip() and not self.line:
             self.line = INDENT * self._level() + "}"
         else:
-            self.line += " }" if end > i + 1 and self.kinds[end - 1] == "text" else "}"
+            self.line += " }" if end > i + 1 and last else "}"
         self.previous = self.last = "}"
         self.unary = self.goes_on = False

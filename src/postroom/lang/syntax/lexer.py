@@ -7,7 +7,7 @@ What a mode begins with is decided here; what may stand inside it is the parser'
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from unicodedata import normalize
 
@@ -80,7 +80,8 @@ _SHELL: Final = re.compile(
 _NUMBERED: Final = re.compile(r"[0-9]+(?=[<>])")
 #: After one of these a command goes on in the next line.
 _SHELL_GOES_ON: Final = frozenset(["|", "&&", "||"])
-_MAX_PROBLEMS: Final = 20
+#: No more faults of one file are told.
+MAX_PROBLEMS: Final = 20
 
 
 @dataclass(slots=True)
@@ -93,20 +94,18 @@ class _Mode:
     depth: int = 0
 
 
+@dataclass(slots=True)
 class Tokens:
     """The tokens of a source, its comments, and what could not be read. The last token is always "eof"."""
 
-    __slots__ = ("comments", "cut_off", "ends", "kinds", "problems", "source", "starts", "values")
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.kinds: list[str] = []
-        self.starts: list[int] = []
-        self.ends: list[int] = []
-        self.values: list[str] = []
-        self.comments: list[Comment] = []
-        self.problems: list[Problem] = []
-        self.cut_off: int | None = None  # where something begins that is never closed: nothing after it can be judged
+    source: Source
+    kinds: list[str] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    values: list[str] = field(default_factory=list)
+    comments: list[Comment] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    cut_off: int | None = None  # where something begins that is never closed: nothing after it can be judged
 
 
 class Lexer:
@@ -121,7 +120,7 @@ class Lexer:
     def run(self) -> Tokens:
         end = len(self.text)
         steps = {"code": self._code, "string": self._string, "prompt": self._prompt, "shell": self._shell}
-        while self.at < end and len(self.out.problems) < _MAX_PROBLEMS:
+        while self.at < end and len(self.out.problems) < MAX_PROBLEMS:
             frame = self.stack[-1]
             steps[frame.mode](frame)
         if self.at >= end:

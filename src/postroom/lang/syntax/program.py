@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -15,20 +16,18 @@ from .source import Source, Span
 STD: Final = "std"
 
 
+@dataclass(eq=False, repr=False)
 class LoadedModule:
     """One file of a program. `id` is its path from the program's folder, without `.pw`: "main", "foo/bar".
 
     `imports` maps each bound name to the module it stands for; names of `std` are in `std_names` instead.
     """
 
-    __slots__ = ("id", "imports", "module", "path", "std_names")
-
-    def __init__(self, id: str, path: Path, module: n.Module) -> None:
-        self.id = id
-        self.path = path
-        self.module = module
-        self.imports: dict[str, LoadedModule] = {}
-        self.std_names: set[str] = set()
+    id: str
+    path: Path
+    module: n.Module
+    imports: dict[str, LoadedModule] = field(default_factory=dict)
+    std_names: set[str] = field(default_factory=set)
 
     def exports(self) -> dict[str, n.Function | n.Trait | n.TypeDecl]:
         """What others may use: all workers, whatever says `export`, and the default under "default"."""

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from dataclasses import dataclass
+
+
+def shortened(text: str, limit: int) -> str:
+    """A text that may be long, as an error shows it."""
+    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 class Source:
@@ -38,15 +44,13 @@ class Source:
         return self.text[starts[line - 1] : end].removesuffix("\r")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Span:
     """A place in a source: from `start` up to, not including, `end`. Lines and columns are counted from 1, in characters."""
 
-    __slots__ = ("end", "source", "start")
-
-    def __init__(self, source: Source, start: int, end: int) -> None:
-        self.source = source
-        self.start = start
-        self.end = end
+    source: Source
+    start: int
+    end: int
 
     def __repr__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"

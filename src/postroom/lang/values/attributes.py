@@ -201,10 +201,6 @@ LIST: Final[dict[str, Callable[..., Any]]] = {
 # Objects
 
 
-def _get(value: dict[str, Any], name: Any, otherwise: Any = None) -> Any:
-    return value.get(_field_name(name), otherwise)
-
-
 def _merge(value: dict[str, Any], other: Any) -> dict[str, Any]:
     if not isinstance(other, dict):
         raise WrongValue(f"merge() takes an object, not {shown(other)}")
@@ -222,7 +218,7 @@ OBJECT: Final[dict[str, Callable[..., Any]]] = {
     "values": lambda value: list(value.values()),
     "entries": lambda value: [[key, item] for key, item in value.items()],
     "has": lambda value, name: _field_name(name) in value,
-    "get": _get,
+    "get": lambda value, name, otherwise=None: value.get(_field_name(name), otherwise),
     "merge": _merge,
     "remove": lambda value, name: value.pop(_field_name(name), None),
 }

@@ -113,12 +113,12 @@ def faults(value: Any, schema: Schema, place: str = "", shared: Mapping[str, Sch
     shared = schema.get("$defs", shared or {})
     schema = _looked_up(schema, shared)
     if "anyOf" in schema:
-        tried = [faults(value, option, place, shared) for option in schema["anyOf"]]
-        return [] if not all(tried) else [f"{_at(place)} must be {said(schema)}, not {shown(value)}"]
-    if "enum" in schema:
+        fits = not all(faults(value, option, place, shared) for option in schema["anyOf"])
+    elif "enum" in schema:
         fits = any(equal(value, allowed) for allowed in schema["enum"])
-        return [] if fits else [f"{_at(place)} must be {said(schema)}, not {shown(value)}"]
-    if "type" in schema and not _is(value, schema["type"]):
+    else:
+        fits = "type" not in schema or _is(value, schema["type"])
+    if not fits:
         return [f"{_at(place)} must be {said(schema)}, not {shown(value)}"]
     found: list[str] = []
     if isinstance(value, list) and "items" in schema:

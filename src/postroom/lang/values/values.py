@@ -28,6 +28,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from postroom.lang.syntax.source import shortened
+
 from .kinds import kind_of, shown
 from .raised import ErrorValue, WrongValue
 
@@ -42,6 +44,20 @@ _LARGEST: Final = 10**MAX_DIGITS - 1
 _SHOWN: Final = 60
 #: A string or a number in a text of JSON.
 _JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*', re.DOTALL)
+
+#: The function of this module for each operator on two values.
+OPERATORS: Final = {
+    "+": "add",
+    "-": "subtract",
+    "*": "multiply",
+    "/": "divide",
+    "%": "remainder",
+    "==": "equal",
+    "<": "less",
+    "<=": "less_or_equal",
+    ">": "more",
+    ">=": "more_or_equal",
+}
 
 Number = int | float
 
@@ -241,8 +257,7 @@ def _calculate(sign: str, one: Any, other: Any, result: Callable[[], Number]) ->
 
 
 def _short(value: object) -> str:
-    said = text(value)
-    return said if len(said) <= _SHOWN else said[: _SHOWN - 3] + "..."
+    return shortened(text(value), _SHOWN)
 
 
 # Order
