@@ -20,7 +20,7 @@ from postroom.lang.syntax.source import Span
 from .choreography import check_choreography
 from .expressions import ExpressionChecker
 from .flow import ends, unreachable
-from .kinds import ANY, NULL, TYPE_NAMES, Kind, kind_of_type
+from .kinds import ANY, LIST, NULL, OBJECT, TYPE_NAMES, Kind
 from .scopes import Scope, Symbol
 
 _ENTRY_ANNOTATIONS: Final = ("skill", "command")
@@ -61,18 +61,15 @@ def check_program(program: Program) -> list[Problem]:
 
 def in_order(problems: list[Problem]) -> list[Problem]:
     """By file and place, without repetitions."""
-    seen: dict[tuple[str, int, str], Problem] = {}
-    for problem in problems:
-        seen.setdefault((problem.span.file, problem.span.start, problem.message), problem)
-    return [seen[key] for key in sorted(seen)]
+    first = {(problem.span.file, problem.span.start, problem.message): problem for problem in reversed(problems)}
+    return [first[key] for key in sorted(first)]
 
 
 class ModuleChecker(ExpressionChecker):
     """Checks one file of a program."""
 
     def __init__(self, loaded: LoadedModule) -> None:
-        super().__init__()
-        self.loaded = loaded
+        super().__init__(loaded)
         for name in BUILTINS:
             if name not in ONLY_IMPORTED or name in loaded.std_names:
                 self.scope.names[name] = Symbol(name, "builtin", None, Kind("builtin", title=name))
@@ -177,18 +174,11 @@ class ModuleChecker(ExpressionChecker):
                 self.declare(Symbol(param.name, "parameter", param.span, kind))
             if function.returns is not None:
                 self._type(function.returns)
-                self._must_return(function, self.kind_of(function.returns, function))
+                kind = self.kind_of(function.returns, function)
+                if not fits_null(kind) and not ends(function.body):
+                    message = f"{function.name} can end without a value, and must give {kind}"
+                    self.warn(function.name_span, "return", message)
             self._statements(function.body)
-
-    def _must_return(self, function: n.Function, kind: Kind) -> None:
-        if not fits_null(kind) and not ends(function.body):
-            message = f"{function.name} can end without a value, and must give {kind}"
-            self.warn(function.name_span, "return", message)
-
-    def kind_of(self, type_: n.TypeNode, where: n.Function | None = None) -> Kind:
-        """The kind of a type; the names in it are those of the file in which it is written."""
-        own = where is None or type_.span.source is self.loaded.module.span.source
-        return kind_of_type(type_, self.scope.find_type if own else lambda _: None)
 
     # ---------------------------------------------------------------- types
 
@@ -347,8 +337,10 @@ class ModuleChecker(ExpressionChecker):
             kind = wanted
         elif node.name in self.assigned:
             kind = ANY  # it may be something else by then
-        elif kind.name == "object" or (kind.name == "list" and kind.items is not None):
-            kind = Kind(kind.name, element=ANY) if kind.name == "list" else _open(kind)
+        elif kind.name == "list" and kind.items is not None:
+            kind = LIST
+        elif kind.name == "object":
+            kind = kind if kind.closed else OBJECT  # others may give it more fields
         elif kind.value is not None:
             kind = Kind(kind.name)
         self.declare(Symbol(node.name, "variable", node.span, kind))
@@ -372,8 +364,3 @@ class ModuleChecker(ExpressionChecker):
 def fits_null(kind: Kind) -> bool:
     """Whether a function that must give such a value may end without one."""
     return kind.name in {"null", "any"} or any(fits_null(option) for option in kind.options)
-
-
-def _open(kind: Kind) -> Kind:
-    """The kind of an object that others may give more fields to."""
-    return kind if kind.closed else Kind("object")

@@ -15,6 +15,7 @@ from postroom.lang.syntax.program import Program
 from postroom.lang.syntax.source import Span, shortened
 
 from .mail_uses import ANYWHERE, MailUse, Part, delegates_of, fields_of_message, parts_of, reads_of, uses_of
+from .rehearsal import MissingField
 from .stage import ENDED, FAULT, STUCK, THROWN, UNCLEAR, Actor, RehearsalRun
 
 #: How many items a list that is not known has, how large a number is: two, then three.
@@ -33,13 +34,8 @@ def check_choreography(program: Program) -> list[Problem]:
         return []
     roots = _roots(program, parts)
     runs = {root[0].name: _rehearse(root, ALL_STEPS // len(roots)) for root in roots}
-    aborted = {
-        name
-        for some in runs.values()
-        if all(run.outcome == THROWN for run in some)
-        for run in some
-        for name in run.took_part
-    }
+    thrown = [some for some in runs.values() if all(run.outcome == THROWN for run in some)]
+    aborted = {name for some in thrown for run in some for name in run.took_part}
     here = _concerned(program, parts, runs)
     problems = []
     if not any(use.mailbox == ANYWHERE for use in uses):
@@ -160,7 +156,7 @@ def _found_in(runs: list[RehearsalRun], uses: list[MailUse], known: set[tuple[st
     told = [run for run in runs if run.outcome in {ENDED, STUCK}]
     for run in sorted(runs, key=lambda run: len(run.decisions)):
         if run.outcome == FAULT and run.missing is not None:
-            problem = _missing_field(run)
+            problem = _missing_field(run.missing)
             if place(problem.span) not in known:
                 problems.setdefault(place(problem.span), problem)
         elif run.outcome == STUCK:
@@ -174,9 +170,7 @@ def _found_in(runs: list[RehearsalRun], uses: list[MailUse], known: set[tuple[st
     return list(problems.values())
 
 
-def _missing_field(run: RehearsalRun) -> Problem:
-    missing = run.missing
-    assert missing is not None
+def _missing_field(missing: MissingField) -> Problem:
     message, node = missing.message, missing.node
     sent = message.sent_by.span
     text = f"the message from {message.mailbox} has no {node.name}: it is sent in line {sent.line} with {', '.join(message) or 'no fields'}"

@@ -8,13 +8,13 @@ from typing import Any, Final
 from postroom.lang.builtins import ANY_NUMBER, BUILTINS, Signature
 from postroom.lang.syntax import nodes as n
 from postroom.lang.syntax.problems import ERROR, WARNING, Problem, near
+from postroom.lang.syntax.program import LoadedModule
 from postroom.lang.syntax.source import Span, shortened
 
 from .kinds import (
     ANY,
     BOOLEAN,
     INT,
-    JOB,
     LIST,
     NULL,
     NUMBER,
@@ -23,6 +23,7 @@ from .kinds import (
     Kind,
     common,
     fits,
+    kind_of_type,
     literal_kind,
     misfits,
     plain_kind,
@@ -39,7 +40,8 @@ _NOT_CALLED: Final = frozenset(
 class ExpressionChecker:
     """Checks the expressions of one file; gives the kind of each, as far as it is known."""
 
-    def __init__(self) -> None:
+    def __init__(self, loaded: LoadedModule) -> None:
+        self.loaded = loaded
         self.problems: list[Problem] = []
         self.scope = Scope()
         self.function: n.Function | None = None
@@ -407,12 +409,13 @@ class ExpressionChecker:
                 at = node.args[place].span if node is not None else span
                 self.wants(at, given, self.kind_of(param.type, declared), f"{param.name} of {declared.name}")
         if declared.kind == "worker":
-            return Kind(JOB.name, declared=declared)
+            return Kind("job", declared=declared)
         return self.kind_of(declared.returns, declared) if declared.returns is not None else ANY
 
-    def kind_of(self, type_: n.TypeNode, where: n.Function) -> Kind:
-        """The kind of a type that a function of this or another file says."""
-        raise NotImplementedError
+    def kind_of(self, type_: n.TypeNode, where: n.Function | None = None) -> Kind:
+        """The kind of a type; the names in it are those of the file in which it is written."""
+        own = where is None or type_.span.source is self.loaded.module.span.source
+        return kind_of_type(type_, self.scope.find_type if own else lambda _: None)
 
     # ---------------------------------------------------------------- commands
 

@@ -8,22 +8,6 @@ from typing import Final
 
 from postroom.lang.syntax import nodes as n
 
-#: The types that every program knows, and the kind of value each stands for.
-TYPE_NAMES: Final = {
-    "string": "string",
-    "number": "number",
-    "float": "number",
-    "int": "int",
-    "bool": "boolean",
-    "boolean": "boolean",
-    "null": "null",
-    "void": "null",
-    "any": "any",
-    "object": "object",
-    "list": "list",
-    "array": "list",
-}
-
 
 @dataclass(frozen=True, eq=False)
 class Kind:
@@ -75,19 +59,23 @@ NUMBER: Final = Kind("number")
 STRING: Final = Kind("string")
 LIST: Final = Kind("list", element=ANY)
 OBJECT: Final = Kind("object")
-JOB: Final = Kind("job")
 
-_PLAIN: Final = {
-    "any": ANY,
-    "null": NULL,
-    "boolean": BOOLEAN,
-    "int": INT,
-    "number": NUMBER,
+#: The types that every program knows, and the kind of value each stands for.
+TYPE_NAMES: Final = {
     "string": STRING,
+    "number": NUMBER,
+    "float": NUMBER,
+    "int": INT,
+    "bool": BOOLEAN,
+    "boolean": BOOLEAN,
+    "null": NULL,
+    "void": NULL,
+    "any": ANY,
+    "object": OBJECT,
     "list": LIST,
     "array": LIST,
-    "object": OBJECT,
 }
+_PLAIN: Final = {"array": LIST, **{kind.name: kind for kind in TYPE_NAMES.values()}}
 #: Of these nothing is known that could be wrong.
 UNKNOWN: Final = frozenset(["any", "union"])
 
@@ -101,7 +89,7 @@ def kind_of_type(node: n.TypeNode, lookup: Callable[[str], n.TypeDecl | None], s
     """The kind that a written type stands for. A type that stands inside itself is ANY there."""
     if isinstance(node, n.TypeName):
         if node.name in TYPE_NAMES:
-            return plain_kind(TYPE_NAMES[node.name])
+            return TYPE_NAMES[node.name]
         declared = lookup(node.name)
         if declared is None or node.name in seen:
             return ANY
@@ -119,11 +107,8 @@ def kind_of_type(node: n.TypeNode, lookup: Callable[[str], n.TypeDecl | None], s
 
 def literal_kind(value: str | float | bool) -> Kind:
     """The kind of one value."""
-    if isinstance(value, bool):
-        return Kind("boolean", value=value)
-    if isinstance(value, str):
-        return Kind("string", value=value)
-    return Kind("int" if isinstance(value, int) else "number", value=value)
+    name = {bool: "boolean", str: "string", int: "int"}.get(type(value), "number")
+    return Kind(name, value=value)
 
 
 def fits(given: Kind, wanted: Kind) -> bool:

@@ -432,7 +432,10 @@ class PartFollower:
 
     def _apply(self, callee: Any, args: list[Any], node: n.Node) -> Steps:
         if isinstance(callee, Method) and callee.of is SELF and callee.name == "delegate":
-            return (yield from self._delegate(args[0] if args else None))
+            jobs = args[0] if args else None
+            if not isinstance(jobs, list) or not all(isinstance(job, CalledWorker) for job in jobs):
+                raise Unclear
+            return (yield Delegate(list(jobs)))
         if isinstance(callee, Code):
             if callee.function.kind == "worker":
                 return CalledWorker(callee, args)
@@ -444,11 +447,6 @@ class PartFollower:
         if isinstance(callee, StandIn):
             return self.stage.derived(("()", key_of(callee), *map(key_of, args)))
         raise Unclear
-
-    def _delegate(self, jobs: Any) -> Steps:
-        if not isinstance(jobs, list) or not all(isinstance(job, CalledWorker) for job in jobs):
-            raise Unclear
-        return (yield Delegate(list(jobs)))
 
     def _call_function(self, callee: Code, args: list[Any]) -> Steps:
         self.calls += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from postroom.lang.syntax import nodes as n
 from postroom.lang.syntax.program import LoadedModule
@@ -23,15 +23,13 @@ class Symbol:
     module: LoadedModule | None = None
 
 
+@dataclass(slots=True, eq=False)
 class Scope:
     """The names of one block, and the scope around it."""
 
-    __slots__ = ("names", "outer", "types")
-
-    def __init__(self, outer: Scope | None = None) -> None:
-        self.outer = outer
-        self.names: dict[str, Symbol] = {}
-        self.types: dict[str, n.TypeDecl] = {}
+    outer: Scope | None = None
+    names: dict[str, Symbol] = field(default_factory=dict)
+    types: dict[str, n.TypeDecl] = field(default_factory=dict)
 
     def _outward(self) -> Iterator[Scope]:
         scope: Scope | None = self

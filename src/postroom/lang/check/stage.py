@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from postroom.lang.syntax import nodes as n
+from postroom.lang.values import values
 
 from .mail_uses import Part
 from .rehearsal import Delegate, MissingField, PartFollower, Raised, Receive, Steps
@@ -89,9 +90,7 @@ class RehearsalRun:
         value = known(value)
         if isinstance(value, StandIn):
             return self.decide(("true", value.number), node)
-        if isinstance(value, dict):
-            return True
-        return bool(value)
+        return values.truth(value)
 
     def send(self, box: str, value: Any, call: n.Call) -> None:
         if isinstance(value, dict):

@@ -114,12 +114,13 @@ class _Running:
 
     def _start_one(self, command: ProgramCommand, ends: dict[int, int], *, last: bool) -> None:
         opened: list[int] = []
+        added = {_raw(name): _raw(value) for name, value in command.environment.items()}
         try:
             for redirect in command.redirects:
                 _apply(redirect, ends, opened)
             child = subprocess.Popen(
                 [_raw(word) for word in command.words],
-                env=self._environment(command),
+                env={**os.environb, MARK.encode(): self._mark.encode(), **added},
                 stdin=ends[0],
                 stdout=ends[1],
                 stderr=ends[2],
@@ -135,10 +136,6 @@ class _Running:
         if descriptor is not None:
             self._open.add(descriptor)
             self._descriptors[descriptor] = child
-
-    def _environment(self, command: ProgramCommand) -> dict[bytes, bytes]:
-        added = {_raw(name): _raw(value) for name, value in command.environment.items()}
-        return {**os.environb, MARK.encode(): self._mark.encode(), **added}
 
     def _note_failure(self, command: ProgramCommand, error: OSError, *, last: bool) -> None:
         name = command.words[0]

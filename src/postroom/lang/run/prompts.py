@@ -98,8 +98,7 @@ def _complete(prompt: str, schema: Schema) -> str:
     def get() -> str:
         model: Model = context.keep("model", lambda: _open_model(settings.model))
         timeout_s = settings.answer_timeout_s or TIMEOUT_S
-        done = model.complete(prompt, schema=schema or None, max_tokens=MAX_TOKENS, timeout_s=timeout_s)
-        return done.text
+        return model.complete(prompt, schema=schema or None, max_tokens=MAX_TOKENS, timeout_s=timeout_s).text
 
     return _answered(context, "think", prompt, get)
 

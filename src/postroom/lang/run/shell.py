@@ -43,9 +43,7 @@ _BUILTINS: Final = {
 
 
 def command(
-    words: Sequence[str | list[str]],
-    environment: dict[str, str] | None = None,
-    redirects: Sequence[Redirect] = (),
+    words: Sequence[str | list[str]], environment: dict[str, str] | None = None, redirects: Sequence[Redirect] = ()
 ) -> ProgramCommand:
     """A command; words that are lists are several words."""
     flat = [part for given in words for part in (given if isinstance(given, list) else [given])]
@@ -118,13 +116,8 @@ def _run(what: Runnable, given: object, *, capture: bool) -> PipelineResult:
     commands = what.commands if isinstance(what, Pipeline) else (what,)
     context = current()
     raw = None if given is None else values.text(given).encode("utf-8", "surrogateescape")
-    outcome = run_pipeline(
-        commands,
-        given=raw,
-        capture=capture,
-        timeout_s=context.settings.command_timeout_s,
-        guarded=not context.worker,
-    )
+    timeout_s = context.settings.command_timeout_s
+    outcome = run_pipeline(commands, given=raw, capture=capture, timeout_s=timeout_s, guarded=not context.worker)
     context.last_code = outcome.code
     return outcome
 

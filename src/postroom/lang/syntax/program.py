@@ -60,8 +60,9 @@ def load_program(path: str | Path) -> Program:
 
 def read_program(path: str | Path) -> tuple[Program | None, list[Problem]]:
     """What can be read of a program, and what cannot. None when the entry itself cannot be parsed."""
-    loader = _ImportReader(Path(path))
-    return loader.load(), loader.problems
+    reader = _ImportReader(Path(path))
+    entry = reader.module(reader.entry)
+    return Program(entry, reader.order) if entry else None, reader.problems
 
 
 class _ImportReader:
@@ -74,11 +75,7 @@ class _ImportReader:
         self.order: list[LoadedModule] = []
         self.problems: list[Problem] = []
 
-    def load(self) -> Program | None:
-        entry = self._module(self.entry)
-        return Program(entry, self.order) if entry else None
-
-    def _module(self, path: Path) -> LoadedModule | None:
+    def module(self, path: Path) -> LoadedModule | None:
         """The module of a file; None when it cannot be parsed, which is then among the problems."""
         place = path.resolve()
         if place in self.seen:
@@ -108,7 +105,7 @@ class _ImportReader:
             message = f"module not found: {'.'.join(name.path)} (there is no {path})"
             self.problems.append(Problem(name.span, "import", message, hint=near(name.path[-1], beside)))
             return
-        found = self._module(path)
+        found = self.module(path)
         if found is not None:
             importer.imports[name.name] = found
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from difflib import get_close_matches
-from functools import partial
+from functools import partial, reduce
 from typing import Any, Final
 
 from . import values
@@ -153,12 +153,6 @@ def _call(function: Any, *given: Any) -> Any:
     return function(*given)
 
 
-def _reduce(value: list[Any], by: Any, first: Any) -> Any:
-    for item in value:
-        first = _call(by, first, item)
-    return first
-
-
 def _sum(value: list[Any]) -> Any:
     total: Any = 0
     for item in value:
@@ -193,7 +187,7 @@ LIST: Final[dict[str, Callable[..., Any]]] = {
     "indexOf": _place,
     "map": lambda value, by: [_call(by, item) for item in value],
     "filter": lambda value, by: [item for item in value if values.truth(_call(by, item))],
-    "reduce": _reduce,
+    "reduce": lambda value, by, first: reduce(partial(_call, by), value, first),
     "sum": _sum,
     "flat": _flat,
 }

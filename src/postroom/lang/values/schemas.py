@@ -119,13 +119,13 @@ def faults(value: Any, schema: Schema, place: str = "", shared: Mapping[str, Sch
     else:
         fits = "type" not in schema or _is(value, schema["type"])
     if not fits:
-        return [f"{_at(place)} must be {said(schema)}, not {shown(value)}"]
+        return [f"{place or 'it'} must be {said(schema)}, not {shown(value)}"]
     found: list[str] = []
     if isinstance(value, list) and "items" in schema:
         for index, item in enumerate(value):
             found += faults(item, schema["items"], f"{place}[{index}]", shared)
     if isinstance(value, dict) and "properties" in schema:
-        found += [f"{_at(place)} lacks the field {name!r}" for name in schema["required"] if name not in value]
+        found += [f"{place or 'it'} lacks the field {name!r}" for name in schema["required"] if name not in value]
         for name, inner in schema["properties"].items():
             if name in value:
                 found += faults(value[name], inner, f"{place}.{name}" if place else name, shared)
@@ -136,10 +136,6 @@ def _is(value: object, word: str) -> bool:
     if word == "integer":
         return kind_of(value) == "number" and value == int(value)  # type: ignore[call-overload]
     return kind_of(value) == word
-
-
-def _at(place: str) -> str:
-    return place or "it"
 
 
 def said(schema: Schema) -> str:
