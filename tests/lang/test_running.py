@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 
 from postroom.core.system.process import process_started
+from postroom.lang.compile import import_hook
+from postroom.lang.run.context import Settings
+from postroom.lang.run.run import Run
+from postroom.lang.syntax.program import load_program
 
 from .programs import PATIENCE_S, SAMPLES, Ran, command, environment, postroom, write
 
@@ -492,3 +496,38 @@ def test_what_a_program_leaves_in_the_background_ends_with_it(tmp_path: Path) ->
 
     assert postroom("run", program, cwd=tmp_path).code == 0
     assert [pid for pid in pids_in(tmp_path) if not is_gone(pid)] == []
+
+
+CHAIN = "worker deep(x) { return think { $x } }\nworker main() { return self.delegate([deep(1), deep(2)]).await }\n"
+
+
+@pytest.mark.parametrize("room", ["memory:", None])
+def test_settings_reach_workers_and_no_environment(
+    room: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In threads and in processes of their own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    (tmp_path / "chain.pw").write_text(CHAIN, encoding="utf-8")
+    answers = [{"worker": f"deep-{number}", "kind": "think", "answer": f"{number}!"} for number in (1, 2)]
+    (tmp_path / "said").write_text("".join(json.dumps(line) + "\n" for line in answers), encoding="utf-8")
+    before = dict(os.environ)
+    written: list[str] = []
+    monkeypatch.setattr(os, "putenv", lambda name, _value: written.append(name))
+
+    result = Run(load_program("chain.pw"), Settings(replay=str(tmp_path / "said")), room).start(None, [])
+
+    assert result == ["1!", "2!"]
+    assert dict(os.environ) == before
+    assert written == []
+
+
+def test_files_that_were_parsed_for_the_checks_are_not_parsed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "main.pw").write_text("import ./other\n{ other.twice(2) }\n", encoding="utf-8")
+    (tmp_path / "other.pw").write_text("export fun twice(x) { return 2 * x }\n", encoding="utf-8")
+    program = load_program(tmp_path / "main.pw")
+    monkeypatch.setattr(import_hook, "parse_file", pytest.fail)
+
+    assert Run(program, Settings()).start(None, []) == 4

@@ -1,13 +1,12 @@
-"""Patchwork (`.pw`): write down who does what and who tells whom; the rooms, sessions and mailboxes are below.
+"""Patchwork (`.pw`): a language for workers that send each other messages through mailboxes.
 
-patchwork.ebnf                         the grammar, and the reference
-reading    source lexer cursor parse_* parser nodes problems modules         text to tokens to a tree; files that import
-checking   builtins kinds scopes flow check_* check                          each function for itself
-           mail_uses graph stand_ins rehearsal* stage choreography           all workers together
-writing    fmt                                                               the one way
-running    compile_* compiler schemas programs raised value* members runtime              a tree to Python, and what that calls
-           commands shell_words pipeline shell files prompts human transcript      commands, models, people
-           entries context running report plugin                             starting, telling, packing
+syntax/      lexer, recursive-descent parser, tree (`nodes`), formatter; `patchwork.ebnf` is the reference
+check/       a linter and a type checker, each function for itself; a rehearsal of all workers together
+compile/     a tree to Python's own tree, the import hook, and plugins
+values/      values, attributes, operators, schemas, errors
+run/         the runner: settings, commands, prompts, people, transcripts, reports
+runtime      the functions that compiled programs call
+builtins     the names that every program knows
 """
 
 from __future__ import annotations

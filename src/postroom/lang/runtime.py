@@ -1,6 +1,7 @@
-"""What compiled programs call: values, commands, prompts, workers. Nothing else of Postroom is called by them.
+"""The runtime library: values, commands, prompts, workers. Compiled programs call nothing else of Postroom.
 
-Sessions, mailboxes, delegation and failure are those of `postroom.sessions.session`; here they are only given the language's face.
+Sessions, mailboxes, delegation and failure are those of `postroom.sessions.session`; here they are only given the
+language's face.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from postroom.sessions.mailbox import Mailbox, Mailroom
     from postroom.sessions.session import Session
 
-#: What compiled programs call and stands elsewhere, by module. Loaded when it is first used: a program without commands or
+#: Functions of compiled programs that stand elsewhere, by module. Loaded when first used: a program without commands or
 #: prompts does not pay for them.
 _ELSEWHERE: Final = {
     "values.values": "add subtract multiply divide remainder negate equal less less_or_equal more more_or_equal truth"
@@ -51,7 +52,7 @@ def __getattr__(name: str) -> Any:
 
 
 class Self:
-    """What `self` is in a worker: its session, and delegating to others."""
+    """`self` in a worker: its session, and delegating to others."""
 
     __slots__ = ("_context",)
 
@@ -141,7 +142,7 @@ def here() -> Self:
 
 
 class Agent:
-    """What a trait becomes: a plugin, whose methods are its entry points."""
+    """The base of every trait: a plugin, whose methods are its entry points."""
 
 
 def worker(function: Callable[..., Any]) -> Worker:
@@ -231,7 +232,7 @@ def step_index(value: Any, place: Any, by: int) -> Any:
 
 
 def call(function: Any, *given: Any) -> Any:
-    """Call what may or may not be a function."""
+    """Call a value that may or may not be a function."""
     if not callable(function):
         raise WrongValue(f"only a function can be called, and this is {shown(function)}")
     return function(*given)

@@ -1,1 +1,1 @@
-"""Mistakes found before anything runs: names, kinds, flow, and a rehearsal of who tells whom."""
+"""Mistakes found before anything runs: names, kinds, flow, and a rehearsal of the choreography."""

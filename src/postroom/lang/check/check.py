@@ -1,6 +1,7 @@
-"""Finds mistakes before anything runs: `check_program` gives every problem of a program, errors and warnings, in order.
+"""The linter: `check_program` gives every problem of a program, errors and warnings, before anything runs.
 
-An error is something that cannot go well; a warning is something that is hardly meant. A program with errors is not run.
+An error is something that cannot go well; a warning is something that is hardly meant.
+A program with errors is not run.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def check_file(path: str | Path) -> list[Problem]:
 
 
 def checked_program(path: str | Path) -> tuple[Program, list[Problem]]:
-    """A program that can be run, and the warnings about it. Raises `ProgramProblems`, with every fault, when it cannot."""
+    """A program that can be run, and the warnings about it. `ProgramProblems`, with every fault, for any other."""
     program, problems = _read_and_checked(path)
     errors = [problem for problem in problems if problem.severity == ERROR]
     if errors or program is None:
@@ -272,7 +273,7 @@ class ModuleChecker(ExpressionChecker):
         self.loops -= 1
 
     def _inner_block(self, block: n.Block, levels: int) -> None:
-        """A block of a loop or a `try`. Python nests only so many (test_what_python_cannot_nest_is_told_by_the_checks)."""
+        """A block of a loop or a `try`. Python limits nesting (test_what_python_cannot_nest_is_told_by_the_checks)."""
         before = self.nested
         self.nested += levels
         if before <= MAX_NESTED < self.nested:

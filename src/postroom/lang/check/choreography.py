@@ -1,7 +1,7 @@
-"""The choreography check: mailboxes with one side only, workers that wait for each other, messages that lack what is read.
+"""The choreography check: one-sided mailboxes, workers that wait for each other, messages without a field that is read.
 
-First the text: who names which mailbox. Then a rehearsal: the workers of each `delegate` are followed side by side, with
-stand-ins for what only a run can know. All that it finds are warnings, since a stand-in is not the real thing.
+First the text: which worker names which mailbox. Then a rehearsal: the workers of each `delegate` are followed side by
+side, with stand-ins for what only a run can know. Its findings are warnings: a stand-in is not the real thing.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ def _never_in_a_message(parts: list[Part], uses: list[MailUse]) -> list[Problem]
 
 
 def _roots(program: Program, parts: list[Part]) -> list[list[Part]]:
-    """What is rehearsed: each part that delegates; without one, all workers of the entry file that use mailboxes, together."""
+    """The roots of the rehearsals: each part that delegates; without one, all workers of the entry file that use
+    mailboxes, together.
+    """
     leaders = [part for part in parts if delegates_of(part)]
     if leaders:
         return [[part] for part in _not_led(leaders)]
@@ -107,7 +109,7 @@ def _roots(program: Program, parts: list[Part]) -> list[list[Part]]:
 
 
 def _not_led(leaders: list[Part]) -> list[Part]:
-    """Those whom no other leader starts: the others are rehearsed where they are started, with what they are given there."""
+    """The leaders that no other leader starts: the others are rehearsed where they start, with their arguments."""
     called = {
         (leader.name, node.callee.name)
         for leader in leaders
@@ -119,7 +121,7 @@ def _not_led(leaders: list[Part]) -> list[Part]:
 
 
 def _concerned(program: Program, parts: list[Part], runs: dict[str, list[RehearsalRun]]) -> list[Part]:
-    """The parts that the program itself uses: of imported files, only those that took part; of a library, what it keeps to itself."""
+    """The parts that the program uses: of imported files, those that took part; of a library, its private ones."""
     took_part = {name for some in runs.values() for run in some for name in run.took_part}
     led = any(delegates_of(part) for part in parts)
     return [
@@ -178,7 +180,7 @@ def _missing_field(missing: MissingField) -> Problem:
 
 
 def _stuck(run: RehearsalRun, uses: list[MailUse], always: bool) -> Problem:
-    """All wait. Told at the first who does, with whom it waits for, round to where it began."""
+    """All wait. Told at the first waiting actor, with the ring of those that it waits for."""
     actor = run.waiting[0]
     cycle = _cycle(run.waiting, uses)
     if cycle:
@@ -208,7 +210,7 @@ def _when(run: RehearsalRun, always: bool) -> str:
 
 
 def _cycle(waiting: list[Actor], uses: list[MailUse]) -> list[Actor]:
-    """Those who wait for each other: each for a mailbox that the next one sends to. Empty when there is no such ring."""
+    """A ring of waiting actors, each waiting for a mailbox that the next one sends to; empty when there is none."""
     senders: dict[str, set[str]] = {}
     for use in uses:
         if use.op == "send":
@@ -228,7 +230,7 @@ def _cycle(waiting: list[Actor], uses: list[MailUse]) -> list[Actor]:
 
 
 def _unread(runs: list[RehearsalRun], known: set[tuple[str, int]]) -> list[Problem]:
-    """What is sent, and by nobody read, however it goes. Of several that send the same, one that is read is enough."""
+    """Messages that no run reads. Of several sends at one place, one that is read is enough."""
     sent = {key: found for run in runs if run.outcome == ENDED for key, found in run.sent.items()}
     read = {key for run in runs for key in run.read}
     problems = []

@@ -1,4 +1,4 @@
-"""The checks of expressions: names, how many values a call takes, kinds of values, `self`, and `.await`."""
+"""The type checker of expressions: names, how many values a call takes, kinds of values, `self`, and `.await`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows what: which statements end their block, and which are never reached."""
+"""Control flow: which statements end their block, and which are never reached."""
 
 from __future__ import annotations
 

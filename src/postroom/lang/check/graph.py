@@ -1,4 +1,4 @@
-"""The choreography as a picture: who starts whom, who sends to and receives from which mailbox, as Mermaid."""
+"""The choreography as a Mermaid flowchart: which worker starts which, and the mailboxes between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of values, as far as a program says them or they follow from what it says. What is not known is `ANY`, and fits all."""
+"""The types of the checker, called kinds: declared, or inferred. An unknown kind is `ANY`, and fits all."""
 
 from __future__ import annotations
 

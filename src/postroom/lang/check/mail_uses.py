@@ -1,4 +1,4 @@
-"""Where a program's text names a mailbox: which function sends to it, which receives from it. Nothing is run for this."""
+"""The mailboxes in a program's text: which function sends to each, which receives from it. Nothing is run for this."""
 
 from __future__ import annotations
 

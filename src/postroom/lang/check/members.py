@@ -1,4 +1,4 @@
-"""What can stand after a dot, as far as the checks know: members of `self`, of mailboxes, of strings, lists and objects."""
+"""The kinds of members, as far as they are known: of `self`, of mailboxes, of strings, lists and objects."""
 
 from __future__ import annotations
 

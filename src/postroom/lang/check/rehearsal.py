@@ -1,7 +1,7 @@
-"""One worker's part in a rehearsal: its code is followed with stand-ins, and stops where it would wait.
+"""Abstract interpretation of one worker: its code is followed with stand-ins, and stops where it would wait.
 
-Followed as generators: a part yields when it receives or delegates, and is sent the message or the results. Commands, files
-and prompts are not touched; their results are stand-ins.
+A coroutine of generators: a part yields when it receives or delegates, and is sent the message or the results.
+Commands, files and prompts are not touched; their results are stand-ins.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ class PartFollower:
         return found
 
     def _go_deeper(self) -> None:
-        """Generators inside generators take room of the machine's own stack: what is nested too deeply is left alone."""
+        """Generators inside generators take room of the machine's stack: too deeply nested code is left alone."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise Unclear

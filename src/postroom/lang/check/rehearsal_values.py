@@ -17,7 +17,7 @@ _MAX_ITEMS: Final = 200
 
 
 class Judge(Protocol):
-    """Who decides what is not known."""
+    """Decides about values that are not known."""
 
     size: int
 
@@ -26,7 +26,7 @@ class Judge(Protocol):
 
 
 def known(value: Any) -> Any:
-    """What a stand-in turned out to be; any other value as it is."""
+    """The value that a stand-in turned out to be; any other value as it is."""
     return value.value if isinstance(value, StandIn) and value.known else value
 
 
@@ -50,7 +50,7 @@ def binary(op: str, left: Any, right: Any, node: n.Node, judge: Judge) -> Any:
 
 
 def bounded(value: Any) -> Any:
-    """The value, unless it has grown too large to go on with: who doubles it again and again would fill the machine."""
+    """The value, unless it has grown too large to go on with: a loop that doubles it would fill the memory."""
     if isinstance(value, str | list) and len(value) > MAX_SIZE:
         raise Unclear
     return value
@@ -66,7 +66,7 @@ def _as_number(value: Any, other: Any, judge: Judge) -> Any:
 
 
 def key_of(value: Any) -> str:
-    """What a value is known by: the same value has the same key for the whole rehearsal."""
+    """The key of a value in the rehearsal's caches: the same value has the same key for the whole rehearsal."""
     for _ in parts_of(value):
         pass
     return _key_of(value)

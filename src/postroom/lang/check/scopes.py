@@ -1,4 +1,4 @@
-"""Names and where they are known: a file's own, a function's, a block's."""
+"""Scopes and symbols: the names that are known in a place: a file's own, a function's, a block's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A rehearsal: all parts of a session are followed side by side until they end, fail, or nobody can go on.
+"""The scheduler of a rehearsal: all parts of a session are followed side by side until they end, fail, or all wait.
 
-What is not known is decided, one way in one run and the other way in the next, so that every outcome a condition can have is
-seen. Decisions are kept: a thing that was true once in a run is true for all of its workers.
+What is not known is decided, one way in one run and the other way in the next, so that every outcome a condition can
+have is seen. Decisions are kept: a thing that was true once in a run is true for all of its workers.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class RehearsalRun:
         return answer
 
     def derived(self, key: object) -> StandIn:
-        """What comes of something that is not known: the same each time that it is worked out anew."""
+        """The result of an operation on stand-ins: the same each time that it is worked out anew."""
         return self._derived.setdefault(key, StandIn())
 
     def truth(self, value: Any, node: n.Node) -> bool:
@@ -162,9 +162,7 @@ class RehearsalRun:
         except MissingField as missing:
             self.outcome, self.missing = FAULT, missing
         except Raised:
-            self.outcome = (
-                THROWN  # the program throws, and nobody inside catches it: the session fails, as it is written
-            )
+            self.outcome = THROWN  # nobody inside catches it: the session fails, as it is written
         else:
             if isinstance(asked, Receive):
                 actor.waits = asked

@@ -1,7 +1,7 @@
 """Stand-ins for what only a run can know: parameters, the output of commands, the answers of models and people.
 
-A stand-in is one value with an identity: whoever it is passed on to, by a call or by a message, has the same one, and what
-was once assumed about it stays assumed for the whole rehearsal. So two workers that look at the same thing agree.
+A stand-in is one value with an identity: calls and messages pass on the same one, and an assumption about it, once
+made, holds for the whole rehearsal. So two workers that look at the same thing agree.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Unclear(Exception):
 
 
 class StandIn:
-    """A value that is not known. `given` when it came in as a parameter: then it is a small number when one is needed."""
+    """A value that is not known. A `given` one came in as a parameter: it is a small number when one is needed."""
 
     __slots__ = ("fields", "given", "items", "known", "number", "value")
 
@@ -121,8 +121,8 @@ def stand_in(kind: Kind, size: int, depth: int = 0) -> Any:
 def parts_of(value: Any) -> Iterator[Any]:
     """A value and everything in it, shared parts as often as they are shared. Unclear when there is too much of it.
 
-    A list that has itself in it twice, sixty times over, has more parts than anybody can count, and one that is in itself
-    has no end (tests/lang/test_choreography.py).
+    A list that has itself in it twice, sixty times over, has more parts than anybody can count, and one that is in
+    itself has no end (tests/lang/test_choreography.py).
     """
     waiting = [value]
     for _ in range(MAX_SIZE):

@@ -1,6 +1,6 @@
-"""From the tree of a program to Python, piece by piece where it stands: errors and tracebacks show the `.pw` line.
+"""The compiler: from the tree of a program to Python's own, each piece with its place: tracebacks show the `.pw` line.
 
-What is made calls nothing but `postroom.lang.runtime`. `compiled` gives code to run, `python_source` the same to read.
+The code calls nothing but `postroom.lang.runtime`. `compiled` gives code to run, `python_source` the same to read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MODULE: Final = "postroom.lang"
 
 
 def compiled(module: n.Module, path: str) -> CodeType:
-    """The code of a file, to be run as a module. Raises ProgramProblems for what Python cannot nest as deep as we can."""
+    """The code of a file, to be run as a module. Raises ProgramProblems where it nests deeper than Python can."""
     try:
         with deep_recursion():
             return compile(tree_of(module), path, "exec", dont_inherit=True)

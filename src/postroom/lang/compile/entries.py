@@ -1,4 +1,4 @@
-"""What of a program can be started from outside, and how words of a command line become its arguments."""
+"""Entry points: the parts of a program that can be started from outside, and their arguments from a command line."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def entries_of(module: n.Module) -> list[EntryPoint]:
 
 
 def find_entry(module: n.Module, name: str | None) -> EntryPoint:
-    """What to start: by its name, by that of its annotation, or as Trait.method; without a name `main`, else what there is.
+    """What to start: by its name, by that of its annotation, or as Trait.method; without a name `main`.
 
-    Without a name and without a `main`: the only entry point of a trait, else the only worker. WrongCall when that leaves
-    a choice, or nothing.
+    Without a name and without a `main`: the only entry point of a trait, else the only worker. WrongCall when that
+    leaves a choice, or nothing.
     """
     entries = entries_of(module)
     wanted = name or MAIN
@@ -81,7 +81,7 @@ def find_entry(module: n.Module, name: str | None) -> EntryPoint:
 
 
 def arguments_of(entry: EntryPoint, words: Sequence[str], module: n.Module) -> list[object]:
-    """The arguments in order, from words NAME=VALUE. WrongCall, which shows how it is called, when one is missing or wrong."""
+    """The arguments in order, from words NAME=VALUE. WrongCall, with the usage, when one is missing or wrong."""
     types = {item.name: item.type for item in module.items if isinstance(item, n.TypeDecl)}
     given: dict[str, str] = {}
     names = [param.name for param in entry.params]

@@ -1,4 +1,4 @@
-"""Expressions to Python: values, strings, calls, commands, prompts."""
+"""The compiler of expressions: values, strings, calls, commands, prompts."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ class ExpressionCompiler:
         return at(node, made)
 
     def _link(self, op: str, node: n.ShellNode) -> ast.expr:
-        """What stands between two commands of a chain, and the second of them, which is made only when it is its turn."""
+        """The operator between two commands of a chain, and the second of them, made lazily."""
         return ast.Tuple(elts=[constant(op), self.later(node, lambda: self.shell(node))], ctx=ast.Load())
 
     def _command(self, node: n.ShellCommand) -> ast.expr:

@@ -1,7 +1,7 @@
-"""Programs as modules of Python: `postroom.lang.compile.import_hook.<path of the file>` is a `.pw` file.
+"""The import hook: `postroom.lang.compile.import_hook.<path of the file>` is a `.pw` file.
 
-A worker is found by its module and its name, in whatever process it is to run; so a program's file is a module that every
-process can import by that name alone.
+A worker is found by its module and its name, in whatever process it is to run; so a program's file is a module that
+every process can import by that name alone.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ Placed = TypeVar("Placed", bound=ast.expr | ast.stmt | ast.excepthandler)
 def mangled(name: str) -> str:
     """A name that Python takes too. Two names never become one: those that end in `_` already get one more.
 
-    Python gives names that begin with `__` another meaning in classes, which traits become, and some in modules: none does
-    after this, and those that begin as these then do are moved too (tests/lang/test_compiler.py).
+    Python gives names that begin with `__` another meaning in classes, which traits become, and some in modules: none
+    does after this, and those that begin as these then do are moved too (tests/lang/test_compiler.py).
     """
     if name.startswith(("__", _HIDDEN)):
         return f"_{RUNTIME}{name}"

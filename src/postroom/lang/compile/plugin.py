@@ -26,7 +26,7 @@ from postroom.lang.syntax.program import Program
 from .entries import COMMAND, SKILL, EntryPoint, entries_of
 
 MANIFEST: Final = Path(".claude-plugin") / "plugin.json"
-#: Says in the manifest who made the folder; only such a folder is made anew.
+#: The maker of the folder, as the manifest names it; only such a folder is made anew.
 MAKER: Final = "postroom build"
 VERSION: Final = "0.1.0"
 _FOLDERS: Final = ("commands", "skills", "bin", "program")
@@ -80,7 +80,7 @@ class Plugin(NamedTuple):
 def build_plugin(program: Program, folder: Path) -> list[Path]:
     """Write the plugin of a program into a folder. Returns what was written, in order.
 
-    A folder that this made before is made anew; one with anything else in it is refused (NotAPlugin), and left as it is.
+    A folder that this made before is made anew; one with anything else in it is refused (NotAPlugin), and stays.
     """
     plugin = plugin_of(program.entry.module)
     _check_free(folder)

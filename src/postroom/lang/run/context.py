@@ -1,4 +1,4 @@
-"""Who runs the code right now: the worker, its session, and the settings of the run.
+"""The context of the running code, one for each thread: the worker, its session, and the settings of the run.
 
 Each worker has a process of its own, in a room in memory a thread of its own, so there is one context for each thread.
 Settings reach the workers as an argument of each call that is delegated (`runtime.Self.delegate`).
@@ -24,9 +24,9 @@ class Settings(NamedTuple):
     room: str | None = None
     #: The language model, as `postroom.inference.open_model` understands it; None for what the surroundings ask for.
     model: str | None = None
-    #: The agent of the room that answers `ask`; None for whoever sits at the terminal.
+    #: The agent of the room that answers `ask`; None for the person at the terminal.
     human: str | None = None
-    #: The agent through which workers reach the terminal of the one who started the program.
+    #: The agent through which workers reach the terminal that the program was started from.
     terminal: str | None = None
     #: Files of prompts and answers: to be written, and to be answered from.
     record: str | None = None
@@ -45,7 +45,7 @@ class Context:
         self.name = name
         self.settings = settings
         self.session = session
-        #: A program that is run opens its session when it first needs one: by this.
+        #: Opens the session of a program that is run, when it is first needed.
         self.opener: Callable[[], Session] | None = None
         #: Whether this runs in a worker's process, whose whole group ends with it.
         self.worker = worker
@@ -62,7 +62,7 @@ class Context:
         return self.session
 
     def keep(self, name: str, make: Any) -> Any:
-        """What is made once for each context: the model, a transcript."""
+        """The context's cache of things that are made once: the model, a transcript."""
         if name not in self._kept:
             self._kept[name] = make()
         return self._kept[name]
@@ -79,7 +79,7 @@ def enter(context: Context | None) -> Context | None:
 
 
 def current() -> Context:
-    """The context of this thread; one of its own when nobody made one, as when a function is called from Python."""
+    """The context of this thread; a new one when there is none, as when a function is called from Python."""
     context: Context | None = getattr(_here, "context", None)
     if context is None:
         context = Context(MAIN, Settings())

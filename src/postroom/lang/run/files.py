@@ -37,7 +37,7 @@ def exists(path: object) -> bool:
 
 
 def write_file(value: Any, op: str, target: object) -> Any:
-    """`value > "file"`, `value >> "file"`: a string as it is, any other value as JSON. Two numbers are compared instead."""
+    """`value > "file"`, `value >> "file"`: a string as it is, any other value as JSON. Two numbers are compared."""
     if values.is_number(value) and values.is_number(target) and op == ">":
         return values.more(value, target)
     _write(_path(op, target), value, "w" if op == ">" else "a")

@@ -1,4 +1,4 @@
-"""Asking people: at the terminal, or through the room whoever is set as the human.
+"""Asking people: at the terminal, or through the room the agent that is set as the human.
 
 Workers have no terminal of their own. They ask through the room, and the process that started the program asks its
 terminal for them, one question after the other.
@@ -46,7 +46,7 @@ class Terminal:
         return line.decode("utf-8", "replace").rstrip("\r\n")
 
     def _line(self) -> bytes | None:
-        """The next line; None at the end. Not through `sys.stdin`, whose lock a thread that waits would keep at the exit."""
+        """The next line; None at the end. Not through `sys.stdin`: a waiting thread would hold its lock at the exit."""
         while b"\n" not in self._rest:
             SYSTEM.wait_readable([_STDIN], None)
             try:

@@ -1,7 +1,7 @@
-"""Starting the commands of a pipeline, seeing to what they write, and ending them.
+"""Pipelines: starting their processes, pumping what they write, and ending them.
 
 Everything that a command starts carries a mark in its environment, so that it can be found and ended: when the time is
-up, when we are interrupted, and when the program is over. The commands of a worker belong to its process group, which
+up, at Ctrl-C, and when the program is over. The commands of a worker belong to its process group, which
 dies with it; for a program that runs in the caller's own process a fork server watches, and ends what carries the
 program's mark when the program was killed (tests/lang/test_running.py).
 """
@@ -32,7 +32,7 @@ TERM_S: Final = 1.0
 NOT_FOUND: Final = 127
 NOT_EXECUTABLE: Final = 126
 FAILED: Final = 1
-#: Of the end of what commands complain, so much is kept.
+#: So much of the end of the standard error is kept.
 KEPT_BYTES: Final = 4096
 _CHUNK: Final = 64 * 1024
 _STANDARD: Final = (0, 1, 2)
@@ -41,7 +41,7 @@ _numbers = count(1)
 
 
 class PipelineResult(NamedTuple):
-    """How a pipeline ended: its code, what it wrote if that was captured, and the end of what it complained."""
+    """How a pipeline ended: its code, what it wrote if that was captured, and the end of its standard error."""
 
     command: str
     code: int
@@ -169,7 +169,7 @@ class _Running:
     def _busy(self) -> bool:
         if self._output_end in self._open or self._descriptors:
             return True
-        # without process descriptors the end of their complaints must do
+        # without process descriptors the end of the standard error must do
         return any(child.poll() is None for child in self._children) and self._errors_end in self._open
 
     def _waits_for(self) -> list[int]:
@@ -177,10 +177,10 @@ class _Running:
         return sorted(fd for fd in ends if fd in self._open)
 
     def _pump(self, ready: set[int]) -> None:
-        """See to who ended, and take one piece from each pipe that has something.
+        """Reap the processes that ended, and take one piece from each pipe that has something.
 
-        One, and not all there is: who writes as fast as we pass it on would keep us here for ever, and nobody would look at
-        the time (tests/lang/test_running.py, a command that never stops writing).
+        One, and not all there is: a command that writes as fast as its output is passed on would keep this loop here
+        for ever, and the time would run out unseen (tests/lang/test_running.py, a command that never stops writing).
         """
         for fd in ready & set(self._descriptors):
             self._descriptors.pop(fd).wait()
@@ -203,7 +203,7 @@ class _Running:
     def _drain(self, *fds: int) -> None:
         """Take what was written before the end: it is in the pipes now.
 
-        What comes later is from somebody in the background, who may never stop (tests/lang/test_running.py).
+        Later output is from processes in the background, which may never stop (tests/lang/test_running.py).
         """
         for fd in fds:
             left = _bytes_in(fd) if fd in self._open else 0
@@ -330,7 +330,7 @@ _guard: Any = None
 
 
 def own_mark(*, guarded: bool) -> str:
-    """The mark of everything that this process starts. Guarded: whoever carries it is ended when this process is killed."""
+    """The mark of everything that this process starts. Guarded: its carriers end when this process is killed."""
     global _guard  # noqa: PLW0603  (one process, one guard)
     mark = this_process()
     if guarded and (_guard is None or _guard[0] != os.getpid()):
@@ -366,7 +366,7 @@ def marked(mark: str) -> list[int]:
 
 
 def end_marked(mark: str, number: int) -> int:
-    """Send a signal to all who carry the mark; returns how many there were."""
+    """Send a signal to all processes that carry the mark; returns how many there were."""
     pids = marked(mark)
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
@@ -375,7 +375,7 @@ def end_marked(mark: str, number: int) -> int:
 
 
 def kill_marked(mark: str) -> None:
-    """Kill all who carry the mark, and those that they started meanwhile."""
+    """Kill all processes that carry the mark, and those that they started meanwhile."""
     for _ in range(100):
         if not end_marked(mark, signal.SIGKILL):
             return

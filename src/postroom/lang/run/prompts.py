@@ -1,7 +1,7 @@
-"""`think { }` asks a language model, `ask { }` asks a person.
+"""Prompts: `think { }` asks a language model, `ask { }` asks a person.
 
 A prompt that wants a value of some shape asks for JSON and checks what comes; what does not fit is sent back once, with
-what is wrong. The steps of a prompt (`do { code }`) are run when the model asks for them, and it is told what they gave.
+what is wrong. The steps of a prompt (`do { code }`) are run when the model asks for them; it gets their results.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_TOKENS: Final = 4096
 TIMEOUT_S: Final = 600.0
 #: How often a model may run steps before it answers.
 MAX_STEPS: Final = 50
-#: Of what a step gave, so much is shown to the model.
+#: So many characters of a step's result are shown to the model.
 MAX_SHOWN: Final = 20_000
 #: How often a person is asked again for an answer that does not fit.
 MAX_ASKED: Final = 3
@@ -145,12 +145,12 @@ def _step_asked_for(answer: str, count: int) -> int:
 
 
 def _run_step(step: Step) -> str:
-    """Run a step; what it gave, or why it failed, in words for the one who asked for it."""
+    """Run a step; its result, or why it failed, in words for the model or person that asked for it."""
     try:
         given = step()
     except (SessionFailed, SessionEnded, RoomClosed):
         raise
-    except Exception as error:  # noqa: BLE001  who asked for the step decides what to do about it
+    except Exception as error:  # noqa: BLE001  the model or person decides what follows from it
         return f"It failed: {_short(str(error))}"
     if given is None:
         return "It is done."

@@ -1,4 +1,4 @@
-"""An error of a program, told to people: what went wrong, the line with a caret, and who called whom."""
+"""The traceback of a program, told to people: what went wrong, the line with a caret, and the callers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Running a program: read, check, find what to start, see that what it needs is there, start it, and leave nothing behind.
+"""The runner of a program: finds its entry point, checks what it needs, starts it, and leaves nothing behind.
 
-The function that is started runs in this process, as the one who opens the session; the workers that it delegates to have
-processes of their own. Its session, and the room that it lies in, are opened when they are first needed.
+The function that is started runs in this process, as the opener of the session; the workers that it delegates to
+have processes of their own. Its session, and the room that it lies in, are opened when they are first needed.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Run:
     def start(self, name: str | None, words: Sequence[str]) -> Any:
         """Start a worker, function or method by its name, with words NAME=VALUE. Returns its result.
 
-        Raises, before anything has run: ProgramProblems, WrongCall, ModelMissing, and RoomError for a room that was asked
-        for. Later: ProgramError, with its place in the program, and SessionFailed when a worker failed.
+        Raises, before anything has run: ProgramProblems, WrongCall, ModelMissing, and RoomError for a room that was
+        asked for. Later: ProgramError, with its place in the program, and SessionFailed when a worker failed.
         """
         module = self.program.entry.module
         entry = find_entry(module, name)
@@ -116,7 +116,7 @@ class Run:
             self._start_server()
 
     def _start_server(self) -> None:
-        """Let the server that starts workers begin to load what they need, while we go on; it reads the program once for all."""
+        """Prefetch: the fork server loads the program, once for all workers, while this process goes on."""
         from postroom.core.system.children import shared_server
         from postroom.sessions.runners import MODULE
 

@@ -1,8 +1,8 @@
 """Commands: words in, a result out, and never a shell in between.
 
-A command is a list of words, which the program that is started gets as they are. An interpolated value is one word, or a
-part of one, whatever it contains: nothing looks at it again. Only text that stands in the source is open to globs and `~`,
-and only in words without a value in them. Pipelines, redirections, `&&` and `||` are made here.
+A command is a list of words, which the program that is started gets as they are. An interpolated value is one word, or
+a part of one, whatever it contains: nothing looks at it again. Only text that stands in the source is open to globs and
+`~`, and only in words without a value in them. Pipelines, redirections, `&&` and `||` are made here.
 
     run(command)        `$ cmd`     output goes where ours goes, as it comes; raises CommandFailed
     capture(command)    `$(cmd)`    what it wrote, without the newlines at the end; raises CommandFailed
@@ -26,7 +26,7 @@ from postroom.lang.values.raised import CommandFailed, CommandTimeout, WrongValu
 from .context import current
 from .pipeline import PipelineResult, run_pipeline
 
-#: Of the end of what a command complained, so much stands in the error's sentence.
+#: So many characters of the end of a command's standard error stand in the error's sentence.
 _SHOWN_STDERR: Final = 600
 _SHOWN_COMMAND: Final = 200
 #: Words of shells that are no programs.
@@ -108,7 +108,7 @@ def _run(what: Runnable, given: object, *, capture: bool) -> PipelineResult:
             if outcome.timed_out:
                 break
             if (outcome.code == 0) != (op == "&&"):
-                continue  # left out; the next one looks at the same code
+                continue  # skipped; the next one looks at the same code
             before = outcome.output
             outcome = _run(other(), None, capture=capture)
             outcome = outcome._replace(output=before + outcome.output)

@@ -1,7 +1,7 @@
-"""Prompts and their answers in a file: written as they come, and answered from it again, which needs no model and nobody.
+"""Record and replay of prompts: answers are written to a file as they come; replayed, a run needs no model and nobody.
 
-One line of JSON for each answer: {"worker", "kind", "prompt", "answer"}. Answers are given in the order of the file, to each
-worker its own. A line may leave out `worker` (the program itself) and `prompt`; a prompt that is there must be the same.
+One line of JSON for each answer: {"worker", "kind", "prompt", "answer"}. Answers are given in the order of the file, to
+each worker its own. A line may leave out `worker` (the program itself) and `prompt`; a prompt that is there must match.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class BadTranscript(PostroomError):
 
 
 def begin(path: str) -> str:
-    """Start a new transcript in that file, which is empty after. Returns its absolute path; BadTranscript when it cannot be."""
+    """Start a new transcript in that file, which is empty after. Returns its absolute path; BadTranscript otherwise."""
     try:
         with open(path, "w", encoding="utf-8"):
             return os.path.abspath(path)

@@ -193,8 +193,9 @@ class Cursor:
         self.i += 1
 
     def skip_statement(self, start: int) -> None:
-        """Goes on after a fault in the statement whose first token is at `start`: at the end of a line outside its braces, or at
-        the `}` of the block around it. A round or square bracket that is still open there is probably the fault itself.
+        """Goes on after a fault in the statement whose first token is at `start`: at the end of a line outside its
+        braces, or at the `}` of the block around it. A round or square bracket that is still open there is probably the
+        fault itself.
         """
         fault, self.i = self.i, start
         open_ones: list[bool] = []  # for each bracket that is open, whether it is a brace or a quote

@@ -307,7 +307,9 @@ def _text_part(c: Cursor, closer: str) -> n.TextPart | n.Interpolation:
 
 
 def _value_after(c: Cursor, kind: str, start: int) -> n.Expr:
-    """The value that an opening token (already stepped over) begins: `$name`, `$?`, `$( )`, `${ }`, `$@{ }`, `$( )` of a string."""
+    """The value that an opening token (already stepped over) begins: `$name`, `$?`, `$( )`, `${ }`, `$@{ }`, `$( )` of
+    a string.
+    """
     if kind == "$name":
         return n.Name(Span(c.source, start + 1, c.ends[c.i - 1]), c.values[c.i - 1])
     if kind == "$?":

@@ -1,7 +1,7 @@
-"""One way to write a program: indentation, spaces between tokens, at most one blank line. Comments stay where they are.
+"""The formatter: indentation, spaces between tokens, at most one blank line. Comments stay where they are.
 
-Works on tokens, so what it does not understand it does not touch: strings, the words of commands and the text of prompts
-stay as they are, but for the indentation that prompts do not have anyway. A formatted text, formatted again, is the same.
+Works on tokens, and touches only those that it understands: strings, the words of commands and the text of prompts
+stay as they are, but for the indentation that prompts do not have anyway. Formatting is idempotent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _GOES_ON: Final = frozenset([*BINDING, "=", "->", ">>"])
 
 
 def formatted(text: str, file: str) -> str:
-    """The text in its one form. Raises `SyntaxProblems` when it is not Patchwork; never changes what a program means."""
+    """The text in its one form, with the same meaning. Raises `SyntaxProblems` when it is not Patchwork."""
     before = parse(text, file)
     with deep_recursion():
         made = _Formatter(tokens_of(Source(text, file))).run()

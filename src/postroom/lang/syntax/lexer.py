@@ -1,7 +1,7 @@
-"""From text to tokens. Four modes on a stack, nested to any depth: code, prompt, command and string.
+"""The lexer: from text to tokens. Four modes on a stack, nested to any depth: code, prompt, command and string.
 
-A token is a kind, two offsets and a value, kept in four lists of equal length. Keywords and operators are their own kind.
-What a mode begins with is decided here; what may stand inside it is the parser's business.
+A token is a kind, two offsets and a value, kept in four lists of equal length. Keywords and operators are their own
+kind. The lexer decides where a mode begins; the parser decides about its content.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Comment(Node):
 
 
 class Module(Node):
-    """One file. `body` is the bare block of a file that is a program without a `main` worker; its last value is the result."""
+    """One file. `body` is the bare block of a program without a `main` worker; its last value is the result."""
 
     items: list[Item]
     body: Block | None
@@ -65,7 +65,7 @@ class Module(Node):
 
 
 class ImportName(Node):
-    """One imported module. `path` ("std", "log") is bound as `name` ("log"): its last part. Relative: written with `./`."""
+    """One imported module. `path` ("std", "log") is bound as `name`, its last part; `relative`: with `./`."""
 
     path: tuple[str, ...]
     name: str
@@ -246,7 +246,7 @@ class RunShell(Statement):
 
 
 class WriteFile(Statement):
-    """`value > "file"` or `value >> "file"` as a statement. Two numbers are compared instead: that is the statement's value."""
+    """`value > "file"` or `value >> "file"` as a statement. Two numbers are compared instead."""
 
     value: Expr
     op: str
@@ -342,7 +342,7 @@ class Interpolation(Node):
 
 
 class String(Expr):
-    """`"text ${expr}"`, or `'text'` (nothing is interpolated). Parts alternate as written; no parts: the empty string."""
+    """`"text ${expr}"`, or `'text'` (nothing is interpolated). Parts are in order; the empty string has none."""
 
     parts: list[TextPart | Interpolation]
 
@@ -387,7 +387,7 @@ class Throw(Expr):
 
 
 class Binary(Expr):
-    """`left op right`; op is one of `|| && == != < > <= >= + - * / %`. `||` and `&&` give one of their sides, and stop early."""
+    """`left op right`; op is one of `|| && == != < > <= >= + - * / %`. `||` and `&&` give one of their sides."""
 
     op: str
     left: Expr
@@ -402,7 +402,7 @@ class Range(Expr):
 
 
 class Pipe(Expr):
-    """`value | into`: `into` is a command, which gets the value as standard input, or a function, which gets it as argument."""
+    """`value | into`: a command gets the value as standard input, a function as its first argument."""
 
     value: Expr
     into: Expr
@@ -460,7 +460,7 @@ class DoBlock(Node):
 
 
 class Prompt(Expr):
-    """`think { }` or `ask { }`; `kind` says which. The text of the parts is ready: dedented, and without its outer blank lines."""
+    """`think { }` or `ask { }`, by `kind`. The text of the parts is dedented, and has no blank lines around it."""
 
     kind: str
     parts: list[TextPart | Interpolation | DoBlock]
@@ -486,7 +486,7 @@ class ShellText(Node):
 
 
 class ShellValue(Node):
-    """A value in a word: always literal characters, never looked at again. `spread` (`$@{list}`): each item a word of its own."""
+    """A value in a word: always literal characters. `spread` (`$@{list}`): each item is a word of its own."""
 
     value: Expr
     quoted: bool
@@ -494,7 +494,7 @@ class ShellValue(Node):
 
 
 class ShellWord(Node):
-    """One argument: its parts are glued together, so `"${x}"..HEAD` is one word. `""` is a word with one empty quoted text."""
+    """One argument, of parts without spaces between: `"${x}"..HEAD`. `""` is a word with one empty quoted text."""
 
     parts: list[ShellText | ShellValue]
 
@@ -532,7 +532,7 @@ class ShellPipeline(Node):
 
 
 class ShellChain(Node):
-    """`a && b || c`: two or more, taken from the left, as in every shell. `ops` has what stands before each but the first."""
+    """`a && b || c`: two or more, taken from the left, as in every shell. `ops` stand before each but the first."""
 
     parts: list[ShellCommand | ShellPipeline]
     ops: list[str]

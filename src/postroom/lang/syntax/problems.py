@@ -1,4 +1,6 @@
-"""What is wrong with a program, and where: one problem per fault, each with its line, a caret and what was expected."""
+"""Diagnostics, called problems: what is wrong with a program, and where. One problem per fault, each with its line, a
+caret and what was expected.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _WIDTH: Final = 160  # a longer line is cut around the caret
 
 
 class Problem:
-    """One fault of a program. `code` is its kind, for machines; `severity` is "error" or "warning"; `hint` says what to do."""
+    """A fault of a program. `code` is its kind; `severity` is "error" or "warning"; `hint` is a way out."""
 
     __slots__ = ("code", "hint", "message", "severity", "span")
 
@@ -67,7 +69,7 @@ def near(name: str, known: Iterable[str]) -> str:
 
 
 def _line_and_carets(span: Span) -> tuple[str, str]:
-    """The first line of a place, with carets under what belongs to it; control characters and tabs are shown as spaces."""
+    """The first line of a place, with carets under what belongs to it; control characters are shown as spaces."""
     line = span.source.line_text(span.line)
     first = span.column - 1
     last = span.end_column - 1 if span.end_line == span.line else len(line)

@@ -43,14 +43,16 @@ class LoadedModule:
 
 
 class Program(NamedTuple):
-    """`entry`, and `modules`: every file, those that are imported before those that import them (rings: in the order met)."""
+    """`entry`, and `modules`: every file, those that are imported before those that import them (rings: in the order
+    met).
+    """
 
     entry: LoadedModule
     modules: list[LoadedModule]
 
 
 def load_program(path: str | Path) -> Program:
-    """Reads a program. Raises `ProgramProblems` with every fault of every file, and `OSError` when the entry cannot be read."""
+    """Reads a program. Raises `ProgramProblems`, with all faults, and `OSError` for an unreadable entry."""
     program, problems = read_program(path)
     if program is None or problems:
         only_syntax = all(problem.code != "import" for problem in problems)

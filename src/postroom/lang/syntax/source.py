@@ -1,4 +1,4 @@
-"""A source text and places in it. A place is two offsets; lines and columns are worked out only when somebody asks."""
+"""A source text and places in it. A place is two offsets; lines and columns are worked out on demand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 class Source:
-    """The text of one `.pw` file and its name, as the person who wrote it knows it."""
+    """The text of one `.pw` file and its name, as its author knows it."""
 
     __slots__ = ("_line_starts", "file", "text")
 
@@ -46,7 +46,7 @@ class Source:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Span:
-    """A place in a source: from `start` up to, not including, `end`. Lines and columns are counted from 1, in characters."""
+    """A place in a source: from `start` up to, not including, `end`. Lines and columns count from 1."""
 
     source: Source
     start: int

@@ -31,7 +31,7 @@ def dedented(parts: _Parts) -> _Parts:
 
 
 def _without_margin(text: str, margin: str, *, followed: bool) -> str:
-    """Every line but the first without the margin; a line of spaces alone is empty, unless a value stands at its end."""
+    """Every line but the first without the margin; a line of spaces alone is empty, unless a value ends it."""
     first, *lines = text.split("\n")
     for number, line in enumerate(lines):
         blank = not line.strip() and not (followed and number == len(lines) - 1)
@@ -52,8 +52,8 @@ def _without_blank_start(text: str) -> str:
 
 
 def margin_of(texts: list[tuple[str, bool]]) -> str:
-    """The whitespace that every line but the first begins with. Each text comes with whether something follows it in its line;
-    lines with nothing on them do not count.
+    """The whitespace that every line but the first begins with. Each text comes with whether something follows it in
+    its line; lines with nothing on them do not count.
     """
     margins: list[str] = []
     for text, followed in texts:

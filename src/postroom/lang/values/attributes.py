@@ -1,4 +1,4 @@
-"""What stands after a dot or in brackets: fields of objects, and the members that strings, lists, objects and numbers have.
+"""Attributes, after a dot or in brackets: fields of objects, and members of strings, lists, objects and numbers.
 
 An object's own fields come before members of the same name. Members change nothing, but for `push`, `pop`, `insert` and
 `remove` of lists and `remove` of objects, which change what they are called on.
@@ -250,7 +250,7 @@ PROPERTIES: Final = {"string": ("length",), "array": ("length", "first", "last")
 
 
 def member(value: Any, name: str) -> Any:
-    """`value.name`: a field of an object, else a member that its kind has. WrongValue, which names it, when there is none."""
+    """`value.name`: a field of an object, else a member that its kind has. WrongValue when there is none."""
     if isinstance(value, dict) and name in value:
         return value[name]
     kind = kind_of(value)

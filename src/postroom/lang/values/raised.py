@@ -1,4 +1,4 @@
-"""What goes wrong while a Patchwork program runs, and where in the program it did.
+"""The errors of a running program: what goes wrong while a Patchwork program runs, and where in the program it did.
 
 ProgramError            something went wrong in a program; `place` says where
     Thrown              the program said `throw`; `value` is what it threw

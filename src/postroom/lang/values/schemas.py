@@ -109,7 +109,7 @@ def _looked_up(schema: Schema, shared: Mapping[str, Schema]) -> Schema:
 
 
 def faults(value: Any, schema: Schema, place: str = "", shared: Mapping[str, Schema] | None = None) -> list[str]:
-    """What is wrong with a value, each with its place; nothing when it is of that shape. Fields too many are no fault."""
+    """The faults of a value, each with its place; none when it is of that shape. Fields too many are no fault."""
     shared = schema.get("$defs", shared or {})
     schema = _looked_up(schema, shared)
     if "anyOf" in schema:

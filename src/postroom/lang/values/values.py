@@ -6,8 +6,8 @@ or passed on to a function; what is sent to a mailbox or to a worker is a copy.
 The rules, which tests/lang/test_values.py holds:
 
 - Truth: null, false, 0, "" and [] are false; everything else is true, also an empty object.
-- `==` compares by content, at any depth. A number equals a number of the same size (1 == 1.0); nothing equals a value of
-  another kind (1 != true, 1 != "1", null != false).
+- `==` compares by content, at any depth. A number equals a number of the same size (1 == 1.0); nothing equals a value
+  of another kind (1 != true, 1 != "1", null != false).
 - `+` adds numbers, joins lists, and joins text when one side is a string: the other side is written as text.
 - `- * / %` are for numbers. A division of whole numbers that comes out even gives a whole number (6 / 3 is 2), else a
   fraction (7 / 2 is 3.5). Dividing by zero is an error. The remainder has the sign of what is divided (-7 % 3 is -1).
@@ -15,7 +15,8 @@ The rules, which tests/lang/test_values.py holds:
   fraction, is an error, never infinity. So is such a number in JSON.
 - `< > <= >=` compare two numbers, or two strings by their characters' numbers.
 - `a...b` are the whole numbers from a to b, both included; none when b is smaller.
-- As text: null, true, false and numbers as in JSON (2.0 is "2"), a list as its items joined with ", ", an object as JSON.
+- As text: null, true, false and numbers as in JSON (2.0 is "2"), a list as its items joined with ", ", an object as
+  JSON.
 - A field that is missing is an error that names it; with `?.` it is null.
 """
 
