@@ -110,7 +110,7 @@ def test_precedence_is_that_of_the_grammar() -> None:
         ("a | b || c", "b || c"),
     ]:
         node = value_of(loose)
-        right = node.last if isinstance(node, n.Range) else node.into if isinstance(node, n.Pipe) else node.right  # type: ignore[union-attr]
+        right = node.last if isinstance(node, n.Range) else node.into if isinstance(node, n.Pipe) else node.right  # type: ignore[attr-defined]
         assert right.span.text == tight
 
 
