@@ -14,7 +14,8 @@ import apsw
 import pytest
 
 import postroom
-from postroom.cli.commands import doctor_room
+from postroom.cli.doctor import machine as doctor_machine
+from postroom.cli.doctor import room as doctor_room
 from postroom.core.clock import ManualClock
 from postroom.core.system.process import processes_with
 from postroom.room import Room
@@ -201,8 +202,8 @@ def test_few_descriptors_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 4096))
 
-    assert doctor_room.descriptors().verdict == "warn"
-    assert "ulimit" in doctor_room.descriptors().advice
+    assert doctor_machine.descriptors().verdict == "warn"
+    assert "ulimit" in doctor_machine.descriptors().advice
 
 
 # --- the place -----------------------------------------------------------------------------------------------------
@@ -224,16 +225,16 @@ def test_a_folder_that_others_can_enter_is_a_warning(cli: Cli, tmp_path: Path) -
 def test_the_file_system_must_keep_what_is_stored(
     kind: str, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_room, "file_system_type", lambda _: kind)
+    monkeypatch.setattr(doctor_machine, "file_system_type", lambda _: kind)
 
-    check = doctor_room.file_system(tmp_path)
+    check = doctor_machine.file_system(tmp_path)
 
     assert check.verdict == verdict
     assert bool(check.advice) == (verdict != "ok")
 
 
 def test_a_room_on_a_network_file_system_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (doctor_room, sqlite_file):
+    for module in (doctor_machine, sqlite_file):
         monkeypatch.setattr(module, "file_system_type", lambda _: "nfs4")
 
     code, seen = doctor(cli)
@@ -251,7 +252,7 @@ def test_a_disk_that_is_nearly_full_is_told(
     disk = SimpleNamespace(f_bavail=free_bytes // 4096, f_frsize=4096, f_files=100, f_favail=inodes)
     monkeypatch.setattr(os, "statvfs", lambda _: disk)
 
-    assert doctor_room.space(tmp_path).verdict == verdict
+    assert doctor_machine.space(tmp_path).verdict == verdict
 
 
 # --- the file ------------------------------------------------------------------------------------------------------

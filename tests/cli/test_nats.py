@@ -14,7 +14,7 @@ import pytest
 from tests.support.nats_servers import need_server, room_name, running_server, shared_server
 
 import postroom
-from postroom.cli.commands import doctor_nats
+from postroom.cli.doctor import nats as doctor_nats
 from postroom.core.clock import SYSTEM
 from postroom.errors import RoomUnreachable
 from postroom.stores.nats import connection

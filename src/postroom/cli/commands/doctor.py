@@ -8,11 +8,9 @@ from typing import Final
 
 from postroom.cli import exit_codes, options, output
 from postroom.cli.call import Invocation
+from postroom.cli.doctor import FAIL, OK, WARN, Check, doors, machine, room
 from postroom.core.config import FILES_MARK, FOLDER, parse_url, room_folder, shown_address
 from postroom.errors import RoomError, RoomNotFound
-
-from . import doctor_doors, doctor_room
-from .doctor_room import DATABASE, FAIL, OK, WARN, Check
 
 #: The whole file is read, but for no longer than this, in seconds: nobody's log can be folded back meanwhile.
 INTEGRITY_S: Final = 5.0
@@ -27,8 +25,8 @@ def doctor_options(parser: argparse.ArgumentParser) -> None:
 
 
 def doctor(call: Invocation) -> int:
-    found = list(doctor_room.machine())
-    address, how = doctor_room.find(call.args.room)
+    found = list(machine.machine())
+    address, how = machine.find(call.args.room)
     found += how
     reached = address is not None
     if address is not None:
@@ -39,7 +37,7 @@ def doctor(call: Invocation) -> int:
             advice = "make it with `postroom init`, or name another with --room"
             found[-1] = Check("room", FAIL, f"{shown_address(address)}: {error}", advice)
             reached = False
-    found += doctor_doors.doors(Path.cwd(), doctor_doors.home())
+    found += doors.doors(Path.cwd(), doors.home())
     _show(call, address, found)
     if not reached:
         return exit_codes.NO_ROOM
@@ -53,7 +51,7 @@ def _check_there(address: str) -> None:
         folder = room_folder(url)
     except RoomError as error:
         raise RoomNotFound(str(error)) from None
-    mark = f"{FOLDER}/{FILES_MARK}" if url.scheme == "files" else DATABASE
+    mark = f"{FOLDER}/{FILES_MARK}" if url.scheme == "files" else machine.DATABASE
     if folder is not None and not (folder / mark).exists():
         raise RoomNotFound(f"there is no {mark} in {folder}")
 
@@ -63,17 +61,17 @@ def _look_at_room(call: Invocation, address: str, found: list[Check]) -> bool:
     folder = room_folder(parse_url(address))
     try:
         if folder is not None:
-            found.extend(doctor_room.place(folder))
-        room = call.room
+            found.extend(machine.place(folder))
+        opened = call.room
     except RoomError as error:
         found.append(Check("opening", FAIL, str(error)))
         return folder is not None
     try:
-        found.extend(doctor_room.room_checks(room, call.args.integrity))  # those before an error are kept
-        if hasattr(room.store, "servers_report"):
-            from .doctor_nats import nats_checks
+        found.extend(room.room_checks(opened, call.args.integrity))  # those before an error are kept
+        if hasattr(opened.store, "servers_report"):
+            from postroom.cli.doctor.nats import nats_checks  # urllib costs more than all other checks
 
-            found.extend(nats_checks(room.store, call.args.monitor))
+            found.extend(nats_checks(opened.store, call.args.monitor))
     except RoomError as error:
         found.append(Check("reading", FAIL, str(error)))
     return True

@@ -8,12 +8,11 @@ from typing import Final
 
 from postroom.cli import options, output
 from postroom.cli.call import Invocation
+from postroom.cli.doctor import doors
 from postroom.cli.exit_codes import UsageError
 from postroom.doors.hosts import HOSTS
 from postroom.doors.install import plans, work
 from postroom.errors import PostroomError
-
-from . import doctor_doors
 
 #: What is left for the user to do, by host.
 NEXT: Final = {
@@ -43,9 +42,9 @@ def _wish(call: Invocation) -> plans.Wish:
     args = call.args
     scope = args.scope or plans.DEFAULT_SCOPE.get(args.host, plans.USER)
     project = options.path_of(args.project).resolve()
-    home = doctor_doors.home()
+    home = doors.home()
     if home is None:
-        raise PostroomError(f"{doctor_doors.NO_HOME}; {doctor_doors.SET_HOME}, nothing was changed")
+        raise PostroomError(f"{doors.NO_HOME}; {doors.SET_HOME}, nothing was changed")
     if scope == plans.PROJECT and not project.is_dir():
         raise UsageError(f"{project} is not a folder")
     return plans.Wish(args.host, scope, args.name, project, home)
@@ -78,6 +77,6 @@ def _do(call: Invocation, do: Callable[[plans.Wish], list[work.FileChange]], don
         output.write(f"{'removed' if change.after is None else 'wrote  '} {output.visible(str(change.path))}")
     output.write(f"postroom is {done} for {HOSTS[wish.host].title}" + ("" if changes else " already"))
     if done == "installed":
-        if not doctor_doors.has_tools():
-            output.write(f"first: {doctor_doors.MORE_PACKAGES} ({doctor_doors.NO_TOOLS})")
+        if not doors.has_tools():
+            output.write(f"first: {doors.MORE_PACKAGES} ({doors.NO_TOOLS})")
         output.write(f"next: {NEXT[wish.host]}")

@@ -13,7 +13,7 @@ from postroom.doors.hosts import HOSTS
 from postroom.doors.install import plans, work
 from postroom.errors import PostroomError
 
-from .doctor_room import FAIL, OK, WARN, Check
+from . import FAIL, OK, WARN, Check
 
 #: A program gets this long to say what it thinks of our door, in seconds.
 PATIENCE_S: Final = 30.0

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
+from urllib.parse import urlsplit
+from urllib.request import urlopen
 
-from .doctor_room import FAIL, OK, WARN, Check
+from . import FAIL, OK, WARN, Check
 
 #: The first version with all repairs that a room was tested with.
 GOOD_VERSION: Final = (2, 14)
@@ -123,10 +126,6 @@ def sync(monitors: Sequence[str]) -> Check:
 
 
 def _sync_always(monitor: str) -> bool:
-    import json
-    from urllib.parse import urlsplit
-    from urllib.request import urlopen
-
     if urlsplit(monitor).scheme not in ("http", "https"):
         raise ValueError("an address begins with http://")
     with urlopen(f"{monitor.rstrip('/')}/varz", timeout=5) as reply:  # noqa: S310  (the scheme was looked at)
