@@ -7,13 +7,14 @@ import shutil
 import time
 import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.doors.codex_settings import FORMS
 
 from postroom.doors import session_binding
-from postroom.doors.install import plans
+from postroom.doors.install import plans, texts
 
 from . import programs
 from .conftest import World, check_story
@@ -189,6 +190,18 @@ def test_what_it_writes_into_its_settings_survives_a_reinstall_and_an_uninstall(
     assert [each["name"] for each in json.loads(listed.stdout)] == ["mine"]
 
 
+def marketplace_files(wish: plans.Wish, folder: Path) -> list[plans.Step]:
+    """The same plugin as a marketplace of its own, for those who install it by their program's own command."""
+    market = {
+        "name": "postroom",
+        "description": "Postroom on this machine",
+        "owner": {"name": "postroom"},
+        "plugins": [{"name": "postroom", "source": "./plugins/postroom", "description": texts.DESCRIPTION}],
+    }
+    head = plans.Own(folder / ".claude-plugin" / "marketplace.json", texts.pretty(market))
+    return [head, *plans.plugin_files(wish, folder / "plugins" / "postroom")]
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_it_accepts_our_part_in_every_form_of_its_settings(world: World, form: str) -> None:
     folder = world.home / ".codex"
@@ -206,7 +219,7 @@ def test_it_accepts_our_part_in_every_form_of_its_settings(world: World, form: s
 def test_it_takes_the_plugin_made_for_claude_code(world: World) -> None:
     wish = plans.Wish("codex", "user", None, world.project, world.home)
     market = world.home / "market"
-    for step in plans.marketplace_files(wish, market):
+    for step in marketplace_files(wish, market):
         assert isinstance(step, plans.Own)
         step.path.parent.mkdir(parents=True, exist_ok=True)
         step.path.write_text(step.text, encoding="utf-8")

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from postroom import __version__
 from postroom.core.system import startup
 from postroom.errors import PostroomError
 
@@ -98,8 +99,6 @@ def _split(words: list[str]) -> tuple[list[str], str | None, list[str]]:
 
 def _without_command(options: list[str]) -> int:
     if "--version" in options:
-        from postroom import __version__
-
         print(f"postroom {__version__}")
         return exit_codes.DONE
     if options and not {"--help", "-h"} & set(options):
@@ -127,8 +126,6 @@ def _near(name: str) -> str:
 
 
 def _report(error: PostroomError, *, as_json: bool, plain: bool = False) -> None:
-    from postroom.core import untrusted
-
     from . import output
 
     try:
@@ -139,7 +136,4 @@ def _report(error: PostroomError, *, as_json: bool, plain: bool = False) -> None
         raise
     except OSError:  # a full disk: the sentence stands on standard error in any case (tests/cli/test_processes.py)
         _write_no_more()
-    if error.quotes_others and not plain and not sys.stderr.isatty():  # a model may read it
-        print(f"postroom: it did not work; why, in others' words:\n{untrusted.wrap(str(error), None)}", file=sys.stderr)
-    else:
-        print(f"postroom: {output.visible(str(error))}", file=sys.stderr)
+    print(f"postroom: {output.error_text(error, plain=plain)}", file=sys.stderr)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+import msgspec
+
 from .exit_codes import UsageError
 from .table import COMMANDS
 
@@ -130,8 +132,6 @@ def payload_arguments(parser: argparse.ArgumentParser) -> None:
 
 def payload_of(text: str, *, plain: bool) -> dict[str, object]:
     """The payload that was written: a JSON object, or text. Raises UsageError for a broken object."""
-    import msgspec
-
     if text == "-":
         text = _read_stdin()
     if plain or not text.lstrip().startswith("{"):

@@ -17,7 +17,8 @@ import msgspec
 from postroom.core import untrusted
 from postroom.core.message import Message, readable
 from postroom.core.untrusted import KEPT
-from postroom.core.untrusted import visible as visible  # noqa: PLC0414  commands say show.visible
+from postroom.core.untrusted import visible as visible  # noqa: PLC0414  commands say output.visible
+from postroom.errors import PostroomError
 
 if TYPE_CHECKING:
     from postroom.mail.received import Envelope
@@ -69,11 +70,6 @@ def fence_in_pipes(*, wanted: bool) -> Iterator[None]:
         _fence = before
 
 
-def is_fenced() -> bool:
-    """Whether others' words are fenced here."""
-    return _fence is not None
-
-
 def write(text: str) -> None:
     """Write one line (or several) to standard output: behind the fence, where there is one."""
     if _fence is None:
@@ -86,6 +82,13 @@ def say(text: str) -> None:
     """Write lines of our own, in which others have no word: never behind the fence."""
     end_words()
     sys.stdout.write(text + "\n")
+
+
+def error_text(error: PostroomError, *, plain: bool) -> str:
+    """What is said of an error on standard error; one that quotes others stands behind a fence where a model may read."""
+    if error.quotes_others and not plain and not sys.stderr.isatty():
+        return f"it did not work; why, in others' words:\n{untrusted.wrap(str(error), None)}"
+    return visible(str(error))
 
 
 def note(text: str) -> None:
@@ -152,7 +155,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
     if not cells:
         remark(f"{title}: {empty}" if title else empty)
     elif sys.stdout.isatty():
-        _rich_table(columns, cells, title)
+        from .terminal import draw_table
+
+        draw_table(columns, cells, title)
     else:
         _plain_table(columns, cells, title)
 
@@ -164,22 +169,6 @@ def _plain_table(columns: Sequence[str], rows: list[list[str]], title: str) -> N
         write(title)
     for line in lines:
         write("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-
-
-def _rich_table(columns: Sequence[str], rows: list[list[str]], title: str) -> None:
-    # imported here and nowhere else: it costs 44 ms, and only a person is worth that (tests/house/test_house.py)
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(title=Text(title, style="bold") if title else None, title_justify="left", box=box.SIMPLE_HEAD)
-    for column in columns:
-        drawn.add_column(Text(column), overflow="fold")
-    for row in rows:
-        drawn.add_row(*(Text(cell) for cell in row))
-    sys.stdout.flush()
-    Console(file=sys.stdout, highlight=False, markup=False, emoji=False).print(drawn)
 
 
 def payload_line(payload: dict[str, Any], keep: str = "") -> str:

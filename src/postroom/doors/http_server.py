@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -195,7 +196,5 @@ class Server(uvicorn.Server):
 
 def _note_fault(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """What a stranger's nonsense breaks in a connection ends that connection; it need not fill the terminal too."""
-    import logging
-
     log = logging.getLogger("postroom")
     log.debug("a connection failed: %s", context.get("message"), exc_info=context.get("exception"))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from postroom.cli import exit_codes, options, output
 from postroom.cli.call import Invocation
 from postroom.cli.exit_codes import UsageError
-from postroom.core.untrusted import is_plain, quoted
+from postroom.core.untrusted import quoted
 from postroom.errors import InvalidMessage, NoMail, PostroomError, UnknownMessage
 from postroom.mail.received import Received
 
@@ -34,6 +34,13 @@ def _envelope_options(parser: argparse.ArgumentParser, *, channel: bool = True) 
     options.span(parser, "--ttl", "expires when nobody took it in that time")
 
 
+def _envelope(call: Invocation, to: str | None) -> dict[str, Any]:
+    """The part of a message's envelope that all three have."""
+    args = call.args
+    sent = {"type": args.type, "priority": args.priority, "ttl_s": args.ttl}
+    return {**sent, "cause": call.cause(to), "_lane": call.lane}
+
+
 def send_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("to", metavar="TO", help="an agent's name, or '*' for whoever claims it first in the channel")
     _envelope_options(parser)
@@ -55,17 +62,13 @@ def send(call: Invocation) -> None:
     id = call.agent().send(
         to,
         payload,
-        type=args.type,
         channel=args.channel,
-        priority=args.priority,
-        ttl_s=args.ttl,
         delay_s=args.delay,
         correlation_id=args.correlation_id,
         idempotency_key=args.key,
         wait=args.wait,
         timeout_s=(PATIENCE_S if args.timeout is None else args.timeout) if args.wait else None,
-        cause=call.cause(to),
-        _lane=call.lane,
+        **_envelope(call, to),
     )
     if call.json:
         state = call.room.receipt(id).state
@@ -83,14 +86,9 @@ def _must_be_known(call: Invocation, to: str) -> bool:
         return True
     if call.args.new:
         return False
-    from difflib import get_close_matches
+    from postroom.doors.strangers import never_seen
 
-    near = get_close_matches(to, names, n=3, cutoff=0.5)
-    shown = [quoted(name) for name in near or names if is_plain(name) or sys.stderr.isatty()][:10]
-    hint = f"{'near names' if near else 'here are'}: {', '.join(shown)}; " if shown else ""
-    raise UnknownRecipient(
-        f"nobody called {to!r} was ever seen in this room; nothing was sent ({hint}--new if it is new)"
-    )
+    raise UnknownRecipient(never_seen(to, names, "--new if it is new", any_name=sys.stderr.isatty()))
 
 
 class UnknownRecipient(PostroomError):
@@ -109,15 +107,7 @@ def ask(call: Invocation) -> None:
     payload = options.payload_of(args.payload, plain=args.text)
     _must_be_known(call, args.to)
     answer = call.agent().ask(
-        args.to,
-        payload,
-        type=args.type,
-        channel=args.channel,
-        priority=args.priority,
-        ttl_s=args.ttl,
-        timeout_s=args.timeout,
-        cause=call.cause(args.to),
-        _lane=call.lane,
+        args.to, payload, channel=args.channel, timeout_s=args.timeout, **_envelope(call, args.to)
     )
     if call.json:
         output.document(answer.to_dict())
@@ -135,16 +125,7 @@ def publish_options(parser: argparse.ArgumentParser) -> None:
 def publish(call: Invocation) -> int:
     args = call.args
     payload = options.payload_of(args.payload, plain=args.text)
-    ids = call.agent().publish(
-        args.channel,
-        payload,
-        type=args.type,
-        priority=args.priority,
-        ttl_s=args.ttl,
-        delay_s=args.delay,
-        cause=call.cause(None),
-        _lane=call.lane,
-    )
+    ids = call.agent().publish(args.channel, payload, delay_s=args.delay, **_envelope(call, None))
     call.tell({"ids": ids}, *ids)
     if not ids:
         output.note(f"nobody is subscribed to {args.channel}; nothing was stored")

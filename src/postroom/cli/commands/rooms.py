@@ -10,7 +10,6 @@ from pathlib import Path
 from postroom.cli import exit_codes, options, output
 from postroom.cli.call import Invocation
 from postroom.cli.exit_codes import UsageError
-from postroom.cli.layouts.layout import LAYOUTS, MAX_WORKERS, Layout
 from postroom.core import trust
 from postroom.core.clock import from_iso, iso
 from postroom.core.config import FOLDER, URL_VARIABLE, RoomUrl, address_of, room_folder
@@ -46,6 +45,8 @@ def init(call: Invocation) -> None:
 
 
 def _init_layout(call: Invocation) -> None:
+    from postroom.cli.layouts.layout import LAYOUTS, MAX_WORKERS, Layout  # most rooms are made without
+
     args = call.args
     workers = args.workers or 3
     if args.layout not in LAYOUTS:

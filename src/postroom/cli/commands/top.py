@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from postroom.cli import exit_codes, options, output
 from postroom.cli.call import Invocation
@@ -14,9 +14,6 @@ from postroom.cli.top.picture import Lookout, RoomPicture
 from postroom.errors import RoomBusy
 from postroom.room import Room
 from postroom.stores.contract import FEED, Waiter, topic_cells
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 #: At most one picture in this time, in seconds, however much happens.
 INTERVAL_S: Final = 0.25
@@ -37,6 +34,7 @@ def top_options(parser: argparse.ArgumentParser) -> None:
 
 
 def top(call: Invocation) -> int:
+    """Until q, Ctrl-C or a signal, at a terminal, which is as before when it ends; else one picture, or documents."""
     lookout = Lookout(call.room)
     interval_s = max(0.05, call.args.interval)
     if call.json:
@@ -44,14 +42,17 @@ def top(call: Invocation) -> int:
         if not call.args.once:
             for picture in pictures(call.room, lookout, interval_s, Keys()):
                 output.document(picture)
-    elif call.args.once or not sys.stdout.isatty():
-        console = _console()
-        with console.capture() as drawn:
-            console.print(_drawn(lookout.look(), None))
-        output.write(drawn.get().rstrip("\n"))
-    else:
-        return _live(call.room, lookout, interval_s)
-    return exit_codes.DONE
+        return exit_codes.DONE
+    from postroom.cli.top import screen  # with rich, which programs do not need
+
+    first = lookout.look()
+    if call.args.once or not sys.stdout.isatty():
+        output.write(screen.text_of(first))
+        return exit_codes.DONE
+    with TerminalKeys() as keys, screen.live(first) as show:
+        for picture in pictures(call.room, lookout, interval_s, keys):
+            show(picture)
+    return exit_codes.DONE if keys.ended_by is None else 128 + keys.ended_by
 
 
 def pictures(room: Room, lookout: Lookout, interval_s: float, keys: Keys) -> Iterator[RoomPicture]:
@@ -88,30 +89,3 @@ def _wait(room: Room, waiter: Waiter, keys: Keys, timeout_s: float) -> None:
     else:
         keys.take(room.clock.wait_readable([bell, *keys.fds], 0 if keys.stirred else timeout_s))
     keys.stirred = False
-
-
-def _live(room: Room, lookout: Lookout, interval_s: float) -> int:
-    """The screen, until q, Ctrl-C or a signal. The terminal is as before when it ends."""
-    from rich.live import Live
-
-    console = _console()
-    first = _drawn(lookout.look(), console.height)
-    with (
-        TerminalKeys() as keys,
-        Live(first, console=console, screen=True, auto_refresh=False) as live,
-    ):
-        for picture in pictures(room, lookout, interval_s, keys):
-            live.update(_drawn(picture, console.height), refresh=True)
-    return exit_codes.DONE if keys.ended_by is None else 128 + keys.ended_by
-
-
-def _drawn(picture: RoomPicture, height: int | None) -> Any:
-    from postroom.cli.top import screen
-
-    return screen.draw(picture, height)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(file=sys.stdout, highlight=False, markup=False, emoji=False)

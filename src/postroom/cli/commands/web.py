@@ -9,6 +9,7 @@ import threading
 import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import ModuleType
 from typing import Final
 
 from postroom.cli import exit_codes, options, output
@@ -41,10 +42,7 @@ def port(text: str) -> int:
 
 
 def web(call: Invocation) -> int:
-    try:
-        from postroom.doors.web import guard, server
-    except ModuleNotFoundError as error:
-        raise PostroomError(f"the page needs {error.name}: pip install 'postroom[web]'") from None
+    guard, server = _modules()
     who = tokens.token_in(os.environ)
     # who neither says nor proves a name may look: in a room with tokens, the page asks for one before anything is done
     name = (call.maybe_name if who is not None or call.said_name is not None else None) or HUMAN
@@ -66,17 +64,25 @@ def web(call: Invocation) -> int:
     return exit_codes.DONE if ended_by == 0 else 128 + ended_by
 
 
+def _modules() -> tuple[ModuleType, ModuleType]:
+    """The guard and the server of the page, which need packages that not everybody has."""
+    try:
+        from postroom.doors.web import guard, server
+    except ModuleNotFoundError as error:
+        raise PostroomError(f"the page needs {error.name}: pip install 'postroom[web]'") from None
+    return guard, server
+
+
 @contextmanager
 def while_served(room: Room) -> Iterator[str]:
     """Serve a room in a thread of its own as long as the block lasts; gives its address."""
-    from postroom.doors.web import guard, server
-
+    guard, server = _modules()
     sock = server.listening(LOOPBACK, None)
     token = guard.new_token()
-    ends: list[Callable[[], None]] = []
+    ends: list[Callable[[], object]] = []
     serving = threading.Event()
 
-    def began(end: Callable[[], None]) -> None:
+    def began(end: Callable[[], object]) -> None:
         ends.append(end)
         serving.set()
 

@@ -16,6 +16,7 @@ from postroom.board.actions import ACTIONS
 from postroom.core.config import FOLDER, POINTER, RoomUrl, parse_url, room_folder
 from postroom.doors.install.work import write_file
 from postroom.errors import PostroomError
+from postroom.mail.presence import enter, names
 from postroom.room import Room
 
 LAYOUTS: Final = ("windsurf",)
@@ -67,20 +68,15 @@ class Layout:
             yield from (self._folder(self.mailbox / "outbox" / name) for name in self.names)
         rules = self.root / ".windsurf" / "rules"
         yield self._file(rules / "postroom.md", self._text("rules.md", self.root))
-        yield self._file(
-            self.root / ".windsurf" / "workflows" / "check-inbox.md", self._text("check-inbox.md", self.root)
-        )
-        yield self._file(
-            self.root / ".claude" / "agents" / "context-manager.md", self._text("context-manager.md", self.root)
-        )
+        workflows, agents = self.root / ".windsurf" / "workflows", self.root / ".claude" / "agents"
+        yield self._file(workflows / "check-inbox.md", self._text("check-inbox.md", self.root))
+        yield self._file(agents / "context-manager.md", self._text("context-manager.md", self.root))
         yield self._block(self.root / "AGENTS.md", self._text("agents-block.md", self.root))
         for name in self.names if self.worktrees else ():
             yield from self._worktree(name)
 
     def enter(self, room: Room) -> list[str]:
         """Let the room know the agents, and where they work. Returns those it did not know."""
-        from postroom.mail.presence import enter, names
-
         gateway = room._gateway  # noqa: SLF001  a door; agents that nobody has opened have no other way in
         new = [name for name in ("lead", *self.names) if name not in names(gateway)]
         for name in new:
@@ -114,9 +110,8 @@ class Layout:
         """The path, if no link leads from it out of its checkout: what lies there may have come with a clone."""
         for base in (self.root, *map(self.checkout, self.names)):
             if path.is_relative_to(base) and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(base)):
-                raise LayoutFailed(
-                    f"{path} leads to {os.path.realpath(path)}, which is not in {base}; remove the link first"
-                )
+                real = os.path.realpath(path)
+                raise LayoutFailed(f"{path} leads to {real}, which is not in {base}; remove the link first")
         return path
 
     def _folder(self, path: Path) -> Step:
@@ -142,9 +137,8 @@ class Layout:
         made = (place / ".git").is_file()
         if place.exists() and not made:
             raise LayoutFailed(f"{place} is there and is no worktree of this repository; move it away first")
-        yield Step(
-            "" if made else "make", f"{place}/ (git worktree, branch {name})", lambda: self._add_worktree(name, place)
-        )
+        shown = f"{place}/ (git worktree, branch {name})"
+        yield Step("" if made else "make", shown, lambda: self._add_worktree(name, place))
         role = place / _ROLE
         yield from self._keep_out_of_git()
         yield self._file(place / ".windsurf" / "rules" / "postroom.md", self._text("rules.md", place))
@@ -152,9 +146,8 @@ class Layout:
 
     def _add_worktree(self, name: str, place: Path) -> None:
         known = _git(self.root, "branch", "--list", name).strip() != ""
-        _git(
-            self.root, "worktree", "add", *([] if known else ["-b", name]), "--", str(place), *([name] if known else [])
-        )
+        words = ["--", str(place), name] if known else ["-b", name, "--", str(place)]
+        _git(self.root, "worktree", "add", *words)
 
     def _keep_out_of_git(self) -> Iterator[Step]:
         """A role belongs to one checkout: it must not be committed and reach the others."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import termios
+import tty
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final, Self
@@ -59,9 +61,6 @@ class TerminalKeys(Keys):
         self.fds = [self._noted]
         self._before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
         if sys.stdin.isatty():
-            import termios
-            import tty
-
             self._keyboard = sys.stdin.fileno()
             self._terminal = termios.tcgetattr(self._keyboard)
             tty.setcbreak(self._keyboard)
@@ -70,8 +69,6 @@ class TerminalKeys(Keys):
 
     def __exit__(self, *_: object) -> None:
         if self._keyboard is not None:
-            import termios
-
             with suppress(termios.error):  # the terminal is gone
                 termios.tcsetattr(self._keyboard, termios.TCSAFLUSH, self._terminal)
         for number, handler in self._before.items():

@@ -5,14 +5,17 @@ Each part gets at least its headline and a line; what is left is shared among th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
 
 from rich.console import Group, RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from postroom.cli.output import visible
+from postroom.cli.terminal import console
 
 from .picture import RoomPicture
 
@@ -23,31 +26,57 @@ MIN_LINES: Final = 10
 _STATUS_STYLE: Final = {"gone": "bold red", "active": "green", "stopped": "dim", "seen": "dim"}
 
 
+Cell = tuple[str, str]  # text, style
+
+
 class Column(NamedTuple):
-    """A column: how wide it is at most, and whether numbers stand in it. A share: it takes what others leave."""
+    """A column: what stands in it for each line, how wide it is at most, and whether those are numbers.
+
+    A share: it takes what others leave.
+    """
 
     title: str
+    cell: Callable[[Any], Cell]
     width: int = 0
     number: bool = False
     share: int = 0
 
 
-Cell = tuple[str, str]  # text, style
-
-
 class ScreenPart(NamedTuple):
-    """A part of the screen: its columns, its rows, and what is said when there are none."""
+    """A part of the screen: its columns, its lines, and what is said when there are none."""
 
     columns: tuple[Column, ...]
-    rows: Sequence[Sequence[Cell]]
+    lines: Sequence[Any]
     empty: str
+
+
+def text_of(picture: RoomPicture) -> str:
+    """The picture as text."""
+    screen = console()
+    with screen.capture() as drawn:
+        screen.print(draw(picture))
+    return drawn.get().rstrip("\n")
+
+
+@contextmanager
+def live(first: RoomPicture) -> Iterator[Callable[[RoomPicture], None]]:
+    """The whole terminal shows a picture until the block ends; gives a function that shows the next."""
+    screen = console()
+    with Live(draw(first, screen.height), console=screen, screen=True, auto_refresh=False) as shown:
+        yield lambda picture: shown.update(draw(picture, screen.height), refresh=True)
 
 
 def draw(picture: RoomPicture, height: int | None = None) -> RenderableType:
     """The picture as rich draws it, on `height` lines; None is as many as it takes."""
     head = _head(picture)
-    parts = [_agents(picture), _mailboxes(picture), _waiting(picture), _dead(picture)]
-    wanted = [len(part.rows) for part in parts]
+    waiting = sorted(picture.waiting, key=lambda wait: not wait.cycle)
+    parts = [
+        ScreenPart(_AGENTS, picture.agents, "nobody was here yet"),
+        ScreenPart(_MAILBOXES, picture.mailboxes, "no mail is waiting"),
+        ScreenPart(_WAITING, waiting, "nobody waits for an answer"),
+        ScreenPart(_DEAD, picture.dead, "no dead letters"),
+    ]
+    wanted = [len(part.lines) for part in parts]
     lines = wanted if height is None else share_lines(wanted, max(MIN_LINES, height) - len(head))
     return Group(*head, *(_table(part, count) for part, count in zip(parts, lines, strict=True)))
 
@@ -85,108 +114,56 @@ def _line(*pieces: Cell) -> Text:
     return Text.assemble(*pieces, no_wrap=True, overflow="ellipsis", end="\n")
 
 
-def _agents(picture: RoomPicture) -> ScreenPart:
-    columns = (
-        Column("AGENTS", share=3),
-        Column("status", 10),
-        Column("alive", 5),
-        Column("beat", 6, number=True),
-        Column("waiting", 7, number=True),
-        Column("task", share=4),
-    )
-    rows = [
-        (
-            (agent.name, "bold"),
-            (agent.status, _STATUS_STYLE.get(agent.status, "")),
-            _alive(agent.alive),
-            (span(agent.heartbeat_age_s), ""),
-            (str(agent.pending or ""), ""),
-            (agent.current_task or "", ""),
-        )
-        for agent in picture.agents
-    ]
-    return ScreenPart(columns, rows, "nobody was here yet")
+def _plain(text: str | None) -> Cell:
+    return text or "", ""
 
 
 def _alive(alive: bool | None) -> Cell:
     return ("", "dim") if alive is None else ("yes", "green") if alive else ("no", "red")
 
 
-def _mailboxes(picture: RoomPicture) -> ScreenPart:
-    columns = (
-        Column("MAILBOXES", share=3),
-        Column("channel", share=3),
-        Column("waiting", 8, number=True),
-        Column("oldest", 6, number=True),
-        Column("in/s", 8, number=True),
-        Column("out/s", 8, number=True),
-    )
-    rows = [
-        (
-            (box.to_agent or "(anybody)", "bold"),
-            (box.channel, ""),
-            (str(box.depth or ""), ""),
-            ("" if box.oldest_age_s is None else span(box.oldest_age_s), ""),
-            (_rate(box.in_per_s), ""),
-            (_rate(box.out_per_s), ""),
-        )
-        for box in picture.mailboxes
-    ]
-    return ScreenPart(columns, rows, "no mail is waiting")
+def _rate(per_s: float) -> Cell:
+    return _plain(f"{per_s:.0f}" if per_s >= 100 else f"{per_s:.1f}" if per_s else "")
 
 
-def _rate(per_s: float) -> str:
-    return f"{per_s:.0f}" if per_s >= 100 else f"{per_s:.1f}" if per_s else ""
-
-
-def _waiting(picture: RoomPicture) -> ScreenPart:
-    columns = (
-        Column("WAITS", share=3),
-        Column("for", share=3),
-        Column("since", 6, number=True),
-        Column("question", 36),
-        Column("", 7),
-    )
-    rows = [
-        (
-            (wait.asker, "bold"),
-            (wait.peer or "(anybody)", ""),
-            (span(wait.age_s), ""),
-            (wait.question_id, "dim"),
-            ("cycle!" if wait.cycle else "", "bold red"),
-        )
-        for wait in sorted(picture.waiting, key=lambda wait: not wait.cycle)
-    ]
-    return ScreenPart(columns, rows, "nobody waits for an answer")
-
-
-def _dead(picture: RoomPicture) -> ScreenPart:
-    columns = (
-        Column("DEAD", 36),
-        Column("for", share=2),
-        Column("tries", 5, number=True),
-        Column("age", 6, number=True),
-        Column("error", share=4),
-    )
-    rows = [
-        (
-            (letter.id, "dim"),
-            (letter.to_agent or f"#{letter.channel}", ""),
-            (str(letter.delivery_count), ""),
-            (span(letter.age_s), ""),
-            (letter.error or "", "red"),
-        )
-        for letter in picture.dead
-    ]
-    return ScreenPart(columns, rows, "no dead letters")
+_AGENTS: Final = (
+    Column("AGENTS", lambda agent: (agent.name, "bold"), share=3),
+    Column("status", lambda agent: (agent.status, _STATUS_STYLE.get(agent.status, "")), 10),
+    Column("alive", lambda agent: _alive(agent.alive), 5),
+    Column("beat", lambda agent: _plain(span(agent.heartbeat_age_s)), 6, number=True),
+    Column("waiting", lambda agent: _plain(str(agent.pending or "")), 7, number=True),
+    Column("task", lambda agent: _plain(agent.current_task), share=4),
+)
+_MAILBOXES: Final = (
+    Column("MAILBOXES", lambda box: (box.to_agent or "(anybody)", "bold"), share=3),
+    Column("channel", lambda box: _plain(box.channel), share=3),
+    Column("waiting", lambda box: _plain(str(box.depth or "")), 8, number=True),
+    Column("oldest", lambda box: _plain("" if box.oldest_age_s is None else span(box.oldest_age_s)), 6, number=True),
+    Column("in/s", lambda box: _rate(box.in_per_s), 8, number=True),
+    Column("out/s", lambda box: _rate(box.out_per_s), 8, number=True),
+)
+_WAITING: Final = (
+    Column("WAITS", lambda wait: (wait.asker, "bold"), share=3),
+    Column("for", lambda wait: _plain(wait.peer or "(anybody)"), share=3),
+    Column("since", lambda wait: _plain(span(wait.age_s)), 6, number=True),
+    Column("question", lambda wait: (wait.question_id, "dim"), 36),
+    Column("", lambda wait: ("cycle!" if wait.cycle else "", "bold red"), 7),
+)
+_DEAD: Final = (
+    Column("DEAD", lambda letter: (letter.id, "dim"), 36),
+    Column("for", lambda letter: _plain(letter.to_agent or f"#{letter.channel}"), share=2),
+    Column("tries", lambda letter: _plain(str(letter.delivery_count)), 5, number=True),
+    Column("age", lambda letter: _plain(span(letter.age_s)), 6, number=True),
+    Column("error", lambda letter: (letter.error or "", "red"), share=4),
+)
 
 
 def _table(part: ScreenPart, count: int) -> RenderableType:
     """The first rows of a part, one line each, under a headline that says how many there are."""
     name = part.columns[0].title
-    if not part.rows:
+    if not part.lines:
         return Text(f"{name}  {part.empty}", style="dim", no_wrap=True, overflow="ellipsis")
-    shown = f"{name} {len(part.rows)}" if count == len(part.rows) else f"{name} {count}/{len(part.rows)}"
+    shown = f"{name} {len(part.lines)}" if count == len(part.lines) else f"{name} {count}/{len(part.lines)}"
     drawn = Table(box=None, expand=True, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="reverse")
     for column in part.columns:
         drawn.add_column(
@@ -197,8 +174,9 @@ def _table(part: ScreenPart, count: int) -> RenderableType:
             no_wrap=True,
             overflow="ellipsis",
         )
-    for row in part.rows[:count]:
-        drawn.add_row(*(Text(_cut(visible(text)), style=style) for text, style in row))
+    for line in part.lines[:count]:
+        cells = (column.cell(line) for column in part.columns)
+        drawn.add_row(*(Text(_cut(visible(text)), style=style) for text, style in cells))
     return drawn
 
 

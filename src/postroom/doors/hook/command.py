@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -75,9 +76,7 @@ def _printable(text: str) -> str:
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
-def _place(given: Mapping[str, Any]) -> Any:
-    from pathlib import Path
-
+def _place(given: Mapping[str, Any]) -> Path | None:
     said = os.environ.get("CLAUDE_PROJECT_DIR") or os.environ.get("GEMINI_PROJECT_DIR") or given.get("cwd")
     return Path(said) if isinstance(said, str) and os.path.isdir(said) else None
 

@@ -30,11 +30,12 @@ class ObjectMember(NamedTuple):
 
 
 class JsonNode(NamedTuple):
-    """A value in the text, from `start` up to `end`; `members` of an object, None of anything else."""
+    """A value in the text, from `start` up to `end`, as plain data; `members` of an object, None of anything else."""
 
     start: int
     end: int
-    members: list[ObjectMember] | None
+    data: Any
+    members: list[ObjectMember] | None = None
 
 
 def parse(text: str) -> JsonNode:
@@ -173,7 +174,10 @@ def _value(text: str, start: int) -> JsonNode:
     match = _STRING.match(text, start) or _OTHER.match(text, start)
     if match is None:
         raise _wrong(text, start)
-    return JsonNode(start, match.end(), None)
+    try:
+        return JsonNode(start, match.end(), json.loads(match[0]))
+    except ValueError as error:
+        raise NotJson(f"it is not JSON ({error}); mend the file first, nothing was changed") from None
 
 
 def _object(text: str, start: int) -> JsonNode:
@@ -187,14 +191,17 @@ def _object(text: str, start: int) -> JsonNode:
         value = _value(text, _skip(text, colon + 1))
         members.append(ObjectMember(json.loads(match[0]), place, value))
         place = _after(text, value.end, "}")
-    return JsonNode(start, place + 1, members)
+    return JsonNode(start, place + 1, {member.name: member.value.data for member in members}, members)
 
 
 def _array(text: str, start: int) -> JsonNode:
+    data = []
     place = _skip(text, start + 1)
     while text[place : place + 1] != "]":
-        place = _after(text, _value(text, place).end, "]")
-    return JsonNode(start, place + 1, None)
+        value = _value(text, place)
+        data.append(value.data)
+        place = _after(text, value.end, "]")
+    return JsonNode(start, place + 1, data)
 
 
 def _after(text: str, end: int, close: str) -> int:
@@ -215,13 +222,4 @@ def _wrong(text: str, place: int) -> NotJson:
 def value_at(text: str, path: tuple[str, ...]) -> Any:
     """What stands at a path, as plain data; None when nothing does."""
     node = _find(parse(text), path)
-    if node is None:
-        return None
-    bare = re.sub(
-        r'("(?:[^"\\]|\\.)*")|//[^\n]*|/\*.*?\*/', lambda m: m[1] or " ", text[node.start : node.end], flags=re.S
-    )
-    bare = re.sub(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', lambda m: m[1] or "", bare)
-    try:
-        return json.loads(bare)
-    except ValueError as error:
-        raise NotJson(f"it is not JSON ({error}); mend the file first, nothing was changed") from None
+    return None if node is None else node.data

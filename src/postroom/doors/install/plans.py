@@ -148,18 +148,6 @@ def plugin_files(wish: Wish, folder: Path) -> list[Step]:
     ]
 
 
-def marketplace_files(wish: Wish, folder: Path) -> list[Step]:
-    """The same plugin as a marketplace of its own, for those who install it by their program's own command."""
-    market = {
-        "name": "postroom",
-        "description": "Postroom on this machine",
-        "owner": {"name": "postroom"},
-        "plugins": [{"name": "postroom", "source": "./plugins/postroom", "description": texts.DESCRIPTION}],
-    }
-    head = Own(folder / ".claude-plugin" / "marketplace.json", texts.pretty(market))
-    return [head, *plugin_files(wish, folder / "plugins" / "postroom")]
-
-
 def claude_folder(wish: Wish) -> Path:
     """Where Claude Code finds the plugin without being told."""
     return _folder(wish, "CLAUDE_CONFIG_DIR", ".claude") / "skills" / "postroom"

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from difflib import get_close_matches
 from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec import UNSET
@@ -20,7 +19,8 @@ from msgspec import UNSET
 from postroom import aio
 from postroom.core.config import AGENT_LEASE_S
 from postroom.core.message import Message
-from postroom.core.untrusted import is_plain, quoted, visible
+from postroom.core.untrusted import quoted, visible
+from postroom.doors.strangers import never_seen
 from postroom.errors import AskFailed, InvalidMessage, PostroomError, ReceiveTimeout, UnknownMessage
 from postroom.mail import presence, tokens
 from postroom.mail.rate_limit import SenderLimit
@@ -363,18 +363,11 @@ def _before_sending(room: Room, caller: Caller, to: str | None, *, new: bool | N
     """
     known = to is None or to == caller.agent or presence.is_known(room.gateway, to)
     if not known and not new:
-        raise UnknownMessage(_who_else(room, str(to), NEW_TO_SEND if new is not None else NEW_TO_ASK))
+        if_new = NEW_TO_SEND if new is not None else NEW_TO_ASK
+        raise UnknownMessage(never_seen(str(to), presence.names(room.gateway), if_new))
     if to is not None and room.config.pair_rate_per_s is None:
         SenderLimit(room.store, PAIR_RATE_PER_S, PAIR_BURST, room.clock).take_pair(caller.agent, to)
     return known, presence.held_cause(room.gateway, caller.agent, to)
-
-
-def _who_else(room: Room, to: str, if_new: str) -> str:
-    names = presence.names(room.gateway)
-    near = get_close_matches(to, names, n=3, cutoff=0.5)
-    plain = [name for name in near or names if is_plain(name)][:10]  # the tool `who` lists the others, behind its fence
-    hint = f"{'near names' if near else 'here are'}: {', '.join(plain)}; " if plain else ""
-    return f"nobody called {to!r} was ever seen in this room; nothing was sent ({hint}{if_new})"
 
 
 def _claim_now(

@@ -52,11 +52,7 @@ MAX_SEND_BYTES: Final = 6 * 1024 * 1024 + 64 * 1024
 MAX_BODY_BYTES: Final = 64 * 1024
 #: Who sends a body must be done with it in this time.
 BODY_S: Final = 15.0
-#: Requests per second: with the token, without it, and those that change something. Each may come in a burst of four times as many.
-#: The page's parts are not counted: they tell nothing, come from memory, and a browser does not ask again for a script.
-READS_PER_S: Final = 100.0
-STRANGERS_PER_S: Final = 20.0
-ACTS_PER_S: Final = 10.0
+#: Requests may come in a burst of so many times as many as in a second.
 BURST: Final = 4
 _MAX_CURSOR: Final = 2**63 - 1
 
@@ -74,11 +70,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RequestRates(msgspec.Struct, frozen=True):
-    """How often the server may be asked, per second."""
+    """Requests per second: with the token, without it, and those that change something.
 
-    reads_per_s: float = READS_PER_S
-    strangers_per_s: float = STRANGERS_PER_S
-    acts_per_s: float = ACTS_PER_S
+    The page's parts are not counted: they tell nothing, come from memory, and a browser does not ask again for a script.
+    """
+
+    reads_per_s: float = 100.0
+    strangers_per_s: float = 20.0
+    acts_per_s: float = 10.0
 
 
 def application(hub: Hub, door: guard.PageGuard, hand: by_hand.ByHand, rates: RequestRates | None = None) -> ASGIApp:
@@ -190,14 +189,14 @@ class Pages:
             "/page/{name}": self._part_of_page,
             "/metrics": self._metrics,
             "/api/about": self._about,
-            "/api/recent": self._recent,
-            "/api/older": self._older,
-            "/api/past": self._past,
-            "/api/messages/{id}": self._message,
-            "/api/messages/{id}/payload": self._payload,
-            "/api/views/{name}": self._view,
-            "/api/deeds": self._deeds,
-            "/api/events": self._events,
+            "/api/recent": self._read(self._recent),
+            "/api/older": self._read(self._older),
+            "/api/past": self._read(self._past),
+            "/api/messages/{id}": self._read(self._message),
+            "/api/messages/{id}/payload": self._read(self._payload),
+            "/api/views/{name}": self._read(self._view),
+            "/api/deeds": self._read(self._deeds),
+            "/api/events": self._read(self._events),
             "/api/live": self._live,
             "/api/stream": self._stream,
         }
@@ -249,61 +248,59 @@ class Pages:
             }
         )
 
-    # Messages
+    # Questions to the room, asked in a thread: a store may take its time
 
-    async def _recent(self, request: Request) -> Response:
-        limit = _number(request, "limit", 500, 1, MAX_LINES)
-        return _json(await self._hub.ask(self._hub.reading.recent, limit, _wanted(request)))
+    def _read(self, question: Callable[[Request], Any]) -> Any:
+        async def answer(request: Request) -> Response:
+            return _json(await self._hub.ask(question, request))
 
-    async def _older(self, request: Request) -> Response:
+        return answer
+
+    def _recent(self, request: Request) -> Any:
+        return self._hub.reading.recent(_number(request, "limit", 500, 1, MAX_LINES), _wanted(request))
+
+    def _older(self, request: Request) -> Any:
         before = _number(request, "before", 0, 0, _MAX_CURSOR) or None
-        limit = _number(request, "limit", 500, 1, MAX_LINES)
-        return _json(await self._hub.ask(self._hub.reading.older, before, limit, _wanted(request)))
+        return self._hub.reading.older(before, _number(request, "limit", 500, 1, MAX_LINES), _wanted(request))
 
-    async def _past(self, request: Request) -> Response:
+    def _past(self, request: Request) -> Any:
         limit = _number(request, "limit", 300, 1, MAX_LINES)
         ahead = _number(request, "ahead", 0, 0, _MAX_CURSOR)
         if ahead:
-            return _json(await self._hub.ask(self._hub.reading.further, ahead, limit))
-        at_ms = _number(request, "at_ms", self._hub.room.clock.wall_ms(), 0, 2**47)
-        return _json(await self._hub.ask(self._hub.reading.past, at_ms, limit))
+            return self._hub.reading.further(ahead, limit)
+        return self._hub.reading.past(_number(request, "at_ms", self._hub.room.clock.wall_ms(), 0, 2**47), limit)
 
-    async def _message(self, request: Request) -> Response:
-        return _json(await self._hub.ask(self._hub.reading.message, request.path_params["id"]))
+    def _message(self, request: Request) -> Any:
+        return self._hub.reading.message(request.path_params["id"])
 
-    async def _payload(self, request: Request) -> Response:
-        start = _number(request, "start", 0, 0, 2**40)
-        return _json(await self._hub.ask(self._hub.reading.payload, request.path_params["id"], start))
+    def _payload(self, request: Request) -> Any:
+        return self._hub.reading.payload(request.path_params["id"], _number(request, "start", 0, 0, 2**40))
 
-    # Views, figures
-
-    async def _view(self, request: Request) -> Response:
+    def _view(self, request: Request) -> Any:
         name = request.path_params["name"]
         if name not in VIEWS:
             raise HTTPException(404, f"there is no such view; there are: {', '.join(VIEWS)}")
-        return _json(await self._hub.ask(self._hub.views.look, name, request.query_params.get("pick", "")))
+        return self._hub.views.look(name, request.query_params.get("pick", ""))
 
-    async def _deeds(self, _: Request) -> Response:
-        return _json({"deeds": await self._hub.ask(deeds, self._hub.room)})
+    def _deeds(self, _: Request) -> Any:
+        return {"deeds": deeds(self._hub.room)}
+
+    def _events(self, request: Request) -> Any:
+        after = _number(request, "after", 0, 0, _MAX_CURSOR)
+        found = self._hub.reading.events(after, _number(request, "limit", 100, 1, MAX_EVENTS))
+        return {"events": found, "cursor": found[-1]["cursor"] if found else str(after)}
 
     async def _metrics(self, _: Request) -> Response:
         return Response(await self._hub.ask(metrics, self._hub.room), media_type=CONTENT_TYPE)
 
     # Streams
 
-    async def _events(self, request: Request) -> Response:
-        after = _number(request, "after", 0, 0, _MAX_CURSOR)
-        limit = _number(request, "limit", 100, 1, MAX_EVENTS)
-        found = await self._hub.ask(self._hub.reading.events, after, limit)
-        return _json({"events": found, "cursor": found[-1]["cursor"] if found else str(after)})
-
     async def _live(self, request: Request) -> Response:
         given = "after" in request.query_params or "last-event-id" in request.headers
         after = _cursor(request)
         view = request.query_params.get("view", "")
-        steps = streams.live(
-            self._hub, after if given else None, view if view in VIEWS else "", request.query_params.get("pick", "")
-        )
+        pick = request.query_params.get("pick", "")
+        steps = streams.live(self._hub, after if given else None, view if view in VIEWS else "", pick)
         return await self._streaming(steps, after)
 
     async def _stream(self, request: Request) -> Response:

@@ -20,6 +20,15 @@ from .hub import Hub
 DEFAULT_PORT: Final = 7678
 
 
+#: Addresses that mean every one of this machine.
+_EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104
+
+
+def _bracketed(host: str) -> str:
+    """A host as it stands in an address."""
+    return f"[{host}]" if ":" in host else host
+
+
 def listening(host: str, port: int | None) -> socket.socket:
     """A socket that listens there. Without a port: on the usual one, or on any that is free."""
     return http_server.listening(host, *((DEFAULT_PORT, 0) if port is None else (port,)))
@@ -28,41 +37,8 @@ def listening(host: str, port: int | None) -> socket.socket:
 def address_of(sock: socket.socket, token: str) -> str:
     """What to open in a browser."""
     host, port = sock.getsockname()[:2]
-    name = LOOPBACK if host in ("0.0.0.0", "::", *LOOPBACK_ADDRESSES) else f"[{host}]" if ":" in host else host  # noqa: S104
+    name = LOOPBACK if host in (*_EVERYWHERE, *LOOPBACK_ADDRESSES) else _bracketed(host)
     return f"http://{name}:{port}/?token={token}"
-
-
-async def _serve(
-    room: Room,
-    sock: socket.socket,
-    token: str,
-    hand: ByHand,
-    names: Sequence[str],
-    began: Callable[[Callable[[], None]], None],
-    rates: RequestRates | None,
-) -> int:
-    """Serve until a signal comes, or until what `began` was given is called. Returns the signal, or 0."""
-    hub = Hub(room)
-    host, port = sock.getsockname()[:2]
-    own = () if host in ("0.0.0.0", "::") else (f"[{host}]" if ":" in host else host,)  # noqa: S104
-    app = application(hub, PageGuard(port, token, (*own, *names)), hand, rates)
-    server = http_server.Server(app)
-    loop = asyncio.get_running_loop()
-
-    def stop() -> None:
-        hub.stop()
-        server.stop()
-
-    try:
-        began(lambda: _later(loop, stop))
-        return await server.run_on(sock, stop)
-    finally:
-        hub.stop()
-        await loop.run_in_executor(None, hub.close)
-
-
-def _later(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    loop.call_soon_threadsafe(call)
 
 
 def serve(
@@ -73,7 +49,7 @@ def serve(
     name: str = "human",
     who: str | None = None,
     names: Sequence[str] = (),
-    began: Callable[[Callable[[], None]], None] = lambda _: None,
+    began: Callable[[Callable[[], object]], None] = lambda _: None,
     rates: RequestRates | None = None,
 ) -> int:
     """Serve a room on a socket until SIGINT or SIGTERM; returns which, or 0. Every thread of its own is over then.
@@ -81,4 +57,24 @@ def serve(
     `token` is the key to the page. `name` is whose deeds are done from it; once the room has tokens, `who` is the one that
     proves it. `began` is called when it is about to serve, with a function that ends it from any thread.
     """
-    return asyncio.run(_serve(room, sock, token, ByHand(room, name, who), names, began, rates))
+    host, port = sock.getsockname()[:2]
+    own = () if host in _EVERYWHERE else (_bracketed(host),)
+    guard = PageGuard(port, token, (*own, *names))
+
+    async def serving() -> int:
+        hub = Hub(room)
+        server = http_server.Server(application(hub, guard, ByHand(room, name, who), rates))
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            hub.stop()
+            server.stop()
+
+        try:
+            began(lambda: loop.call_soon_threadsafe(stop))
+            return await server.run_on(sock, stop)
+        finally:
+            hub.stop()
+            await loop.run_in_executor(None, hub.close)
+
+    return asyncio.run(serving())
