@@ -28,10 +28,10 @@ def program() -> NoReturn:
 
 
 def _fill_closed_streams() -> None:
-    """What was closed by whoever started this process (`>&-`) leads nowhere: a room's file must not get its number."""
+    """A stream that the parent process closed (`>&-`) leads nowhere: a room's file must not get its number."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w" if number else "r", encoding="utf-8"))  # noqa: SIM115  until the end
+            setattr(sys, name, open(os.devnull, "w" if number else "r", encoding="utf-8"))  # noqa: SIM115
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write_no_more() -> None:
-    """What cannot be written leads nowhere from here on: not even the interpreter tries again at its end."""
+    """Standard output leads nowhere from here on: not even the interpreter's own flush at its end tries again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from postroom.mail.tokens import Credential
     from postroom.room import Room
 
-#: What refusals name this door.
+#: The name of this door in the record of refusals.
 DOOR: Final = "command line"
 AGENT_VARIABLE: Final = "POSTROOM_AGENT"
 #: The process of `postroom as`: what its program claims by commands ends with it.
 OWNER_VARIABLE: Final = "POSTROOM_OWNER"
 #: The room's cells that hold its agents begin so.
 AGENT_CELLS: Final = "agent/"
-#: Known here too: who has no token, in a room without them, does not load what checks them.
+#: Known here too: a call without a token, in a room without tokens, does not load the module that checks them.
 TOKEN_VARIABLES: Final = ("POSTROOM_TOKEN", "POSTROOM_TOKEN_FILE")
 TOKEN_CELLS: Final = "token/"  # noqa: S105
 
@@ -46,7 +46,7 @@ def run(name: str, words: list[str]) -> int:
 
 
 def _quotes(command: Command, args: argparse.Namespace) -> bool:
-    """Whether what the command writes is others' words, for a reader who may be a model: so unless told otherwise."""
+    """Whether the command's output is others' words, and the reader may be a model: so unless told otherwise."""
     if command.quotes is None or args.json or args.plain:
         return False
     return not command.quotes or args.action in command.quotes
@@ -139,7 +139,7 @@ class Invocation:
 
     @property
     def credential(self) -> Credential | None:
-        """What the token in the environment proves; None in a room without tokens. Raises IdentityRefused."""
+        """The proof of the token in the environment; None in a room without tokens. Raises IdentityRefused."""
         if not self._asked:
             if any(os.environ.get(name) for name in TOKEN_VARIABLES) or self.room.store.cell_scan(TOKEN_CELLS):
                 from postroom.mail import tokens
@@ -166,7 +166,7 @@ class Invocation:
         return "agent" if self.credential is None else self.credential.lane
 
     def cause(self, to: str | None) -> Message | None:
-        """What a message of this call is sent because of: what its agent holds at this moment."""
+        """The message because of which this call sends one: the claim that its agent holds at this moment."""
         from postroom.mail.presence import held_cause  # needs the room, which not every command does
 
         return held_cause(self.room.gateway, self.name, to)
@@ -187,7 +187,7 @@ class Invocation:
         return self.room.agent(self.name, transient=transient)
 
     def names_seen(self) -> list[str]:
-        """Everybody who was ever in the room, or is subscribed to something there."""
+        """All agents that were ever in the room, or are subscribed to something there."""
         store = self.room.store
         agents = [cell.name.removeprefix(AGENT_CELLS) for cell in store.cell_scan(AGENT_CELLS)]
         return sorted({*agents, *(subscription.agent for subscription in store.subscriptions())})

@@ -1,4 +1,4 @@
-"""What the command line understands: the options that every command takes, and how values are read."""
+"""The parsers of the command line: the options that every command takes, and how values are read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """The parser of one command. What is wrong is raised, so that one place writes errors."""
+    """The parser of one command. Errors are raised, so that one place writes them."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see `{self.prog} --help`)")
@@ -86,7 +86,7 @@ def check_text(values: Iterable[object]) -> None:
 
 
 def is_text(value: str) -> bool:
-    """Whether what came from the system was UTF-8: Python keeps other bytes as surrogates."""
+    """Whether a text from the system was UTF-8: Python keeps other bytes as surrogates."""
     return not any("\ud800" <= char <= "\udfff" for char in value)
 
 

@@ -23,7 +23,7 @@ from postroom.errors import PostroomError
 if TYPE_CHECKING:
     from postroom.mail.received import Envelope
 
-#: What stands for a name that is not plain on a line of our own.
+#: Stands for a name that is not plain on a line of our own.
 QUOTED: Final = "(quoted in the words)"
 
 
@@ -55,7 +55,7 @@ _fence: _Fence | None = None
 
 @contextmanager
 def fence_in_pipes(*, wanted: bool) -> Iterator[None]:
-    """What is written in this block is others' words, if that is wanted and standard output is no terminal."""
+    """The output of this block is others' words, if that is wanted and standard output is no terminal."""
     global _fence  # noqa: PLW0603  one command is one process
     before, _fence = _fence, _Fence() if wanted and not sys.stdout.isatty() else None
     try:
@@ -85,7 +85,7 @@ def say(text: str) -> None:
 
 
 def error_text(error: PostroomError, *, plain: bool) -> str:
-    """What is said of an error on standard error; one that quotes others stands behind a fence where a model may read."""
+    """An error as it stands on standard error: behind a fence if it quotes others and a model may read it."""
     if error.quotes_others and not plain and not sys.stderr.isatty():
         return f"it did not work; why, in others' words:\n{untrusted.wrap(str(error), None)}"
     return visible(str(error))
@@ -105,7 +105,7 @@ def remark(text: str) -> None:
 
 
 def words_of(message: Envelope | Message) -> None:
-    """What is written next are the words of one message, in a fence of their own."""
+    """The output that follows is the words of one message, in a fence of their own."""
     if _fence is not None:
         facts = {"type": message.type, "channel": message.channel}
         odd = {what: name for what, name in facts.items() if not untrusted.is_plain(name)}

@@ -1,4 +1,4 @@
-"""What only a person at a terminal gets to see, drawn with rich: loading it costs 44 ms, and only a person is worth that."""
+"""Drawing with rich, for a person at a terminal: loading it costs 44 ms, and only a person is worth that."""
 
 from __future__ import annotations
 

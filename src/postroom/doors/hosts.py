@@ -11,7 +11,7 @@ class Host(NamedTuple):
 
     name: str
     title: str
-    #: What its sessions are called in a room unless told otherwise.
+    #: The name of its sessions in a room, unless told otherwise.
     agent: str
     #: Its own words for the moments at which hooks are called, each with ours.
     events: dict[str, str]

@@ -1,4 +1,4 @@
-"""The guard of every HTTP door: by which names and from which pages a request may come, and what it shows of its sender.
+"""The guard of every HTTP door: Host and Origin checks against DNS rebinding and foreign pages, and bearer tokens.
 
 Loopback is no protection by itself: every page that a browser shows can send requests there, and a name that an attacker
 owns can be made to mean 127.0.0.1 (DNS rebinding). A page cannot choose its Origin, nor, under a bent name, its Host. So
@@ -14,7 +14,7 @@ from postroom.core.limits import SECOND_NS
 from postroom.mail import tokens
 from postroom.mail.gateway import Gateway
 
-#: What a program on this machine may call it.
+#: The server's names on this machine.
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
 
 MISDIRECTED: Final = 421
@@ -56,14 +56,14 @@ def header(scope: Mapping[str, Any], name: bytes) -> list[str]:
 
 
 def bearer(headers: Sequence[str]) -> str | None:
-    """The token of the Authorization headers. None where there is none; "", which proves nothing, where it is not one."""
+    """The token of the Authorization headers. None where there is none; "", which proves nothing, for any other."""
     if len(headers) != 1:
         return None if not headers else ""
     return headers[0][len(_BEARER) :].strip() if headers[0][: len(_BEARER)].lower() == _BEARER else ""
 
 
 class RefusalTally:
-    """Records the refusals of one door in its room: one at once, then at most one a second, which counts for all of them.
+    """Records the refusals of one door in its room, rate-limited: one at once, then one a second that counts for all.
 
     Strangers can knock a thousand times a second; each knock being a write would let them keep the room busy
     (tests/doors/test_http.py). Not thread-safe: used in the room's thread. `write` what is pending before the room closes.

@@ -1,4 +1,4 @@
-"""The hardened HTTP server of every HTTP door, on uvicorn: slow and superfluous connections end, answers are not delayed.
+"""The hardened HTTP server of every HTTP door, on uvicorn: slow connections (slowloris) end, answers do not wait.
 
 Guarantees (tests/doors/web/test_slow.py, tests/doors/test_http.py):
 
@@ -145,7 +145,7 @@ class TimedConnection(H11Protocol):
 class Server(uvicorn.Server):
     """Serves an ASGI application until `stop` is called.
 
-    It leaves signals to `run`, since a room is closed in order whatever ended the server; and it sleeps until it is told
+    It leaves signals to `run_on`, since a room is closed in order whatever ended the server; and it sleeps until it is told
     to stop, where uvicorn's own looks ten times a second.
     """
 
@@ -195,6 +195,6 @@ class Server(uvicorn.Server):
 
 
 def _note_fault(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What a stranger's nonsense breaks in a connection ends that connection; it need not fill the terminal too."""
+    """Malformed input of a stranger ends its connection; a traceback need not fill the terminal too."""
     log = logging.getLogger("postroom")
     log.debug("a connection failed: %s", context.get("message"), exc_info=context.get("exception"))

@@ -1,4 +1,4 @@
-"""Where an agent program stands in a room: which name its session has, and what it was told of.
+"""The binding of an agent program's session to an agent of the room, and the mail that the session was told of.
 
 Hooks and the MCP server of one session are different processes that must agree. They meet in the cell "door/<agent>":
 
@@ -49,64 +49,64 @@ class HostSession(NamedTuple):
     attended: bool = False
 
 
-def bind(gateway: Gateway, visitor: HostSession, name: str | None = None) -> str:
+def bind(gateway: Gateway, caller: HostSession, name: str | None = None) -> str:
     """The session's name in this room: the given one, the one it has, or a free one of its kind. It is bound to it."""
-    for candidate in _candidates(gateway, visitor, name):
-        if _take(gateway, visitor, candidate, sure=name is not None):
+    for candidate in _candidates(gateway, caller, name):
+        if _take(gateway, caller, candidate, sure=name is not None):
             return candidate
-    raise RoomBusy(f"no free name like {visitor.default_name} was found; set POSTROOM_AGENT")
+    raise RoomBusy(f"no free name like {caller.default_name} was found; set POSTROOM_AGENT")
 
 
-def _candidates(gateway: Gateway, visitor: HostSession, name: str | None) -> Iterable[str]:
+def _candidates(gateway: Gateway, caller: HostSession, name: str | None) -> Iterable[str]:
     if name is not None:
         return [name]
-    bound = [cell for cell in gateway.store.cell_scan(CELLS) if cell.value["host"] == visitor.host]
-    mine = [_agent(cell) for cell in bound if _is_same(cell.value, visitor)]
-    numbered = (f"{visitor.default_name}-{number}" for number in range(2, _MAX_NAMES))
-    return [*mine, visitor.default_name, *numbered]
+    bound = [cell for cell in gateway.store.cell_scan(CELLS) if cell.value["host"] == caller.host]
+    mine = [_agent(cell) for cell in bound if _is_same(cell.value, caller)]
+    numbered = (f"{caller.default_name}-{number}" for number in range(2, _MAX_NAMES))
+    return [*mine, caller.default_name, *numbered]
 
 
 def _agent(cell: Cell) -> str:
     return cell.name.removeprefix(CELLS)
 
 
-def _is_same(value: Value, visitor: HostSession) -> bool:
-    """Whether the cell is this session's; one that cannot say which it is, is whoever is there."""
-    if visitor.session is None and visitor.process is None:
+def _is_same(value: Value, caller: HostSession) -> bool:
+    """Whether the cell is this session's; a session that cannot say which it is, is the one that is there."""
+    if caller.session is None and caller.process is None:
         return True
-    if visitor.session is not None and value["session"] == visitor.session:
+    if caller.session is not None and value["session"] == caller.session:
         return True
-    return visitor.process is not None and value["process"] == visitor.process
+    return caller.process is not None and value["process"] == caller.process
 
 
-def _take(gateway: Gateway, visitor: HostSession, name: str, *, sure: bool) -> bool:
+def _take(gateway: Gateway, caller: HostSession, name: str, *, sure: bool) -> bool:
     taken = False
 
     def change(value: Value | None) -> Value | None:
         nonlocal taken
-        taken = value is not None and not sure and not _is_same(value, visitor) and _is_taken(value, visitor)
-        after = _bound(value, visitor, gateway.clock.wall_ms())
+        taken = value is not None and not sure and not _is_same(value, caller) and _is_taken(value, caller)
+        after = _bound(value, caller, gateway.clock.wall_ms())
         return None if taken or after == value else after
 
     _update_cell(gateway, name, change)
     return not taken
 
 
-def _is_taken(value: Value, visitor: HostSession) -> bool:
-    """Whether somebody else lives there. Of programs without a process of their own, the newest has the name."""
-    if value["host"] != visitor.host:
+def _is_taken(value: Value, caller: HostSession) -> bool:
+    """Whether another session has the name. Of programs without a process of their own, the newest has it."""
+    if value["host"] != caller.host:
         return True
     return value["process"] is not None and process_alive(value["process"]) is not False
 
 
-def _bound(value: Value | None, visitor: HostSession, now_ms: int) -> Value:
-    if value is None or (visitor.session is not None and value["session"] != visitor.session):
+def _bound(value: Value | None, caller: HostSession, now_ms: int) -> Value:
+    if value is None or (caller.session is not None and value["session"] != caller.session):
         value = {"told": [], "held_back": None, "since_ms": now_ms}  # another session: it was told nothing yet
     return {
-        "host": visitor.host,
-        "session": visitor.session or value.get("session"),
-        "process": visitor.process or value.get("process"),
-        "attended": visitor.attended or bool(value.get("attended")),
+        "host": caller.host,
+        "session": caller.session or value.get("session"),
+        "process": caller.process or value.get("process"),
+        "attended": caller.attended or bool(value.get("attended")),
         "told": value["told"],
         "held_back": value["held_back"],
         "busy_until_ms": value.get("busy_until_ms", 0),
@@ -115,7 +115,7 @@ def _bound(value: Value | None, visitor: HostSession, now_ms: int) -> Value:
 
 
 def look(gateway: Gateway, name: str) -> Value | None:
-    """What is bound to a name; None when nothing is."""
+    """The session that is bound to a name; None when none is."""
     cell = gateway.store.cell_read(CELLS + name)
     return None if cell is None else cell.value
 
@@ -125,32 +125,32 @@ def bound_to(gateway: Gateway, host: str) -> dict[str, Value]:
     return {_agent(cell): cell.value for cell in gateway.store.cell_scan(CELLS) if cell.value["host"] == host}
 
 
-def leave(gateway: Gateway, visitor: HostSession, name: str) -> None:
+def leave(gateway: Gateway, caller: HostSession, name: str) -> None:
     """The session ended: its name is free for the next one."""
 
     def change(value: Value) -> Value | None:
-        return value | {"session": None, "process": None, "attended": False} if _is_same(value, visitor) else None
+        return value | {"session": None, "process": None, "attended": False} if _is_same(value, caller) else None
 
     _update(gateway, name, change)
 
 
-# What it is told
+# Telling a session of its mail
 
 
 def unread(gateway: Gateway, name: str) -> list[Message]:
-    """What waits for the agent at this moment, in the order in which it would get it."""
+    """The messages that wait for the agent, in the order in which it would get them."""
     query = Query(states=frozenset({State.READY}), visible_to=name, order="claim", limit=MAX_UNREAD)
     return gateway.store.find(query).messages
 
 
 def _left_over(gateway: Gateway, name: str, value: Value) -> list[Message]:
-    """What an earlier session of this agent took and did not end: to this one it is news."""
+    """Claims that an earlier session of this agent left unsettled: to this one they are news."""
     since_ms = value.get("since_ms", 0)
     return [m for m in held_by(gateway, name) if m.owner is None and (m.last_delivered_ms or since_ms) < since_ms]
 
 
 def news(gateway: Gateway, name: str) -> list[Message]:
-    """What waits for the agent, and what was left over, that its session was not told of."""
+    """The waiting and left-over messages that the agent's session was not told of."""
     value = look(gateway, name)
     if value is None:
         return unread(gateway, name)
@@ -192,7 +192,7 @@ def untell(gateway: Gateway, name: str, messages: list[Message]) -> None:
 
 
 def hold_back(gateway: Gateway, name: str) -> list[Message]:
-    """What the session should not stop without having read; [] when it was held back for just these already."""
+    """The messages that the session should read before it stops; [] when it was held back for just these already."""
     waiting = unread(gateway, name)
     if not waiting:
         return []
@@ -270,7 +270,7 @@ def signal_path(url: RoomUrl, name: str) -> Path:
 
 
 def touch_signal(path: Path, text: str = "") -> None:
-    """Make a signal's file where there is none, and write a text into it. Raises OSError, also for a link in its place."""
+    """Make a signal's file where there is none, and write a text into it. OSError, also for a link in its place."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:

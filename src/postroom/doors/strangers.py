@@ -1,4 +1,4 @@
-"""What is said of a recipient that was never seen in a room: the names that are near to it (difflib), or some that are there."""
+"""Near names (difflib) for a recipient that was never seen in a room, or some names that are there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deadlocks among askers: which of those that wait for an answer wait for each other, a search for cycles in a graph."""
+"""Deadlocks among askers: a search for cycles in the graph of agents that wait for each other's answers."""
 
 from __future__ import annotations
 

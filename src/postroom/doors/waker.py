@@ -1,8 +1,8 @@
 """Waking idle agent programs when mail comes, without typing into anybody's terminal.
 
 It runs beside the MCP server of a session. Each kind of program has a door of its own: Claude Code and our plugin in OpenCode
-watch a file, which is touched; Codex takes a message into its queue. A notice is a pointer, it is sent once for a burst, and only about what is
-still unread and was not told by another door.
+watch a file, which is touched; Codex takes a message into its queue. A notice is a pointer, sent once for a burst, and only
+about messages that are still unread and were not told by another door.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from postroom.stores.contract import topic_cells, topic_to
 
 from . import session_binding
 
-#: What comes within this time is one notice, in seconds.
+#: Messages that come within this time are one notice, in seconds.
 SETTLE_S: Final = 0.1
 #: A ring after which the session was not told is repeated after this, then twice as long, so many times; in seconds.
 AGAIN_S: Final = 1.5
@@ -53,7 +53,7 @@ async def ring_for(room: aio.Room, host: str, ring: Ring) -> None:
 
 
 async def _ring_one(room: aio.Room, name: str, ring: Ring) -> None:
-    """Ring when there is news. A ring that nobody heard (the session was not ready yet) is repeated, ever later."""
+    """Ring when there is news. A ring without effect (the session was not ready yet) is repeated, ever later."""
     rung: set[str] = set()
     tries = 0
     async with room.hints([topic_to(name), topic_cells(session_binding.CELLS)]) as hints:
@@ -91,7 +91,7 @@ async def _try(ring: Ring, room: aio.Room, name: str, fresh: set[str]) -> None:
 
 
 def _news(room: Room, name: str) -> list[Message]:
-    """What to wake the session for. One whose terminal is gone may go on unseen: its mail waits for the next terminal."""
+    """The messages to wake the session for; none where its terminal is gone: they wait for the next terminal."""
     bound = session_binding.look(room.gateway, name)
     if (
         bound is None
@@ -106,7 +106,7 @@ def _news(room: Room, name: str) -> list[Message]:
 
 
 async def touch_signal(room: aio.Room, name: str, _: list[Message]) -> None:
-    """For Claude Code and OpenCode: change the file that the session watches. Its hook looks again, and tells the model."""
+    """For Claude Code and OpenCode: touch the file that the session watches; its hook then tells the model."""
 
     def touch(inside: Room) -> None:
         session_binding.touch_signal(session_binding.signal_path(inside.url, name), f"{inside.clock.wall_ms()}\n")

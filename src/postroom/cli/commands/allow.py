@@ -33,7 +33,7 @@ from postroom.errors import RoomError, RoomNotAllowed, RoomNotFound
 #: Of a folder with more in it than this not everything is looked at.
 MAX_LOOKED_AT: Final = 200_000
 _SHARED: Final = stat.S_ISGID | stat.S_IWGRP
-#: What a server may be shown, and must show.
+#: Credentials that a server may be shown, or must show.
 _FLAGS: Final = {
     "creds": "a credentials file that this server may be shown",
     "user": "the user name that it may be shown",
@@ -78,7 +78,7 @@ def allow(call: Invocation) -> int:
 
 @contextmanager
 def _kept() -> Iterator[None]:
-    """What the configuration's folder refuses is said in a sentence."""
+    """An error of the configuration's folder becomes a sentence."""
     try:
         yield
     except OSError as error:
@@ -109,7 +109,7 @@ def _place(target: str | None) -> Path:
 
 
 def check_place(place: Path) -> None:
-    """Raise RoomNotAllowed when nobody should trust the folder: a link, another's files, or files that git brings along."""
+    """Raise RoomNotAllowed when the folder deserves no trust: a link, another's files, or files that git tracks."""
     about = os.lstat(place)
     if stat.S_ISLNK(about.st_mode):
         leads_to = os.path.realpath(place)

@@ -18,7 +18,7 @@ from postroom.cli.interrupts import Interrupts
 from postroom.core.untrusted import quoted
 from postroom.errors import InvalidMessage, PostroomError
 
-#: What can be done at the board: the words after `postroom board`, with what they take.
+#: The actions of `postroom board`, each with its arguments.
 ACTIONS: Final = {
     "add": "ID [TITLE] [--after ID]... [--payload P]",
     "claim": "[ID] [--wait S] [--lease S]",
@@ -205,7 +205,7 @@ def _state(task: Task) -> str:
 
 
 def tree(tasks: list[Task]) -> list[str]:
-    """What waits for what: each task stands once, below the last one that it waits for."""
+    """The dependencies as a tree: each task stands once, below the last one that it waits for."""
     known = {task.id: task for task in tasks}
     below: dict[str | None, list[Task]] = {}
     for task in tasks:

@@ -1,4 +1,4 @@
-"""`postroom completion SHELL`: commands and options from our own parsers, agents' names from the room at that moment."""
+"""`postroom completion SHELL`: commands and options from our own parsers, agents' names from the room as it is."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`postroom demo`: a program in Patchwork runs; agents talk, one is killed half-way, and its message is delivered again.
+"""`postroom demo`: a Patchwork program runs; agents talk, one is killed half-way, its message is delivered again.
 
-Every sentence that is printed was checked first. What does not come true ends the demo with an error.
+Every sentence that is printed was checked first. A sentence that is not true ends the demo with an error.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class DemoFailed(PostroomError):
 
 
 class Story(NamedTuple):
-    """What happened: the jobs' ids, who was killed, who got its job, and after how long."""
+    """The course of events: the jobs' ids, the killed agent, the agent that got its job, and after how long."""
 
     jobs: list[str]
     held: str
@@ -81,7 +81,7 @@ def demo(call: Invocation) -> None:
 
 
 def _offer_page(room: Room) -> None:
-    """The room as a page, until Enter; where nobody could press it, or the page is not installed, only how to get it."""
+    """The room as a page, until Enter; without a terminal, or without the page's packages, only how to get it."""
     if not (sys.stdin.isatty() and sys.stdout.isatty() and find_spec("uvicorn")):
         address = "http://127.0.0.1:7678/..."
         output.write(f"To see a room in the browser: `postroom web`, which prints its address ({address}).")

@@ -107,7 +107,7 @@ def _must_be_proved(call: Invocation) -> None:
 
 
 def _checked_for_http(call: Invocation) -> Caller | None:
-    """Who everybody is, with --no-token; None where each caller shows a token. Over HTTP a name is always proved."""
+    """The one caller of --no-token; None where each request shows a token: over HTTP a name is always proved."""
     _allowed(call.args.room)
     if call.args.no_token:
         if call.args.name is None:
@@ -124,7 +124,7 @@ def _checked_for_http(call: Invocation) -> Caller | None:
 
 
 class StdioSession:
-    """Who calls over stdio: the name given, or the token's, or the one that the program's session has in the room."""
+    """The caller over stdio: the name given, or the token's, or the one that the program's session has in the room."""
 
     def __init__(self, name: str | None) -> None:
         self._named = name or os.environ.get("POSTROOM_AGENT") or None

@@ -35,7 +35,7 @@ class NoGuard(PostroomError):
 
 
 def install(folder: Path) -> tuple[Path, str]:
-    """Install the hook. Twice is once; one that was there before is called after it. Returns its path, and what was done."""
+    """Install the hook; twice is once. A hook from before is called after it. Returns its path, and what was done."""
     hook = hook_path(folder)
     text = _HOOK.format(mark=MARK, python=shlex.quote(sys.executable), reserved=exit_codes.RESERVED, before=BEFORE)
     if _is_ours(hook):

@@ -14,7 +14,7 @@ from postroom.doors.hosts import HOSTS
 from postroom.doors.install import plans, work
 from postroom.errors import PostroomError
 
-#: What is left for the user to do, by host.
+#: The step that is left for the user, by host.
 NEXT: Final = {
     "claude-code": "start `claude` in a project with a room (`postroom init`); a project copy asks for your trust once",
     "codex": 'start `codex`; it asks once about new hooks ("Hooks need review"): trust them to be told of mail',

@@ -13,7 +13,7 @@ from postroom.errors import PostroomError, RoomError
 from postroom.mail.presence import AgentInfo
 from postroom.stores.contract import MailboxFigures
 
-#: Who gets a message without a recipient.
+#: The recipient of a message that names none.
 ANYBODY: Final = "(anybody)"
 
 

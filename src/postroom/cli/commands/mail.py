@@ -14,9 +14,9 @@ from postroom.core.untrusted import quoted
 from postroom.errors import InvalidMessage, NoMail, PostroomError, UnknownMessage
 from postroom.mail.received import Received
 
-#: TO that means: whoever claims it first in the channel.
+#: TO that means: the agent that claims it first in the channel.
 ANYBODY: Final = "*"
-#: What is said instead of a state of a message that is not kept here.
+#: Stands for the state of a message that is not kept here.
 UNKNOWN: Final = "unknown"
 #: How long a command waits for somebody else unless told otherwise, in seconds.
 PATIENCE_S: Final = 30.0
@@ -92,7 +92,7 @@ def _must_be_known(call: Invocation, to: str) -> bool:
 
 
 class UnknownRecipient(PostroomError):
-    """Nobody of that name was ever seen in this room."""
+    """No agent of that name was ever seen in this room."""
 
 
 def ask_options(parser: argparse.ArgumentParser) -> None:

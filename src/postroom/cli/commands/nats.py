@@ -1,4 +1,4 @@
-"""`postroom nats config`: the configurations of servers that keep rooms for many machines, with certificates and passwords."""
+"""`postroom nats config`: configurations of NATS servers for many machines, with certificates and passwords."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ _UNITS_OF_BYTES: Final = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2
 
 
 def account_bytes(max_file: str, nodes: int, rooms: int) -> int:
-    """What each room's account may keep: its share of nine tenths of what its servers may keep together."""
+    """The storage of each room's account: its share of nine tenths of the storage of its servers together."""
     number, unit = re.fullmatch(r"(\d+)(\D*)", max_file).groups()  # type: ignore[union-attr]
     copies = COPIES if nodes > 1 else 1
     return int(number) * (_UNITS | _UNITS_OF_BYTES)[unit] * copies * 9 // (10 * rooms)

@@ -1,4 +1,4 @@
-"""`postroom pool check [PHASE...]`: does a pool of workers do what it must, on this machine? With the change since last time."""
+"""`postroom pool check [PHASE...]`: does a pool of workers work on this machine? With the change since last time."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def check(name: str) -> dict[str, Any]:
                 passed, notes, metrics = run()
         except ModelMissing as error:
             notes, missing = f"not run: {error}", "not run: there is no model"
-        except Exception as error:  # noqa: BLE001  whatever it is, the scenario failed; the others are still of interest
+        except Exception as error:  # noqa: BLE001  the scenario failed; the others are still of interest
             notes = f"{type(error).__name__}: {error}"
         rounded = {key: round(value, 4) for key, value in metrics.items()}
         details.append({"scenario": scenario, "passed": passed, "metrics": rounded, "notes": notes})
@@ -107,7 +107,7 @@ def _keep(folder: Path | None, name: str, report: dict[str, Any]) -> Path | None
 
 
 def change(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, str]:
-    """What is different from the last time, by scenario."""
+    """The change since the last time, by scenario."""
     if before is None:
         return {}
     known = {each["scenario"]: each for each in before["details"] if isinstance(each, dict) and "scenario" in each}

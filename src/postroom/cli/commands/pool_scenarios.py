@@ -35,7 +35,7 @@ HELD_UP_MS: Final = 250.0
 
 
 class Finding(NamedTuple):
-    """What a scenario found."""
+    """The result of a scenario."""
 
     passed: bool
     notes: str
@@ -307,7 +307,7 @@ def same_message() -> Finding:
 
 @scenario("integration", "Temporal Decay")
 def decay() -> Finding:
-    """What is known of an old message counts half after each half-life; what was said is kept."""
+    """The confidence in an old message is halved after each half-life; the confidence as said is kept."""
     age_s, half_life_s = 10.0, 5.0
     with WorkerPool(MOCK, workers={"ada": {"think_ms": 10}}) as pool:
         coordinator = Coordinator(pool, half_life_s=half_life_s)

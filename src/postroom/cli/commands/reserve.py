@@ -1,4 +1,4 @@
-"""`postroom reserve` and `postroom unreserve`: which files an agent works on, and the guard that reminds at a commit."""
+"""`postroom reserve` and `postroom unreserve`: files that an agent works on, and the guard that reminds at a commit."""
 
 from __future__ import annotations
 

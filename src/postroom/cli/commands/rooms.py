@@ -1,4 +1,4 @@
-"""What is done to a room as a whole: making one, putting dead messages back, sending kept ones again."""
+"""Commands for a room as a whole: making one, putting dead messages back, sending kept ones again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def init(call: Invocation) -> None:
     room = call.make_room(args.room or _address(args.folder))
     _keep_out_of_git(trust.place_of(room.url))
     if room_folder(room.url) is None:
-        with suppress(OSError):  # whoever makes a room on servers by name may use it by name
+        with suppress(OSError):  # the user that makes a room on servers by name may use it by name
             trust.allow_address(room.url, how="made")
     call.tell({"room": str(room.url)}, f"the room is ready: {room.url}")
 
@@ -103,7 +103,7 @@ def _keep_out_of_git(place: Path | None) -> None:
 def _own_address(place: Path) -> str:
     """The address of the room to be made in a folder, or that is there already and may be opened.
 
-    What came with a clone is not taken over by `init`: a folder that holds a room must be in the list.
+    A room that came with a clone is not taken over by `init`: a folder that holds a room must be in the list.
     """
     check_untracked(place)
     verdict = trust.judge_place(place)

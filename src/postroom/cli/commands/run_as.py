@@ -17,9 +17,9 @@ from postroom.core import trust
 from postroom.core.config import URL_VARIABLE
 from postroom.room import Room
 
-#: What the program is: lead or worker.
+#: The role of the program: lead or worker.
 ROLE_VARIABLE: Final = "POSTROOM_ROLE"
-#: The room's cells that say where each worker's checkout is, and who leads.
+#: The room's cells with the checkout of each worker, and with the leads.
 LAYOUT_CELL: Final = "layout"
 LEADS_CELL: Final = "board-lead"
 
@@ -52,7 +52,7 @@ def run_as(call: Invocation) -> int:
 
 @contextmanager
 def _token_for(call: Invocation, name: str) -> Iterator[dict[str, str]]:
-    """What proves the program's name, where that is asked for: the caller's own token, or, for a person, one for this run."""
+    """The token to add to the program's environment: none, or one for this run where a person starts another agent."""
     if not any(os.environ.get(variable) for variable in TOKEN_VARIABLES):
         yield {}  # whether the room asks for one is seen when the agent is
         return

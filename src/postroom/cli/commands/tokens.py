@@ -39,7 +39,7 @@ def agent(call: Invocation) -> int | None:
 
 
 def _must_be_allowed(call: Invocation) -> None:
-    """Once a room has tokens, only a person's makes and revokes others: whoever shows none is not more than an agent."""
+    """Once a room has tokens, only a person's makes and revokes others; a caller without one is no person."""
     gateway = call.room.gateway
     if tokens.token_in(os.environ) is None and tokens.has_tokens(gateway):
         tokens.record_refusal(gateway, DOOR, f"to {call.args.action} tokens", None)
@@ -58,7 +58,7 @@ def _add(call: Invocation) -> None:
 
 
 def _recover(call: Invocation) -> None:
-    """No token is asked for, there being none that counts: what is asked for is that nobody else is here."""
+    """No token is asked for, there being none that counts: instead, no other process may have the room open."""
     _make(call, True, lambda: tokens.recover(call.room.gateway, call.args.agent, os.getuid()))
 
 

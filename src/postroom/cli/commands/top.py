@@ -77,7 +77,7 @@ def pictures(room: Room, lookout: Lookout, interval_s: float, keys: Keys) -> Ite
 
 
 def _wait(room: Room, waiter: Waiter, keys: Keys, timeout_s: float) -> None:
-    """Wait for a change, or for somebody who stirs."""
+    """Wait for a change, or for a key, a signal or a new size of the window."""
     if keys.over:
         return
     try:

@@ -19,7 +19,7 @@ from postroom.errors import Fault, InvalidMessage, PostroomError
 from postroom.mail import tokens
 from postroom.room import Room
 
-#: Whose name a person has on the page, unless --as says another.
+#: The name of a person on the page, unless --as says another.
 HUMAN: Final = "human"
 LOOPBACK: Final = "127.0.0.1"
 
@@ -44,7 +44,7 @@ def port(text: str) -> int:
 def web(call: Invocation) -> int:
     guard, server = _modules()
     who = tokens.token_in(os.environ)
-    # who neither says nor proves a name may look: in a room with tokens, the page asks for one before anything is done
+    # a person without a name or a token may look: in a room with tokens, the page asks for one before it acts
     name = (call.maybe_name if who is not None or call.said_name is not None else None) or HUMAN
     faults: list[Fault] = []
     check_name("--as", name, faults)

@@ -1,4 +1,4 @@
-"""The agents of `postroom demo`, each a process of its own: `python -m postroom.cli.demo.agents ROLE NAME`, in the room of $POSTROOM_URL."""
+"""The agents of `postroom demo`, each a process: `python -m postroom.cli.demo.agents ROLE NAME`, room $POSTROOM_URL."""
 
 from __future__ import annotations
 

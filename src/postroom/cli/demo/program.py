@@ -1,4 +1,4 @@
-"""The Patchwork program that `postroom demo` runs: three workers and their mailboxes, shown with the lines that do it."""
+"""The Patchwork program of `postroom demo`: three workers and their mailboxes, shown with the lines that do it."""
 
 from __future__ import annotations
 

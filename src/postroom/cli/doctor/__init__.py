@@ -1,4 +1,4 @@
-"""What `postroom doctor` checks: each check says what it found, whether that is good, and what to do if it is not.
+"""The checks of `postroom doctor`: each says what it found, whether that is good, and what to do if it is not.
 
 `machine.py` looks at the machine and at the place of the room, `room.py` asks the room, `nats.py` its servers, and `doors.py`
 the agent programs. None of them changes anything.

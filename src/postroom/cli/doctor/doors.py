@@ -1,4 +1,4 @@
-"""What `postroom doctor` finds of agent programs that Postroom was installed for: each checked by the program itself."""
+"""The agent programs that Postroom was installed for, each asked itself whether it accepts the installation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def has_tools() -> bool:
 
 
 def home() -> Path | None:
-    """The home folder; None where nobody knows it, as in a container that runs as any user."""
+    """The home folder; None where it is unknown, as in a container that runs as any user."""
     try:
         return Path.home()
     except RuntimeError:

@@ -39,7 +39,7 @@ FLEETING: Final = {
 
 
 def machine() -> Iterator[Check]:
-    """What can be said without a room."""
+    """The checks that need no room."""
     here = ".".join(map(str, sys.version_info[:3]))
     wanted = ".".join(map(str, MIN_PYTHON))
     fine = sys.version_info[:2] >= MIN_PYTHON

@@ -1,4 +1,4 @@
-"""What `postroom doctor` checks of a room on NATS: copies, settings, clocks, versions, and whether changes reach the disk."""
+"""A room on NATS servers: copies, settings, clocks, versions, and whether changes reach the disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ADVICE_SYNC: Final = "see docs/operations.md: `sync_interval: always` in each s
 
 
 def nats_checks(store: Any, monitors: Sequence[str]) -> Iterator[Check]:
-    """What the servers tell of a room."""
+    """The checks of a room's servers."""
     report = store.servers_report()
     yield version(report)
     yield copies(report)
@@ -105,7 +105,7 @@ def distance(report: dict[str, Any]) -> Check:
 
 
 def sync(monitors: Sequence[str]) -> Check:
-    """Whether what is confirmed is on the disk. Only a server's monitoring port tells."""
+    """Whether changes are on the disk before they are confirmed. Only a server's monitoring port tells."""
     if not monitors:
         says = "clients cannot see whether changes are on the disk before they are confirmed"
         advice = "ask each server's monitoring port: postroom doctor --monitor http://HOST:8222"

@@ -1,4 +1,4 @@
-"""What a room tells of itself: whether it is whole, who is in it, and what is left lying there."""
+"""The room itself: whether its file is whole, whether its agents run, and what is left lying there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOLD_OF_S: Final = 7 * 86400.0
 
 
 def room_checks(room: Room, integrity_s: float) -> Iterator[Check]:
-    """What the room tells of itself."""
+    """The checks that ask the room."""
     store: Any = room.store
     has_file = hasattr(store, "faults")  # what only a SQLite room can tell
     if has_file:
@@ -76,7 +76,7 @@ def wake_up(stats: Stats) -> Check:
 
 
 def liveness(room: Room, stats: Stats) -> Check:
-    """How it is judged whether processes are alive, and what cannot be seen from here."""
+    """How it is judged whether processes are alive, and which of them cannot be seen from here."""
     pids_will_do = stats.store.get("kind") == "nats" or not LINUX  # heartbeats beside them, or no pid namespaces
     judged_by = stats.store.get("liveness", BY_PIDS if sees_processes() else BY_HEARTBEATS)
     unseen = {p for a in room.agents() for p in a.processes if room.store.process_alive(p) is None}
@@ -125,7 +125,7 @@ FROM messages WHERE state = 1 AND live_agent IS NULL AND live_channel IS NULL OR
 
 
 def claims(store: Any, now_ms: int) -> Check:
-    """Whether messages are held by nobody who works on them, the oldest first."""
+    """Whether claims are left without a receiver at work on them, the oldest first."""
     room_ms = store.room_ms()
     left: list[str] = []
     by_time: list[str] = []
@@ -164,7 +164,7 @@ def names_proved(room: Room, now_ms: int) -> Check:
 
 
 def agents(room: Room, now_ms: int) -> Check:
-    """Whether those who were here still run, and say so."""
+    """Whether the agents still run, and their heartbeats come in time."""
     lines = agent_lines(room.agents(), now_ms)
     gone = [quoted(a.name) + (f" ({a.pending} waiting)" if a.pending else "") for a in lines if a.status == GONE]
     running = [a for a in lines if a.alive]
@@ -180,7 +180,7 @@ def agents(room: Room, now_ms: int) -> Check:
 
 
 def waiting(room: Room, now_ms: int) -> Check:
-    """Whether somebody waits for an answer that cannot come."""
+    """Whether agents wait for answers that cannot come: a deadlock."""
     lines = wait_lines(room.waits(), now_ms)
     ring = [f"{line.asker} for {line.peer}" for line in lines if line.cycle]
     if ring:

@@ -188,7 +188,7 @@ class Layout:
 
 
 def _text_of(path: Path) -> str:
-    """What a file of others says, its line ends as they are; nothing when it is not there."""
+    """The text of a file of others, its line ends as they are; empty when it is not there."""
     try:
         return path.read_bytes().decode("utf-8")
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""What somebody at a terminal does while a live screen is up: presses keys, sends signals, changes the window's size.
+"""Keys, signals and changes of the window's size while a live screen is up (the self-pipe trick).
 
-Signals raise nothing here. They are noted and wake whoever waits, so that no drawing ends half-way with the terminal in
-disorder (tests/cli/test_top.py).
+Signals raise nothing here. They are noted and wake the waiting loop, so that no drawing ends half-way with the terminal
+in disorder (tests/cli/test_top.py).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH
 
 
 class Keys:
-    """Nobody: where there is no terminal, there are no keys."""
+    """No keys: there is no terminal."""
 
     def __init__(self) -> None:
-        #: What to wait on.
+        #: The descriptors to wait on.
         self.fds: list[int] = []
         #: Whether it is to end.
         self.over = False
@@ -48,7 +48,7 @@ class TerminalKeys(Keys):
 
     def __init__(self) -> None:
         super().__init__()
-        #: The signal that asked for the end; None when a key did, or Ctrl-C, which is a key to the one who presses it.
+        #: The signal that asked for the end; None when a key did, or Ctrl-C, which is a key to its user.
         self.ended_by: int | None = None
         self._keyboard: int | None = None
         self._terminal: Any = None

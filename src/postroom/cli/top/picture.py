@@ -1,4 +1,4 @@
-"""What a room looks like at one moment, worked out of what it tells. Pure: no terminal here, and nothing is changed.
+"""A snapshot of a room at one moment. Pure: no terminal here, and nothing is changed.
 
 A `Lookout` looks at one room again and again. How fast mail comes and goes it takes from the feed, from where it read
 last: it never counts a room through to know its rates.
@@ -53,7 +53,7 @@ class AgentLine(msgspec.Struct, frozen=True):
 
 
 class BoxLine(msgspec.Struct, frozen=True):
-    """What waits for one agent (or for nobody in particular) in one channel. No age: nothing waits."""
+    """The mail that waits for one agent, or for any, in one channel. No age: nothing waits."""
 
     to_agent: str | None
     channel: str
@@ -64,7 +64,7 @@ class BoxLine(msgspec.Struct, frozen=True):
 
 
 class WaitLine(msgspec.Struct, frozen=True):
-    """Somebody who waits for an answer. `cycle`: the one asked waits, perhaps through others, for the asker."""
+    """An asker that waits for an answer. `cycle`: the one asked waits, perhaps through others, for the asker."""
 
     asker: str
     peer: str | None
@@ -167,7 +167,7 @@ def agent_lines(agents: Iterable[AgentInfo], now_ms: int) -> list[AgentLine]:
 
 
 def wait_lines(waits: Sequence[Wait], now_ms: int) -> list[WaitLine]:
-    """Who waits for whom, the longest wait first."""
+    """The askers that wait, the longest wait first."""
     marks = in_cycles([(wait.asker, wait.peer) for wait in waits])
     return [
         WaitLine(wait.asker, wait.peer, wait.question_id, _age_s(from_iso(wait.since), now_ms), mark)

@@ -50,14 +50,14 @@ def find(gateway: Gateway, session: str | None, event: str, cwd: object) -> Term
 
 
 def _choose(cwd: object, others: set[str | None], *, or_taken: bool) -> str | None:
-    """The terminal that was typed into last, of those that nobody has; a new session may also begin where one was before."""
+    """The free terminal that was typed into last; a new session may also begin where one was before."""
     there = [name for pid in _terminals(cwd) if (name := process_name(pid)) is not None]
     free = [name for name in there if name not in others]
     return next(iter(free or (there if or_taken else ())), None)
 
 
 def _environment(server: int, terminal: int) -> dict[str, str]:
-    """What a hook was started with, but who it speaks for is the terminal's word, not that of whoever started the server."""
+    """The hook's environment, but with the agent's name and token of the terminal, not of the server's parent."""
     servers, terminals = _environ(server), _environ(terminal)
     kept = {name: value for name, value in os.environ.items() if name not in WHO or servers.get(name) != value}
     return {name: value for name, value in terminals.items() if name in WHO} | kept

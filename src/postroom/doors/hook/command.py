@@ -1,7 +1,7 @@
-"""`postroom hook HOST`: the one entry for the hooks of agent programs. Fast, and silent about everything it does not know.
+"""`postroom hook HOST`: the one entry for hooks of agent programs. Fast, and silent about events it does not know.
 
-A hook must never stand in its host's way: whatever goes wrong, it says nothing and ends with 0. What it is called with is
-one JSON object on standard input; what it may say is one JSON object, or, to wake a session, exit status 2.
+A hook must never stand in its host's way: on any error it says nothing and ends with 0. Its input is one JSON object on
+standard input, its answer one JSON object, or, to wake a session, exit status 2.
 """
 
 from __future__ import annotations
@@ -94,15 +94,15 @@ class Visit:
 
     def answer(self) -> int:
         """Do what the event is for. Returns the exit status."""
-        visitor = visitor_of(self._host, self._given, os.environ)
+        caller = caller_of(self._host, self._given, os.environ)
         environment: Mapping[str, str] = os.environ
         if self._host.name == "codex":
-            visitor, environment = self._in_codex(visitor)
-        name = session_binding.bind(self._gateway, visitor, proved_name(self._gateway, environment))
+            caller, environment = self._in_codex(caller)
+        name = session_binding.bind(self._gateway, caller, proved_name(self._gateway, environment))
         presence.enter(self._gateway, name, transient=True)
         if self._event == END:
             if self._given.get("reason") not in ("clear", "resume"):
-                session_binding.leave(self._gateway, visitor, name)
+                session_binding.leave(self._gateway, caller, name)
             return 0
         if self._host.name == "codex":
             session_binding.busy(self._gateway, name, working=self._event in (PROMPT, TOOL))
@@ -110,14 +110,14 @@ class Visit:
             self._see_to_held(name)
         return self._tell(name) if self._may_be_told() else 0
 
-    def _in_codex(self, visitor: session_binding.HostSession) -> tuple[session_binding.HostSession, Mapping[str, str]]:
+    def _in_codex(self, caller: session_binding.HostSession) -> tuple[session_binding.HostSession, Mapping[str, str]]:
         from . import codex_terminals
 
-        place = codex_terminals.find(self._gateway, visitor.session, self._event, self._given.get("cwd"))
-        return visitor._replace(process=place.process), place.environment
+        place = codex_terminals.find(self._gateway, caller.session, self._event, self._given.get("cwd"))
+        return caller._replace(process=place.process), place.environment
 
     def _may_be_told(self) -> bool:
-        """Not a subagent, which does not speak for its session; nor a wake where nobody would be woken."""
+        """Not a subagent, which does not speak for its session; nor a wake of a session without a person."""
         unheard = self._event == WAKE and self._host.name == "claude-code" and not _is_attended(os.environ)
         return not self._given.get("agent_id") and not unheard
 
@@ -204,8 +204,8 @@ def _is_attended(environment: Mapping[str, str]) -> bool:
     return environment.get("CLAUDE_CODE_SESSION_ATTENDED", "1") == "1"
 
 
-def visitor_of(host: Host, given: Mapping[str, Any], environment: Mapping[str, str]) -> session_binding.HostSession:
-    """Who called the hook."""
+def caller_of(host: Host, given: Mapping[str, Any], environment: Mapping[str, str]) -> session_binding.HostSession:
+    """The session that called the hook."""
     session = given.get("session_id")
     process = None
     if host.name == "claude-code" and environment.get("CLAUDE_PID", "").isdigit():

@@ -21,7 +21,7 @@ OLD_MARKS: Final = ("# postroom:start (written by `postroom install codex`)", "#
 
 
 class Wanted(NamedTuple):
-    """What is to be there."""
+    """The server and the hooks that are to be there."""
 
     #: The words that start the server.
     words: list[str]
@@ -75,7 +75,7 @@ def _without_marks(text: str) -> str:
     return text
 
 
-# What is ours
+# Finding our part
 
 
 def _our_hooks(data: dict[str, Any]) -> Iterator[Path]:
@@ -89,7 +89,7 @@ def _our_hooks(data: dict[str, Any]) -> Iterator[Path]:
 
 
 def _superfluous(data: dict[str, Any], kept: Collection[Path]) -> list[Path]:
-    """What has to go so that of our hooks only those are left, the last first: a list or group of nothing else goes whole."""
+    """The paths to remove so that only those of our hooks are left, the last first; a group of ours alone goes whole."""
     going = [path for path in _our_hooks(data) if path not in kept]
     found: dict[Path, None] = {}
     for path in reversed(going):

@@ -1,4 +1,4 @@
-"""Changing one member of a JSON file and nothing else: comments, order, spacing and unknown keys stay as they are.
+"""A format-preserving JSONC editor: one member is put in or taken out; comments, order, spacing and other keys stay.
 
 Reads JSON with comments and trailing commas, as settings files have them.
 """
@@ -93,7 +93,7 @@ def without_member(text: str, path: tuple[str, ...]) -> str:
 
 
 def with_checked_member(text: str, path: tuple[str, ...], value: Any) -> str:
-    """The text with that value at that path, in the place of one that is there. Parsed, and all else found unchanged."""
+    """The text with that value at that path, instead of one that is there. Parsed, and all else found unchanged."""
     found = has_member(text, path)
     if found and value_at(text, path) == value:
         return text
@@ -156,7 +156,7 @@ def _inserted(text: str, node: JsonNode, name: str, value: Any) -> str:
 
 
 def _indent_at(text: str, place: int) -> str:
-    """What stands before the first word of the line."""
+    """The indentation of a line."""
     line = text[text.rfind("\n", 0, place) + 1 : place]
     return line[: len(line) - len(line.lstrip())]
 
@@ -220,6 +220,6 @@ def _wrong(text: str, place: int) -> NotJson:
 
 
 def value_at(text: str, path: tuple[str, ...]) -> Any:
-    """What stands at a path, as plain data; None when nothing does."""
+    """The value at a path, as plain data; None when there is none."""
     node = _find(parse(text), path)
     return None if node is None else node.data

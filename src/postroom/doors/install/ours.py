@@ -1,4 +1,4 @@
-"""What Postroom wrote into the settings of others is known by what it runs: a server or a hook of any Postroom."""
+"""Recognises the entries of Postroom in others' settings by their command: a server or a hook of any version."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class JsonEntry(NamedTuple):
     path: Path
     member: tuple[str, ...]
     value: Any
-    #: What stands in the file before that, if it has to be made.
+    #: Members that come before it, if the file has to be made.
     head: dict[str, str] | None = None
 
 
@@ -67,7 +67,7 @@ Step = Own | JsonEntry | MarkedBlock | Codex
 
 
 class Wish(NamedTuple):
-    """What somebody asked to be installed."""
+    """An installation that was asked for."""
 
     host: str
     scope: str
@@ -90,7 +90,7 @@ class Wish(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What our server is told by its entry. An editor starts it somewhere, and does not say in it which editor it is."""
+        """The environment in our server's entry. An editor starts it anywhere, and does not say which editor it is."""
         told = {"POSTROOM_AGENT": self.agent} if self.agent else {}
         if self.host in EDITORS:
             told["POSTROOM_HOST"] = self.host

@@ -1,4 +1,4 @@
-"""What is written into agent programs: the skill, the rules, the plugin's files. Plain data and small functions."""
+"""The texts that are written into agent programs: the skill, the rules, the plugin's files."""
 
 from __future__ import annotations
 

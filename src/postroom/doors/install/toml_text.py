@@ -54,7 +54,7 @@ class Item(NamedTuple):
 
 
 def data_of(text: str) -> dict[str, Any]:
-    """What the text says. NotToml says where it is none."""
+    """The text as plain data. NotToml says where it is not TOML."""
     try:
         return tomllib.loads(text.removeprefix("\ufeff"))
     except tomllib.TOMLDecodeError as error:
@@ -120,7 +120,7 @@ def _without_part(text: str, part: Item) -> str:
 
 
 def with_value(text: str, path: Path, value: Any) -> str:
-    """The text with that value at that path, in the place of the one there, or as a new part of the table or array there.
+    """The text with that value at that path, instead of the one there, or as a new part of its table or array.
 
     NotToml when there is neither a value nor such a table.
     """

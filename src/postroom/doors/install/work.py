@@ -28,7 +28,7 @@ RECORDS: Final = "installed"
 
 
 class FileChange(NamedTuple):
-    """What a file is, and what it becomes; None is no file."""
+    """The content of a file before and after; None is no file."""
 
     path: Path
     before: bytes | None
@@ -64,13 +64,13 @@ def record_path(wish: Wish) -> Path:
 
 
 def needed_files(wish: Wish) -> list[Path]:
-    """The files that an installation has written, and those that the program looks for now: its folder may have moved."""
+    """The files that were installed, and those that the program looks for now: its folder may have moved."""
     recorded = [Path(entry["path"]) for entry in _read_record(record_path(wish))["files"]]
     return list(dict.fromkeys((*recorded, *(step.path for step in steps_for(wish)))))
 
 
 def plan_install(wish: Wish) -> list[FileChange]:
-    """What installing changes; nothing is changed yet. Raises PostroomError where a file cannot be changed safely."""
+    """The changes of an installation; none is made yet. PostroomError where a file cannot be changed safely."""
     return [change for change in _installed_all(wish) if change.is_needed]
 
 
@@ -82,7 +82,7 @@ def _installed_all(wish: Wish) -> list[FileChange]:
 
 
 def install(wish: Wish) -> list[FileChange]:
-    """Do it. What was installed before by the same wish is brought up to date. Either all files are written, or none."""
+    """Do it; an earlier installation of the same wish is brought up to date. Either all files are written, or none."""
     changes = _installed_all(wish)
     needed = [change for change in changes if change.is_needed]
     kept = _read_record(record_path(wish))
@@ -105,9 +105,9 @@ def install(wish: Wish) -> list[FileChange]:
 
 
 def _before_us(step: Step, now: bytes | None, known: dict[str, Any] | None) -> str | None:
-    """What uninstalling is to give back: the file without our part.
+    """The content that uninstalling is to restore: the file without our part.
 
-    That is what was there before the first installation, unless somebody has changed the file since
+    That is its content before the first installation, unless the file was changed since
     (tests/doors/test_install_codex.py: test_what_codex_wrote_between_two_installs_survives_the_uninstall).
     """
     if known is not None and (isinstance(step, Own) or _packed(now) == known["after"]):
@@ -123,7 +123,7 @@ def _before_us(step: Step, now: bytes | None, known: dict[str, Any] | None) -> s
 
 
 def plan_uninstall(wish: Wish) -> list[FileChange]:
-    """What uninstalling changes. Without a record, what is ours by its place and by what it says is taken out."""
+    """The changes of uninstalling. Without a record, our part is known by its place and its content."""
     record = {entry["path"]: entry for entry in _read_record(record_path(wish))["files"]}
     shared = _records_of_others(wish)
     steps = {str(step.path): step for step in steps_for(wish)}
@@ -157,7 +157,7 @@ def uninstall(wish: Wish) -> list[FileChange]:
         with suppress(OSError):
             os.rmdir(folder)
     left = [folder for folder in kept["folders"] if os.path.isdir(folder)]
-    for other in sorted(path.parent.glob("*.json"))[:1]:  # whoever is left takes them away
+    for other in sorted(path.parent.glob("*.json"))[:1]:  # the installation that is left takes them away
         record = _read_record(other)
         write_file(other, json.dumps(record | {"folders": [*record["folders"], *left]}, indent=1).encode("ascii"))
     return changes
@@ -167,7 +167,7 @@ def uninstall(wish: Wish) -> list[FileChange]:
 
 
 def _check_place(wish: Wish, path: Path) -> None:
-    """Refuse what a link takes out of a project: a repository that somebody made must not reach the rest of the machine."""
+    """Refuse a path that a link leads out of the project: a clone must not reach the rest of the machine."""
     real, project = Path(os.path.realpath(path)), Path(os.path.realpath(wish.project))
     if wish.scope == PROJECT and project not in real.parents:
         raise PostroomError(f"{path} leads out of the project, to {real}; nothing was changed")
@@ -211,7 +211,7 @@ def _block_in(text: str, start: str, end: str) -> tuple[int, int]:
 
 
 def _part_of(step: Step) -> dict[str, Any]:
-    """What a record says of our part of a file: enough to take it out."""
+    """Our part of a file as a record describes it: enough to take it out."""
     match step:
         case JsonEntry():
             return {"kind": "entry", "member": list(step.member)}
@@ -259,7 +259,7 @@ def _without_entry(text: str, member: tuple[str, ...], original: str | None) -> 
 
 
 def _value_in(step: JsonEntry, now: bytes) -> Any:
-    """What a JSON file has where our entry belongs; None when it has nothing there."""
+    """The value in a JSON file where our entry belongs; None when there is none."""
     try:
         return jsonc.value_at(now.decode("utf-8", "surrogateescape"), step.member) if now.strip() else None
     except jsonc.NotJson as error:
@@ -267,7 +267,7 @@ def _value_in(step: JsonEntry, now: bytes) -> Any:
 
 
 def _original(known: dict[str, Any] | None) -> str | None:
-    """What a file was before us, as a record says it: "" when it was not there; None without a record."""
+    """The content of a file before us, from its record: "" when it was not there; None without a record."""
     return None if known is None else (_unpacked(known["before"]) or b"").decode("utf-8", "surrogateescape")
 
 

@@ -1,7 +1,7 @@
-"""What the MCP tools do, in an asyncio room, for callers whose names are proved already.
+"""The MCP tools, in an asyncio room, for callers whose names are proved already.
 
-Claims made here belong to the agent: they end by time (ten minutes), and what was not acked comes again, marked as seen
-before, also to a host that was restarted. A call that is cancelled leaves nothing claimed.
+Claims made here belong to the agent: they end by time (ten minutes), and a message that was not acked comes again, marked
+as seen before, also to a host that was restarted. A call that is cancelled leaves nothing claimed.
 
 The ledger says what is known and no more. That a result was handed to the host is "notified". That the model has seen it
 is known when the model names the id (to ack or answer it): then it is "shown".
@@ -35,9 +35,9 @@ T = TypeVar("T")
 Progress = Callable[[float, float, str], Awaitable[None]]
 
 DOOR: Final = "mcp"
-#: Who waits is told that it still does so often, in seconds.
+#: A waiting caller gets a sign of progress this often, in seconds.
 PROGRESS_S: Final = 5.0
-#: What one agent may send another over MCP where the room has no rate of its own: so many at once, then one per second.
+#: The rate limit of each pair of agents, where the room has none of its own: so many at once, then one per second.
 PAIR_RATE_PER_S: Final = 1.0
 PAIR_BURST: Final = 60
 ANYBODY: Final = "*"
@@ -46,13 +46,13 @@ MAX_AGENTS: Final = 50
 _MAX_HELD: Final = 20
 _MAX_TITLE: Final = 60
 _MAX_GIVEN: Final = 1000
-#: What can be done about somebody who was never seen here.
+#: The way out when a recipient was never seen here.
 NEW_TO_SEND: Final = "new=true if it is new"
 NEW_TO_ASK: Final = "only who was here can be asked; send with new=true leaves a message for one who is yet to come"
 
 
 class Caller(NamedTuple):
-    """Who calls, as its credential says."""
+    """The calling agent, as its credential says."""
 
     agent: str
     lane: str = "agent"
@@ -73,7 +73,7 @@ class MailCalls:
     async def call(
         self, caller: Caller, name: str, arguments: dict[str, Any] | None, progress: Progress
     ) -> dict[str, Any]:
-        """Do what a tool does. ToolFailed, with a sentence for the model, when it cannot; LookupError for no such tool."""
+        """Run a tool. ToolFailed, with a sentence for the model, when it cannot; LookupError for no such tool."""
         tool = tools.BY_NAME[name]
         try:
             given = tools.read_arguments(tool, arguments)
@@ -253,7 +253,7 @@ class MailCalls:
         except UnknownMessage:
             return "unknown"
 
-    # The board, and who is here
+    # The board, and the agents of the room
 
     async def _board(self, caller: Caller, given: tools.BoardCall, _: Progress) -> dict[str, Any]:
         board, me = self.room.board, caller.agent
@@ -328,7 +328,7 @@ class MailCalls:
             self._return(result.ticket.agent, [result.message])
 
     def _afterwards(self, job: asyncio.Future[T], undo: Callable[[T], None]) -> None:
-        """Nobody waits for the job any more: when it is done, undo what it did."""
+        """The job's caller has left: when the job is done, undo its result."""
 
         async def see() -> None:
             with suppress(asyncio.CancelledError, PostroomError):
@@ -339,7 +339,7 @@ class MailCalls:
         task.add_done_callback(self._left.discard)
 
     def _return(self, agent: str, messages: list[Message]) -> None:
-        """Nobody saw these: they are ready again, and the delivery does not count."""
+        """These were shown to no one: they are ready again, and the delivery does not count."""
         tickets = [Ticket(message.id, message.token, agent) for message in messages]
         if tickets:
             self.room.post(lambda room: [room.gateway.settle(ticket, "returned", detail=UNSEEN) for ticket in tickets])
@@ -357,9 +357,9 @@ def _title_of(text: str) -> tuple[str, dict[str, Any] | None]:
 
 
 def _before_sending(room: Room, caller: Caller, to: str | None, *, new: bool | None) -> tuple[bool, Message | None]:
-    """Whether the recipient was ever here, and what the message is sent because of. Raises when it may not be sent.
+    """Whether the recipient was ever here, and the message's cause. Raises when it may not be sent.
 
-    `new` says that it may be one never seen here; None that this cannot be said, as of one who is asked.
+    `new` allows a recipient that was never seen here; None where there is no such choice, as for a question.
     """
     known = to is None or to == caller.agent or presence.is_known(room.gateway, to)
     if not known and not new:
@@ -373,7 +373,7 @@ def _before_sending(room: Room, caller: Caller, to: str | None, *, new: bool | N
 def _claim_now(
     room: Room, agent: str, limit: int, channels: tuple[str, ...] | None
 ) -> tuple[list[Message], list[Message]]:
-    """What the agent holds already, kept for longer, and what it gets now; both the oldest first."""
+    """The agent's earlier claims, their leases extended, and its new ones; both the oldest first."""
     held = presence.held_by(room.gateway, agent)[::-1][:_MAX_HELD]
     for message in held:
         room.store.extend(Ticket(message.id, message.token, agent), AGENT_LEASE_S)

@@ -1,4 +1,4 @@
-"""What is wrong with a line of JSON-RPC before the SDK reads it, which passes over lines that it cannot read.
+"""Validation of JSON-RPC lines before the SDK reads them, which passes over lines that it cannot read.
 
 A client that gets no answer waits for ever. So each line that is no message gets an error: with the request's id where
 that can be read, with null where it cannot, as JSON-RPC 2.0 says (tests/doors/test_stdio.py).
@@ -25,7 +25,7 @@ class FrameFault(NamedTuple):
 
 
 class _RpcFrame(msgspec.Struct):
-    """What every message has in common."""
+    """The fields that every message may have."""
 
     jsonrpc: Literal["2.0"]
     id: int | str | UnsetType | None = UNSET
@@ -39,7 +39,7 @@ _frame: Final = msgspec.json.Decoder(_RpcFrame)
 
 
 def fault_of(line: str) -> FrameFault | None:
-    """What is wrong with a line; None for a message. Answers of the client's are never answered, whatever they are."""
+    """The fault of a line; None for a message. Answers of the client's are never answered, right or wrong."""
     try:
         frame = _frame.decode(line)
     except msgspec.ValidationError as error:
@@ -55,7 +55,7 @@ def fault_of(line: str) -> FrameFault | None:
 
 
 def _fault(line: str, problem: str) -> FrameFault | None:
-    """No JSON, or JSON that is no message. Half a character in a text (a lone surrogate) hides neither its kind nor its id."""
+    """No JSON, or JSON that is no message. A lone surrogate in a text hides neither its kind nor its id."""
     try:
         given = json.loads(line)
     except (ValueError, RecursionError):

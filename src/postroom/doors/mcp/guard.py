@@ -1,4 +1,4 @@
-"""The guard before MCP's HTTP door, as plain ASGI: what `http_guard` lets pass, with a token that proves who calls."""
+"""The guard before MCP's HTTP door, an ASGI middleware: the checks of `http_guard`, and the caller's token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLAIM_PARAMETERS: Final = ("as", "agent", "from", "from_agent", "name", "sender"
 
 
 class McpGuard:
-    """Lets requests through to the app whose Host, Origin and token are right; tells the app who calls."""
+    """Lets requests through to the app whose Host, Origin and token are right; tells the app the caller."""
 
     def __init__(self, app: App, names: ServerNames, prove: Prove, user_of: Callable[[Credential], object]) -> None:
         self._app = app
@@ -51,7 +51,7 @@ class McpGuard:
 
 
 def _claimed(scope: Scope) -> str | None:
-    """Whom the caller says that it is, in whichever way; the first claim counts, since one false claim is enough."""
+    """The names that the caller claims, in a header or in the query; two different ones are a false name together."""
     said = [value for name in CLAIM_HEADERS for value in header(scope, name)]
     query = parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
     said += [value for name, value in query if name in CLAIM_PARAMETERS]

@@ -45,7 +45,7 @@ from .frames import FrameFault, fault_of
 from .guard import App, McpGuard
 
 Context = ServerRequestContext[Any, Any]
-#: Says who calls over stdio, from the synchronous room and the call's `_meta`; in the room's thread.
+#: Finds the caller over stdio, from the synchronous room and the call's `_meta`; in the room's thread.
 Identify = Callable[[Room, Mapping[str, Any]], Caller]
 
 INSTRUCTIONS: Final = (
@@ -103,7 +103,7 @@ class OpenedRoom:
 
 
 class PostroomServer:
-    """Answers MCP requests. `identify` says who calls over stdio; over HTTP the guard has said so in the request."""
+    """Answers MCP requests. `identify` finds the caller over stdio; over HTTP the guard has put it into the request."""
 
     def __init__(self, room: OpenedRoom, identify: Identify | None) -> None:
         self._room = room
@@ -132,7 +132,7 @@ class PostroomServer:
         await self._room.close()
 
     async def _caller(self, ctx: Context) -> tuple[MailCalls, Caller]:
-        """The tools, and who calls: as the request's token says, or, over stdio, as the process was started."""
+        """The tools, and the caller: by the request's token, or, over stdio, by the way the process was started."""
         calls = await self._room.calls()
         user = ctx.request.scope.get("user") if ctx.request is not None else None
         if isinstance(user, AuthenticatedUser):
@@ -310,7 +310,7 @@ async def serve_stdio(
 
 @contextmanager
 def _standard_input() -> Iterator[int]:
-    """A descriptor of standard input; descriptor 0 is at its end meanwhile, so that no child reads what a client says."""
+    """A descriptor of standard input; descriptor 0 is at its end meanwhile, so that no child reads a client's words."""
     own = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
     nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(nothing, 0)
@@ -373,7 +373,7 @@ def _leave_on_signals(answering: PostroomServer) -> None:
 
 
 class HttpDoor:
-    """The HTTP door on one port. `only` lets the tokens of one agent in; `no_token` lets everybody in, as that caller."""
+    """The HTTP door on one port. `only` admits the tokens of one agent; `no_token` admits every request, as that caller."""
 
     def __init__(self, room: OpenedRoom, port: int, *, only: str | None = None, no_token: Caller | None = None) -> None:
         self._room = room
@@ -409,7 +409,7 @@ class HttpDoor:
             raise
 
     def _proved(self, room: Room, token: str | None, claimed: str | None) -> Credential:
-        """Whose token it is. Over HTTP there is no speaking without one, whatever the room says. In the room's thread."""
+        """The credential of a token, which every request over HTTP needs, in any room. In the room's thread."""
         door, record = f"{DOOR} http", self._tally.record
         credential = tokens.prove(room.gateway, claimed, token if token is not None else "", door, record=record)
         assert credential is not None
@@ -438,7 +438,7 @@ async def serve_http(
     no_token: Caller | None = None,
     started: Callable[[int], None],
 ) -> int:
-    """Serve many clients on a port of this machine until SIGINT or SIGTERM; returns which, or 0 where it ended by itself.
+    """Serve many clients on a port of this machine until SIGINT or SIGTERM; returns which, or 0 where none came.
 
     Port 0 takes a free one; `started` is told which. CannotServe when it cannot be had.
     """

@@ -17,9 +17,9 @@ from postroom.mail.receipts import Receipt
 #: A body is cut after so many characters; `inbox(id, offset)` gives the next, larger part.
 MAX_BODY: Final = 1500
 MAX_PART: Final = 8000
-#: What a model was shown already is only recalled.
+#: A body that the model was shown already is only recalled.
 MAX_RECALLED: Final = 80
-#: What stands for a name, a type, a channel or a task that is no plain name: the fence of the same result has it.
+#: Stands for a name, a type, a channel or a task that is no plain name: the fence of the same result has it.
 QUOTED: Final = "(quoted in the words)"
 #: Names inside of a fence are whole: longer than any name of a room.
 MAX_QUOTED: Final = 300
@@ -28,7 +28,7 @@ _DOORS_WORDS: Final = re.compile(r"[A-Za-z0-9:_ -]{1,40}")
 
 
 class Words:
-    """What one result shows of others' words: every fence has the same mark, the first one the note."""
+    """Others' words in one result: every fence has the same mark, the first one the note."""
 
     def __init__(self) -> None:
         self._mark = untrusted.new_mark()
@@ -69,7 +69,7 @@ def mail(message: Message, words: Words, *, seen_before: bool, offset: int = 0, 
 
 
 def error(error: PostroomError) -> str:
-    """What went wrong, as a sentence; one that repeats somebody's words stands behind a fence."""
+    """An error as a sentence; one that repeats others' words stands behind a fence."""
     if isinstance(error, Refused):
         return f"refused; the reason, in its words:\n{Words().fenced(error.reason, None)}"
     text = str(error)
@@ -79,7 +79,7 @@ def error(error: PostroomError) -> str:
 
 
 def tasks(found: Iterable[Task], limit: int) -> dict[str, Any]:
-    """Tasks, with what people wrote about them behind one fence."""
+    """Tasks, with all texts about them behind one fence."""
     listed = list(found)
     shown, lines = [], []
     for task in listed[:limit]:
@@ -107,7 +107,7 @@ def _in_words(lines: list[str]) -> dict[str, str]:
 
 
 def people(you: str, agents: Iterable[AgentInfo]) -> dict[str, Any]:
-    """Who is here; what they say of themselves stands behind a fence."""
+    """The agents of the room; their own descriptions stand behind a fence."""
     shown, lines = [], []
     for agent in agents:
         status = "running" if agent.alive else agent.status if agent.alive is None else "gone"
@@ -121,7 +121,7 @@ def people(you: str, agents: Iterable[AgentInfo]) -> dict[str, Any]:
 
 
 def receipt(found: Receipt, limit: int = 50) -> dict[str, Any]:
-    """What became of a message, the newest steps; reasons and errors are somebody's words."""
+    """The newest steps of a message's life; reasons and errors are others' words, behind a fence."""
     events, lines = [], []
     for event in found.events[-limit:]:
         entry = {"event": event.event, "time": event.time}

@@ -209,7 +209,7 @@ BY_NAME: Final = {tool.name: tool for tool in TOOLS}
 
 
 def input_schema(tool: Tool) -> dict[str, Any]:
-    """What a tool takes, as a JSON schema with nothing in it that a model does not need."""
+    """The arguments of a tool, as a JSON schema with nothing in it that a model does not need."""
     made = msgspec.json.schema(tool.takes)
     schema = made["$defs"][tool.takes.__name__]
     properties = {name: _leaner(value) for name, value in schema["properties"].items()}
@@ -225,7 +225,7 @@ def _leaner(schema: dict[str, Any]) -> dict[str, Any]:
     return lean
 
 
-#: Arguments by which somebody might try to speak as another. No tool has one.
+#: Arguments by which a caller might try to speak as another. No tool has one.
 CLAIMS: Final = frozenset(
     [
         "from",
@@ -261,7 +261,7 @@ CLAIMS: Final = frozenset(
 
 
 class IdentityArgument(InvalidMessage):
-    """An argument names a sender. The sender is whoever the connection's credential names; nothing was done."""
+    """An argument names a sender. The sender is the one that the connection's credential names; nothing was done."""
 
 
 def read_arguments(tool: Tool, arguments: Mapping[str, Any] | None) -> Any:

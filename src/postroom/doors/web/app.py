@@ -1,4 +1,4 @@
-"""The pages and the interface for programs, as a Starlette application. What they show is worked out elsewhere.
+"""The pages and the interface for programs, as a Starlette application. Their content is worked out elsewhere.
 
 GET  /                      the page (with ?token=, which becomes a cookie)
 GET  /page/…                its parts
@@ -47,10 +47,10 @@ TYPES: Final = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-#: What a request may carry: a payload of 1 MiB in JSON's longest spelling for `send`, names for the others.
+#: The size of a request's body: a payload of 1 MiB in JSON's longest spelling for `send`, names for the others.
 MAX_SEND_BYTES: Final = 6 * 1024 * 1024 + 64 * 1024
 MAX_BODY_BYTES: Final = 64 * 1024
-#: Who sends a body must be done with it in this time.
+#: A body must have come whole within this time, in seconds.
 BODY_S: Final = 15.0
 #: Requests may come in a burst of so many times as many as in a second.
 BURST: Final = 4
@@ -91,7 +91,7 @@ def application(hub: Hub, door: guard.PageGuard, hand: by_hand.ByHand, rates: Re
 
 
 class RequestGate:
-    """What every request passes first: its names, its token, its rate. And what every answer carries: the headers."""
+    """ASGI middleware: checks of every request's names, token and rate, and security headers on every answer."""
 
     def __init__(self, inner: ASGIApp, hub: Hub, door: guard.PageGuard, rates: RequestRates) -> None:
         self._inner = inner
@@ -121,7 +121,7 @@ class RequestGate:
             await _refusal_response(refusal, scope["path"])(scope, receive, with_headers)
 
     def _refusal(self, scope: Scope) -> Refusal | None:
-        """What is wrong with a request. One that shows the right token is never slowed down by those that do not."""
+        """The reason to refuse a request. One with the right token is never slowed down by those without."""
         method, path = scope["method"], scope["path"]
         origins = header(scope, b"origin")
         refusal = self._door.check_way(header(scope, b"host"), origins)
@@ -329,7 +329,7 @@ class Pages:
         return answer
 
     async def _sign_in(self, request: Request) -> Response:
-        """Keep the token that says who somebody is, if it does."""
+        """Keep the token that proves the person at the browser, if it proves one."""
         token = (await _wish(request, _SIGN_IN, MAX_BODY_BYTES)).token.strip()
         if token:
             await self._hub.ask(self._hand.who, token)
@@ -361,7 +361,7 @@ _SIGN_IN: Final = msgspec.json.Decoder(by_hand.SignIn)
 
 
 async def _wish(request: Request, decoder: Any, most_bytes: int) -> Any:
-    """What a request asks for, read by the decoder of its shape."""
+    """The wish in a request's body, read by the decoder of its shape."""
     body = await _body(request, most_bytes)
     try:
         return decoder.decode(body)
@@ -370,7 +370,7 @@ async def _wish(request: Request, decoder: Any, most_bytes: int) -> Any:
 
 
 async def _body(request: Request, most_bytes: int) -> bytes:
-    """What a request carries, if it is JSON, not too much and not too slow."""
+    """The body of a request, if it is JSON, not too large and not too slow."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, "the body must be application/json")
     parts: list[bytes] = []

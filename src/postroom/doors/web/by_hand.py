@@ -1,10 +1,10 @@
-"""What a person does from the page: send, put back, drop, release, stop.
+"""Actions of a person on the page: send, put back, drop, release, stop.
 
 Everything leaves a trace: a line `by_hand` in the ledger of the message, and an entry in the room's list of such deeds,
 which stays when the message is gone.
 
-Who acts is said by a token once the room has any, never by the request: a person's token may do all of this, an agent's
-token may write as that agent and let go of what that agent holds (docs/web.md, tests/doors/web/test_by_hand.py).
+The actor is known by a token once the room has any, never by the request: a person's token may do all of this, an agent's
+token may write as that agent and release that agent's claims (docs/web.md, tests/doors/web/test_by_hand.py).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STOP_GRACE_S: Final = 2.0
 
 
 class PersonMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """A message from a person; `to` None is whoever claims it first. `new`: the recipient need not have been seen."""
+    """A message from a person; `to` None is the agent that claims it first. `new`: the recipient may be unknown."""
 
     payload: dict[str, Any]
     to: str | None = None
@@ -65,7 +65,7 @@ class SignIn(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Person(NamedTuple):
-    """Who acts: its name, and whether it is a person. An agent that looks at the page has a token too."""
+    """The actor: its name, and whether it is a person. An agent that looks at the page has a token too."""
 
     name: str
     human: bool
@@ -77,9 +77,9 @@ class Person(NamedTuple):
 
 
 class ByHand:
-    """What people do in one room. Every method raises before it has changed anything, or has done all of it.
+    """The actions in one room. Every method raises before it has changed anything, or has done all of it.
 
-    `name` is whoever acts while the room has no tokens; `token` proves whoever shows none of its own.
+    `name` is the actor while the room has no tokens; `token` is the proof of a request that shows none of its own.
     """
 
     def __init__(self, room: Room, name: str, token: str | None = None) -> None:
@@ -88,7 +88,7 @@ class ByHand:
         self._token = token
 
     def who(self, shown: str | None = None) -> Person:
-        """Who somebody is that shows that token of the room, or none. Looked up each time: a token may be taken back.
+        """The actor that shows that token of the room, or none. Looked up each time: a token may be revoked.
 
         Raises IdentityRefused when the room has tokens and none was shown, or one that proves nothing.
         """
@@ -100,7 +100,7 @@ class ByHand:
         return Person(self._name, human=True) if credential is None else Person(credential.agent, credential.human)
 
     def about(self, shown: str | None = None) -> dict[str, Any]:
-        """Who somebody is, for the page to say: no name when nobody knows. Changes nothing."""
+        """The actor as the page shows it: without a name when it is unknown. Changes nothing."""
         needs = tokens.has_tokens(self._room.gateway)
         token = self._counted(shown, needs)
         if not needs and token is None:
@@ -112,9 +112,9 @@ class ByHand:
         return {"name": credential.agent, "human": credential.human, "tokens": needs}
 
     def _counted(self, shown: str | None, needs: bool) -> str | None:
-        """The token that says who acts. Where names are not proved, a cookie that was left behind is nobody's claim.
+        """The token that proves the actor. In a room without tokens, a cookie that was left behind claims nothing.
 
-        Where they are, it is one that proves nothing: who was somebody does not become the server's own (test_by_hand.py).
+        In one with tokens it proves nothing: a person that signed in before does not become the server's own (test_by_hand.py).
         """
         left_behind = shown == UNKNOWN_COOKIE and not needs
         return self._token if left_behind else shown or self._token
@@ -194,7 +194,7 @@ class ByHand:
         return {"workers_gone": gone}
 
     def _must_be_human(self, who: Person, deed: str, unless: str | None = None) -> None:
-        """An agent's token does not act on others, whatever page it was given to. What is its own it may let go of."""
+        """An agent's token does not act on others. Its own claims it may release."""
         tokens.must_be_person(self._room.gateway, who.name, DOOR, deed, human=who.human, unless=(unless,))
 
     def _note(self, who: Person, ids: list[str], what: str, detail: str = "") -> None:

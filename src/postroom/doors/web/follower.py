@@ -1,8 +1,8 @@
-"""Following the feed for every open page at once: one thread, woken by changes, that makes one frame of what came.
+"""Following the feed for every open page at once: one thread, woken by changes, that coalesces them into frames.
 
-However fast messages pass, there is at most one frame in FRAME_S, so that neither the senders (who would ring at every
-message) nor the pages (which would draw at every one) pay for speed that no eye can follow. While nobody looks, no
-thread runs and nobody rings.
+However fast messages pass, there is at most one frame in FRAME_S, so that neither the senders (which would ring at every
+message) nor the pages (which would draw at every one) pay for speed that no eye can follow. While no page is open, no
+thread runs and no sender rings.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_CHANGES: Final = 2000
 PAGE: Final = 500
 #: A room that cannot be read is asked again after this time, in seconds.
 AGAIN_S: Final = 0.5
-#: What wakes it: every change of a message, and of what the views show besides.
+#: The topics that wake it: every change of a message, and of the cells that views show.
 TOPICS: Final = (
     FEED,
     *map(topic_cells, ("agent/", "board/", "reservations", "pool/", "web-deeds")),
@@ -36,7 +36,7 @@ TOPICS: Final = (
 
 
 class PageFrame(NamedTuple):
-    """What happened since the last frame: its lines as JSON, and the feed's number after it.
+    """The changes since the last frame: its lines as JSON, and the feed's number after it.
 
     `jumped`: too much happened to tell of it line by line, and `lines` is empty.
     """
@@ -48,7 +48,7 @@ class PageFrame(NamedTuple):
 
 
 class FeedFollower:
-    """One room's feed, for all who watch.
+    """One room's feed, for all watchers.
 
     `began` is called with the feed's number when it begins to follow, `seen` with all changes after it and `told` with
     the frames that are made of them, both in the follower's thread. When more happens than it can read, it begins anew.
@@ -72,7 +72,7 @@ class FeedFollower:
         self._encode = msgspec.json.Encoder().encode
 
     def watch(self) -> Callable[[], None]:
-        """Somebody looks from now on; every later change comes in a frame. Returns a function that ends it."""
+        """Add a watcher: every later change comes in a frame. Returns a function that removes it."""
         with self._lock:
             self._watchers += 1
             if self._watchers == 1:
@@ -118,7 +118,7 @@ class FeedFollower:
                     stop.wait(FRAME_S)
 
     def _read(self, number: int) -> tuple[PageFrame, int] | None:
-        """What happened after a number, and how far it was read; None when nothing did."""
+        """The changes after a number as a frame, and how far they were read; None when there are none."""
         changes: list[Change] = []
         after = number
         while page := self._room.events(after, PAGE):
@@ -127,7 +127,7 @@ class FeedFollower:
             if len(page) < PAGE:
                 break
             if len(changes) >= MAX_CHANGES:
-                newest = max(after, self._room.cursor())  # before they are seen: who fails here reads them again
+                newest = max(after, self._room.cursor())  # before they are seen: a failure here reads them again
                 self._seen(changes)
                 return PageFrame(newest, b"[]", len(changes), jumped=True), after
         if not changes:
@@ -155,12 +155,12 @@ class FeedFollower:
             read = page[-1].number
 
     def _begin_anew(self, number: int, stop: Chore) -> None:
-        with self._lock:  # nobody begins meanwhile: what another thread began is not taken from it
+        with self._lock:  # no other thread begins meanwhile: its beginning would be undone
             if not stop.closed:
                 self._began(number)
 
     def close(self) -> None:
-        """End, whoever watches. The thread is over when it returns."""
+        """End for all watchers. The thread is over when it returns."""
         with self._lock:
             chores = self._chores
         for chore in chores:

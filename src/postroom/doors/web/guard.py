@@ -1,4 +1,4 @@
-"""Who may see the page: what `postroom.doors.http_guard` lets pass, and the page's own token. Pure: no server here.
+"""Access to the page: the checks of `postroom.doors.http_guard`, and the page's own token. Pure: no server here.
 
 Everything that shows or changes something needs the token (tests/doors/web/test_guard.py).
 """
@@ -29,14 +29,14 @@ WHO_HEADER: Final = "x-postroom-token"
 
 
 class Credentials(NamedTuple):
-    """What a request shows of who it is from."""
+    """The credentials that a request shows."""
 
     cookie: Sequence[str]
     authorization: Sequence[str]
 
 
 def new_token() -> str:
-    """A token that nobody can guess: 256 bits."""
+    """A token that cannot be guessed: 256 bits."""
     return secrets.token_urlsafe(32)
 
 
@@ -47,8 +47,8 @@ class PageGuard:
         self._token = token.encode()
         #: Cookies do not know ports: without it, two rooms of one machine would take each other's.
         self.cookie_name = f"postroom_{port}"
-        #: In this one a browser keeps a number that stands for the token of the room that says who its person is. Not the
-        #: token: a browser shows its cookies to every server of this machine, and may write them to its disk.
+        #: In this one a browser keeps a session number, which stands for the room's token of its person. Not the token:
+        #: a browser shows its cookies to every server of this machine, and may write them to its disk.
         self.who_name = f"postroom_who_{port}"
         self._signed_in: dict[str, str] = {}
         self._names = ServerNames(port, names)
@@ -64,7 +64,7 @@ class PageGuard:
         return refusal
 
     def check_token(self, method: str, origins: Sequence[str], shown: Credentials) -> Refusal | None:
-        """Whether the request has the token. What a browser sends by itself (the cookie) changes nothing without an Origin."""
+        """Whether the request has the token. A cookie, which browsers send unasked, changes nothing without an Origin."""
         token = bearer(shown.authorization)
         if token and self.is_token(token):
             return None
@@ -91,7 +91,7 @@ class PageGuard:
         return None if not shown else shown[0] if len(shown) == 1 else _TWO
 
     def set_who(self, token: str, cookies: Sequence[str]) -> str:
-        """The header that lets a browser be the person of that token until it is closed; or nobody. What it was is forgotten."""
+        """The header that signs a browser in as the person of that token, or out; its earlier session is forgotten."""
         for value in _cookies(cookies, self.who_name):
             self._signed_in.pop(value, None)
         if not token:

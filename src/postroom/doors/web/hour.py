@@ -1,7 +1,7 @@
 """The last hour of every mailbox and agent, in buckets of ten seconds: what came, what went, how long it waited.
 
-It is filled by the feed while somebody looks, and from the feed's past when somebody begins to, or when more happened at
-once than could be read. Nothing is kept on disk.
+It is filled by the feed while a page is open, and from the feed's past when the first page opens, or when more happened
+at once than could be read. Nothing is kept on disk.
 """
 
 from __future__ import annotations
@@ -109,12 +109,12 @@ class Hour:
             }
 
     def box_figures(self, box: Box, now_ms: int) -> HourFigures:
-        """What a mailbox does just now."""
+        """The rates and waits of a mailbox."""
         with self._lock:
             return _figures(self._boxes.get(box, {}), now_ms)
 
     def agent_figures(self, name: str, now_ms: int) -> HourFigures:
-        """What an agent sends (in) and ends (out) just now."""
+        """The rates of an agent: messages that it sends (in) and ends (out)."""
         with self._lock:
             return _figures(self._agents.get(name, {}), now_ms)
 
@@ -178,7 +178,7 @@ def _plot(series: dict[int, TenSeconds], now_ms: int, since_ms: int) -> Plot:
 
 
 def _depths(series: dict[int, TenSeconds], current: int) -> dict[int, int]:
-    """How many waited at the end of each bucket: as seen, and before anybody looked, worked out from what came and went."""
+    """The depth at the end of each bucket: as seen, and for earlier buckets worked out from their flow."""
     depths: dict[int, int] = {}
     later = 0
     for number in range(current, current - BUCKETS, -1):

@@ -1,4 +1,4 @@
-"""Between the follower's thread and the loop: every open page has a subscriber, and gets frames and views through it."""
+"""Publish and subscribe between the follower's thread and the event loop: every open page has a subscriber."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Subscriber:
         self.stirred = asyncio.Event()
 
     def add(self, frame: PageFrame) -> None:
-        """A frame for this page. Too many that nobody took become one that says so."""
+        """A frame for this page. Too many that were not taken become one that says so."""
         if len(self.frames) >= MAX_FRAMES:
             self.frames.clear()
             frame = PageFrame(frame.number, b"[]", frame.changes, jumped=True)
@@ -43,7 +43,7 @@ class Subscriber:
         self.stirred.set()
 
     def take(self) -> list[PageFrame]:
-        """What came since the last time."""
+        """The frames since the last time."""
         self.stirred.clear()
         taken = list(self.frames)
         self.frames.clear()
@@ -78,7 +78,7 @@ class Hub:
 
         def end() -> None:
             self._subscribers.discard(subscriber)
-            # who left while it began to watch is taken out as soon as it did
+            # a page that left while it began to watch is removed as soon as it did
             watching.add_done_callback(lambda done: None if done.cancelled() or done.exception() else done.result()())
 
         try:

@@ -14,7 +14,7 @@ from postroom.core.message import Message
 from postroom.core.states import PUBLIC_NAME, State
 from postroom.stores.contract import Change
 
-#: How a message may look, in the order of its life. The style sheet has a colour for each (tests/doors/web/test_lines.py).
+#: The looks of a message, in the order of its life; the style sheet has a colour for each (test_lines.py).
 LOOKS: Final = (
     *("stored", "delayed", "notified", "claimed", "retried"),
     *("acked", "answered", "refused", "expired", "dead"),
@@ -44,7 +44,7 @@ PREVIEW: Final = 160
 
 
 class MessageLine(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What the page knows of a message without asking for it. Ids sort in the order of the room."""
+    """A message as the page knows it without asking. Ids sort in the order of the room."""
 
     id: str
     look: str

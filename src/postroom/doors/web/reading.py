@@ -1,4 +1,4 @@
-"""What the page and other programs ask of the room: messages now and at a time in the past, one message whole, the feed.
+"""Queries of the page and of other programs: messages now and at a time in the past, one message whole, the feed.
 
 Numbers of the feed and cursors have 63 bits, more than a browser's numbers: outside they are text.
 """
@@ -21,7 +21,7 @@ Data = dict[str, Any]
 
 MAX_LINES: Final = 2000
 MAX_EVENTS: Final = 1000
-#: A search goes through so many messages at a time; whoever wants more asks again from where it ended.
+#: A search goes through so many messages at a time; the next request goes on from where it ended.
 MAX_SEARCHED: Final = 5000
 #: Of a payload, so many characters are shown at a time.
 PAYLOAD_PIECE: Final = 64 * 1024
@@ -54,7 +54,7 @@ class RoomReading:
         return {"cursor": str(number), **self.older(None, limit, wanted)}
 
     def older(self, before: int | None, limit: int, wanted: Mapping[str, str]) -> Data:
-        """Messages stored before a place, the oldest of them first. `older` is the place to go on from; None at the end."""
+        """Messages stored before a place, the oldest first. `older` is the cursor to go on from; None at the end."""
         found: list[Message] = []
         searched = 0
         cursor = before
@@ -160,7 +160,7 @@ class RoomReading:
             )
 
     def events(self, after: int, limit: int) -> list[Data]:
-        """What happened after a number, oldest first, with whole envelopes. Raises CursorError."""
+        """The changes after a number, oldest first, with whole envelopes. Raises CursorError."""
         self.check_cursor(after)
         return [event_data(change) for change in self._room.events(after, limit)]
 

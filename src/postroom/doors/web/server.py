@@ -35,7 +35,7 @@ def listening(host: str, port: int | None) -> socket.socket:
 
 
 def address_of(sock: socket.socket, token: str) -> str:
-    """What to open in a browser."""
+    """The address to open in a browser."""
     host, port = sock.getsockname()[:2]
     name = LOOPBACK if host in (*_EVERYWHERE, *LOOPBACK_ADDRESSES) else _bracketed(host)
     return f"http://{name}:{port}/?token={token}"
@@ -54,7 +54,7 @@ def serve(
 ) -> int:
     """Serve a room on a socket until SIGINT or SIGTERM; returns which, or 0. Every thread of its own is over then.
 
-    `token` is the key to the page. `name` is whose deeds are done from it; once the room has tokens, `who` is the one that
+    `token` is the key to the page. `name` is the actor of its deeds; once the room has tokens, `who` is the token that
     proves it. `began` is called when it is about to serve, with a function that ends it from any thread.
     """
     host, port = sock.getsockname()[:2]

@@ -1,4 +1,4 @@
-"""Server-sent events: what the page follows, and what other programs do."""
+"""Server-sent events, for the page and for other programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .lines import folded
 from .reading import event_data
 from .views import VIEWS
 
-#: A view is looked at this often, in seconds, although nothing happened (processes end, leases run); and not more often than this.
+#: A view is polled this often, in seconds, without a change (processes end, leases run); and no more often than this.
 LOOK_S: Final = 1.0
 LEAST_GAP_S: Final = 0.25
 #: Looking may take this share of the time, no more.
@@ -63,7 +63,7 @@ class _Looks:
 
 
 async def live(hub: Hub, after: int | None, view: str, pick: str) -> AsyncIterator[bytes]:
-    """What an open page follows: frames from a number (or from now) on, the figures at its top once a second, and one of the views."""
+    """The stream of an open page: frames from a number (or from now) on, the figures at its top, and one view."""
     loop = asyncio.get_running_loop()
     subscriber, end = await hub.subscribe()
     try:
@@ -98,7 +98,7 @@ async def live(hub: Hub, after: int | None, view: str, pick: str) -> AsyncIterat
 
 
 def _caught_up(hub: Hub, after: int | None) -> bytes:
-    """What happened between a number and now, as one frame."""
+    """The changes between a number and now, as one frame."""
     if after is None:
         return frame_event(hub.room.cursor(), b"[]", 0, jumped=False)
     changes = hub.room.events(after, MAX_CHANGES)
@@ -127,7 +127,7 @@ async def _look(hub: Hub, view: str, pick: str) -> bytes:
 
 
 async def whole(hub: Hub, after: int) -> AsyncIterator[bytes]:
-    """What another program follows: every change after a number with its whole envelope, each as an event of its own.
+    """The stream of another program: every change after a number with its whole envelope, each an event of its own.
 
     It reads the feed at its own pace, so nothing is left out however slow it is, but what the feed itself folds.
     """

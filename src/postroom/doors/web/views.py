@@ -1,5 +1,5 @@
-"""What each view of the page shows at one moment, as plain data. Looking changes nothing: nobody is blamed, released or
-told, as commands that look at sessions and at the board would (tests/web/test_views.py).
+"""The views of the page at one moment, as plain data. Looking changes nothing: no worker is blamed, released or told,
+as commands that look at sessions and at the board would do (tests/doors/web/test_views.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .lines import line_of
 
 Data = dict[str, Any]
 
-#: What is shown of long lists; the rest is counted.
+#: Limits of long lists; the rest is counted.
 MAX_CLAIMED: Final = 200
 MAX_BOXES: Final = 60
 MAX_TASKS: Final = 200
@@ -49,7 +49,7 @@ DEEDS_CELL: Final = "web-deeds"
 MAX_DEEDS_SHOWN: Final = 50
 #: A session whose opener died before it could say so.
 GONE: Final = "gone"
-#: What the page is told of an agent as the room tells it.
+#: Fields of an agent that the page gets as the room has them.
 _AGENT_FIELDS: Final = ("name", "status", "alive", "current_task", "pending", "transient")
 #: Every view but the first, which is made of frames.
 VIEWS: Final = ("agents", "mailboxes", "board", "sessions", "dead")
@@ -64,7 +64,7 @@ class Views:
         self._book = Book(room.gateway)
 
     def pulse(self) -> Data:
-        """What stands at the top of every view."""
+        """The figures at the top of every view."""
         stats = self._room.stats()
         return {"time_ms": self._room.clock.wall_ms(), "states": stats.states}
 
@@ -116,7 +116,7 @@ class Views:
         ]
 
     def _session_waits(self) -> list[Data]:
-        """Who waits in a session, for which mailbox or workers. When nobody there can act, all of it is a cycle."""
+        """The waits of sessions' members, for mailboxes or workers. In a stuck session, all of them are a cycle."""
         found = []
         infos = session_report.list_sessions(self._room.gateway, blame=False)[-MAX_SESSIONS:]
         for info in infos:
@@ -208,7 +208,7 @@ class Views:
         }
 
     def _is_left_alone(self, info: session_report.SessionInfo) -> bool:
-        """Whether the process that opened it is gone, which nobody has recorded yet. Recording it is for those who act."""
+        """Whether the process that opened it is gone, which is not recorded yet. Looking does not record it."""
         if info.state not in (session_report.OPEN_STATE, session_report.STUCK):
             return False
         with suppress(UnknownSession):
@@ -266,7 +266,7 @@ class Views:
 
 
 def deeds(room: Room) -> list[Data]:
-    """What people did from the page, the latest first."""
+    """The deeds of people on the page, the latest first."""
     cell = room.store.cell_read(DEEDS_CELL)
     return [] if cell is None else list(reversed(cell.value["deeds"]))
 
@@ -280,7 +280,7 @@ def pools(room: Room) -> list[Data]:
 
 
 def decisions(room: Room) -> list[Data]:
-    """Who was chosen to answer which message, the latest first: from the cells in which coordinators keep their decisions.
+    """The decisions of coordinators about which agent answers which message, from their cells, the latest first.
 
     A cell that is not understood is left out; one without a decision is being considered.
     """
