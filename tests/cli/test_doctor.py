@@ -20,7 +20,7 @@ from postroom.core.clock import ManualClock
 from postroom.core.system.process import processes_with
 from postroom.room import Room
 from postroom.stores.contract import FEED, Stats
-from postroom.stores.sqlite import file as sqlite_file
+from postroom.stores.sqlite import layout as sqlite_layout
 
 from .support import PATIENCE_S, Cli, Result, clean_environment, start
 
@@ -234,7 +234,7 @@ def test_the_file_system_must_keep_what_is_stored(
 
 
 def test_a_room_on_a_network_file_system_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (doctor_machine, sqlite_file):
+    for module in (doctor_machine, sqlite_layout):
         monkeypatch.setattr(module, "file_system_type", lambda _: "nfs4")
 
     code, seen = doctor(cli)
