@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pytest
 from tests.support.nats_servers import end_shared_server, room_name, shared_server
+from tests.support.watched_clock import WatchedClock
 
-from postroom.core.clock import ManualClock
 from postroom.core.system.children import close_shared_server
 from postroom.core.system.children import shared_server as start_server
 from postroom.room import Room
@@ -65,6 +66,13 @@ class Background(Generic[T]):
     def running(self) -> bool:
         return self._thread.is_alive()
 
+    def comes_to_wait(self, clock: WatchedClock, timeout_s: float) -> bool:
+        """Return when it waits for the clock, or is over; False when neither happens in this real time."""
+        until_s = time.monotonic() + timeout_s
+        while not (waits := clock.is_waiting(self._thread)) and self.running and time.monotonic() < until_s:
+            self._thread.join(0.0005)
+        return waits
+
     def join(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
 
@@ -98,12 +106,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+def clock() -> WatchedClock:
+    return WatchedClock()
 
 
 @pytest.fixture
-def open_room(url: str, clock: ManualClock) -> Iterator[Callable[..., Room]]:
+def open_room(url: str, clock: WatchedClock) -> Iterator[Callable[..., Room]]:
     """Opens the test's room, with settings; closes all of them afterwards."""
     opened: list[Room] = []
 
@@ -126,15 +134,22 @@ def in_background() -> Callable[[Callable[[], Any]], Background[Any]]:
     return Background
 
 
+#: In real seconds: a call that has not come to wait for the clock within this time waits for something else.
+LOOK_S = 1.0
+
+
 @pytest.fixture
-def pass_time(clock: ManualClock) -> Callable[[Background[Any]], None]:
+def pass_time(clock: WatchedClock) -> Callable[..., None]:
     """Lets time pass, a quarter of a second at a time, until a call in the background is over.
 
-    `look_s` is the real time that whoever waits has for one look, where it matters when it looks.
+    Time passes when the call waits for it, so that a slow machine or a slow server changes nothing. A call that waits
+    in other ways (in a loop, in another thread) gets `look_s` of real time for each step.
     """
 
     def until_over(call: Background[Any], step_s: float = 0.25, look_s: float = 0.002) -> None:
+        patience_s = LOOK_S
         for _ in range(4000):
+            patience_s = LOOK_S if call.comes_to_wait(clock, patience_s) else look_s
             if not call.running:
                 return
             clock.advance(step_s)

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import postroom
+from postroom.core.system.children import ForkServer
 from postroom.room import Room
 from postroom.sessions.session import Session
 
@@ -203,14 +205,21 @@ def ends_of(session: Session) -> list[str]:
     return [line["end"] for line in lines]
 
 
-def test_when_one_worker_cannot_be_started_none_is_left_waiting(real_room: Room, in_background: Any) -> None:
-    """Each takes four descriptors for good and four more for a moment: the fourth finds six."""
+def test_when_one_worker_cannot_be_started_none_is_left_waiting(
+    real_room: Room, in_background: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, place = ForkServer.start, itertools.count(1)
+
+    def start_the_first_three(server: ForkServer, target: str) -> Any:
+        with nullcontext() if next(place) <= 3 else descriptors_left(0):
+            return start(server, target)
+
     with real_room.session() as session:
-        session.delegate([workers.short(1)])
-    with real_room.session() as session:
-        with descriptors_left(18), pytest.raises(OSError, match="Too many open files"):
+        monkeypatch.setattr(ForkServer, "start", start_the_first_three)
+        with pytest.raises(OSError, match="Too many open files"):
             in_background(lambda: session.delegate([workers.short(number) for number in range(6)])).result()
 
+        assert next(place) == 5
         assert ends_of(session) == ["was not started"] * 6
         assert session.failure is not None
         assert session.failure.message == "[Errno 24] Too many open files"
