@@ -40,7 +40,7 @@ demo: $(STAMP)
 # The peers are installed only here: nobody needs six other queues to work on Postroom.
 bench: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[bench]'
-	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) bench
+	$(BIN)/python -m pytest -q bench
 	$(BIN)/python bench/compare $(BENCH)
 
 check: lint types

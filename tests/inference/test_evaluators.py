@@ -215,12 +215,12 @@ def test_a_quick_look_comes_first_and_the_deep_one_refines_it() -> None:
 
 
 def test_an_irrelevant_message_is_not_looked_at_more_closely() -> None:
-    settings = {"persona_id": "bob", "think_ms": 10_000, "quick": "words", "prompt": "You cook."}
+    settings = {"persona_id": "bob", "think_ms": 60_000, "quick": "words", "prompt": "You cook."}
     started = time.monotonic()
 
     quick, deep = mock(MESSAGE, settings)  # type: ignore[misc]
 
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     assert (quick.confidence, deep.confidence, deep.should_respond, deep.stage) == (0.0, 0.0, False, "deep")
     assert "not looked at more closely" in deep.reasoning
 

@@ -54,6 +54,15 @@ class _Acts:
         return _fine(message, "slept")
 
     @staticmethod
+    def meet(message: Message, rest: str) -> Any:
+        """Waits in a folder until so many are there."""
+        count, folder = rest.split(maxsplit=1)
+        Path(folder, str(os.getpid())).touch()
+        while len(os.listdir(folder)) < int(count):
+            time.sleep(0.005)
+        return _fine(message, "met")
+
+    @staticmethod
     def spin(message: Message, rest: str) -> Any:
         """Uses the processor, in Python."""
         until = time.monotonic() + float(rest)

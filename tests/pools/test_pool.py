@@ -61,15 +61,12 @@ def test_a_process_that_the_system_refuses_costs_no_other_pool_its_workers(no_mo
     assert make_pool("act", workers=["bob"]).evaluate(say("say hi")).reasoning == "hi"
 
 
-def test_all_workers_judge_a_message_at_the_same_time(make_pool) -> None:
+def test_all_workers_judge_a_message_at_the_same_time(make_pool, tmp_path: Path) -> None:
     pool = make_pool("act", workers=NAMES)
-    started = time.monotonic()
-    found = pool.evaluate_message(say("sleep 0.4"))
-    took_s = time.monotonic() - started
+    found = pool.evaluate_message(say(f"meet {len(NAMES)} {tmp_path}"), timeout_s=30)
 
-    assert reasons(found) == dict.fromkeys(NAMES, "slept")
+    assert reasons(found) == dict.fromkeys(NAMES, "met")
     assert {each.persona_id for each in found.values()} == set(NAMES)
-    assert took_s < 3 * 0.4
 
 
 def test_one_that_fails_costs_only_its_own_result(make_pool) -> None:
@@ -361,7 +358,7 @@ def test_a_drain_that_takes_too_long_says_so(make_pool) -> None:
         request.result()
 
 
-def test_shutdown_is_quick_whatever_the_workers_do(make_pool) -> None:
+def test_shutdown_does_not_wait_for_what_the_workers_do(make_pool) -> None:
     pool = make_pool("act", workers=[f"w{n}" for n in range(6)])
     contents = ["sleep 60", "stubborn 60", "deaf", "spin 60", "stop"]
     requests = [pool.workers[f"w{n}"].submit(say(content), None) for n, content in enumerate(contents)]
@@ -371,7 +368,7 @@ def test_shutdown_is_quick_whatever_the_workers_do(make_pool) -> None:
     pool.shutdown()
     took_s = time.monotonic() - started
 
-    assert took_s < 2  # half a second of grace, and what a busy machine adds
+    assert took_s < 30  # half a second of grace; they would go on for a minute, or for ever
     for request in requests:
         assert isinstance(request.error, WorkerStopped)
     for pid in pids:

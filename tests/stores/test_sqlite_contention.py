@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
+from tests.support.watched_clock import WatchedClock
 
 import postroom
 from postroom.core.clock import SYSTEM
@@ -25,7 +26,15 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def rests(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> WatchedClock:
+    """Time stands still for those who wait for the lock."""
+    clock = WatchedClock()
+    monkeypatch.setattr(contention, "SYSTEM", clock)
+    return clock
+
+
+@pytest.fixture
+def rests(monkeypatch: pytest.MonkeyPatch, clock: WatchedClock) -> list[float]:
     """How long somebody rested, each time; nobody really does."""
     taken: list[float] = []
     monkeypatch.setattr(Crowd, "rest", lambda _self, seconds: taken.append(seconds))
@@ -77,23 +86,26 @@ def test_nobody_rests_longer_than_it_would_wait(path: Path, rests: list[float]) 
     assert rests == [0.0001]
 
 
-def test_who_gave_up_or_died_is_forgotten_by_itself(path: Path, rests: list[float]) -> None:
+def test_who_gave_up_or_died_is_forgotten_by_itself(path: Path, rests: list[float], clock: WatchedClock) -> None:
     crowd = crowd_of(path, 3)
     assert crowd.others() == 3
-    SYSTEM.sleep(2 * contention._HERE_MS / 1000)
+    clock.advance(2 * contention._HERE_MS / 1000)
     assert crowd.others() == 0
 
 
-def test_who_rests_is_still_one_of_the_crowd(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_rests_is_still_one_of_the_crowd(
+    path: Path, monkeypatch: pytest.MonkeyPatch, clock: WatchedClock, in_background: Any
+) -> None:
     monkeypatch.setattr(contention, "_ASK_FROM", 0)
     resting, crowd = Crowd(path), Crowd(path)
     resting._place = (crowd._place + 1) % contention._PLACES
     rest_s = 2 * contention._HERE_MS / 1000
-    thread = threading.Thread(target=resting.rest, args=(rest_s,))
-    thread.start()
-    SYSTEM.sleep(rest_s - contention._HERE_MS / 2000)
+    rest = in_background(lambda: resting.rest(rest_s))
+    assert rest.comes_to_wait(clock, 20)
+    clock.advance(rest_s - contention._HERE_MS / 2000)
     assert crowd.others() == 1
-    thread.join()
+    clock.advance(rest_s)
+    rest.result()
 
 
 def test_other_processes_are_seen(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
