@@ -218,14 +218,14 @@ class BoardMachineOnNats(BoardMachine):
 
 
 @pytest.mark.parametrize(
-    "runs", [20, pytest.param(80, marks=pytest.mark.slow), pytest.param(5000, marks=pytest.mark.long)]
+    "runs", [10, pytest.param(40, marks=pytest.mark.slow), pytest.param(5000, marks=pytest.mark.long)]
 )
 def test_the_board_does_what_the_model_says(runs: int) -> None:
     drive(BoardMachine, runs)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runs", [5, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("runs", [3, pytest.param(200, marks=pytest.mark.long)])
 def test_a_board_on_nats_does_what_the_model_says(runs: int) -> None:
     drive(BoardMachineOnNats, runs)
 

@@ -357,7 +357,7 @@ def test_random_programs_end_as_the_model_says(hasty: None) -> None:
 @pytest.mark.slow
 def test_more_random_programs_end_as_the_model_says(hasty: None) -> None:
     with open_room("memory:") as room:
-        check_programs(range(1000, 1150), room)
+        check_programs(range(1000, 1060), room)
 
 
 @pytest.mark.long
@@ -371,11 +371,12 @@ def test_ten_thousand_random_programs_end_as_the_model_says(hasty: None, share: 
 @pytest.mark.parametrize("scheme", ["sqlite", "nats"])
 def test_random_programs_in_processes_end_as_the_model_says(scheme: str, tmp_path: Path) -> None:
     with open_room(address(scheme, tmp_path)) as room:
-        check_programs(range(20_000, 20_012 if scheme == "sqlite" else 20_005), room)
+        check_programs(range(20_002, 20_006), room)  # two that end well, two that do not
 
 
 @pytest.mark.long
-def test_many_random_programs_in_processes_end_as_the_model_says(tmp_path: Path) -> None:
-    with open_room(f"sqlite:{tmp_path}/room") as room:
-        check_programs(range(30_000, 30_150), room)
-    assert os.listdir(tmp_path) == ["room"]
+@pytest.mark.parametrize("scheme", ["sqlite", "nats"])
+def test_many_random_programs_in_processes_end_as_the_model_says(scheme: str, tmp_path: Path) -> None:
+    with open_room(address(scheme, tmp_path)) as room:
+        check_programs(range(30_000, 30_150 if scheme == "sqlite" else 30_020), room)
+    assert os.listdir(tmp_path) in ([], ["room"])

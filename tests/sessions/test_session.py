@@ -305,8 +305,7 @@ def test_nothing_is_left_open_after_many_sessions(room: Room) -> None:
             session.mailbox.box.send(1)
             session.mailbox.box.receive(0)
 
-    for _ in range(300 if room.url.scheme == "files" else 1):  # a room of files keeps some folders open, up to a number
-        once()
+    once()
     before, threads = open_descriptors(), threading.active_count()
     for _ in range(20):
         once()
