@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Generic, TypeVar
 
 import pytest
@@ -95,6 +97,17 @@ def no_more_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     close_shared_server()
 
 
+@pytest.fixture
+def in_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder in which a sync costs nothing, where there is one: for tests that are not about the disk."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path_factory.mktemp("on-disk")
+        return
+    with TemporaryDirectory(prefix="postroom-", dir=memory) as folder:
+        yield Path(folder)
+
+
 @pytest.fixture(
     params=["memory", "sqlite", *(pytest.param(scheme, marks=pytest.mark.slow) for scheme in ("files", "nats"))]
 )
@@ -102,7 +115,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of a room of this test's own; opening it twice gives the same room."""
     if request.param == "nats":
         return f"nats://{shared_server().address}/{room_name()}"
-    return f"memory:{tmp_path.name}" if request.param == "memory" else f"{request.param}:{tmp_path}/room"
+    if request.param == "memory":
+        return f"memory:{tmp_path.name}"
+    return f"{request.param}:{request.getfixturevalue('in_memory')}/room"
 
 
 @pytest.fixture

@@ -125,7 +125,8 @@ def test_a_listener_that_raises_does_not_end_the_rooms_thread(url: str, caplog: 
 
 
 @pytest.mark.slow
-def test_a_thousand_cancelled_receivers_leave_nothing_claimed_and_lose_nothing(url: str) -> None:
+@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.long)])
+def test_cancelled_receivers_leave_nothing_claimed_and_lose_nothing(url: str, count: int) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -145,7 +146,7 @@ def test_a_thousand_cancelled_receivers_leave_nothing_claimed_and_lose_nothing(u
                 acked += await (await bob.receive()).ack()
                 sent += 1
             longest_s = (loop.time() - start) / 50  # about as long as a receive takes, also on a busy machine
-            while cancelled < 1000:
+            while cancelled < count:
                 if sent - acked < 5:
                     await ada.send("bob", {"n": sent})
                     sent += 1
@@ -159,7 +160,7 @@ def test_a_thousand_cancelled_receivers_leave_nothing_claimed_and_lose_nothing(u
 
             assert await states(room) == {"stored": sent - acked, "acked": acked}
             print(f"{sent} sent, {acked} acked, {len(returned)} were claimed for somebody who had left")
-            assert len(returned) > 20
+            assert len(returned) > count // 50
             left = [await bob.receive(timeout_s=5) for _ in range(sent - acked)]
             assert [message.delivery_count for message in left] == [1] * len(left)
 

@@ -149,8 +149,8 @@ def check_outcome(bench: Bench, now: Rows, told: RoomError | None, fault: str) -
 
 
 @pytest.mark.parametrize(("name", "sync"), CASES)
-def test_a_step_that_the_disk_fails_is_told_and_not_half_done(name: str, sync: str, tmp_path: Path) -> None:
-    bench = Bench(name, tmp_path)
+def test_a_step_that_the_disk_fails_is_told_and_not_half_done(name: str, sync: str, in_memory: Path) -> None:
+    bench = Bench(name, in_memory)
     failed = {fault: fail_at_each_call(bench, fault, sync) for fault in FAULTS}
     assert min(failed[fault] for fault in ALWAYS) > 0, f"the step came by without touching the disk: {failed}"
     assert failed[SYNC] > 0 or sync == "normal", f"the step came by without a sync: {failed}"
@@ -174,10 +174,10 @@ def test_a_send_whose_sync_failed_does_not_claim_to_be_undone(nursery: Nursery, 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["send", "send a batch", "claim", "ack", "answer"])
 def test_a_step_whose_checkpoint_fails_is_done_all_the_same(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, in_memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a log of one page every commit is followed by a checkpoint: it may fail, the commit stands."""
-    bench = Bench(name, tmp_path)
+    bench = Bench(name, in_memory)
     without = {fault: fail_at_each_call(bench, fault, "full") for fault in (*ALWAYS, SYNC)}
     monkeypatch.setattr(wal, "LONG_PAGES", 1)
     monkeypatch.setattr(wal.WriteAheadLog, "folds_beside", False)
@@ -199,11 +199,11 @@ def test_a_step_whose_checkpoint_fails_is_done_all_the_same(
 )
 @pytest.mark.parametrize("new", [pytest.param(True, marks=pytest.mark.slow), False], ids=["a new room", "a room"])
 def test_a_room_that_cannot_be_opened_says_so_and_opens_when_the_disk_works(
-    new: bool, calls: tuple[str, ...], error: int, tmp_path: Path
+    new: bool, calls: tuple[str, ...], error: int, in_memory: Path
 ) -> None:
     with FailingCalls(calls, error) as failing:
         for at in range(1, 1000):
-            room = tmp_path / f"room{at}"
+            room = in_memory / f"room{at}"
             if not new:
                 open_room(room, clock=ManualClock()).close()
             failing.arm(at)

@@ -13,14 +13,12 @@ and the room can be used: all that is ready comes in order, nothing that was set
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import apsw
 import pytest
@@ -51,17 +49,6 @@ LOG = str(ROOM / "messages.db-wal")
 SHIPPED = (LONG_PAGES, AHEAD_FROM_PAGES, AHEAD_PAGES)
 CUTS_PER_DAY = 20
 PAGES = ((2, 2, 8), (20, 3, 8), (60, 5, 16), (60, 48, 1000), (300, 20, 60), SHIPPED)
-
-
-@pytest.fixture
-def in_memory(tmp_path: Path) -> Iterator[Path]:
-    """A folder in which a sync costs nothing, where there is one: the disks of these tests are made of recordings."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
-        yield tmp_path
-        return
-    with TemporaryDirectory(prefix="postroom-", dir=memory) as folder:
-        yield Path(folder)
 
 
 #: What a loss or damage is told by.

@@ -130,7 +130,7 @@ def check_rounds(url: str, folder: Path, count: int) -> None:
 
 @pytest.mark.slow
 def test_whoever_is_killed_there_is_one_failure_and_nobody_is_left(tmp_path: Path) -> None:
-    check_rounds(f"sqlite:{tmp_path}/room", tmp_path, 30)
+    check_rounds(f"sqlite:{tmp_path}/room", tmp_path, 10)
 
 
 @pytest.mark.slow

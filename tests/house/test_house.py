@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -271,7 +272,8 @@ def test_the_shares_of_the_long_tests_are_all_of_them_and_none_twice(tmp_path: P
 
     def run(share: str) -> tuple[int, set[str]]:
         words = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-m", "long", "--long-share", share]
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+        alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # other plugins take a second each time
+        done = subprocess.run(words, cwd=tmp_path, env=alone, capture_output=True, text=True, check=False)
         return done.returncode, set(re.findall(r"test_storm\[\d\]", done.stdout))
 
     shares = [run(f"{number}/5") for number in range(5)]

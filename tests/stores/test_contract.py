@@ -14,6 +14,12 @@ from postroom.stores.contract import Store
 from postroom.testing import StoreContract
 
 
+@pytest.fixture
+def tmp_path(in_memory: Path) -> Path:
+    """The contract is not about the disk."""
+    return in_memory
+
+
 class TestMemoryStore(StoreContract):
     """The reference: what it does is what the contract means."""
 

@@ -1,6 +1,7 @@
 """Chance drives stores side by side (memory and SQLite; files with them; memory and NATS), and a plain model says what they do.
 
-500 runs of 50 steps (on NATS 15, where each step is many requests, and 300 in the long test); POSTROOM_MODEL_RUNS makes it more. Every run prints its seed: POSTROOM_MODEL_SEED repeats it.
+Runs of 50 steps: 100 (20 with files, 6 on NATS, where each step is many requests), and in the long tests 500 (200, 300);
+POSTROOM_MODEL_RUNS makes it more. Every run prints its seed: POSTROOM_MODEL_SEED repeats it.
 """
 
 from __future__ import annotations
@@ -576,7 +577,7 @@ def drive(machine: type[Stores], runs: int, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.slow
 def test_both_stores_do_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
-    drive(Stores, max(1, RUNS * 2 // 5), capsys)
+    drive(Stores, max(1, RUNS // 5), capsys)
 
 
 @pytest.mark.long
@@ -586,7 +587,7 @@ def test_both_stores_do_what_the_model_says_many_times(capsys: pytest.CaptureFix
 
 @pytest.mark.slow
 def test_a_store_of_files_does_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
-    drive(StoresAndFiles, max(1, RUNS // 12), capsys)
+    drive(StoresAndFiles, max(1, RUNS // 25), capsys)
 
 
 @pytest.mark.long
@@ -596,7 +597,7 @@ def test_a_store_of_files_does_what_the_model_says_many_times(capsys: pytest.Cap
 
 @pytest.mark.slow
 def test_a_room_on_nats_does_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
-    drive(StoresOnNats, max(1, RUNS // 50), capsys)
+    drive(StoresOnNats, max(1, RUNS // 80), capsys)
 
 
 @pytest.mark.long
