@@ -1,6 +1,6 @@
 """A crowd: many processes use one room at the same moment, and all of them make it.
 
-The story. Thirty-two processes do five hundred operations each, of every kind, in one room, through `postroom.open`;
+The story. Thirty-two processes do 150 operations each (500 in the long test), of every kind, in one room, through `postroom.open`;
 they share an agent, so that they also meet in its cell. Two to sixteen processes make the same new room in the same
 moment. One process makes every call there is, and asks the kernel about its file locks after each.
 
@@ -44,10 +44,11 @@ def check_crowd(folder: Path, lines: list[journal.Line]) -> tuple[int, int]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("operations", [150, pytest.param(500, marks=pytest.mark.long)])
 def test_nobody_in_a_crowd_is_told_that_the_room_is_locked(
-    nursery: Nursery, folder: Path, tmp_path: Path, figure: Callable[[str], None]
+    nursery: Nursery, folder: Path, tmp_path: Path, figure: Callable[[str], None], operations: int
 ) -> None:
-    processes, operations = count("PROCESSES", 32), count("OPERATIONS", 500)
+    processes, operations = count("PROCESSES", 32), count("OPERATIONS", operations)
     notes, start_ns = tmp_path / "journal", steady_ns() + GATHER_NS
     pids = [
         nursery.fork(

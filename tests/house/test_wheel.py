@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import subprocess
@@ -26,12 +27,18 @@ def run(*words: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("a wheel")
-    # with our own builder where it is installed (as `make` does), else with one that pip fetches
-    isolation = ["--no-build-isolation"] if importlib.util.find_spec("hatchling") else []
-    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", *isolation, "-w", folder, ROOT, cwd=folder)
+    """Built once, also when several processes run the tests: the first of them builds it."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "a wheel"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not list(folder.glob("*.whl")):
+            # with our own builder where it is installed (as `make` does), else with one that pip fetches
+            isolation = ["--no-build-isolation"] if importlib.util.find_spec("hatchling") else []
+            run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", *isolation, "-w", folder, ROOT, cwd=folder)
     (wheel,) = folder.glob("postroom-*.whl")
     return wheel
 
@@ -51,10 +58,11 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
 
 def test_the_wheel_installs_into_an_empty_environment_and_its_command_runs(wheel: Path, tmp_path: Path) -> None:
     place = tmp_path / "an environment"
-    venv.create(place, with_pip=True)
+    venv.create(place, with_pip=False)  # ours installs into it: another pip would take as long as all the rest
     python, postroom = place / "bin" / "python", place / "bin" / "postroom"
 
-    run(python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", wheel, cwd=tmp_path)
+    pip = (sys.executable, "-m", "pip", "--python", python)
+    run(*pip, "install", "-q", "-c", ROOT / "constraints.txt", wheel, cwd=tmp_path)
 
     assert run(postroom, "--version", cwd=tmp_path).startswith("postroom ")
     run(postroom, "init", cwd=tmp_path)
