@@ -83,7 +83,7 @@ class ExpressionChecker:
         if symbol is None:
             return ANY
         if symbol.what == "module":
-            hint = "use what it exports: " + ", ".join(f"{node.name}.{name}" for name in self._exports(symbol)[:6])
+            hint = "use what it exports: " + ", ".join(f"{node.name}.{name}" for name in _exports(symbol)[:6])
             self.error(node.span, "module", f"{node.name} is a module, not a value", hint)
             return ANY
         if symbol.what == "trait":
@@ -112,9 +112,6 @@ class ExpressionChecker:
         if self._in_command and text[start - 1 : start] == "$":
             return f"in a command $name is a variable of the program; one of the environment is $(printenv {node.name})"
         return ""
-
-    def _exports(self, symbol: Symbol) -> list[str]:
-        return list(symbol.module.exports()) if symbol.module else []
 
     def _number(self, node: n.Number | n.Bool) -> Kind:
         return literal_kind(node.value)
@@ -355,7 +352,7 @@ class ExpressionChecker:
         awaited, self._awaited = self._awaited is node, None
         module = self._module_of(node.callee)
         if module is not None and isinstance(node.callee, n.Name):
-            hint = f"{node.callee.name}.default(...)" if "default" in self._exports(module) else ""
+            hint = f"{node.callee.name}.default(...)" if "default" in _exports(module) else ""
             self.error(node.callee.span, "module", f"{node.callee.name} is a module and cannot be called", hint)
             kind = ANY
         else:
@@ -442,6 +439,10 @@ class ExpressionChecker:
                 kind = self.kind(part.value)
                 if part.spread:
                     self.wants(part.span, kind, LIST, "what $@{ } spreads")
+
+
+def _exports(symbol: Symbol) -> list[str]:
+    return list(symbol.module.exports()) if symbol.module else []
 
 
 def _words_of(node: n.Node) -> Iterator[n.ShellWord]:

@@ -193,14 +193,12 @@ class PartFollower:
     def _return(self, node: n.Return, env: Env) -> Steps:
         raise _Return((yield from self.value(node.value, env)) if node.value is not None else None)
 
-    def _succeed(self, _node: n.Succeed, _env: Env) -> NoReturn:
-        raise _Return(None)
+    def _succeed(self, node: n.Succeed | n.Break | n.Continue, _env: Env) -> NoReturn:
+        if isinstance(node, n.Succeed):
+            raise _Return(None)
+        raise _Break if isinstance(node, n.Break) else _Continue
 
-    def _break(self, _node: n.Break, _env: Env) -> NoReturn:
-        raise _Break
-
-    def _continue(self, _node: n.Continue, _env: Env) -> NoReturn:
-        raise _Continue
+    _break = _continue = _succeed
 
     def _try(self, node: n.Try, env: Env) -> Steps:
         depth = self.depth
@@ -221,7 +219,7 @@ class PartFollower:
             self.tries[0] -= 1
 
     def _run_shell(self, node: n.RunShell, env: Env) -> Steps:
-        return self._shell(node.command, env)
+        return self.values(_values_in(node.command), env)
 
     def _write_file(self, node: n.WriteFile, env: Env) -> Steps:
         return self.values([node.value, node.target], env)
@@ -231,8 +229,10 @@ class PartFollower:
 
     _paren = _expr_statement
 
-    def _type_decl(self, _node: n.TypeDecl, _env: Env) -> None:
-        """Nothing happens."""
+    def _type_decl(self, _node: n.TypeDecl | n.Null, _env: Env) -> None:
+        """Nothing happens; the value is null."""
+
+    _null = _type_decl
 
     # ---------------------------------------------------------------- expressions
 
@@ -262,9 +262,6 @@ class PartFollower:
         return node.value
 
     _bool = _number
-
-    def _null(self, _node: n.Null, _env: Env) -> None:
-        return None
 
     def _self_expression(self, _node: n.SelfExpression, _env: Env) -> Namespace:
         return SELF
@@ -488,11 +485,8 @@ class PartFollower:
         return StandIn()
 
     def _shell_expr(self, node: n.ShellExpr, env: Env) -> Steps:
-        yield from self._shell(node.command, env)
+        yield from self.values(_values_in(node.command), env)
         return [StandIn() for _ in range(self.stage.size)] if node.mode == "lines" else StandIn()
-
-    def _shell(self, node: n.ShellNode, env: Env) -> Steps:
-        yield from self.values(_values_in(node), env)
 
 
 def _changes_something(step: n.DoBlock) -> bool:
