@@ -89,10 +89,10 @@ class SqliteStore(Store):
     # Putting
 
     def put(self, drafts: Sequence[Draft]) -> list[str]:
-        if len(drafts) != 1 or not _needs_no_look(drafts[0]) or self._file.left_open():
+        draft = drafts[0] if len(drafts) == 1 else None
+        if draft is None or draft.publish or draft.answer_to or draft.idempotency_key or self._file.left_open():
             return self._put_in_a_step(drafts)
         # the usual send or question: one statement, with nothing to read before it
-        draft = drafts[0]
         steps, waiter = self._steps, None
         if draft.waiter is not None:
             steps.enrol(draft.waiter)
@@ -483,9 +483,4 @@ class SqliteStore(Store):
 
 def _is_plain(draft: Draft) -> bool:
     """Whether nothing has to be read or looked up to store it."""
-    return draft.waiter is None and _needs_no_look(draft)
-
-
-def _needs_no_look(draft: Draft) -> bool:
-    """Whether nothing has to be read to store it."""
-    return not (draft.publish or draft.answer_to or draft.idempotency_key)
+    return not (draft.publish or draft.answer_to or draft.idempotency_key or draft.waiter)
