@@ -91,6 +91,11 @@ class Steps:
 
     # Processes that hold or wait
 
+    def waiter_of(self, question: str) -> int | None:
+        """The number of the process that waits for the answer to a question."""
+        rows = self.file.execute("waiter_of", (self.key(question),))
+        return rows[0][0] if rows else None
+
     def learn_processes(self) -> list[Row]:
         """Read anew which processes stand in the room."""
         rows = self.file.execute("processes")

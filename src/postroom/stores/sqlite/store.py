@@ -73,18 +73,11 @@ class SqliteStore(Store):
         self._config = config
         self._file = SqliteFile(folder, config, clock, vfs)
         self._last_cell: tuple[str, int] | None = None  # its name and version
-        self._no_bells = ""
-        self._steps = Steps(self._file, clock, self._hang_bells(folder))
+        bells, self._no_bells = _hang_bells(folder, clock)
+        self._steps = Steps(self._file, clock, bells)
         self._upkeep = Upkeep(self._steps, config)
         self._claiming = Claiming(self._steps, self._upkeep, config)
         self._reading = Reading(self._steps, self._claiming.candidates)
-
-    def _hang_bells(self, folder: Path) -> Bells | None:
-        try:
-            return Bells(folder, self.clock)
-        except NoBells as why:
-            self._no_bells = f"{WATCHING} ({why})"
-            return None
 
     # Putting
 
@@ -141,17 +134,12 @@ class SqliteStore(Store):
                 if draft.waiter is not None:
                     waiter = self._steps.process_id(draft.waiter)
                 elif draft.answer_to is not None:
-                    waiter = self._waiter_of(draft.answer_to, waiters)
+                    known = draft.answer_to in waiters
+                    waiter = waiters[draft.answer_to] if known else self._steps.waiter_of(draft.answer_to)
                     state = State.READY if waiter is None else State.AWAITED
                 ids.append(self._insert(draft, moment, state, draft.to_agent, waiter))
             crashpoints.reached("sqlite.inserted")
         return ids
-
-    def _waiter_of(self, question: str, known: Mapping[str, int | None]) -> int | None:
-        if question in known:
-            return known[question]
-        rows = self._file.execute("waiter_of", (self._steps.key(question),))
-        return rows[0][0] if rows else None
 
     def _repeat_of(self, draft: Draft) -> list[str]:
         """The ids of what this sender stored under this draft's idempotency key before; [] when it is new."""
@@ -479,6 +467,14 @@ class SqliteStore(Store):
         with suppress(AttributeError):  # it was interrupted while it was made
             if not self._file.inherited:
                 self.close()
+
+
+def _hang_bells(folder: Path, clock: Clock) -> tuple[Bells | None, str]:
+    """The bells of a room, or None and how its waiters are woken without."""
+    try:
+        return Bells(folder, clock), ""
+    except NoBells as why:
+        return None, f"{WATCHING} ({why})"
 
 
 def _is_plain(draft: Draft) -> bool:
