@@ -21,7 +21,7 @@ OURS = """
     stores.sqlite stores.bells.page stores.bells.slots stores.bells.spinning stores.bells.switchboards
     stores.sqlite.connection stores.sqlite.contention stores.sqlite.file stores.sqlite.reading
     stores.sqlite.rows stores.sqlite.store stores.sqlite.wal stores.sqlite.claiming stores.sqlite.layout
-    stores.sqlite.steps stores.sqlite.upkeep
+    stores.sqlite.transactions stores.sqlite.upkeep
     mail mail.agent mail.gateway mail.housekeeping mail.presence mail.questions mail.rate_limit mail.receipts
     mail.received mail.waiting
     cli cli.call cli.commands cli.commands.mail cli.exit_codes cli.options cli.output cli.table
@@ -125,3 +125,16 @@ def test_a_command_whose_streams_were_closed_does_its_work_and_writes_nowhere(cl
     assert done.returncode == 0
     with postroom.open(url) as room:
         assert [message.payload for message in room.peek(agent="bob")] == [{"text": "hi"}]
+
+
+def test_modules_that_wait_are_loaded_when_something_of_them_is_used() -> None:
+    program = (
+        "import sys; from postroom.core.system import startup; startup.load_lazily(); import urllib.parse, uuid\n"
+        "print(*('ip_address' in vars(sys.modules[name]) or 'machine' in vars(sys.modules[name]) for name in ('ipaddress', 'platform')))\n"
+        "print(urllib.parse.urlsplit('http://[::1]:80/').hostname, uuid.UUID(int=1).version)\n"
+        "import ipaddress, platform; print(ipaddress.ip_address('::1'), platform.system(), platform.machine() != '')\n"
+        "from platform import node; print(node() != '')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split("\n") == ["False False", "::1 None", f"::1 {os.uname().sysname} True", "True", ""]

@@ -24,6 +24,7 @@ from .table import COMMANDS, GROUPS
 def program() -> NoReturn:
     """The whole of the process `postroom`."""
     _fill_closed_streams()
+    startup.load_lazily()
     startup.leave(main())
 
 

@@ -12,7 +12,7 @@ from postroom.core.states import State
 from postroom.stores.contract import Claimed, Delivery, Ticket, Want
 
 from .rows import PRIORITY, STATE, Row, StepTime, Taken
-from .steps import Steps, whole
+from .transactions import Steps, whole
 from .upkeep import Upkeep, due_s
 
 _KEYS_KEPT: Final = 1000

@@ -21,7 +21,7 @@ from postroom.core.system.files import map_part
 _YIELDS: Final = 100
 _NAP_S: Final = 0.0002
 _NAP_CAP_S: Final = 0.01
-#: How long somebody rests in a crowd, from half of it to half as much again (docs/design.md has what else was tried);
+#: How long somebody rests in a crowd, from half of it to half as much again (docs/design/sqlite.md has what else was tried);
 #: and how many others make one.
 _REST_S: Final = 0.008
 _CROWD: Final = 2

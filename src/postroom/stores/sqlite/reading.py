@@ -17,7 +17,7 @@ from postroom.errors import InvalidMessage
 from postroom.stores.contract import ORDERS, Change, MailboxFigures, Page, Query, Want
 
 from .rows import CHANGE, COLUMNS, OWNER, WAITER, Row, StepTime, where
-from .steps import Steps, whole
+from .transactions import Steps, whole
 
 _to_json = msgspec.json.Encoder().encode
 

@@ -52,7 +52,7 @@ from .claiming import Claiming
 from .file import SqliteFile
 from .reading import Reading
 from .rows import Row, StepTime, first_timer, ledger_text, subscription
-from .steps import Steps, whole
+from .transactions import Steps, whole
 from .upkeep import Upkeep
 
 _SETTLED_AS: Final = {"acked": State.ACKED, "answered": State.ANSWERED, "refused": State.REFUSED, "dead": State.DEAD}

@@ -14,7 +14,7 @@ from postroom.core.states import ASKER_GONE, LEASE_ENDED, NOT_IN_TIME, OWNER_GON
 from postroom.stores.contract import Swept, topic_message, topic_to
 
 from .rows import StepTime, ledger_text
-from .steps import Steps, whole
+from .transactions import Steps, whole
 
 #: While there is something to claim, timers are looked at this often: a delayed message may be so much late.
 _LOOK_MS: Final = 5
