@@ -18,13 +18,13 @@ from tests.support.interrupting import interrupted_at
 from tests.support.nats_servers import room_name, shared_server
 
 import postroom
+from postroom import stores
 from postroom.core.clock import SYSTEM, SystemClock
 from postroom.core.config import Config
 from postroom.core.message import Draft, check
 from postroom.core.states import State
 from postroom.core.system.process import start_thread, this_process
 from postroom.errors import RoomBusy
-from postroom.stores import sqlite
 from postroom.stores.contract import Query, Store, Ticket, Want
 from postroom.stores.nats.entries import Kept, WriteTime, claimed, first_entry, make_id
 from postroom.stores.nats.tables import KnownEntries
@@ -32,7 +32,9 @@ from postroom.stores.sqlite.store import SqliteStore
 
 from .support import count
 
-HERE = str(Path(sqlite.__file__).parent)
+STORES = Path(stores.__file__).parent
+#: The code of the stores themselves. What they stand on (bells, liveness) is interrupted with everything else, further below.
+HERE = tuple(str(STORES / name) for name in ("sqlite", "files", "nats", "memory", "tables"))
 WANT = Want(agent="bob", lease_s=30, owner=this_process())
 
 
@@ -495,7 +497,7 @@ def test_an_ack_on_nats_that_was_interrupted_is_said_again_and_holds(tmp_path: P
             came = interrupted_at(
                 STRIDE["nats"] * place,
                 lambda: store.settle(delivery.ticket, "acked"),  # noqa: B023
-                f"{HERE}/nats/",
+                str(STORES / "nats"),
             )
             if not came:
                 break

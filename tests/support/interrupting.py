@@ -16,7 +16,7 @@ def control_c() -> None:
 
 
 def interrupted_at(
-    step: int, call: Callable[[], Any], within: str = "", handler: Callable[[], object] = control_c
+    step: int, call: Callable[[], Any], within: str | tuple[str, ...] = "", handler: Callable[[], object] = control_c
 ) -> bool:
     """Make a call, and let a signal come at that step of it, with that handler. False when the call was over before.
 
