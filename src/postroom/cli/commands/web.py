@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 import threading
 import webbrowser
@@ -59,6 +60,7 @@ def web(call: Invocation) -> int:
             output.document({"address": address, "port": sock.getsockname()[1], "room": str(room.url)})
         else:
             output.write(f"The room {output.visible(str(room.url))} is at\n\n    {address}\n\nCtrl-C ends it.")
+            sys.stdout.flush()  # also into a pipe: the address is of use only while the page is there
         serving = {"name": name, "who": who, "names": call.args.names}
         ended_by = server.serve(room, sock, token, **serving, began=lambda _: open_it())
     return exit_codes.DONE if ended_by == 0 else 128 + ended_by
