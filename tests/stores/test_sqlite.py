@@ -359,7 +359,7 @@ def test_a_process_that_is_forked_off_while_a_room_is_opened_keeps_nobody_out(fo
     prepare = layout.prepare
     children = []
 
-    def prepare_and_fork(*args: Any) -> layout.Layout:
+    def prepare_and_fork(*args: Any) -> layout.DatabaseLayout:
         children.append(os.fork())
         if children[-1] == 0:
             os.read(told, 1)

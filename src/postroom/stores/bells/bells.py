@@ -12,7 +12,7 @@ from typing import Final
 from postroom.core.clock import Clock
 from postroom.stores.contract import FEED, Switchboard, Waiter
 
-from .page import ANY_TOPIC, FLAGS, NOBODY, SLOT_BYTES, SLOTS, TOPIC_BYTES, TOPICS, Page, mark_of, nobody_follows
+from .page import ANY_TOPIC, FLAGS, NOBODY, SLOT_BYTES, SLOTS, TOPIC_BYTES, TOPICS, SharedPage, mark_of, nobody_follows
 from .slots import Slot
 from .sockets import BellSockets, NoBells
 from .spinning import Spinning
@@ -38,7 +38,7 @@ class Bells:
         self._closed = False
         self._way = ""  # how waiters are woken, once that was tried
         try:
-            self.page = Page(folder / "bells", 0o660 if group else 0o600)
+            self.page = SharedPage(folder / "bells", 0o660 if group else 0o600)
             self.sockets = BellSockets(folder / "bells", group=group)
         except OSError as error:
             raise NoBells(str(error)) from error

@@ -52,7 +52,7 @@ def mark_of(topic: str) -> bytes:
     return blake2b(topic.encode(), digest_size=TOPIC_BYTES).digest()
 
 
-class Page:
+class SharedPage:
     """The page of one room. `memory` is the map; it may be read and written by any process at any moment."""
 
     def __init__(self, path: Path, mode: int) -> None:

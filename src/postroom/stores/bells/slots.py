@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from postroom.core.clock import Clock
 from postroom.stores.contract import FEED, Switchboard, Waiter
 
-from .page import ANY_TOPIC, ARMED, ARMED_FOR_FEED, FLAGS, SLOT_BYTES, Page, mark_of
+from .page import ANY_TOPIC, ARMED, ARMED_FOR_FEED, FLAGS, SLOT_BYTES, SharedPage, mark_of
 from .sockets import BellSockets
 from .spinning import Spinner, Spinning, may_spin
 
@@ -20,7 +20,7 @@ _FEED_MARK: Final = mark_of(FEED)
 class SlotOwner(Protocol):
     """The bells, as a slot knows them."""
 
-    page: Page
+    page: SharedPage
     sockets: BellSockets
     spinning: Spinning
 

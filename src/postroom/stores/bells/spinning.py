@@ -15,7 +15,7 @@ from typing import Final
 
 from postroom.core.clock import SYSTEM
 
-from .page import Page
+from .page import SharedPage
 
 #: The one setting: "0" turns spinning off.
 VARIABLE: Final = "POSTROOM_SPIN"
@@ -48,7 +48,7 @@ class Spinning(threading.local):
 
     rang = False
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: SharedPage) -> None:
         self._page = page
 
     def rings(self, slot: int) -> None:
@@ -61,7 +61,7 @@ class Spinning(threading.local):
 class Spinner:
     """The spinning of one slot's waiter."""
 
-    def __init__(self, spinning: Spinning, page: Page, slot: int) -> None:
+    def __init__(self, spinning: Spinning, page: SharedPage, slot: int) -> None:
         self._spinning = spinning
         self._flags = page.memory
         self._slot = slot

@@ -11,7 +11,7 @@ from typing import Final
 
 from postroom.stores.contract import Switchboard, Waiter
 
-from .page import ASLEEP, AWAKE, AWAY, BOARD_BYTES, SEATS, SLOTS, SWITCHBOARDS, TOPIC_BYTES, Page, mark_of
+from .page import ASLEEP, AWAKE, AWAY, BOARD_BYTES, SEATS, SLOTS, SWITCHBOARDS, TOPIC_BYTES, SharedPage, mark_of
 from .sockets import BellSockets, NoBells
 
 #: A switchboard that is awake when it is rung for the 200th time is woken all the same, to see whether it still lives.
@@ -21,7 +21,7 @@ PassOn = Callable[[bytes], None]
 
 
 def open_switchboard(
-    page: Page, sockets: BellSockets, pass_on: PassOn, on_hint: Callable[[], None] | None
+    page: SharedPage, sockets: BellSockets, pass_on: PassOn, on_hint: Callable[[], None] | None
 ) -> Switchboard | None:
     """The first switchboard that is free, or None when all are taken."""
     for number in range(SWITCHBOARDS if page.switchboards() is not None else 0):
@@ -34,7 +34,9 @@ def open_switchboard(
     return None
 
 
-def ring_switchboard(page: Page, sockets: BellSockets, switchboard: int, seats: list[int], *, aloud: bool) -> bool:
+def ring_switchboard(
+    page: SharedPage, sockets: BellSockets, switchboard: int, seats: list[int], *, aloud: bool
+) -> bool:
     """Leave a hint at these seats of a switchboard. False when nobody is there any more, as far as one can see.
 
     A loop that is awake looks at its seats before it sleeps, and need not be woken; `aloud` rings all the same.
@@ -64,7 +66,7 @@ class _BellSwitchboard(Switchboard):
 
     def __init__(
         self,
-        page: Page,
+        page: SharedPage,
         sockets: BellSockets,
         pass_on: PassOn,
         number: int,

@@ -11,9 +11,9 @@ from postroom.core.message import DEFAULT_CHANNEL
 from postroom.core.states import State
 from postroom.stores.contract import Claimed, Delivery, Ticket, Want
 
+from .housekeeping import SqliteHousekeeping, due_s
 from .rows import PRIORITY, STATE, Row, StepTime, Taken
-from .transactions import Steps, whole
-from .upkeep import Upkeep, due_s
+from .transactions import Transactions, whole
 
 _KEYS_KEPT: Final = 1000
 #: What a claim took: the rows as they were before; where it found none, in how many seconds the next timer runs out (a
@@ -28,10 +28,10 @@ class _ThreadClaims(threading.local):
     hinted = False
 
 
-class Claiming:
+class Claims:
     """Finds and takes messages."""
 
-    def __init__(self, steps: Steps, upkeep: Upkeep, config: Config) -> None:
+    def __init__(self, steps: Transactions, upkeep: SqliteHousekeeping, config: Config) -> None:
         self._steps = steps
         self._file = steps.file
         self._upkeep = upkeep

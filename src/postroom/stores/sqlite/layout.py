@@ -33,7 +33,7 @@ _FOREIGN: Final = """SELECT type, name FROM sqlite_schema WHERE type = 'trigger'
     OR (type = 'view' AND name COLLATE NOCASE IN ('meta', 'mail', 'processes', 'cells', 'tally', 'channel_subscriptions'))"""
 
 
-class Layout(NamedTuple):
+class DatabaseLayout(NamedTuple):
     """What a database file says of itself when it is opened."""
 
     salt: int
@@ -96,7 +96,7 @@ def opening(folder: Path) -> Iterator[None]:
         raise RoomUnreachable(f"the room's folder {folder} cannot be used: {error}") from error
 
 
-def prepare(path: Path, connect: Callable[[], apsw.Connection], clock: Clock, attendance: Attendance) -> Layout:
+def prepare(path: Path, connect: Callable[[], apsw.Connection], clock: Clock, attendance: Attendance) -> DatabaseLayout:
     """Make the file, or check it. For processes that are inside `opening`."""
     with suppress(FileExistsError):  # only where it is not there: closing a descriptor of it drops locks
         # made here, not by SQLite, so that no other user may read it
@@ -116,7 +116,7 @@ def prepare(path: Path, connect: Callable[[], apsw.Connection], clock: Clock, at
             salt = _number(read_salt(connection), path)
             statements = load_statements(salt)
             last: Any = connection.execute(statements["last_number"]).get
-            return Layout(
+            return DatabaseLayout(
                 salt, statements, _room_time_offset(connection, int(last), clock, attendance, path), int(last)
             )
     except apsw.Error as error:

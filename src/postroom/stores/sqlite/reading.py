@@ -17,15 +17,15 @@ from postroom.errors import InvalidMessage
 from postroom.stores.contract import ORDERS, Change, MailboxFigures, Page, Query, Want
 
 from .rows import CHANGE, COLUMNS, OWNER, WAITER, Row, StepTime, where
-from .transactions import Steps, whole
+from .transactions import Transactions, whole
 
 _to_json = msgspec.json.Encoder().encode
 
 
-class Reading:
+class RowReading:
     """Messages, the feed and figures, as they are at one moment."""
 
-    def __init__(self, steps: Steps, candidates: Callable[[Want, int], list[Row]]) -> None:
+    def __init__(self, steps: Transactions, candidates: Callable[[Want, int], list[Row]]) -> None:
         self._steps = steps
         self._file = steps.file
         self._candidates = candidates

@@ -48,12 +48,12 @@ from postroom.stores.contract import (
     topic_to,
 )
 
-from .claiming import Claiming
+from .claiming import Claims
 from .file import SqliteFile
-from .reading import Reading
+from .housekeeping import SqliteHousekeeping
+from .reading import RowReading
 from .rows import Row, StepTime, first_timer, ledger_text, subscription
-from .transactions import Steps, whole
-from .upkeep import Upkeep
+from .transactions import Transactions, whole
 
 _SETTLED_AS: Final = {"acked": State.ACKED, "answered": State.ANSWERED, "refused": State.REFUSED, "dead": State.DEAD}
 #: The state of a settled message (None: the ticket no longer counts), and the ids of what was put with it.
@@ -74,10 +74,10 @@ class SqliteStore(Store):
         self._file = SqliteFile(folder, config, clock, vfs)
         self._last_cell: tuple[str, int] | None = None  # its name and version
         bells, self._no_bells = _hang_bells(folder, clock)
-        self._steps = Steps(self._file, clock, bells)
-        self._upkeep = Upkeep(self._steps, config)
-        self._claiming = Claiming(self._steps, self._upkeep, config)
-        self._reading = Reading(self._steps, self._claiming.candidates)
+        self._steps = Transactions(self._file, clock, bells)
+        self._upkeep = SqliteHousekeeping(self._steps, config)
+        self._claiming = Claims(self._steps, self._upkeep, config)
+        self._reading = RowReading(self._steps, self._claiming.candidates)
 
     # Putting
 

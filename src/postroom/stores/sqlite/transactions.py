@@ -27,7 +27,7 @@ class Transaction:
 
     __slots__ = ("_first", "_moment", "_steps")
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: Transactions) -> None:
         self._steps = steps
 
     def __enter__(self) -> StepTime:
@@ -52,7 +52,7 @@ class Transaction:
             self._steps.ring(moment)
 
 
-class Steps:
+class Transactions:
     """What the parts of the store share: the file, the room's time, the bells, caches of keys and process numbers."""
 
     def __init__(self, file: SqliteFile, clock: Clock, bells: Bells | None) -> None:

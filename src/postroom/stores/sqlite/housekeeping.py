@@ -14,7 +14,7 @@ from postroom.core.states import ASKER_GONE, LEASE_ENDED, NOT_IN_TIME, OWNER_GON
 from postroom.stores.contract import Swept, topic_message, topic_to
 
 from .rows import StepTime, ledger_text
-from .transactions import Steps, whole
+from .transactions import Transactions, whole
 
 #: While there is something to claim, timers are looked at this often: a delayed message may be so much late.
 _LOOK_MS: Final = 5
@@ -25,10 +25,10 @@ _DELETED_AT_ONCE: Final = 500
 _to_json = msgspec.json.Encoder().encode
 
 
-class Upkeep:
+class SqliteHousekeeping:
     """Keeps states current and the file small. Claims call it for the timers, `sweep` for everything."""
 
-    def __init__(self, steps: Steps, config: Config) -> None:
+    def __init__(self, steps: Transactions, config: Config) -> None:
         self._steps = steps
         self._file = steps.file
         self._config = config
