@@ -220,7 +220,7 @@ def test_an_irrelevant_message_is_not_looked_at_more_closely() -> None:
 
     quick, deep = mock(MESSAGE, settings)  # type: ignore[misc]
 
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 5
     assert (quick.confidence, deep.confidence, deep.should_respond, deep.stage) == (0.0, 0.0, False, "deep")
     assert "not looked at more closely" in deep.reasoning
 

@@ -107,7 +107,7 @@ def test_a_long_row_of_marks_is_read_in_no_time(text: str, mark: str) -> None:
     with pytest.raises(NoVerdict):
         read_verdict(text.format(row=mark * (99_000 // len(mark))))
 
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < 10
 
 
 @pytest.mark.parametrize("steer", STEERS)

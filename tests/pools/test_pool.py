@@ -368,7 +368,7 @@ def test_shutdown_does_not_wait_for_what_the_workers_do(make_pool) -> None:
     pool.shutdown()
     took_s = time.monotonic() - started
 
-    assert took_s < 30  # half a second of grace; they would go on for a minute, or for ever
+    assert took_s < 2  # half a second of grace, and what a busy machine adds
     for request in requests:
         assert isinstance(request.error, WorkerStopped)
     for pid in pids:

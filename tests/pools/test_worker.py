@@ -277,7 +277,7 @@ def test_what_can_be_stopped_is_stopped_at_its_deadline_and_the_worker_lives(mak
     started = time.monotonic()
     with pytest.raises(WorkerTimeout, match="worker ada was still at it after 0.1"):
         ada.evaluate(say(content), timeout_s=0.1)
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 5
 
     assert ada.evaluate(say("say next")).reasoning == "next"
     assert ada.pid == pid
@@ -296,7 +296,7 @@ def test_what_cannot_be_stopped_is_killed_and_replaced(make_pool, content) -> No
         ada.evaluate(say(content), timeout_s=0.1)
     until(lambda: exits, "it was not killed")
 
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 0.1 + 0.3 + 5
     assert exits[0]["pid"] == pid
     assert exits[0]["text"].startswith("was killed: it went on with request")
     assert ada.evaluate(say("say next"), timeout_s=20).reasoning == "next"
@@ -428,7 +428,7 @@ def test_a_deadline_is_kept_in_a_program_that_gets_signals_all_the_time(make_poo
     with pytest.raises(WorkerTimeout):
         ada.ping(timeout_s=0.2)
 
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 5
     os.kill(ada.pid, signal.SIGCONT)
 
 
@@ -583,6 +583,6 @@ def test_shutting_down_a_worker_does_not_wait_for_its_work(make_pool, content) -
     pool.shutdown()
     took_s = time.monotonic() - started
 
-    assert took_s < 30  # half a second of grace; it would go on for a minute, or for ever
+    assert took_s < 1.5  # half a second of grace, and what a busy machine adds
     with pytest.raises(WorkerStopped):
         request.result()

@@ -322,7 +322,7 @@ def test_a_failure_from_outside_stops_the_workers(any_room: Room, in_background:
 
 def test_a_session_can_delegate_again_and_again(any_room: Room) -> None:
     with any_room.session() as session:
-        for number in range(3):
+        for number in range(10):
             assert session.delegate([workers.short(number), workers.short(number + 1)]) == [
                 number**2,
                 (number + 1) ** 2,

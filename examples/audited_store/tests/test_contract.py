@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from postroom_audited import AuditedStore
 
 import postroom
@@ -28,3 +29,14 @@ def test_a_room_is_opened_by_its_scheme_and_every_message_stands_in_the_log(tmp_
     assert answered
     assert lines[0]["stored"] == id
     assert len(lines) == 2
+
+
+def test_a_log_that_is_a_link_is_refused_and_nothing_is_written_through_it(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("mine")
+    (tmp_path / "room").mkdir()
+    (tmp_path / "room" / "audit.jsonl").symlink_to(other)
+
+    with pytest.raises(postroom.RoomError, match="symbolic link"):
+        postroom.open(f"audited:{tmp_path}/room")
+    assert other.read_text() == "mine"

@@ -10,6 +10,7 @@ from pathlib import Path
 from postroom.core.clock import Clock, iso
 from postroom.core.config import Config, RoomUrl
 from postroom.core.message import Draft
+from postroom.stores import check_folder
 from postroom.stores.contract import Settled, Ticket, Want
 from postroom.stores.sqlite.store import SqliteStore
 
@@ -25,8 +26,10 @@ class AuditedStore(SqliteStore):
         del create  # a folder is made by whoever names it
         folder = Path(url.rest).expanduser().absolute()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        check_folder(folder, shared=config.group)  # a link in it would lead the log, or the room, into another file
         super().__init__(folder, config, clock)
-        self._log = os.open(folder / "audit.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._log = os.open(folder / "audit.jsonl", flags, 0o600)
 
     def put(self, drafts: Sequence[Draft]) -> list[str]:
         return self._written(super().put(drafts))
