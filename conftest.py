@@ -1,4 +1,4 @@
-"""Settings of the test run: which share of the long tests is to be run, the figures at its end, and that Ctrl-C means it.
+"""Settings of the test run: which share of the long tests is to be run, failures told at once, figures at its end.
 
 The storms (`@pytest.mark.long`) take minutes each. CI runs them in turns: with `--long-share 2/7`, or
 POSTROOM_LONG_SHARE=2/7, only every seventh of them runs, beginning with the third. All shares together are all tests.
@@ -61,6 +61,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     others = {nodeid for index, nodeid in enumerate(long_ones) if index % n != k}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in others])
     items[:] = [item for item in items if item.nodeid not in others]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """In the process that shows the results, tell failures as they come."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if isinstance(terminal, pytest.TerminalReporter):
+        config.pluginmanager.register(_FailuresAtOnce(terminal), "failures-at-once")
+
+
+class _FailuresAtOnce:
+    """Shows a failure when it happens, not only at the end: a run that is cut off in between has still told it."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._terminal.ensure_newline()
+            self._terminal.section(f"{report.when} of {report.nodeid} failed", sep="_")
+            self._terminal.write_line(report.longreprtext)
 
 
 _figures: list[str] = []
