@@ -28,6 +28,9 @@ OURS := $(ENV)/.made-by-make
 TESTS_AT_ONCE ?= 3
 SIDE_BY_SIDE := $(if $(filter 1,$(TESTS_AT_ONCE)),,-n $(TESTS_AT_ONCE) --dist worksteal)
 
+# Where Python may not keep what it compiled, each of the thousands of processes that the tests start compiles it again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo bench check lint types test test-long test-agents model clean
 .DELETE_ON_ERROR:
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import pytest
 
 import postroom
 
@@ -27,6 +28,12 @@ TESTS = Path(__file__).parents[1]
 
 #: No child of a test works longer than this.
 PATIENCE_S = float(os.environ.get("POSTROOM_FAULTS_PATIENCE_S", "240"))
+
+#: A search that kills, fails or interrupts a step at each of its moments tries every so-manieth in the suite, and all of
+#: them in the long run: `@SOME_AND_ALL`, with the argument `every`.
+SOME_AND_ALL = pytest.mark.parametrize(
+    "every", [pytest.param(4, id="some"), pytest.param(1, id="all", marks=pytest.mark.long)]
+)
 
 READY, CLAIMED, ACKED, ANSWERED, REFUSED, EXPIRED, DEAD, DELAYED, AWAITED = range(9)
 
@@ -170,6 +177,7 @@ def copy_room(room: Path, to: Path) -> Path:
 
 
 __all__ = [
+    "SOME_AND_ALL",
     "Look",
     "Nursery",
     "Rows",

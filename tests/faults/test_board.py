@@ -21,7 +21,7 @@ from tests.support.nats_servers import room_name, shared_server
 import postroom
 
 from .programs import board as program
-from .support import Nursery, count, damage, journal, seed
+from .support import SOME_AND_ALL, Nursery, count, damage, journal, seed
 
 MOST_WRITES = 60
 
@@ -67,9 +67,10 @@ def done_twice(lines: list[journal.Line]) -> list[str]:
 
 
 @pytest.mark.slow
+@SOME_AND_ALL
 @pytest.mark.parametrize("name", program.STEPS)
-def test_a_kill_at_any_write_of_a_step_loses_nothing(nursery: Nursery, tmp_path: Path, name: str) -> None:
-    for kill_at in range(MOST_WRITES):
+def test_a_kill_at_any_write_of_a_step_loses_nothing(nursery: Nursery, tmp_path: Path, name: str, every: int) -> None:
+    for kill_at in range(0, MOST_WRITES, every):
         url, notes = f"sqlite:{tmp_path}/room-{kill_at}", tmp_path / f"journal-{kill_at}"
         status = nursery.wait(nursery.fork("board.step", url=url, journal=str(notes), name=name, kill_at=kill_at))
         assert status in (0, -9), nursery.log()
@@ -188,7 +189,7 @@ def run_storm(nursery: Nursery, url: str, notes: Path, kills: int, tasks: int, f
 def test_no_kill_loses_a_task_or_gives_it_two_owners(
     nursery: Nursery, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    run_storm(nursery, f"sqlite:{tmp_path}/room", tmp_path / "journal", count("BOARD_KILLS", 200), 400, figure)
+    run_storm(nursery, f"sqlite:{tmp_path}/room", tmp_path / "journal", count("BOARD_KILLS", 60), 200, figure)
 
 
 @pytest.mark.slow
@@ -218,7 +219,7 @@ def test_many_claimers_get_each_task_once(
     nursery: Nursery, tmp_path: Path, figure: Callable[[str], None], scheme: str
 ) -> None:
     url, notes = on_nats() if scheme == "nats" else f"sqlite:{tmp_path}/room", tmp_path / "journal"
-    total, claimers = (count("BOARD_TASKS_ON_NATS", 100), 8) if scheme == "nats" else (count("BOARD_TASKS", 1_000), 16)
+    total, claimers = (count("BOARD_TASKS_ON_NATS", 100), 8) if scheme == "nats" else (count("BOARD_TASKS", 300), 16)
     with postroom.open(url) as room:
         room.board.add_all([{"id": f"T{n}"} for n in range(total)])
     pids = [nursery.fork("board.finish", url=url, journal=str(notes), agent=f"worker-{n}") for n in range(claimers)]

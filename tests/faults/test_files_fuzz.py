@@ -102,7 +102,7 @@ def assert_is_a_file_name(text: str) -> None:
 
 @pytest.mark.slow
 def test_names_by_chance_lead_nowhere_else(figure: Callable[[str], None]) -> None:
-    check_names(count("FILE_NAMES", 50_000), figure)
+    check_names(count("FILE_NAMES", 10_000), figure)
 
 
 @pytest.mark.long
@@ -222,7 +222,7 @@ def check_files(folder: Path, files: int, figure: Callable[[str], None]) -> None
 
 @pytest.mark.slow
 def test_files_by_chance_are_messages_or_set_aside(folder: Path, figure: Callable[[str], None]) -> None:
-    check_files(folder, count("FUZZED_FILES", 2_000), figure)
+    check_files(folder, count("FUZZED_FILES", 600), figure)
 
 
 @pytest.mark.long

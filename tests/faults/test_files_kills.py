@@ -32,7 +32,7 @@ from postroom.core.states import State
 from postroom.stores.contract import Query
 
 from .programs import files
-from .support import Nursery, count, journal, seed
+from .support import SOME_AND_ALL, Nursery, count, journal, seed
 from .test_crash_points import test_points
 from .test_kill_storm import Killed, held_by_two, kills_of
 
@@ -275,14 +275,15 @@ def after_step(nursery: Nursery, ready: Path, name: str, held: list[Any], tmp_pa
 
 
 @pytest.mark.slow
+@SOME_AND_ALL
 @pytest.mark.parametrize("name", files.STEPS)
 def test_a_kill_before_any_change_of_a_file_leaves_the_step_undone_or_done(
-    name: str, files_nursery: Nursery, tmp_path: Path
+    name: str, every: int, files_nursery: Nursery, tmp_path: Path
 ) -> None:
     ready = tmp_path / "ready"
     held = files.make_ready(ready)
     before, after = figures_of(ready), after_step(files_nursery, ready, name, held, tmp_path)
-    for at in range(1, 300):
+    for at in range(1, 300, every):
         room, notes = tmp_path / f"room{at}", tmp_path / f"journal{at}"
         shutil.copytree(ready, room)
         pid = files_nursery.fork("files.die_in_call", folder=str(room), name=name, held=held, at=at, journal=str(notes))

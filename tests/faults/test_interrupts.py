@@ -30,7 +30,7 @@ from postroom.stores.nats.entries import Kept, WriteTime, claimed, first_entry, 
 from postroom.stores.nats.tables import KnownEntries
 from postroom.stores.sqlite.store import SqliteStore
 
-from .support import count
+from .support import SOME_AND_ALL, count
 
 STORES = Path(stores.__file__).parent
 #: The code of the stores themselves. What they stand on (bells, liveness) is interrupted with everything else, further below.
@@ -64,20 +64,23 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqliteStor
     store.close()
 
 
+@SOME_AND_ALL
 @pytest.mark.parametrize("step", STEPS)
-def test_a_step_that_is_interrupted_leaves_nothing_open(store: SqliteStore, tmp_path: Path, step: str) -> None:
+def test_a_step_that_is_interrupted_leaves_nothing_open(
+    store: SqliteStore, tmp_path: Path, step: str, every: int
+) -> None:
     """At every moment at which it can be. Afterwards others can write, and what is sent here reaches them."""
     other = SqliteStore(tmp_path / "room", Config(busy_timeout_s=0.05), SYSTEM)
     synchronous = store._file.select("PRAGMA synchronous")
     for place in count_up():
         store.put([draft()])
-        if not interrupted_at(place, lambda: STEPS[step](store), HERE):
+        if not interrupted_at(every * place, lambda: STEPS[step](store), HERE):
             break
         assert not store._file.left_open(), place
         assert store._file.select("PRAGMA synchronous") == synchronous, place
         assert other.note(store.put([draft()])[0], "shown", "bob"), place
         other.purge(Query(limit=100))  # or there is more to do every time
-    assert place > 10
+    assert every * place > 10
     other.close()
 
 
@@ -255,10 +258,11 @@ def url_of(kind: str, tmp_path: Path) -> str:
 
 
 @pytest.mark.slow
+@SOME_AND_ALL
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "files", "nats"])
 @pytest.mark.parametrize("deed", ["agent", "send", "receive", "ask", "close"])
 def test_a_handler_that_uses_the_room_at_any_step_neither_waits_for_ever_nor_loses_anything(
-    tmp_path: Path, deed: str, kind: str
+    tmp_path: Path, deed: str, kind: str, every: int
 ) -> None:
     """Locks that the interrupted call holds are its own thread's: a handler must not wait for them."""
     url = url_of(kind, tmp_path)
@@ -287,11 +291,11 @@ def test_a_handler_that_uses_the_room_at_any_step_neither_waits_for_ever_nor_los
         for place in count_up():
             room = postroom.open(url, busy_timeout_s=0.5)
             bob = room.agent("bob")
-            came = interrupted_at(STRIDE[kind] * place, do, HERE_AND_ABOVE, handler)
+            came = interrupted_at(every * STRIDE[kind] * place, do, HERE_AND_ABOVE, handler)
             room.close()
             if not came:
                 break
-        assert place > 2
+        assert every * place > 2
         assert kept
         for id in kept:
             outside.get(id)  # raises UnknownMessage where it is not
@@ -301,10 +305,11 @@ def test_a_handler_that_uses_the_room_at_any_step_neither_waits_for_ever_nor_los
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # an interrupt that met a generator's end
+@SOME_AND_ALL
 @pytest.mark.parametrize("kind", ["memory", "files"])
 @pytest.mark.parametrize("step", ["put many", "claim", "settle", "requeue", "purge", "cells"])
 def test_a_step_on_tables_that_is_interrupted_is_done_or_left_and_nothing_stays_locked(
-    tmp_path: Path, step: str, kind: str
+    tmp_path: Path, step: str, kind: str, every: int
 ) -> None:
     """At every moment at which it can be. What was there before is found as it was, by claims and by looking alike."""
     with postroom.open(url_of(kind, tmp_path), max_deliveries=1) as room:
@@ -325,14 +330,14 @@ def test_a_step_on_tables_that_is_interrupted_is_done_or_left_and_nothing_stays_
                 "purge": lambda: store.purge(Query(limit=1)),
                 "cells": lambda: (store.cell_write("a", 1), store.subscribe("general", "bob")),
             }
-            came = interrupted_at(STRIDE[kind] * place, steps[step], HERE)
+            came = interrupted_at(every * STRIDE[kind] * place, steps[step], HERE)
             after = _all_of(store)
             assert len(after) - stored in {"put many": (0, 3), "settle": (0, 1), "purge": (0, -1)}.get(step, (0,))
             _check_that_others_get_in(store)
             _take_all(store, after)
             if not came:
                 break
-        assert place > 2
+        assert every * place > 2
 
 
 def _all_of(store: Store) -> dict[str, State]:
@@ -384,8 +389,9 @@ needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="desc
 @pytest.mark.slow
 @needs_proc
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@SOME_AND_ALL
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "files", "nats"])
-def test_a_close_that_is_interrupted_anywhere_is_finished_by_the_next(tmp_path: Path, kind: str) -> None:
+def test_a_close_that_is_interrupted_anywhere_is_finished_by_the_next(tmp_path: Path, kind: str, every: int) -> None:
     url, before = url_of(kind, tmp_path), 0
     with postroom.open(url) as outside:
         for place in count_up():
@@ -394,7 +400,7 @@ def test_a_close_that_is_interrupted_anywhere_is_finished_by_the_next(tmp_path: 
             bob.send("bob", {})
             held = bob.poll()
             assert held is not None
-            came = interrupted_at(3 * STRIDE[kind] * place, room.close, HERE_AND_ABOVE)
+            came = interrupted_at(every * STRIDE[kind] * place, room.close, HERE_AND_ABOVE)
             room.close()
             assert outside.get(held.id).state in (State.READY, State.DELAYED), place
             assert threads_of_rooms() == 0, place
@@ -402,9 +408,9 @@ def test_a_close_that_is_interrupted_anywhere_is_finished_by_the_next(tmp_path: 
             outside.purge(state=None)
             if not came:
                 break
-            if place == 2:
+            if place == 1:
                 before = descriptors()
-        assert place > 2
+        assert every * place > 2
         assert descriptors() < before + 10
 
 
@@ -454,8 +460,11 @@ def test_rooms_whose_opening_is_interrupted_leave_hardly_anything(tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # interrupted before it was begun
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@SOME_AND_ALL
 @pytest.mark.parametrize("deed", ["send", "send many", "receive", "ask"])
-def test_whatever_is_interrupted_on_nats_the_next_call_works_and_nothing_grows(tmp_path: Path, deed: str) -> None:
+def test_whatever_is_interrupted_on_nats_the_next_call_works_and_nothing_grows(
+    tmp_path: Path, deed: str, every: int
+) -> None:
     """At every so-manieth moment, also in CPython's own code between here and the background loop."""
     url = url_of("nats", tmp_path)
     with postroom.open(url) as outside, postroom.open(url) as room:
@@ -474,13 +483,13 @@ def test_whatever_is_interrupted_on_nats_the_next_call_works_and_nothing_grows(t
         before = 0
         for place in count_up():
             bob.send("bob", {})
-            if not interrupted_at(STRIDE["nats"] * place, do):
+            if not interrupted_at(every * STRIDE["nats"] * place, do):
                 break
             (id,) = bob.send_many([{"to": "cid", "payload": {}}])
             assert outside.get(id).state is State.READY
-            if place == 2:
+            if place == 1:
                 before = descriptors()
-        assert place > 2
+        assert every * place > 2
         assert descriptors() < before + 10
         assert sum(thread.name == "postroom nats" for thread in threading.enumerate()) == 1
 

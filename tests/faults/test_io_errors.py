@@ -31,7 +31,7 @@ from postroom.stores.sqlite import wal
 from postroom.stores.sqlite.store import SqliteStore
 
 from .programs import steps
-from .support import Look, Nursery, Rows, copy_room, damage, journal, rows_of
+from .support import SOME_AND_ALL, Look, Nursery, Rows, copy_room, damage, journal, rows_of
 
 NOBODY = 65534
 
@@ -113,10 +113,10 @@ def works(store: SqliteStore) -> None:
     assert store.settle(delivery.ticket, "acked").held
 
 
-def fail_at_each_call(bench: Bench, fault: str, sync: str) -> int:
-    """Let the step fail at its first, second, … call to the disk. Returns at how many calls it failed."""
+def fail_at_each_call(bench: Bench, fault: str, sync: str, every: int) -> int:
+    """Let the step fail at its first, second, … call to the disk. Returns the number of the last call that failed."""
     with FAULTS[fault]() as failing:
-        for at in range(1, 1000):
+        for at in range(1, 1000, every):
             with closing(bench.open(sync, "failing" if fault == SYNC else None)) as store:
                 failing.arm(at)
                 told = act_and_catch(bench, store)
@@ -126,7 +126,7 @@ def fail_at_each_call(bench: Bench, fault: str, sync: str) -> int:
                 works(store)
             assert damage(bench.room) == "ok"
             if not sprung:
-                return at - 1
+                return max(0, at - every)
     raise AssertionError("the step never came to its end")
 
 
@@ -148,10 +148,13 @@ def check_outcome(bench: Bench, now: Rows, told: RoomError | None, fault: str) -
         assert "nothing was changed" in str(told) or fault == SYNC
 
 
+@SOME_AND_ALL
 @pytest.mark.parametrize(("name", "sync"), CASES)
-def test_a_step_that_the_disk_fails_is_told_and_not_half_done(name: str, sync: str, in_memory: Path) -> None:
+def test_a_step_that_the_disk_fails_is_told_and_not_half_done(
+    name: str, sync: str, every: int, in_memory: Path
+) -> None:
     bench = Bench(name, in_memory)
-    failed = {fault: fail_at_each_call(bench, fault, sync) for fault in FAULTS}
+    failed = {fault: fail_at_each_call(bench, fault, sync, every) for fault in FAULTS}
     assert min(failed[fault] for fault in ALWAYS) > 0, f"the step came by without touching the disk: {failed}"
     assert failed[SYNC] > 0 or sync == "normal", f"the step came by without a sync: {failed}"
 
@@ -178,11 +181,11 @@ def test_a_step_whose_checkpoint_fails_is_done_all_the_same(
 ) -> None:
     """With a log of one page every commit is followed by a checkpoint: it may fail, the commit stands."""
     bench = Bench(name, in_memory)
-    without = {fault: fail_at_each_call(bench, fault, "full") for fault in (*ALWAYS, SYNC)}
+    without = {fault: fail_at_each_call(bench, fault, "full", 1) for fault in (*ALWAYS, SYNC)}
     monkeypatch.setattr(wal, "LONG_PAGES", 1)
     monkeypatch.setattr(wal.WriteAheadLog, "folds_beside", False)
     for fault, calls in without.items():
-        assert fail_at_each_call(bench, fault, "full") > calls, "the checkpoint is part of what is tested here"
+        assert fail_at_each_call(bench, fault, "full", 1) > calls, "the checkpoint is part of what is tested here"
 
 
 @pytest.mark.parametrize(
@@ -198,11 +201,12 @@ def test_a_step_whose_checkpoint_fails_is_done_all_the_same(
     ids=["read", "write", "full", "truncate", "unlink", "open"],
 )
 @pytest.mark.parametrize("new", [pytest.param(True, marks=pytest.mark.slow), False], ids=["a new room", "a room"])
+@SOME_AND_ALL
 def test_a_room_that_cannot_be_opened_says_so_and_opens_when_the_disk_works(
-    new: bool, calls: tuple[str, ...], error: int, in_memory: Path
+    every: int, new: bool, calls: tuple[str, ...], error: int, in_memory: Path
 ) -> None:
     with FailingCalls(calls, error) as failing:
-        for at in range(1, 1000):
+        for at in range(1, 1000, every):
             room = in_memory / f"room{at}"
             if not new:
                 open_room(room, clock=ManualClock()).close()

@@ -44,7 +44,7 @@ def check_crowd(folder: Path, lines: list[journal.Line]) -> tuple[int, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("operations", [150, pytest.param(500, marks=pytest.mark.long)])
+@pytest.mark.parametrize("operations", [50, pytest.param(500, marks=pytest.mark.long)])
 def test_nobody_in_a_crowd_is_told_that_the_room_is_locked(
     nursery: Nursery, folder: Path, tmp_path: Path, figure: Callable[[str], None], operations: int
 ) -> None:

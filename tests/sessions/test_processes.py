@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import gc
 import os
 import resource
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -287,17 +289,22 @@ def start_interrupted(server: ForkServer, place: int) -> Child | None:
         sys.settrace(before)
 
 
+def interrupt_once_half_has_left(control: socket.socket) -> None:
+    until(lambda: fcntl.ioctl(control, termios.TIOCOUTQ, bytes(4)) != bytes(4))  # that many bytes were not yet taken
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
 def test_a_server_that_got_half_of_a_long_frame_ends_in_order() -> None:
     """And does not take what others ask next for the other half. Its children end with it, and the next start has another."""
     server = ForkServer([HERE])
     child = server.start(f"{HERE}:linger_with_children")
     pids = [int(read_frame(child.control) or b"0"), child.pid]
     os.kill(server._process.pid, signal.SIGSTOP)  # it takes nothing, so that we wait in the middle
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    interrupter = threading.Thread(target=interrupt_once_half_has_left, args=(server._control,))
+    interrupter.start()
     with pytest.raises(KeyboardInterrupt):
         server.will("a", f"{HERE}:break_down", "x" * 5_000_000)
-    signal.signal(signal.SIGALRM, before)
+    interrupter.join()
     os.kill(server._process.pid, signal.SIGCONT)
 
     assert child.wait(PATIENCE_S) == Ended(None, signal.SIGKILL)
