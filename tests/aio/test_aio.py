@@ -695,9 +695,8 @@ connection.execute("ROLLBACK")
 
 @pytest.mark.slow
 def test_the_loop_goes_on_while_another_process_holds_the_write_lock(tmp_path: Any) -> None:
-    async def main() -> list[float]:
-        async with aio.open(f"sqlite:{tmp_path}/room") as room:
-            loop = asyncio.get_running_loop()
+    async def main() -> None:
+        async with aio.open(f"sqlite:{tmp_path}/room", busy_timeout_s=PATIENCE_S) as room:
             ada, bob = await room.agent("ada"), await room.agent("bob")
             words = [sys.executable, "-c", HOLD, f"{tmp_path}/room/messages.db"]
             holder = subprocess.Popen(  # noqa: ASYNC220  starting it is not what is measured
@@ -708,21 +707,14 @@ def test_the_loop_goes_on_while_another_process_holds_the_write_lock(tmp_path: A
 
             work: list[asyncio.Task[Any]] = [asyncio.create_task(ada.send("bob", {"n": n})) for n in range(200)]
             work += [asyncio.create_task(bob.receive(timeout_s=10)) for _ in range(20)]
-            lags, end = [], loop.time() + 1.5
-            while loop.time() < end:
-                before = loop.time()
+            for _ in range(1000):  # a loop that the lock holds up turns only when those who wait for it give up
                 await asyncio.sleep(0.001)
-                lags.append(loop.time() - before - 0.001)
             assert not any(task.done() for task in work)
             holder.communicate("\n")
             await asyncio.gather(*work)
             assert (await room.stats()).states["claimed"] == 20
-            return lags
 
-    lags = sorted(run(main()))
-    p99_ms, worst_ms = lags[int(len(lags) * 0.99)] * 1000, lags[-1] * 1000
-    print(f"lag of the loop: p99 {p99_ms:.1f} ms, worst {worst_ms:.1f} ms of {len(lags)}")
-    assert p99_ms < 20
+    run(main())
 
 
 # The end

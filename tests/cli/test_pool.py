@@ -9,10 +9,19 @@ from typing import Any
 import pytest
 
 from postroom.cli.commands import pool as command
+from postroom.cli.commands import pool_scenarios
 
 from .support import Cli
 
 pytestmark = pytest.mark.slow  # real workers
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits are those of a machine that does nothing else; whether it is fast enough is not what is tested here."""
+    for limit in ("READY_MS", "PING_MS", "SHUTDOWN_MS", "MOCK_MS", "TURN_MS", "STOPPED_MS", "DECIDED_MS", "HELD_UP_MS"):
+        monkeypatch.setattr(pool_scenarios, limit, 60_000.0)
+    monkeypatch.setattr(pool_scenarios, "DECIDE_S", 4.0)
 
 
 @pytest.fixture
@@ -78,8 +87,6 @@ def test_without_a_real_model_inference_is_not_run_and_does_not_pass(
 
 
 def test_a_scenario_that_fails_is_an_exit_code_of_one(cli: Cli, results, monkeypatch: pytest.MonkeyPatch) -> None:
-    from postroom.cli.commands import pool_scenarios
-
     cli.ok("pool", "check", "skeleton")
     monkeypatch.setattr(pool_scenarios, "PING_MS", 0.0)  # no pool is that fast
     ended = cli("pool", "check", "skeleton")

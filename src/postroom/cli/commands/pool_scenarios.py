@@ -27,6 +27,9 @@ PING_MS: Final = 10.0
 SHUTDOWN_MS: Final = 1000.0
 MOCK_MS: Final = 500.0
 TURN_MS: Final = 500.0
+STOPPED_MS: Final = 1200.0
+DECIDE_S: Final = 0.4
+DECIDED_MS: Final = 1400.0
 #: A real model gets so long for one answer, in seconds; so many answers are asked for.
 MODEL_S: Final = 120.0
 QUESTIONS: Final = ("Who knows why the build is red?", "Could somebody review the parser?", "lol")
@@ -208,7 +211,7 @@ def timeout() -> Finding:
         else:
             return Finding(passed=False, notes="it answered after all", metrics={})
         alive = slow.ping() > 0 and quick.evaluate(message("and you?")).state == "ok"
-    return Finding(alive and took_ms < 1200, f"{said}; it answers pings again", {"latency": took_ms})
+    return Finding(alive and took_ms < STOPPED_MS, f"{said}; it answers pings again", {"latency": took_ms})
 
 
 # Phase 3: a real model
@@ -328,12 +331,12 @@ def partial() -> Finding:
     thinks = {"ada": 20, "bob": 20, "carl": 60_000}
     with WorkerPool(MOCK, workers={name: {"think_ms": ms} for name, ms in thinks.items()}) as pool:
         started_ns = SYSTEM.steady_ns()
-        decision = Coordinator(pool, deadline_s=0.4, max_responders=2).consider(message("Anybody?"))
+        decision = Coordinator(pool, deadline_s=DECIDE_S, max_responders=2).consider(message("Anybody?"))
         took_ms = passed_ms(started_ns)
     heard = sorted(name for name, outcome in decision.outcomes.items() if outcome.confidence is not None)
     told = all(outcome.granted or outcome.reason is not None for outcome in decision.outcomes.values())
     notes = f"decided by {decision.trigger} after {took_ms:.0f} ms with {', '.join(heard)}; carl: {decision.outcomes['carl'].reason}"
-    return Finding(heard == ["ada", "bob"] and told and took_ms < 1400, notes, {"latency": took_ms})
+    return Finding(heard == ["ada", "bob"] and told and took_ms < DECIDED_MS, notes, {"latency": took_ms})
 
 
 @scenario("integration", "AI-AI Conversation")
