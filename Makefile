@@ -60,7 +60,7 @@ test: $(STAMP) $(ENV)/.llama
 	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m "not long"
 
 test-long: $(STAMP) model
-	$(BIN)/python -m pytest -q -m long
+	$(BIN)/python -m pytest -q -m long -o faulthandler_timeout=900
 
 # A real llama.cpp (33 MB), with which `make test` asks a model of random weights; where there is none for the machine,
 # those tests are left out, and named.

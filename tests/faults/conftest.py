@@ -7,13 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from .support import Nursery
+from .support import Nursery, seed
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Where the test's room is; nobody has made it yet."""
     return tmp_path / "room"
+
+
+@pytest.fixture
+def part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Which part of a storm this is, see `in_parts`: its seeds are others than those of the parts before."""
+    monkeypatch.setenv("POSTROOM_FAULTS_SEED", str(seed() + 10_000 * request.param))
+    return int(request.param)
 
 
 @pytest.fixture

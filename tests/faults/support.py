@@ -35,6 +35,12 @@ SOME_AND_ALL = pytest.mark.parametrize(
     "every", [pytest.param(4, id="some"), pytest.param(1, id="all", marks=pytest.mark.long)]
 )
 
+
+def in_parts(parts: int) -> pytest.MarkDecorator:
+    """A storm that would take more than five minutes, as that many long tests: each has seeds of its own."""
+    return pytest.mark.parametrize("part", range(parts), indirect=True)
+
+
 READY, CLAIMED, ACKED, ANSWERED, REFUSED, EXPIRED, DEAD, DELAYED, AWAITED = range(9)
 
 
@@ -185,6 +191,7 @@ __all__ = [
     "count",
     "damage",
     "environment",
+    "in_parts",
     "journal",
     "program",
     "rows_of",

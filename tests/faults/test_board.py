@@ -21,7 +21,7 @@ from tests.support.nats_servers import room_name, shared_server
 import postroom
 
 from .programs import board as program
-from .support import SOME_AND_ALL, Nursery, count, damage, journal, seed
+from .support import SOME_AND_ALL, Nursery, count, damage, in_parts, journal, seed
 
 MOST_WRITES = 60
 
@@ -193,17 +193,25 @@ def test_no_kill_loses_a_task_or_gives_it_two_owners(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [8, pytest.param(500, marks=pytest.mark.long)])
 def test_no_kill_loses_a_task_of_a_board_on_nats(
-    nursery: Nursery, tmp_path: Path, figure: Callable[[str], None], kills: int
+    nursery: Nursery, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    run_storm(nursery, on_nats(), tmp_path / "journal", kills, 2 * kills, figure)
+    run_storm(nursery, on_nats(), tmp_path / "journal", 8, 16, figure)
 
 
 @pytest.mark.long
+@in_parts(5)
+@pytest.mark.usefixtures("part")
+def test_five_hundred_kills_on_nats(nursery: Nursery, tmp_path: Path, figure: Callable[[str], None]) -> None:
+    run_storm(nursery, on_nats(), tmp_path / "journal", 100, 200, figure)
+
+
+@pytest.mark.long
+@in_parts(2)
+@pytest.mark.usefixtures("part")
 def test_two_thousand_kills(nursery: Nursery, tmp_path: Path, figure: Callable[[str], None]) -> None:
-    kills = count("BOARD_KILLS_LONG", 2_000)
-    run_storm(nursery, f"sqlite:{tmp_path}/room", tmp_path / "journal", kills, 4_000, figure)
+    kills = count("BOARD_KILLS_LONG", 2_000) // 2
+    run_storm(nursery, f"sqlite:{tmp_path}/room", tmp_path / "journal", kills, 2 * kills, figure)
 
 
 def test_the_checks_see_what_they_are_for() -> None:

@@ -16,7 +16,7 @@ from tests.faults.programs.files import open_files
 from tests.faults.programs.nursery import steady_ns
 from tests.faults.programs.rooms import want
 
-from .support import PATIENCE_S, Nursery, count
+from .support import PATIENCE_S, Nursery, count, in_parts
 
 
 def run_crowd(nursery: Nursery, folder: Path, tmp_path: Path, messages: int, figure: Callable[[str], None]) -> None:
@@ -60,10 +60,12 @@ def test_sixteen_senders_and_sixteen_claimers(
 
 
 @pytest.mark.long
+@in_parts(5)
+@pytest.mark.usefixtures("part")
 def test_a_hundred_thousand_messages_among_thirty_two(
     nursery: Nursery, folder: Path, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    run_crowd(nursery, folder, tmp_path, count("CROWD_LONG", 100_000), figure)
+    run_crowd(nursery, folder, tmp_path, count("CROWD_LONG", 100_000) // 5, figure)
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ import pytest
 from tests.faults.programs.nursery import steady_ns
 from tests.faults.programs.storm import COUNTER
 
-from .support import ACKED, ANSWERED, Look, Nursery, count, journal, seed
+from .support import ACKED, ANSWERED, Look, Nursery, count, in_parts, journal, seed
 
 ROLES = (
     "sender", "receiver", "teller", "receiver", "counter", "counter", "sender", "listener", "housekeeper", "receiver",
@@ -157,8 +157,10 @@ def test_no_kill_loses_a_message_or_gives_it_two_owners(
 
 
 @pytest.mark.long
+@in_parts(5)
+@pytest.mark.usefixtures("part")
 def test_ten_thousand_kills(nursery: Nursery, folder: Path, figure: Callable[[str], None]) -> None:
-    run_storm(nursery, folder, count("KILLS_LONG", 10_000), figure)
+    run_storm(nursery, folder, count("KILLS_LONG", 10_000) // 5, figure)
 
 
 def test_the_check_of_two_owners_sees_two_owners() -> None:

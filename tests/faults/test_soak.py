@@ -26,7 +26,7 @@ import pytest
 from tests.faults.programs.nursery import steady_ns
 from tests.faults.programs.rooms import letter, open_room
 
-from .support import ACKED, ANSWERED, CLAIMED, READY, Look, Nursery, count, journal
+from .support import ACKED, ANSWERED, CLAIMED, READY, Look, Nursery, count, in_parts, journal
 from .test_liveness import wait_for
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux tells what a process has open")
@@ -189,10 +189,12 @@ def test_a_day_beside_stuck_processes_stays_flat_and_loses_nothing(
 
 
 @pytest.mark.long
-def test_ten_minutes_beside_stuck_processes_stay_flat_and_lose_nothing(
+@in_parts(2)
+@pytest.mark.usefixtures("part")
+def test_four_minutes_beside_stuck_processes_stay_flat_and_lose_nothing(
     nursery: Nursery, folder: Path, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    figures, messages = run_day(nursery, folder, tmp_path, count("SOAK_S_LONG", 600), figure)
+    figures, messages = run_day(nursery, folder, tmp_path, count("SOAK_S_LONG", 240), figure)
     check_flat(figures, WAL_MOST)
     assert messages < 1_000_000, "history has begun to be forgotten: what was lost cannot be told any more"
 
