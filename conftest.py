@@ -2,6 +2,7 @@
 
 The storms (`@pytest.mark.long`) take minutes each. CI runs them in turns: with `--long-share 2/7`, or
 POSTROOM_LONG_SHARE=2/7, only every seventh of them runs, beginning with the third. All shares together are all tests.
+With `--long-for 600`, or POSTROOM_LONG_FOR_S=600, none of them begins after ten minutes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +53,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=os.environ.get("POSTROOM_LONG_SHARE") or "0/1",
         help="of the long tests, run every Nth, beginning with number K (default: all of them)",
     )
+    parser.addoption(
+        "--long-for",
+        metavar="SECONDS",
+        type=float,
+        default=float(os.environ.get("POSTROOM_LONG_FOR_S") or "inf"),
+        help="begin no long test when the run has taken that long; those that are left out are named (default: no end)",
+    )
 
 
 @pytest.hookimpl(trylast=True)
@@ -82,6 +91,16 @@ class _FailuresAtOnce:
             self._terminal.ensure_newline()
             self._terminal.section(f"{report.when} of {report.nodeid} failed", sep="_")
             self._terminal.write_line(report.longreprtext)
+
+
+_BEGUN_S = time.monotonic()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a long test for which there is no time left: on a slow machine a share ends early, and says so."""
+    limit_s = item.config.getoption("--long-for")
+    if item.get_closest_marker("long") and time.monotonic() - _BEGUN_S > limit_s:
+        pytest.skip(f"not run: the {limit_s:g} s for long tests are over; make test-long runs all of them")
 
 
 _figures: list[str] = []

@@ -283,5 +283,27 @@ def test_the_shares_of_the_long_tests_are_all_of_them_and_none_twice(tmp_path: P
     assert len(set().union(*(names for _, names in shares))) == 4
 
 
+@pytest.mark.slow
+def test_a_run_that_is_cut_off_has_told_its_failures_and_leaves_out_what_is_too_late(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text(encoding="utf-8"), encoding="utf-8")
+    settings = "faulthandler_timeout = 2\nfaulthandler_exit_on_timeout = true\nmarkers =\n    long: minutes\n"
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\n{settings}", encoding="utf-8")
+    (tmp_path / "test_storms.py").write_text(
+        "import threading\nimport pytest\n\n@pytest.mark.long\ndef test_late(): raise AssertionError\n"
+        "\ndef test_wrong(): assert 0, 'it is wrong'\n\ndef test_hangs(): threading.Event().wait()\n",
+        encoding="utf-8",
+    )
+    words = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--long-for", "0"]
+    alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+    done = subprocess.run(words, cwd=tmp_path, env=alone, capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode == 1
+    assert "test_late SKIPPED (not run" in done.stdout
+    assert "call of test_storms.py::test_wrong failed" in done.stdout
+    assert "it is wrong" in done.stdout
+    assert "in test_hangs" in done.stderr
+
+
 def test_the_suites_that_are_long_on_nats_are_there() -> None:
     assert [name for name in LONG_ON_NATS if not (ROOT / name).exists()] == []
