@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
-from functools import partial, wraps
+from collections.abc import Callable, Generator, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from postroom import room
 from postroom.core.clock import SYSTEM, Clock
@@ -34,19 +34,16 @@ from postroom.mail import agent, received
 from postroom.mail.gateway import Gateway, Pause, Series, Steps
 from postroom.mail.received import Envelope
 from postroom.room import open_through
-from postroom.stores.contract import Change, Store, Waiter
+from postroom.stores.contract import Store, Waiter
 
 from .board import Board, HeldTask, Reservation
 from .bridge import Course, WorkerThread
-from .methods import Stream, in_steps, in_thread, in_thread_anyway
+from .methods import Mirror, Stream, as_it_is, giving, if_any, in_steps, in_stream, in_thread
 from .serving import Handler, Serving
 
 __all__ = ["Agent", "Board", "HeldTask", "Received", "Reservation", "Room", "open"]
 
-P = ParamSpec("P")
 T = TypeVar("T")
-#: One of the synchronous objects. Those here hold it as `_sync`, and the thread in which it may be used as `_worker`.
-S = TypeVar("S")
 
 
 class LoopGateway(Gateway):
@@ -78,19 +75,6 @@ class LoopGateway(Gateway):
         return Course[T](self._worker, steps)
 
 
-def _gives_message(
-    method: Callable[Concatenate[S, P], received.Received],
-) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, Received]]:
-    """The same, for methods that give a message."""
-    begin = in_steps(method)
-
-    @wraps(method)
-    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Received:
-        return Received(self._worker, await begin(self, *args, **kwargs))
-
-    return call
-
-
 class Received(Envelope):
     """A message that was claimed; see `postroom.Received`.
 
@@ -115,12 +99,12 @@ class Received(Envelope):
         """The id of the answer, after a `reply` that counted."""
         return self._sync.answer_id
 
-    ack = in_thread_anyway(received.Received.ack)
-    retry = in_thread_anyway(received.Received.retry)
-    dead = in_thread_anyway(received.Received.dead)
-    refuse = in_thread_anyway(received.Received.refuse)
-    reply = in_thread_anyway(received.Received.reply)
-    extend = in_thread_anyway(received.Received.extend)
+    ack = in_thread(received.Received.ack, anyway=True)
+    retry = in_thread(received.Received.retry, anyway=True)
+    dead = in_thread(received.Received.dead, anyway=True)
+    refuse = in_thread(received.Received.refuse, anyway=True)
+    reply = in_thread(received.Received.reply, anyway=True)
+    extend = in_thread(received.Received.extend, anyway=True)
 
     async def __aenter__(self) -> Self:
         return self
@@ -136,12 +120,11 @@ class Received(Envelope):
             return
 
 
-class Agent:
+class Agent(Mirror[agent.Agent]):
     """One agent of a room; see `postroom.Agent`. `await` it to be sure that it is registered, or just use it."""
 
     def __init__(self, worker: WorkerThread, open_room: room.Room, name: str, *, transient: bool) -> None:
-        self._worker = worker
-        self._sync = agent.Agent(open_room.gateway, name, transient=transient)
+        super().__init__(worker, agent.Agent(open_room.gateway, name, transient=transient))
         self._register = partial(open_room.agent, name, transient=transient)
         self._registering: asyncio.Future[agent.Agent] | None = worker.begin(self._register)
 
@@ -173,9 +156,6 @@ class Agent:
     def __await__(self) -> Generator[Any, Any, Self]:
         return self._registered().__await__()
 
-    def __repr__(self) -> str:
-        return repr(self._sync)
-
     # Sending; many sends that are under way at the same time share commits
 
     send = in_steps(agent.Agent.send)
@@ -186,27 +166,9 @@ class Agent:
 
     # Receiving
 
-    async def receive(
-        self, timeout_s: float | None = None, *, channels: Iterable[str] | None = None, lease_s: float | None = None
-    ) -> Received:
-        """Claim the next message, waiting for one; see `postroom.Agent.receive`."""
-        await self._ready()
-        want = self._sync._want(channels, lease_s)  # noqa: SLF001  the same checks
-        if timeout_s is not None:
-            received.check_seconds("timeout_s", timeout_s)
-        course = Course[received.Received](self._worker, self._sync._receiving(want, timeout_s))  # noqa: SLF001
-        return Received(self._worker, await course.finish())
-
-    async def poll(self, *, channels: Iterable[str] | None = None, lease_s: float | None = None) -> Received | None:
-        """The same without waiting: a message, or None when there is none."""
-        await self._ready()
-        message = await self._worker.run(partial(self._sync.poll, channels=channels, lease_s=lease_s))
-        return None if message is None else Received(self._worker, message)
-
-    async def claimed(self, id: str) -> Received:
-        """A message that this agent holds already; see `postroom.Agent.claimed`."""
-        await self._ready()
-        return Received(self._worker, await self._worker.run(partial(self._sync.claimed, id), keep=True))
+    receive = giving(Received, in_steps(agent.Agent.receive))
+    poll = giving(if_any(Received), in_thread(agent.Agent.poll))
+    claimed = giving(Received, in_thread(agent.Agent.claimed))
 
     def listen(
         self,
@@ -255,22 +217,35 @@ class Agent:
 
     # Asking, and being here
 
-    ask = _gives_message(agent.Agent.ask)
+    ask = giving(Received, in_steps(agent.Agent.ask))
     heartbeat = in_thread(agent.Agent.heartbeat)
 
 
-class Room:
+def _hints(sync: room.Room, topics: Iterable[str]) -> Iterable[bool]:
+    """An item whenever one of the store's topics may have changed, with `async for`; the first one at once.
+
+    A reader that looks after each item misses nothing that happened after the call.
+    """
+    gateway = sync.gateway
+
+    def steps() -> Series[bool]:
+        with gateway.listen(topics) as waiter:
+            yield True
+            while True:
+                if (yield Pause(waiter, None)):
+                    yield True
+
+    return gateway.each(steps())
+
+
+class Room(Mirror[room.Room]):
     """An open room in one event loop; see `postroom.Room`."""
 
     def __init__(self, worker: WorkerThread, open_room: room.Room) -> None:
-        self._worker = worker
-        self._sync = open_room
+        super().__init__(worker, open_room)
         self._agents: dict[tuple[str, bool], Agent] = {}
         self._board: Board | None = None
         self._closing: asyncio.Task[None] | None = None
-
-    async def _ready(self) -> None:
-        pass
 
     @property
     def url(self) -> RoomUrl:
@@ -317,25 +292,9 @@ class Room:
             self._board = Board(self._worker, self._sync.board)
         return self._board
 
-    async def reserve(
-        self,
-        globs: Iterable[str],
-        agent: str,
-        ttl_s: float = 600,
-        *,
-        exclusive: bool = True,
-        why: str | None = None,
-        transient: bool = False,
-        process: str | None = None,
-    ) -> Reservation:
-        """Say that an agent works on files; see `postroom.Room.reserve`."""
-        call = partial(
-            self._sync.reserve, globs, agent, ttl_s, exclusive=exclusive, why=why, transient=transient, process=process
-        )
-        return Reservation(self._worker, await self._worker.run(call))
-
+    reserve = giving(Reservation, in_thread(room.Room.reserve))
     reservations = in_thread(room.Room.reservations)
-    unreserve = in_thread_anyway(room.Room.unreserve)
+    unreserve = in_thread(room.Room.unreserve, anyway=True)
     reserved_by_others = in_thread(room.Room.reserved_by_others)
     receipt = in_thread(room.Room.receipt)
     get = in_thread(room.Room.get)
@@ -353,15 +312,7 @@ class Room:
     attach = in_thread(room.Room.attach)
     artifact = in_thread(room.Room.artifact)
 
-    def watch(self, after: int | None = None, timeout_s: float | None = None) -> Stream[Change]:
-        """Follow the feed with `async for`: from the number `after`, or from now on; see `postroom.Room.watch`."""
-        # begun now, not with the first item: "from now on" is what comes after this call
-        beginning = self._worker.begin(partial(self._sync.watch, after, timeout_s))
-
-        async def begin() -> Course[Any]:
-            return cast("Course[Any]", await asyncio.shield(beginning))
-
-        return Stream(self._worker, begin, _as_it_is)
+    watch = in_stream(as_it_is, room.Room.watch)
 
     # For code that builds on rooms
 
@@ -373,17 +324,7 @@ class Room:
         """The same, for which nobody waits; before everything that is asked for after this."""
         self._worker.begin(partial(function, self._sync))
 
-    def hints(self, topics: Iterable[str]) -> Stream[bool]:
-        """An item whenever one of the store's topics may have changed, with `async for`; the first one at once.
-
-        A reader that looks after each item misses nothing that happened after the call.
-        """
-        beginning = self._worker.begin(partial(_hinting, self._sync, tuple(topics)))
-
-        async def begin() -> Course[Any]:
-            return cast("Course[Any]", await asyncio.shield(beginning))
-
-        return Stream(self._worker, begin, bool)
+    hints = in_stream(as_it_is, _hints)
 
     # The end
 
@@ -415,25 +356,6 @@ class Room:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    def __repr__(self) -> str:
-        return repr(self._sync)
-
-
-def _as_it_is(change: Change) -> Change:
-    return change
-
-
-def _hinting(sync: room.Room, topics: tuple[str, ...]) -> Any:
-    return sync.gateway.each(_hints(sync.gateway, topics))
-
-
-def _hints(gateway: Gateway, topics: tuple[str, ...]) -> Series[bool]:
-    with gateway.listen(topics) as waiter:
-        yield True
-        while True:
-            if (yield Pause(waiter, None)):
-                yield True
 
 
 class _Opening:

@@ -13,7 +13,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from itertools import takewhile
@@ -111,26 +111,25 @@ class WorkerThread:
 
     # Calls
 
-    async def run(self, call: Callable[[], T], *, keep: bool = False) -> T:
+    def run(self, call: Callable[[], T], *, keep: bool = False) -> Coroutine[Any, Any, T]:
         """Make a call in the thread and return what it returns.
 
         A task that is cancelled here leaves at once. A call that has not begun is then not made, unless it is to be
         kept; what a call that has begun claims for nobody is given back.
         """
-        return cast("T", await self._finish(Job(call, self.loop.create_future(), keep=keep)))
+        return self._finish(Job(call, self.loop.create_future(), keep=keep))
 
-    async def send(self, draft: Draft) -> str:
+    def send(self, draft: Draft) -> Coroutine[Any, Any, str]:
         """Store a message, together with others that wait to be stored. Returns its id after the commit."""
-        return cast("str", await self._finish(Job(None, self.loop.create_future(), draft=draft)))
+        return self._finish(Job(None, self.loop.create_future(), draft=draft))
 
-    async def ask(self, question: Question, step: Callable[[], T]) -> T:
+    def ask(self, question: Question, step: Callable[[], T]) -> Coroutine[Any, Any, T]:
         """Store a question, together with others that wait to be stored, and make its first step."""
-        job = Job(step, self.loop.create_future(), draft=question.draft, question=question)
-        return cast("T", await self._finish(job))
+        return self._finish(Job(step, self.loop.create_future(), draft=question.draft, question=question))
 
-    async def answer(self, question: Question, step: Callable[[], T]) -> T:
+    def answer(self, question: Question, step: Callable[[], T]) -> Coroutine[Any, Any, T]:
         """Make the step of a question after a hint; answers that came together are taken together."""
-        return cast("T", await self._finish(Job(step, self.loop.create_future(), question=question)))
+        return self._finish(Job(step, self.loop.create_future(), question=question))
 
     def begin(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Make a call in the thread, before everything that is asked for after this.

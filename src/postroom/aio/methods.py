@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
@@ -11,35 +11,45 @@ from .bridge import Course, Over, WorkerThread
 
 P = ParamSpec("P")
 T = TypeVar("T")
-#: One of the synchronous objects. Those of asyncio hold it as `_sync`, and the thread in which it may be used as
-#: `_worker`.
+U = TypeVar("U")
 S = TypeVar("S")
+#: A method that is to be awaited, of an object that holds `_sync` and `_worker`.
+Awaited = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
+#: Makes what a caller gets of what the synchronous method gave: an object that is to be awaited itself.
+Show = Callable[[WorkerThread, T], U]
 
 
-def in_thread(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """A synchronous method, to be awaited: it runs in the room's thread."""
+class Mirror(Generic[S]):
+    """An object of the asyncio room: the synchronous one behind it, and the thread in which that may be used."""
+
+    def __init__(self, worker: WorkerThread, sync: S) -> None:
+        self._worker = worker
+        self._sync = sync
+
+    async def _ready(self) -> None:
+        """Return when it can be used."""
+
+    def __repr__(self) -> str:
+        return repr(self._sync)
+
+
+def in_thread(method: Callable[Concatenate[S, P], T], *, anyway: bool = False) -> Awaited[P, T]:
+    """A synchronous method, to be awaited: it runs in the room's thread.
+
+    `anyway` is for what a receiver says of a message: it is carried out also when the caller is cancelled.
+    """
 
     @wraps(method)
     async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        await self._ready()
+        if not anyway:
+            await self._ready()
         worker: WorkerThread = self._worker
-        return await worker.run(partial(method, self._sync, *args, **kwargs))
+        return await worker.run(partial(method, self._sync, *args, **kwargs), keep=anyway)
 
     return call
 
 
-def in_thread_anyway(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """The same, for what a receiver says of a message: it is carried out also when the caller is cancelled."""
-
-    @wraps(method)
-    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        worker: WorkerThread = self._worker
-        return await worker.run(partial(method, self._sync, *args, **kwargs), keep=True)
-
-    return call
-
-
-def in_steps(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+def in_steps(method: Callable[Concatenate[S, P], T]) -> Awaited[P, T]:
     """A synchronous method that ends at the gateway: here it only begins, and what the gateway returns is awaited."""
 
     @wraps(method)
@@ -47,6 +57,47 @@ def in_steps(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[Any
         await self._ready()
         begun = cast("Coroutine[Any, Any, T]", method(self._sync, *args, **kwargs))
         return await begun
+
+    return call
+
+
+def giving(show: Show[T, U], method: Awaited[P, T]) -> Awaited[P, U]:
+    """One of the above, for a method that gives an object whose own methods are to be awaited."""
+
+    @wraps(method)
+    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> U:
+        return show(self._worker, await method(self, *args, **kwargs))
+
+    return call
+
+
+def if_any(show: Show[T, U]) -> Show[T | None, U | None]:
+    """The same, where there may be none."""
+    return lambda worker, given: None if given is None else show(worker, given)
+
+
+def as_it_is(_: WorkerThread, given: T) -> T:
+    """Plain data needs no thread."""
+    return given
+
+
+def in_stream(
+    show: Show[T, U], method: Callable[Concatenate[S, P], Iterable[T]]
+) -> Callable[Concatenate[Any, P], Stream[U]]:
+    """A synchronous method that gives one thing after the other, for `async for`.
+
+    It begins with the call, not with the first item: "from now on" is what comes after the call.
+    """
+
+    @wraps(method)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Stream[U]:
+        worker: WorkerThread = self._worker
+        beginning = worker.begin(partial(method, self._sync, *args, **kwargs))
+
+        async def begin() -> Course[Any]:
+            return cast("Course[Any]", await asyncio.shield(beginning))
+
+        return Stream(worker, begin, partial(show, worker))
 
     return call
 
@@ -105,7 +156,7 @@ class Stream(Generic[T]):
         self._end()
         await self._idle.wait()
         if not self._worker.closing:
-            await self._worker.run(_nothing, keep=True)  # behind the end in the thread's queue
+            await self._worker.run(lambda: None, keep=True)  # behind the end in the thread's queue
 
     def _end(self) -> None:
         self._over = True
@@ -125,7 +176,3 @@ class Stream(Generic[T]):
     def __del__(self) -> None:
         if not getattr(self, "_over", True):
             self._end()
-
-
-def _nothing() -> None:
-    pass
