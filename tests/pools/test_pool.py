@@ -309,7 +309,7 @@ def test_block_lets_callers_wait_and_loses_nothing(make_pool) -> None:
     def ask(n: int) -> str:
         nonlocal most
         found: str = ada.evaluate(say(f"say {n}"), timeout_s=20).reasoning
-        most = max(most, len(ada._backlog))
+        most = max(most, len(ada.requests))
         return found
 
     with ThreadPoolExecutor(10) as threads:

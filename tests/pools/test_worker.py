@@ -150,13 +150,13 @@ def test_an_evaluator_that_names_another_message_does_not_mislead(make_pool) -> 
 def test_results_of_no_request_and_of_an_earlier_attempt_are_counted_and_dropped(make_pool) -> None:
     ada = make_pool("act").initialize_worker("ada")
     request = ada.submit(say("sleep 0.3"))
-    until(lambda: ada._life.running, "it was not sent")
+    until(lambda: ada.requests.life.running, "it was not sent")
     # frames are handed to it as if its process had said them; so many answers more are then expected
     made_up = Evaluation("other", 0.1)
-    ada._life.work.expect(1)
-    ada._life.side.expect(1)
-    ada.take_work(ada._life, [Result(request.id, 7, False, made_up, 1), Result(10**9, 1, True, made_up, 1)])
-    ada.take_side(ada._life, [Pong(10**9, None, 1)])
+    ada.requests.life.work.expect(1)
+    ada.requests.life.side.expect(1)
+    ada.take_work(ada.requests.life, [Result(request.id, 7, False, made_up, 1), Result(10**9, 1, True, made_up, 1)])
+    ada.requests.life.take_side([Pong(10**9, None, 1)])
 
     assert ada.figures.counts["late"] == 2
     assert ada.figures.counts["unknown"] == 1
@@ -307,10 +307,10 @@ def test_what_cannot_be_stopped_is_killed_and_replaced(make_pool, content) -> No
 def test_a_worker_that_hangs_says_where_before_it_is_killed(make_pool) -> None:
     ada = make_pool("act", grace_s=1).initialize_worker("ada")
     words: list[str] = []
-    life = ada._life
+    life = ada.requests.life
     with pytest.raises(WorkerTimeout):
         ada.evaluate(say("deaf"), timeout_s=0.1)
-    until(lambda: ada._life is not life, "it was not killed")
+    until(lambda: ada.requests.life is not life, "it was not killed")
     words.append(life.written)
 
     assert "most recent call first" in words[0]
@@ -323,7 +323,7 @@ def test_what_a_worker_has_started_goes_on_when_the_worker_is_asked_where_it_is(
     hired = int(ada.evaluate(say("hire")).reasoning)
     request = ada.submit(say("sleep 60"), None)
     wait_until_begun(ada)
-    ada._life._dump(request)
+    ada.requests.life._dump(request)
     until(lambda: "most recent call first" in ada.output, "it did not say where it is")
 
     assert runs(hired)
@@ -354,8 +354,8 @@ def test_a_thousand_timeouts_leave_nothing_behind(make_pool) -> None:
         with pytest.raises(WorkerTimeout):
             ada.evaluate(say("say hi"), timeout_s=0)
     assert ada.load == 1
-    assert len(ada._backlog) == 0
-    assert ada._pings == {}
+    assert len(ada.requests) == 0
+    assert ada.requests.life._pings == {}
     ada.abort(hold)
 
 

@@ -15,12 +15,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from postroom.core.clock import SYSTEM
 from postroom.core.events import Listener
-from postroom.core.message import check_name, check_span
+from postroom.core.message import check_name
 from postroom.core.system.process import current_pid
 from postroom.errors import (
     EvaluationAborted,
@@ -35,10 +36,11 @@ from postroom.errors import (
 
 from . import loop
 from .evaluation import Evaluation
+from .plan import Policy, WorkerPlan
 from .protocol import context_text, message_text
-from .request import NEVER_NS, Backlog, Policy, Request
+from .request import NEVER_NS, Request
 from .restarts import Recycling, RestartPolicy
-from .worker import EVALUATE_TIMEOUT_S, EVENTS, PoolWorker, WorkerPlan
+from .worker import EVALUATE_TIMEOUT_S, EVENTS, PoolWorker
 
 if TYPE_CHECKING:
     from postroom.room import Room
@@ -85,10 +87,8 @@ class WorkerPool:
         recycle_above_mib: float | None = None,
         show: bool = False,
     ) -> None:
-        Backlog(queue_size, policy)  # checks both
         if in_hand is None:
             in_hand = 1 if policy == "drop_oldest" else IN_HAND
-        _check(evaluator, in_hand, start_timeout_s, grace_s)
         self._plan = WorkerPlan(
             evaluator=evaluator,
             queue_size=queue_size,
@@ -254,7 +254,7 @@ class WorkerPool:
         try:
             return worker.evaluate(message, timeout_s, attempts=attempts)
         finally:
-            worker.let_go()
+            worker.requests.let_go()
 
     @property
     def takes_work(self) -> bool:
@@ -269,7 +269,7 @@ class WorkerPool:
         try:
             return worker.submit(message, timeout_s, attempts=attempts)
         finally:
-            worker.let_go()
+            worker.requests.let_go()
 
     def map(
         self, messages: Iterable[Mapping[str, Any]], timeout_s: float | None = EVALUATE_TIMEOUT_S, *, attempts: int = 1
@@ -297,13 +297,13 @@ class WorkerPool:
             workers = [worker for worker in self._workers.values() if worker.takes_work]
             if not workers:
                 raise WorkerNotReady("this pool has no workers; start one with initialize_worker(name)")
-            chosen = min(workers, key=lambda worker: (worker.load, worker.state != "ready", worker.given))
-            chosen.promise()
+            chosen = min(workers, key=lambda worker: (worker.load, worker.state != "ready", worker.requests.given))
+            chosen.requests.promise()
             return chosen
 
     def _check_open(self) -> None:
         if self.failure is not None:
-            raise PoolFailed(str(self.failure), self.failure.worker, self.failure.output, self.failure.history)
+            raise copy(self.failure)
         if self._closed or self._draining:
             raise WorkerStopped("this pool is shut down" if self._closed else "this pool is being drained")
 
@@ -400,7 +400,7 @@ class WorkerPool:
         for service in tuple(self._services):
             service.close(_left_s(until_ns))
         self._draining = True
-        return all(worker.wait_idle(_left_s(until_ns)) for worker in tuple(self._workers.values()))
+        return all(worker.requests.wait_idle(_left_s(until_ns)) for worker in tuple(self._workers.values()))
 
     def shutdown(self, drain_s: float = 0.0) -> None:
         """End all workers; with `drain_s`, after what runs is done, or after that time. Safe to call twice.
@@ -497,18 +497,3 @@ def _end_all(workers: Iterable[PoolWorker]) -> None:
 
 def _left_s(until_ns: int | None) -> float | None:
     return None if until_ns is None else max(0, until_ns - SYSTEM.steady_ns()) / 1e9
-
-
-def _check(evaluator: Any, in_hand: Any, start_timeout_s: Any, grace_s: Any) -> None:
-    faults: list[Fault] = []
-    module, colon, function = evaluator.partition(":") if isinstance(evaluator, str) else ("", "", "")
-    if not (module and colon and function):
-        faults.append(Fault("evaluator", f'must be "module:function", not {evaluator!r}'))
-    elif module == "__main__":
-        faults.append(Fault("evaluator", "must stand in a module of its own: a worker cannot import a program"))
-    if type(in_hand) is not int or in_hand < 1:
-        faults.append(Fault("in_hand", f"must be a whole number of 1 or more, not {in_hand!r}"))
-    check_span("start_timeout_s", start_timeout_s, faults, zero=False)
-    check_span("grace_s", grace_s, faults, zero=False)
-    if faults:
-        raise InvalidMessage(faults)

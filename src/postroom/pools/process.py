@@ -12,7 +12,9 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, Literal, Protocol
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from postroom.core.clock import SYSTEM
 from postroom.core.system.children import Child, Ended, caller_setting, shared_server
@@ -20,8 +22,10 @@ from postroom.core.system.framing import send_frame
 
 from .line import Line
 from .loop import PoolLoop, Timer
-from .protocol import Abort, Shutdown
+from .plan import WorkerPlan
+from .protocol import Abort, Ping, Pong, Shutdown
 from .request import Request
+from .stats import WorkerFigures
 from .worker_main import DUMP_SIGNAL
 
 MODULE: Final = "postroom.pools.worker_main"
@@ -36,16 +40,24 @@ HANG_UP_S: Final = 0.2
 Asked = Literal["shutdown", "recycle"] | None
 
 
+_ping_numbers = count(1)
+
+
+class Pinged(NamedTuple):
+    """The answer to a ping: when it came, and the request that the worker is at."""
+
+    at_ns: int
+    busy_with: int | None
+
+
 class Owner(Protocol):
     """The worker that a process belongs to."""
 
     name: str
+    figures: WorkerFigures
 
     def take_work(self, life: Life, frames: Sequence[Any]) -> None:
         """What came over the work line, in the thread that reads it."""
-
-    def take_side(self, life: Life, frames: Sequence[Any]) -> None:
-        """What came over the side line, in the thread that reads it."""
 
     def life_over(self, life: Life) -> None:
         """The process has ended, and all that it said was taken. In the loop's thread."""
@@ -54,7 +66,7 @@ class Owner(Protocol):
 class Life:
     """One process of a worker, from its start to its end."""
 
-    def __init__(self, owner: Owner, evaluator: str, context: Mapping[str, Any], loop: PoolLoop, *, show: bool) -> None:
+    def __init__(self, owner: Owner, plan: WorkerPlan, context: Mapping[str, Any], loop: PoolLoop) -> None:
         self.owner = owner
         self.ready = False
         self.pid = 0
@@ -71,18 +83,23 @@ class Life:
         self.chance = SYSTEM.random()
         self.born_ns = SYSTEM.steady_ns()
         self._loop = loop
-        self._show = show
+        self._plan = plan
         self._written = bytearray()
         self._timers: list[Timer] = []
         self._left = 3  # both lines, and the process
-        child, ours = _start(evaluator, context)
+        self._pings: dict[int, SimpleQueue[Pinged | None]] = {}
+        child, ours = _start(plan.evaluator, context)
         self._child: Child = child
         control = socket.socket(fileno=child.control.detach())
         self.work = Line(control, loop, lambda frames: owner.take_work(self, frames), self._line_gone)
-        self.side = Line(ours, loop, lambda frames: owner.take_side(self, frames), self._line_gone)
+        self.side = Line(ours, loop, self.take_side, self._line_gone)
         loop.watch(child.status, self._on_status)
         loop.watch(child.output, lambda: self._on_output(child.output))
         loop.watch(child.errors, lambda: self._on_output(child.errors))
+        late_s = plan.start_timeout_s
+        self.after(late_s, lambda: None if self.ready else self.kill(f"was not ready within {late_s:g} s"))
+        self.work.expect(1)  # that it is ready
+        self.work.leave_to_loop()
 
     @property
     def takes_work(self) -> bool:
@@ -105,6 +122,35 @@ class Life:
             return f"could not load its evaluator: {self.boot_error}"
         return self.work.broken or self.side.broken or self.killed_because or str(self.ended)
 
+    # Pinging
+
+    def ping(self, until_ns: int) -> Pinged | None:
+        """Ask whether it is there. None when it ended meanwhile; TimeoutError when no answer came until that moment."""
+        answer: SimpleQueue[Pinged | None] = SimpleQueue()
+        number = next(_ping_numbers)
+        self._pings[number] = answer
+        try:
+            self.side.send(Ping(number))
+            self.side.read_until(lambda: not answer.empty(), until_ns)
+            return answer.get(timeout=max(0, until_ns - SYSTEM.steady_ns()) / 1e9)
+        except Empty:
+            raise TimeoutError from None
+        finally:
+            self._pings.pop(number, None)
+
+    def take_side(self, frames: Sequence[Any]) -> None:
+        """See what came over the side line. In the thread that reads it."""
+        now_ns = SYSTEM.steady_ns()
+        for frame in frames:
+            if isinstance(frame, Pong):
+                self.memory_bytes = frame.memory_bytes
+                self.side.answered()
+                answer = self._pings.pop(frame.ping, None)
+                if answer is None:
+                    self.owner.figures.count("late")
+                else:
+                    answer.put(Pinged(now_ns, frame.busy_with))
+
     # Ending
 
     def after(self, seconds: float, call: Callable[[], None]) -> None:
@@ -119,18 +165,18 @@ class Life:
             self.killed_because = self.killed_because or because
             self._child.send_signal(signal.SIGKILL)
 
-    def end(self, why: Asked, grace_s: float) -> None:
-        """Tell it to end. It is killed when it still runs after that time."""
+    def end(self, why: Asked) -> None:
+        """Tell it to end. It is killed when it still runs after the grace."""
         self.asked = why
         self.side.send(Shutdown(), answers=0)
         self.work.hang_up()
-        self.after(grace_s, lambda: self.kill("was killed: it did not end when it was told to"))
+        self.after(self._plan.grace_s, lambda: self.kill("was killed: it did not end when it was told to"))
 
-    def call_off(self, request: Request, grace_s: float) -> None:
+    def call_off(self, request: Request) -> None:
         """Stop the work on a request. If it goes on, say where it stands, then kill it."""
         self.side.send(Abort(request.id), answers=0)
-        self.after(grace_s / 2, lambda: self._dump(request))
-        self.after(grace_s, lambda: self._kill_if_still_at(request))
+        self.after(self._plan.grace_s / 2, lambda: self._dump(request))
+        self.after(self._plan.grace_s, lambda: self._kill_if_still_at(request))
 
     def _is_at(self, request: Request) -> bool:
         return next(iter(self.running), None) == request.id
@@ -157,7 +203,7 @@ class Life:
             return
         self._written += raw
         del self._written[:-KEPT_BYTES]
-        if self._show:
+        if self._plan.show:
             text = raw.decode("utf-8", "backslashreplace").removesuffix("\n")
             with suppress(OSError, ValueError):  # a screen that is gone is no reason to fail
                 sys.stderr.write("".join(f"[{self.owner.name}] {line}\n" for line in text.split("\n")))
@@ -192,6 +238,8 @@ class Life:
             self.work.close()
             self.side.close()
             self._child.close()
+            for answer in tuple(self._pings.values()):
+                answer.put(None)
             self.owner.life_over(self)
 
 

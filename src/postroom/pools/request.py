@@ -1,13 +1,12 @@
-"""One request to a worker, which is a future; and the bounded queue in which requests wait, with its back-pressure."""
+"""One request to a worker, which is a future: it ends once, and its deadline is known."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable
 from itertools import count
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from postroom.core.clock import SYSTEM
 from postroom.core.message import MAX_SPAN_S
@@ -19,8 +18,6 @@ log = logging.getLogger("postroom")
 
 _numbers = count(1)
 _ending = threading.Lock()  # a deadline and a result may come together, and one of them is first
-Policy = Literal["block", "drop_oldest", "refuse"]
-POLICIES: Final[tuple[Policy, ...]] = ("block", "drop_oldest", "refuse")
 NEVER_NS: Final = 1 << 62
 
 
@@ -73,6 +70,10 @@ class Request:
 
     def is_done(self) -> bool:
         return self.done
+
+    def left_s(self) -> float | None:
+        """Seconds until its deadline, never below 0; None when it has none."""
+        return None if self.deadline_ns == NEVER_NS else max(0, self.deadline_ns - SYSTEM.steady_ns()) / 1e9
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for its end; False when it still runs after that time.
@@ -131,61 +132,3 @@ class Request:
                 listener(self)
             except Exception:
                 log.exception("a listener of request %d failed", self.id, extra={"action": "pool_listener"})
-
-
-class Backlog:
-    """The requests that wait for a worker, in order: at most `size` of them. No lock of its own."""
-
-    def __init__(self, size: int, policy: Policy) -> None:
-        if policy not in POLICIES:
-            raise InvalidMessage("policy", f"must be one of {', '.join(POLICIES)}, not {policy!r}")
-        if type(size) is not int or size < 1:
-            raise InvalidMessage("queue_size", f"must be a whole number of 1 or more, not {size!r}")
-        self.size = size
-        self.policy = policy
-        self._waiting: deque[Request] = deque()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def full(self) -> bool:
-        return len(self._waiting) >= self.size
-
-    def add(self, request: Request) -> Request | None:
-        """Let it wait. Returns the request that had to go for it.
-
-        Not to be called when it is full, but for drop_oldest.
-        """
-        dropped = self._waiting.popleft() if self.full else None
-        self._waiting.append(request)
-        return dropped
-
-    def put_back(self, request: Request) -> None:
-        """It was sent, and was not begun: it is the next again, whatever the size."""
-        self._waiting.appendleft(request)
-
-    def next(self) -> Request | None:
-        """The one that waits longest; those that ended while they waited are passed over."""
-        while self._waiting:
-            request = self._waiting.popleft()
-            if not request.done:
-                return request
-        return None
-
-    def remove(self, request: Request) -> bool:
-        """Take one out. False when it is not here."""
-        try:
-            self._waiting.remove(request)
-        except ValueError:
-            return False
-        return True
-
-    def take_all(self) -> list[Request]:
-        """Take everything out."""
-        found = [request for request in self._waiting if not request.done]
-        self._waiting.clear()
-        return found
-
-    def __iter__(self) -> Any:
-        return iter(tuple(self._waiting))

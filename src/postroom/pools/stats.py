@@ -4,34 +4,27 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from .evaluation import Evaluation
 
 #: The spans of so many evaluations are kept.
 KEPT_SPANS: Final = 256
+#: From the request until the evaluator was called; inside of the evaluator; from the request until its result was here.
+SPANS: Final = ("queue_delay_ms", "processing_ms", "round_trip_ms")
 
 
-class Spans(NamedTuple):
-    """Milliseconds, of the latest evaluations."""
-
-    number: int
-    p50: float
-    p95: float
-    max: float
+def percentile(ordered: Sequence[float], percent: int) -> float:
+    """The value that so many of a hundred do not exceed. There must be one."""
+    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
 
 
-NO_SPANS: Final = Spans(0, 0.0, 0.0, 0.0)
-
-
-def spans_of(values: deque[float]) -> Spans:
+def spans_of(values: Iterable[float]) -> dict[str, float]:
     """What there is to tell about these milliseconds."""
     ordered = sorted(values)
-    if not ordered:
-        return NO_SPANS
-    return Spans(
-        len(ordered), ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, len(ordered) * 95 // 100)], ordered[-1]
-    )
+    known = ordered or (0.0,)
+    return {"number": len(ordered), "p50": percentile(known, 50), "p95": percentile(known, 95), "max": known[-1]}
 
 
 class WorkerFigures:
@@ -44,9 +37,7 @@ class WorkerFigures:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._queue_delay: deque[float] = deque(maxlen=KEPT_SPANS)
-        self._processing: deque[float] = deque(maxlen=KEPT_SPANS)
-        self._round_trip: deque[float] = deque(maxlen=KEPT_SPANS)
+        self._spans: deque[tuple[float, float, float]] = deque(maxlen=KEPT_SPANS)
 
     def count(self, what: str) -> None:
         """Count something. From any thread: none is lost."""
@@ -56,26 +47,10 @@ class WorkerFigures:
     def add(self, evaluation: Evaluation) -> None:
         """One more evaluation is done."""
         self.count("done")
-        self._queue_delay.append(evaluation.queue_delay_ms)
-        self._processing.append(evaluation.processing_time_ms)
-        self._round_trip.append(evaluation.round_trip_ms)
-
-    @property
-    def queue_delay_ms(self) -> Spans:
-        """From the request until the evaluator was called."""
-        return spans_of(self._queue_delay)
-
-    @property
-    def processing_ms(self) -> Spans:
-        """Inside of the evaluator."""
-        return spans_of(self._processing)
-
-    @property
-    def round_trip_ms(self) -> Spans:
-        """From the request until its result was here."""
-        return spans_of(self._round_trip)
+        self._spans.append((evaluation.queue_delay_ms, evaluation.processing_time_ms, evaluation.round_trip_ms))
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
-        spans = {name: getattr(self, name)._asdict() for name in ("queue_delay_ms", "processing_ms", "round_trip_ms")}
+        kept = tuple(self._spans)
+        spans = {name: spans_of(span[place] for span in kept) for place, name in enumerate(SPANS)}
         return {**{name: count for name, count in sorted(self.counts.items()) if count}, **spans}
