@@ -374,18 +374,6 @@ def test_what_the_caller_did_wrong_does_not_count_against_the_server(
     assert model.complete("hello", timeout_s=PATIENCE_S).text == ANSWER  # others are served meanwhile
 
 
-def test_a_server_that_does_not_begin_is_given_up_at_the_first_byte_deadline(dialect: Dialect, start: Start) -> None:
-    server = start(hang()(dialect))
-    model: Any = open_model(dialect.spec(server.url))
-    model.first_byte_s = 0.1
-    started = time.monotonic()
-
-    with pytest.raises(ModelTimeout, match="sent nothing within 0.1 s"):
-        model.complete("hello", timeout_s=60)
-
-    assert time.monotonic() - started < PATIENCE_S
-
-
 def test_no_more_ask_one_server_at_once_than_may(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     dialect = Dialect("openai")
     monkeypatch.setenv(throttle.CONCURRENCY_VARIABLE, "2")

@@ -64,7 +64,7 @@ SECRET = "http://bob:s3cret@127.0.0.1:9/v1"
         (lambda: open_model(f"openia:tiny@{SECRET}"), "'openia:…' is not a language model"),
         (lambda: open_model(SECRET), "'http:…' is not a language model"),
         (
-            lambda: http.send("GET", SECRET, b"", {}, http.Deadlines(10)),
+            lambda: http.send("GET", SECRET, b"", {}, 10),
             "no model server answers at http://127.0.0.1:9 ",
         ),
     ],

@@ -17,8 +17,8 @@ work raise.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from typing import Any, Final
 
 from postroom.core.clock import SYSTEM
@@ -42,8 +42,25 @@ QUICK_BELOW: Final = 0.3
 #: How long the mock thinks, in milliseconds: anything between these.
 THINK_MS: Final = (100.0, 500.0)
 
-_lock = threading.Lock()
-_models: dict[str, Model] = {}
+
+class ModelEvaluator:
+    """An evaluator that asks a model; made from the function that tells by the settings which one: its spec."""
+
+    def __init__(self, spec_of: Callable[[Context], str]) -> None:
+        self._spec_of = spec_of
+        self.__name__, self.__doc__ = spec_of.__name__, spec_of.__doc__
+
+    def prepare(self, context: Context) -> None:
+        """Before a worker is ready: what can never work is found out now, not at the first message."""
+        _model(self._spec_of(context))
+        quick = context.get("quick")
+        if quick and quick != "words":
+            _model(str(quick))
+
+    def __call__(self, message: Message, context: Context | None = None) -> Judged:
+        settings = context or {}
+        spec = self._spec_of(settings)
+        return _judged(message, settings, lambda: ask(_model(spec), message, settings))
 
 
 def mock(message: Message, context: Context | None = None) -> Judged:
@@ -56,39 +73,50 @@ def mock(message: Message, context: Context | None = None) -> Judged:
     low, high = _span(settings.get("think_ms", THINK_MS))
     think_ms = low + next(chance) * (high - low)
     confidence = round(0.3 + next(chance) * 0.6, 4)
+    facts = _facts(message, settings, "mock")
 
     def deep() -> Evaluation:
-        started_ns = SYSTEM.steady_ns()
         SYSTEM.sleep(think_ms / 1000)
         said = f"Mock evaluation ({think_ms:.0f} ms of thought)"
-        return _done(message, settings, "mock", started_ns, confidence, confidence > RESPOND_ABOVE, said)
+        return Evaluation(confidence=confidence, should_respond=confidence > RESPOND_ABOVE, reasoning=said, **facts)
 
     return _judged(message, settings, deep)
 
 
-def ollama(message: Message, context: Context | None = None) -> Judged:
+@ModelEvaluator
+def ollama(settings: Context) -> str:
     """A model of an Ollama server: `model` (llama3.2:3b) at `url` (or OLLAMA_HOST)."""
-    return _by_model(message, context, _spec_ollama)
+    name = str(settings.get("model") or "llama3.2:3b").removeprefix("ollama:")
+    url = settings.get("url")
+    return f"ollama:{name}" if not url or name_and_url(name)[1] is not None else f"ollama:{name}@{url}"
 
 
-def openai(message: Message, context: Context | None = None) -> Judged:
+@ModelEvaluator
+def openai(settings: Context) -> str:
     """A model of a server with OpenAI's chat completions: `model` (or NAME@URL) at `url` (or OPENAI_BASE_URL)."""
-    return _by_model(message, context, _spec_openai)
+    name = str(settings.get("model") or "default").removeprefix("openai:")
+    if name_and_url(name)[1] is not None:  # an @ alone may be of the name: @cf/meta/llama
+        return f"openai:{name}"
+    url = settings.get("url") or os.environ.get("OPENAI_BASE_URL")
+    return f"openai:{name}@{url or ''}"
 
 
-def claude(message: Message, context: Context | None = None) -> Judged:
+@ModelEvaluator
+def claude(settings: Context) -> str:
     """The program `claude` of this machine, headless; `model` if another than its own."""
-    return _by_model(message, context, lambda settings: _spec_host("claude", settings))
+    return _spec_host("claude", settings)
 
 
-def codex(message: Message, context: Context | None = None) -> Judged:
+@ModelEvaluator
+def codex(settings: Context) -> str:
     """The program `codex` of this machine, headless; `model` if another than its own."""
-    return _by_model(message, context, lambda settings: _spec_host("codex", settings))
+    return _spec_host("codex", settings)
 
 
-def by_spec(message: Message, context: Context | None = None) -> Judged:
+@ModelEvaluator
+def by_spec(settings: Context) -> str:
     """The model that `model` names as a whole spec, such as "ollama:llama3.2:3b"; without it, the surroundings' own."""
-    return _by_model(message, context, _spec_any)
+    return _spec_any(settings)
 
 
 def compose(message: Message, context: Context | None = None) -> str:
@@ -105,20 +133,6 @@ def compose(message: Message, context: Context | None = None) -> str:
 # How a context names a model
 
 
-def _spec_ollama(settings: Context) -> str:
-    name = str(settings.get("model") or "llama3.2:3b").removeprefix("ollama:")
-    url = settings.get("url")
-    return f"ollama:{name}" if not url or name_and_url(name)[1] is not None else f"ollama:{name}@{url}"
-
-
-def _spec_openai(settings: Context) -> str:
-    name = str(settings.get("model") or "default").removeprefix("openai:")
-    if name_and_url(name)[1] is not None:  # an @ alone may be of the name: @cf/meta/llama
-        return f"openai:{name}"
-    url = settings.get("url") or os.environ.get("OPENAI_BASE_URL")
-    return f"openai:{name}@{url or ''}"
-
-
 def _spec_host(kind: str, settings: Context) -> str:
     name = str(settings.get("model") or "").removeprefix(kind).removeprefix(":")
     return f"{kind}:{name}" if name else kind
@@ -128,57 +142,55 @@ def _spec_any(settings: Context) -> str:
     return str(settings.get("model") or default_spec())
 
 
+@cache
 def _model(spec: str) -> Model:
     """The model behind a spec, opened once in this process."""
-    with _lock:
-        if spec not in _models:
-            _models[spec] = open_model(spec)
-        return _models[spec]
+    return open_model(spec)
 
 
 # Judging
 
 
-def _by_model(message: Message, context: Context | None, spec_of: Callable[[Context], str]) -> Judged:
-    settings = context or {}
-    spec = spec_of(settings)
-    return _judged(message, settings, lambda: ask(_model(spec), message, settings))
-
-
 def _judged(message: Message, settings: Context, deep: Callable[[], Evaluation]) -> Judged:
     """One evaluation; or, where a quick look is wanted, that one and then the deep one."""
     quick = settings.get("quick")
-    return _in_two_steps(message, settings, str(quick), deep) if quick else deep()
+    return _in_two_steps(message, settings, str(quick), deep) if quick else _timed(deep)
 
 
 def _in_two_steps(
     message: Message, settings: Context, quick: str, deep: Callable[[], Evaluation]
 ) -> Iterator[Evaluation]:
-    first = _by_words(message, settings) if quick == "words" else _by_fast_model(message, settings, quick)
+    look = _by_words if quick == "words" else partial(_by_fast_model, quick)
+    first = _timed(lambda: look(message, settings))
     yield first
     least = float(settings.get("quick_below", QUICK_BELOW))
     if first.confidence is not None and first.confidence < least:
         why = f"the quick look found a relevance of {first.confidence:.2f}, below {least:g}: not looked at more closely"
         yield first.with_times(confidence=0.0, should_respond=False, stage="deep", reasoning=why)
     else:
-        yield deep()
+        yield _timed(deep)
 
 
-def _by_fast_model(message: Message, settings: Context, spec: str) -> Evaluation:
+def _timed(judge: Callable[[], Evaluation]) -> Evaluation:
+    started_ns = SYSTEM.steady_ns()
+    return judge().with_times(processing_time_ms=_passed_ms(started_ns))
+
+
+def _by_fast_model(spec: str, message: Message, settings: Context) -> Evaluation:
     timeout_s = float(settings.get("quick_timeout_s", QUICK_TIMEOUT_S))
     return ask(_model(spec), message, {**settings, "timeout_s": timeout_s}, stage="quick")
 
 
 def _by_words(message: Message, settings: Context) -> Evaluation:
     """The share of longer words that message and persona have in common; a persona called by name has them all."""
-    started_ns = SYSTEM.steady_ns()
     said = set(_words(content_of(message)))
     known = set(_words(str(settings.get("prompt") or "")))
     called = persona_of(settings).lower() in said
     shared = said & known
     relevance = 1.0 if called else min(1.0, len(shared) / 3)
     reason = "called by name" if called else f"words in common: {', '.join(sorted(shared)[:5]) or 'none'}"
-    return _done(message, settings, "words", started_ns, relevance, relevance > RESPOND_ABOVE, reason, stage="quick")
+    facts = _facts(message, settings, "words", "quick")
+    return Evaluation(confidence=relevance, should_respond=relevance > RESPOND_ABOVE, reasoning=reason, **facts)
 
 
 def _words(text: str) -> list[str]:
@@ -188,19 +200,17 @@ def _words(text: str) -> list[str]:
 
 def ask(model: Model, message: Message, settings: Context, stage: Stage = "deep") -> Evaluation:
     """Ask a model for its verdict on a message. Never raises for what the model or its server does."""
-    started_ns = SYSTEM.steady_ns()
     system, prompt = evaluation_prompt(message, settings.get("prompt"), quick=stage == "quick")
-    facts: dict[str, Any] = {"stage": stage, "persona_id": persona_of(settings) or None, "model": model.spec}
-    id = str(message.get("id", ""))
+    facts = _facts(message, settings, model.spec, stage)
     try:
         said = _complete(model, prompt, system, settings)
     except ModelError as error:
-        return Evaluation.failed(id, error, processing_time_ms=_passed_ms(started_ns), **facts)
+        return Evaluation.failed(error=error, **facts)
     try:
         verdict = read_verdict(said.text)
     except NoVerdict as why:
-        return Evaluation.unparsed(id, said.text, str(why), processing_time_ms=_passed_ms(started_ns), **facts)
-    return _done(message, settings, said.model, started_ns, *verdict, stage=stage)
+        return Evaluation.unparsed(said=said.text, why=str(why), **facts)
+    return Evaluation(**{**facts, "model": said.model}, **verdict._asdict())
 
 
 def _complete(model: Model, prompt: str, system: str, settings: Context) -> Completion:
@@ -215,26 +225,10 @@ def _complete(model: Model, prompt: str, system: str, settings: Context) -> Comp
         return model.complete(prompt, timeout_s=max(0.001, left_s), **asked)
 
 
-def _done(
-    message: Message,
-    settings: Context,
-    model: str,
-    started_ns: int,
-    confidence: float,
-    should_respond: bool,
-    reasoning: str,
-    stage: Stage = "deep",
-) -> Evaluation:
-    return Evaluation(
-        str(message.get("id", "")),
-        confidence,
-        should_respond,
-        reasoning,
-        _passed_ms(started_ns),
-        stage=stage,
-        persona_id=persona_of(settings) or None,
-        model=model,
-    )
+def _facts(message: Message, settings: Context, model: str, stage: Stage = "deep") -> dict[str, Any]:
+    """What every evaluation tells of itself, whatever came of it."""
+    persona = persona_of(settings) or None
+    return {"message_id": str(message.get("id", "")), "stage": stage, "persona_id": persona, "model": model}
 
 
 def persona_of(settings: Context) -> str:
@@ -257,26 +251,8 @@ def _span(said: Any) -> tuple[float, float]:
     return float(low), float(high)
 
 
-# Before a worker is ready: what can never work is found out now, not at the first message.
-
-
-def _prepare_with(spec_of: Callable[[Context], str]) -> Callable[[Context], None]:
-    def prepare(context: Context) -> None:
-        _model(spec_of(context))
-        quick = context.get("quick")
-        if quick and quick != "words":
-            _model(str(quick))
-
-    return prepare
-
-
 def _prepare_mock(context: Context) -> None:
     _span(context.get("think_ms", THINK_MS))
 
 
 mock.prepare = _prepare_mock  # type: ignore[attr-defined]
-ollama.prepare = _prepare_with(_spec_ollama)  # type: ignore[attr-defined]
-openai.prepare = _prepare_with(_spec_openai)  # type: ignore[attr-defined]
-claude.prepare = _prepare_with(lambda settings: _spec_host("claude", settings))  # type: ignore[attr-defined]
-codex.prepare = _prepare_with(lambda settings: _spec_host("codex", settings))  # type: ignore[attr-defined]
-by_spec.prepare = _prepare_with(_spec_any)  # type: ignore[attr-defined]

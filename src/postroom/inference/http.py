@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from ipaddress import ip_address
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from postroom.core.clock import SYSTEM
@@ -38,14 +38,6 @@ class ServerBusy(ModelError):
 
 class ServerBroken(ModelError):
     """The server failed, or its answer broke off: another try may succeed."""
-
-
-class Deadlines(NamedTuple):
-    """How long to wait: for the connection, for the first byte of the answer (None: for all of it), for all of it."""
-
-    total_s: float
-    first_byte_s: float | None = None
-    connect_s: float = CONNECT_S
 
 
 class Answer:
@@ -90,12 +82,6 @@ class Answer:
         self._response.close()
         self._wire.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def check_address(url: str, key_variable: str) -> None:
     """Raises ModelMissing, without the address, when it holds a name or a password: specs and errors show addresses."""
@@ -106,7 +92,7 @@ def check_address(url: str, key_variable: str) -> None:
         )
 
 
-def send(method: str, url: str, body: bytes, headers: Mapping[str, str], deadlines: Deadlines) -> Answer:
+def send(method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
     """Send a request; returns when status and headers of the answer are here.
 
     Raises ModelMissing when nobody listens there, ModelTimeout, ServerBusy for 429 and 503, ServerBroken when the
@@ -115,7 +101,7 @@ def send(method: str, url: str, body: bytes, headers: Mapping[str, str], deadlin
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]  # a password, if there is one, is nobody's business
     server = f"{parts.scheme}://{host}"
-    wire = _Wire(deadlines)
+    wire = _Wire(timeout_s)
     try:
         with _told(server):
             wire.connect(parts.scheme, parts.hostname or "", parts.port)
@@ -206,11 +192,11 @@ def _seconds_until(until_ns: int) -> float:
     return left_s
 
 
-class _Wire:
-    """One connection. Reading waits only for what is left of the deadlines."""
+class _Wire(io.RawIOBase):
+    """One connection. Reading waits only for what is left of the deadline."""
 
-    def __init__(self, deadlines: Deadlines) -> None:
-        self._deadlines = deadlines
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
         self._started_ns = SYSTEM.steady_ns()
         self._socket: socket.socket | None = None
         self.first_byte_ms = 0.0
@@ -221,7 +207,7 @@ class _Wire:
         One deadline for all that it takes: its name, its addresses, and the secrets to agree upon.
         """
         secure = scheme == "https"
-        wait_s = min(self._deadlines.connect_s, self._left_s())
+        wait_s = min(CONNECT_S, self._left_s())
         until_ns = SYSTEM.steady_ns() + round(wait_s * 1e9)
         try:
             self._join(_addresses(host, port or (443 if secure else 80), until_ns), until_ns)
@@ -234,15 +220,17 @@ class _Wire:
         """Connect to the first of the addresses that answers. A dead one has its share of the time, and no more."""
         trouble: OSError = socket.gaierror("the name has no address")
         for number, (family, kind, protocol, _, address) in enumerate(addresses):
+            end = socket.socket(family, kind, protocol)
             try:
-                self._socket = socket.socket(family, kind, protocol)
-                self._socket.settimeout(_seconds_until(until_ns) / (len(addresses) - number))
-                self._socket.connect(address)
-                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return
+                end.settimeout(_seconds_until(until_ns) / (len(addresses) - number))
+                end.connect(address)
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError as error:
-                self.close()
+                end.close()
                 trouble = error
+            else:
+                self._socket = end
+                return
         raise trouble
 
     def _secure(self, host: str, until_ns: int) -> None:
@@ -254,16 +242,11 @@ class _Wire:
         self._socket = context.wrap_socket(self._socket, server_hostname=host)
 
     def _left_s(self) -> float:
-        """What is left of the deadline that counts now."""
-        passed_s = (SYSTEM.steady_ns() - self._started_ns) / 1e9
-        first_s = self._deadlines.first_byte_s
-        waiting = first_s is not None and not self.first_byte_ms
-        limit_s = min(self._deadlines.total_s, first_s) if waiting and first_s is not None else self._deadlines.total_s
-        if passed_s >= limit_s:
-            raise ModelTimeout(
-                f"sent nothing within {limit_s:g} s" if waiting else f"did not finish within {limit_s:g} s"
-            )
-        return limit_s - passed_s
+        """What is left of the deadline."""
+        left_s = self._timeout_s - (SYSTEM.steady_ns() - self._started_ns) / 1e9
+        if left_s <= 0:
+            raise ModelTimeout(f"did not finish within {self._timeout_s:g} s")
+        return left_s
 
     def sendall(self, data: bytes) -> None:
         """Send all of it, within the deadline as a whole."""
@@ -272,7 +255,7 @@ class _Wire:
         try:
             self._socket.sendall(data)
         except TimeoutError:
-            self._left_s()  # says which deadline it was
+            self._left_s()  # raises
 
     def readinto(self, buffer: Any) -> int:
         """Some bytes, as soon as there are any; 0 at the end."""
@@ -282,31 +265,22 @@ class _Wire:
             try:
                 size = self._socket.recv_into(buffer)
             except TimeoutError:
-                continue  # the next look at what is left says which deadline it was
+                continue  # the next look at what is left raises
             if size and not self.first_byte_ms:
                 self.first_byte_ms = (SYSTEM.steady_ns() - self._started_ns) / 1e6
             return size
 
+    def readable(self) -> bool:
+        return True
+
     def makefile(self, mode: str) -> io.BufferedReader:
-        """What http.client reads from. Closing it leaves the connection open."""
+        """What http.client reads from. It closes it at the end of the answer."""
         assert mode == "rb"
-        return io.BufferedReader(_Borrowed(self))
+        return io.BufferedReader(self)
 
     def close(self) -> None:
         """Hang up: a server that still writes for us sees it, and stops. Safe to call twice."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.close()
-
-
-class _Borrowed(io.RawIOBase):
-    """A wire to read from; closing it does not close the wire."""
-
-    def __init__(self, wire: _Wire) -> None:
-        self._wire = wire
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        return self._wire.readinto(buffer)
+        super().close()

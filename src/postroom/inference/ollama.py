@@ -37,11 +37,11 @@ class OllamaModel(ServerModel):
 
     kind: ClassVar[str] = "ollama"
 
-    def __init__(self, name: str, url: str | None = None, *, first_byte_s: float | None = None) -> None:
-        super().__init__(name, server_url(url or os.environ.get("OLLAMA_HOST") or DEFAULT_URL), first_byte_s)
+    def __init__(self, name: str, url: str | None = None) -> None:
+        super().__init__(name, server_url(url or os.environ.get("OLLAMA_HOST") or DEFAULT_URL))
 
     def _ask(self, asked: ModelRequest, left_s: float) -> Completion:
-        transport = _Transport(http.Deadlines(left_s, self.first_byte_s))
+        transport = _Transport(left_s)
         client = ollama.Client(host=self.url, transport=transport)
         try:
             # num_predict and temperature count only inside options; at the top level a server passes over them
@@ -88,8 +88,8 @@ class OllamaModel(ServerModel):
 class _Transport(httpx.BaseTransport):
     """What the client sends its one request through."""
 
-    def __init__(self, deadlines: http.Deadlines) -> None:
-        self._deadlines = deadlines
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
         self._answer: http.Answer | None = None
 
     @property
@@ -99,22 +99,14 @@ class _Transport(httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         ours = ("host", "connection", "content-length", "accept-encoding", "transfer-encoding")
         headers = {name: value for name, value in request.headers.items() if name.lower() not in ours}
-        answer = http.send(request.method, str(request.url), request.read(), headers, self._deadlines)
+        answer = http.send(request.method, str(request.url), request.read(), headers, self._timeout_s)
         self._answer = answer
         kept = {name: value for name, value in answer.headers.items() if name == "content-type"}
-        return httpx.Response(answer.status, headers=kept, stream=_Body(answer))
+        return httpx.Response(answer.status, headers=kept, content=answer.chunks())
 
     def close(self) -> None:
         if self._answer is not None:
             self._answer.close()
-
-
-class _Body(httpx.SyncByteStream):
-    def __init__(self, answer: http.Answer) -> None:
-        self._answer = answer
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self._answer.chunks()
 
 
 def server_url(said: str) -> str:

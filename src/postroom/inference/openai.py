@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
@@ -28,7 +29,7 @@ class OpenAIModel(ServerModel):
 
     kind: ClassVar[str] = "openai"
 
-    def __init__(self, name: str, url: str, *, first_byte_s: float | None = None) -> None:
+    def __init__(self, name: str, url: str) -> None:
         http.check_address(url, KEY_VARIABLE)
         parts = urlsplit(url)
         if not name or not parts.hostname or parts.scheme not in ("http", "https"):
@@ -37,7 +38,7 @@ class OpenAIModel(ServerModel):
                 f"openai:qwen@http://127.0.0.1:8080/v1; the address here is {url!r}"
             )
         whole = url.rstrip("/") if parts.path.rstrip("/") else f"{parts.scheme}://{parts.netloc}/v1"
-        super().__init__(name, whole, first_byte_s)
+        super().__init__(name, whole)
 
     def _body(self, asked: ModelRequest) -> bytes:
         messages = [{"role": "system", "content": asked.system}] if asked.system else []
@@ -57,8 +58,8 @@ class OpenAIModel(ServerModel):
 
     def _ask(self, asked: ModelRequest, left_s: float) -> Completion:
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json", **self._key()}
-        deadlines = http.Deadlines(left_s, self.first_byte_s)
-        with http.send("POST", f"{self.url}/chat/completions", self._body(asked), headers, deadlines) as answer:
+        answer = http.send("POST", f"{self.url}/chat/completions", self._body(asked), headers, left_s)
+        with closing(answer):
             if answer.status != 200:
                 raise self._refused(answer)
             try:

@@ -10,10 +10,10 @@ import fcntl
 import hashlib
 import os
 import tempfile
-import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
@@ -60,33 +60,30 @@ class Throttle:
         until_ns = self._clock.steady_ns() + round(timeout_s * 1e9)
         with self.slots.taken(timeout_s):
             try:
-                fault, result = self.breaker.call(self._tries, call, until_ns)
+                outcome = self.breaker.call(self._tries, call, until_ns)
             except CircuitOpen:
                 raise ModelError(
                     f"{self.server} failed {FAILURES} times in a row; it is left alone for {REST_S:g} s"
                 ) from None
-        if fault is not None:
-            raise fault
-        assert result is not None
-        return result[0]
+        if isinstance(outcome, ModelError):
+            raise outcome
+        return outcome
 
-    def _tries(self, call: Callable[[float], T], until_ns: int) -> tuple[ModelError | None, tuple[T] | None]:
+    def _tries(self, call: Callable[[float], T], until_ns: int) -> T | ModelError:
         """The result, or an error that is no fault of the server; raises what speaks against the server."""
         for number in range(1, MAX_TRIES + 1):
             left_s = (until_ns - self._clock.steady_ns()) / 1e9
             try:
-                return None, (call(max(left_s, 0.001)),)
+                return call(max(left_s, 0.001))
             except (ServerBusy, ServerBroken) as trouble:
                 wait_s = self._pause_s(number, trouble)
                 if number == MAX_TRIES or self._clock.steady_ns() + wait_s * 1e9 >= until_ns:
                     raise
                 self._clock.sleep(wait_s)
-            except ModelUnknown as fault:  # a wrong name or key must not close the server to others (test_faults.py)
-                return fault, None
-            except (ModelMissing, ModelTimeout):
-                raise
             except ModelError as fault:
-                return fault, None
+                if isinstance(fault, ModelMissing | ModelTimeout) and not isinstance(fault, ModelUnknown):
+                    raise
+                return fault  # a wrong name or key must not close the server to others (test_faults.py)
         raise AssertionError("the last try returns or raises")
 
     def _pause_s(self, number: int, trouble: ServerBusy | ServerBroken) -> float:
@@ -179,34 +176,21 @@ def private_folder() -> Path:
     return folder
 
 
-_lock = threading.Lock()
-_gates: dict[str, Throttle] = {}
-
-
+@cache
 def gate_to(server: str) -> Throttle:
     """The gate to a server: one for each in this process."""
-    with _lock:
-        if server not in _gates:
-            _gates[server] = Throttle(server)
-        return _gates[server]
+    return Throttle(server)
 
 
-def _forget_after_fork() -> None:
-    global _lock  # noqa: PLW0603  (one process, one set of gates)
-    _lock = threading.Lock()
-    _gates.clear()
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)
+os.register_at_fork(after_in_child=gate_to.cache_clear)  # another thread may have held a lock of theirs
 
 
 class ServerModel(Model):
     """A model at an HTTP server. All models of one server share its throttle."""
 
-    def __init__(self, name: str, url: str, first_byte_s: float | None) -> None:
+    def __init__(self, name: str, url: str) -> None:
         self.name = name
         self.url = url
-        self.first_byte_s = first_byte_s
 
     @property
     def spec(self) -> str:
