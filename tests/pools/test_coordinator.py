@@ -19,10 +19,12 @@ from tests.support.scripted_pool import InstantPool, ScriptedPool
 import postroom
 from postroom import Coordinator, Decision, Evaluation, InvalidMessage, PostroomError, RoomBusy, WorkerPool
 from postroom.core.clock import SYSTEM, ManualClock
+from postroom.core.config import Config as RoomConfig
 from postroom.pools.decide import Config, Reason, Trigger, decide
-from postroom.pools.decision_store import RoomDecisions
+from postroom.pools.decision_store import Decisions
 from postroom.pools.message import as_message
 from postroom.room import Room
+from postroom.stores.memory.store import MemoryStore
 
 Start = Callable[[Callable[[], Any]], Any]
 
@@ -270,26 +272,40 @@ def test_decisions_are_forgotten_after_their_time(room: Room, clock: ManualClock
     clock.advance(100)
     coordinator.consider(message("new"))
 
-    assert coordinator._decisions.forget(50) == 1  # type: ignore[attr-defined]
+    assert coordinator._decisions.forget(50) == 1
     assert coordinator.decision_of("old") is None
     assert coordinator.decision_of("new") is not None
 
 
+def test_without_a_room_the_oldest_of_too_many_decisions_are_forgotten(clock: ManualClock) -> None:
+    decisions = Decisions(MemoryStore(RoomConfig(), clock), clock, 2)
+    for number in range(5):
+        clock.advance(1)
+        taken = decisions.take(f"m{number}", 5)
+        assert isinstance(taken, int)
+        decisions.keep(decide({"ada": said(0.9)}, 0, Config(message_id=f"m{number}"), 1), taken)
+
+    assert decisions.forget(3600) == 3
+    assert [decisions.find(f"m{number}") is None for number in range(5)] == [True, True, True, False, False]
+
+
 def test_one_who_was_taken_for_dead_takes_the_others_word(room: Room, clock: ManualClock, in_background: Start) -> None:
-    slow, quick = RoomDecisions(room, clock), RoomDecisions(room, clock)
+    slow, quick = Decisions(room.store, clock), Decisions(room.store, clock)
     for id, order in (("m1", "after"), ("m2", "before")):
         theirs, ours = (decide({name: said(0.9)}, 0, Config(message_id=id), 1) for name in ("quick", "slow"))
-        assert slow.take(id, 5) is None
+        taken_by_slow = slow.take(id, 5)
+        assert isinstance(taken_by_slow, int)
         clock.advance(60)
-        assert quick.take(id, 5) is None  # nobody will decide, it seems
+        taken_by_quick = quick.take(id, 5)  # nobody will decide, it seems
+        assert isinstance(taken_by_quick, int)
         if order == "after":
-            assert quick.keep(theirs).made_here
-            kept = slow.keep(ours)
+            assert quick.keep(theirs, taken_by_quick).made_here
+            kept = slow.keep(ours, taken_by_slow)
         else:
-            keeping = in_background(lambda: slow.keep(ours))  # noqa: B023
+            keeping = in_background(lambda: slow.keep(ours, taken_by_slow))  # noqa: B023
             keeping.join(0.05)
             assert keeping.running  # the message is the other's now
-            assert quick.keep(theirs).made_here
+            assert quick.keep(theirs, taken_by_quick).made_here
             kept = keeping.result()
 
         assert (kept.granted, kept.made_here) == (("quick",), False)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -19,8 +18,7 @@ from postroom.mail import presence, tokens
 from postroom.mail.gateway import Gateway
 from postroom.mail.rate_limit import SenderLimit
 from postroom.pools.decide import Decision, Late, Trigger
-from postroom.pools.decision_store import PREFIX, RoomDecisions
-from postroom.room import Room
+from postroom.pools.decision_store import PREFIX, Decisions
 from postroom.sessions.record import Failure, create
 from postroom.stores import cells
 from postroom.stores.cells import DELETE, update
@@ -164,7 +162,7 @@ def changes_of(gateway: Gateway) -> dict[str, Callable[[], object]]:
     board.add("t1", title="a task")
     decision = Decision("m1", Trigger.DEADLINE, {}, (), 1.0, 1.0, 0)
     store.cell_write(PREFIX + "m1", {"owner": gateway.process, "until_ms": 0, "decision": decision.to_dict()})
-    decisions = RoomDecisions(cast("Room", SimpleNamespace(store=store, gateway=gateway)), clock)
+    decisions = Decisions(store, clock)
     return {
         "a task": lambda: board.claim("bob", timeout_s=0),
         "presence": lambda: presence.enter(gateway, "bob", transient=False),

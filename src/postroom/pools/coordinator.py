@@ -5,7 +5,8 @@
     print(decision.granted)
 
 With a room, any number of coordinators make exactly one decision per message: the cell "decision/<id>" is taken by one
-of them, and written once. One that dies while it considers is replaced by another that waits for it.
+of them, and written once. One that dies while it considers is replaced by another that waits for it. Without one, the
+cells are in the memory of this coordinator.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from postroom.core.clock import SYSTEM, Clock, from_iso
+from postroom.core.config import Config as RoomConfig
 from postroom.core.message import Message
 from postroom.errors import PostroomError
 from postroom.mail.received import Envelope
+from postroom.stores.memory.store import MemoryStore
 
 from .decide import Config, Decision, Known, Late, Trigger, decide, half_life_for, next_moment, seed_of
-from .decision_store import Decisions, LocalDecisions, RoomDecisions
+from .decision_store import Decisions
 from .message import as_message
 from .request import Request
+from .stats import percentile
 
 if TYPE_CHECKING:
     from postroom.room import Room
@@ -37,6 +41,8 @@ Listener = Callable[[Decision], None]
 #: The times of so many evaluations are looked at for the half-life, and so many are needed before they count.
 KEPT_TIMES: Final = 50
 ENOUGH_TIMES: Final = 5
+#: Without a room, about so many decisions are kept.
+MAX_LOCAL: Final = 10_000
 #: Results may come so long after the decision and are still recorded.
 LATE_S: Final = 60.0
 
@@ -97,7 +103,10 @@ class Coordinator:
         )
         self._seed = seed
         self._late_s = late_s
-        self._decisions: Decisions = LocalDecisions() if room is None else RoomDecisions(room, self.clock)
+        if room is None:
+            self._decisions = Decisions(MemoryStore(RoomConfig(), self.clock), self.clock, MAX_LOCAL)
+        else:
+            self._decisions = Decisions(room.store, self.clock)
         self._late = _LateWriter(self._decisions)
         self._lock = threading.Lock()
         if room is not None and (report_to := getattr(pool, "report_to", None)) is not None:
@@ -114,17 +123,17 @@ class Coordinator:
         """
         plain = as_message(message)
         taken = self._decisions.take(plain["id"], self._rules.deadline_s)
-        if taken is not None:  # decided already, perhaps by another while we waited
+        if isinstance(taken, Decision):  # decided already, perhaps by another while we waited
             self._note_spoken(taken)
             if on_change is not None:
                 on_change(taken)
             return taken
         try:
             decision, hearing = self._hear(plain, on_change)
-            kept = self._decisions.keep(decision)
+            kept = self._decisions.keep(decision, taken)
         except BaseException:
             with suppress(PostroomError):  # the room is in trouble, which is what the caller is told
-                self._decisions.release(plain["id"])
+                self._decisions.release(plain["id"], taken)
             raise
         self._note_spoken(kept)
         if hearing is not None:
@@ -143,7 +152,7 @@ class Coordinator:
         if self._half_life_s is not None:
             return self._half_life_s
         with self._lock:
-            slowest = [_p95(times) for times in self._times.values() if len(times) >= ENOUGH_TIMES]
+            slowest = [percentile(sorted(times), 95) for times in self._times.values() if len(times) >= ENOUGH_TIMES]
         return half_life_for(max(slowest) if slowest else None)
 
     # Parts of the above
@@ -323,11 +332,6 @@ def _known_of(request: Request) -> Known:
     if isinstance(outcome, Exception) or outcome is None or outcome.stage == "deep":
         return outcome
     return outcome.with_times(stage="deep")
-
-
-def _p95(times: deque[float]) -> float:
-    ordered = sorted(times)
-    return ordered[min(len(ordered) - 1, len(ordered) * 95 // 100)]
 
 
 def _sent_ms(message: Mapping[str, Any]) -> int | None:
