@@ -20,13 +20,12 @@ import asyncio
 import os
 from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 from postroom import room
 from postroom.core.clock import SYSTEM, Clock
-from postroom.core.config import Config, RoomUrl
+from postroom.core.config import Config
 from postroom.core.events import Hooks
 from postroom.core.message import Draft
 from postroom.errors import PostroomError, RoomClosed
@@ -38,7 +37,7 @@ from postroom.stores.contract import Store, Waiter
 
 from .board import Board, HeldTask, Reservation
 from .bridge import Course, WorkerThread
-from .methods import Mirror, Stream, as_it_is, giving, if_any, in_steps, in_stream, in_thread
+from .methods import Mirror, as_it_is, giving, if_any, in_steps, in_steps_stream, in_stream, in_thread
 from .serving import Handler, Serving
 
 __all__ = ["Agent", "Board", "HeldTask", "Received", "Reservation", "Room", "open"]
@@ -58,7 +57,7 @@ class LoopGateway(Gateway):
         worker.gateway = self
 
     def send(self, draft: Draft) -> Any:
-        return self._worker.send(draft)
+        return self._worker.run(None, draft=draft)
 
     def listen(self, topics: Iterable[str]) -> Waiter:
         self.check_open()
@@ -125,16 +124,10 @@ class Agent(Mirror[agent.Agent]):
 
     def __init__(self, worker: WorkerThread, open_room: room.Room, name: str, *, transient: bool) -> None:
         super().__init__(worker, agent.Agent(open_room.gateway, name, transient=transient))
+        self.name = self._sync.name
+        self.transient = transient
         self._register = partial(open_room.agent, name, transient=transient)
         self._registering: asyncio.Future[agent.Agent] | None = worker.begin(self._register)
-
-    @property
-    def name(self) -> str:
-        return self._sync.name
-
-    @property
-    def transient(self) -> bool:
-        return self._sync.transient
 
     async def _ready(self) -> None:
         """Return when the agent is registered; raise why it cannot be (and try again the next time)."""
@@ -149,12 +142,9 @@ class Agent(Mirror[agent.Agent]):
             raise
         self._registering = None
 
-    async def _registered(self) -> Self:
-        await self._ready()
-        return self
-
     def __await__(self) -> Generator[Any, Any, Self]:
-        return self._registered().__await__()
+        yield from self._ready().__await__()
+        return self
 
     # Sending; many sends that are under way at the same time share commits
 
@@ -169,26 +159,7 @@ class Agent(Mirror[agent.Agent]):
     receive = giving(Received, in_steps(agent.Agent.receive))
     poll = giving(if_any(Received), in_thread(agent.Agent.poll))
     claimed = giving(Received, in_thread(agent.Agent.claimed))
-
-    def listen(
-        self,
-        *,
-        channels: Iterable[str] | None = None,
-        lease_s: float | None = None,
-        timeout_s: float | None = None,
-        prefetch: int = 1,
-    ) -> Stream[Received]:
-        """One message after the other, for ever, with `async for`; see `postroom.Agent.listen`."""
-        course = cast(
-            "Course[Any]",
-            self._sync.listen(channels=channels, lease_s=lease_s, timeout_s=timeout_s, prefetch=prefetch),
-        )  # the gateway's: see LoopGateway.each
-
-        async def begin() -> Course[Any]:
-            await self._ready()
-            return course
-
-        return Stream(self._worker, begin, partial(Received, self._worker))
+    listen = in_steps_stream(Received, agent.Agent.listen)
 
     async def serve(
         self,
@@ -243,17 +214,11 @@ class Room(Mirror[room.Room]):
 
     def __init__(self, worker: WorkerThread, open_room: room.Room) -> None:
         super().__init__(worker, open_room)
+        self.url = open_room.url
+        self.folder = open_room.folder
         self._agents: dict[tuple[str, bool], Agent] = {}
         self._board: Board | None = None
         self._closing: asyncio.Task[None] | None = None
-
-    @property
-    def url(self) -> RoomUrl:
-        return self._sync.url
-
-    @property
-    def folder(self) -> Path | None:
-        return self._sync.folder
 
     @property
     def config(self) -> Config:

@@ -13,11 +13,12 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from postroom.board.held_task import HeldTask
 from postroom.core.clock import Clock
@@ -36,6 +37,7 @@ log = logging.getLogger("postroom")
 T = TypeVar("T")
 
 
+@dataclass(slots=True, eq=False)
 class Job:
     """One call for the thread. `left` is set when nobody waits for it any more.
 
@@ -43,38 +45,24 @@ class Job:
     steps.
     """
 
-    __slots__ = ("call", "draft", "error", "future", "keep", "left", "question", "result")
-
-    def __init__(
-        self,
-        call: Callable[[], Any] | None,
-        future: asyncio.Future[Any] | None,
-        *,
-        draft: Draft | None = None,
-        question: Question | None = None,
-        keep: bool = False,
-    ) -> None:
-        self.call = call
-        self.future = future
-        self.draft = draft
-        self.question = question
-        self.keep = keep
-        self.left = False
-        self.result: Any = None
-        self.error: BaseException | None = None
+    call: Callable[[], Any] | None
+    future: asyncio.Future[Any] | None
+    keep: bool = False
+    draft: Draft | None = None
+    question: Question | None = None
+    left: bool = False
+    result: Any = None
+    error: BaseException | None = None
 
     def undo(self) -> None:
         """Nobody gets the result: what was claimed for it goes back. In the thread."""
         _return_unseen(self.result)
 
 
-class Over:
+class Over(NamedTuple):
     """The end of a course, with what it came to."""
 
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    value: Any
 
 
 def _return_unseen(result: Any) -> None:
@@ -111,25 +99,35 @@ class WorkerThread:
 
     # Calls
 
-    def run(self, call: Callable[[], T], *, keep: bool = False) -> Coroutine[Any, Any, T]:
+    async def run(
+        self,
+        call: Callable[[], T] | None,
+        *,
+        keep: bool = False,
+        draft: Draft | None = None,
+        question: Question | None = None,
+    ) -> T:
         """Make a call in the thread and return what it returns.
 
         A task that is cancelled here leaves at once. A call that has not begun is then not made, unless it is to be
         kept; what a call that has begun claims for nobody is given back.
+        With a draft that is stored before, together with others that wait to be stored; without a call its id is
+        returned after the commit. With a question the call is a step of it: answers that came together are taken
+        together.
         """
-        return self._finish(Job(call, self.loop.create_future(), keep=keep))
-
-    def send(self, draft: Draft) -> Coroutine[Any, Any, str]:
-        """Store a message, together with others that wait to be stored. Returns its id after the commit."""
-        return self._finish(Job(None, self.loop.create_future(), draft=draft))
-
-    def ask(self, question: Question, step: Callable[[], T]) -> Coroutine[Any, Any, T]:
-        """Store a question, together with others that wait to be stored, and make its first step."""
-        return self._finish(Job(step, self.loop.create_future(), draft=question.draft, question=question))
-
-    def answer(self, question: Question, step: Callable[[], T]) -> Coroutine[Any, Any, T]:
-        """Make the step of a question after a hint; answers that came together are taken together."""
-        return self._finish(Job(step, self.loop.create_future(), question=question))
+        self.check_loop()
+        if self._stopped or (self.closing and not keep):
+            raise RoomClosed("this room is closed")
+        future: asyncio.Future[T] = self.loop.create_future()
+        job = Job(call, future, keep, draft, question)
+        self._submit(job)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            job.left = True
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self.post(job.undo)  # it was done, and was on its way to the task that left
+            raise
 
     def begin(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Make a call in the thread, before everything that is asked for after this.
@@ -139,31 +137,16 @@ class WorkerThread:
         self.check_loop()
         if self.closing:
             raise RoomClosed("this room is closed")
-        job = Job(call, self.loop.create_future())
-        self._submit(job)
-        assert job.future is not None
-        job.future.add_done_callback(_look_at_error)
-        return job.future
+        future: asyncio.Future[T] = self.loop.create_future()
+        self._submit(Job(call, future))
+        future.add_done_callback(_look_at_error)
+        return future
 
     def check_loop(self) -> None:
         """Raise RoomError in a loop that is not the room's. Where no loop runs, the room's own may be about to."""
         with suppress(RuntimeError):  # no loop runs
             if asyncio.get_running_loop() is not self.loop:
                 raise RoomError("this room was opened in another event loop; open one in each loop that needs it")
-
-    async def _finish(self, job: Job) -> Any:
-        self.check_loop()
-        if self._stopped or (self.closing and not job.keep):
-            raise RoomClosed("this room is closed")
-        self._submit(job)
-        assert job.future is not None
-        try:
-            return await job.future
-        except asyncio.CancelledError:
-            job.left = True
-            if job.future.done() and not job.future.cancelled() and job.future.exception() is None:
-                self.post(job.undo)  # it was done, and was on its way to the task that left
-            raise
 
     def _submit(self, job: Job) -> None:
         """Hand jobs over once per turn of the loop: what came together is stored together, and waking costs once."""
@@ -375,9 +358,9 @@ class Course(Generic[T]):
             return Over(None)
         step = partial(self._step, hinted)
         if isinstance(self._steps, Question) and self._pause is None:
-            return await self._worker.ask(self._steps, step)
+            return await self._worker.run(step, draft=self._steps.draft, question=self._steps)
         if isinstance(self._steps, Question) and hinted:
-            return await self._worker.answer(self._steps, step)
+            return await self._worker.run(step, question=self._steps)
         return await self._worker.run(step)
 
     def _step(self, hinted: bool) -> Pause | Over | T:
@@ -387,7 +370,7 @@ class Course(Generic[T]):
             self._worker.gateway.check_there()
         if pause is not None and hinted:
             assert isinstance(pause.waiter, Listening)
-            hinted = pause.waiter.watched or pause.waiter.take()
+            hinted = pause.waiter.watched or pause.waiter.wait(0)  # takes the hint, before looking
         found: Pause | Over | T
         try:
             found = cast("Pause | T", next(self._steps) if pause is None else self._steps.send(hinted))

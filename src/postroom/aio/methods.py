@@ -102,6 +102,24 @@ def in_stream(
     return call
 
 
+def in_steps_stream(
+    show: Show[T, U], method: Callable[Concatenate[S, P], Iterable[T]]
+) -> Callable[Concatenate[Any, P], Stream[U]]:
+    """The same for a method that ends at the gateway, like those of `in_steps`: it checks its arguments at the call."""
+
+    @wraps(method)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Stream[U]:
+        course = cast("Course[Any]", method(self._sync, *args, **kwargs))  # see LoopGateway.each
+
+        async def begin() -> Course[Any]:
+            await self._ready()
+            return course
+
+        return Stream(self._worker, begin, partial(show, self._worker))
+
+    return call
+
+
 class Stream(Generic[T]):
     """One thing after the other, for `async for`. A loop that ends in the middle gives back what it did not settle.
 

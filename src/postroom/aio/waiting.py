@@ -78,10 +78,6 @@ class Listening(Waiter):
         else:
             wake(self.woken, True)
 
-    def take(self) -> bool:
-        """Take the hint, before looking. In the thread."""
-        return self._waiter.wait(0)
-
     @property
     def watched(self) -> bool:
         """Whether it has to be looked after, because nothing wakes it."""
@@ -283,7 +279,7 @@ class Waiting:
     def _look_after(self, watched: list[Listening]) -> list[Listening]:
         """Those that a hint came to. In the thread."""
         stirred, self.stirred = self.stirred, False
-        hinted = [listening for listening in watched if listening.take()]
+        hinted = [listening for listening in watched if listening.wait(0)]
         return watched if stirred else hinted
 
     # The end

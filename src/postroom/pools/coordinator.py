@@ -107,7 +107,7 @@ class Coordinator:
             self._decisions = Decisions(MemoryStore(RoomConfig(), self.clock), self.clock, MAX_LOCAL)
         else:
             self._decisions = Decisions(room.store, self.clock)
-        self._late = _LateWriter(self._decisions)
+        self.late = _LateWriter(self._decisions)
         self._lock = threading.Lock()
         if room is not None and (report_to := getattr(pool, "report_to", None)) is not None:
             report_to(room)  # the page then shows the workers; a pool need not have this method
@@ -190,10 +190,6 @@ class Coordinator:
             spoken=spoken,
         )
 
-    def record_late(self, message_id: str, late: Late) -> None:
-        """Write down what came too late. Returns at once: the pool's thread that brings it is not held up by a room."""
-        self._late.add(message_id, late)
-
     def now(self) -> float:
         """This moment, in seconds of the steady clock."""
         return self.clock.steady_ns() / 1e9
@@ -219,6 +215,7 @@ class _LateWriter:
         self._runs = False
 
     def add(self, message_id: str, late: Late) -> None:
+        """Write it down. Returns at once: the pool's thread that brings it is not held up by a room."""
         with self._lock:
             self._waiting.append((message_id, late))
             if not self._runs:
@@ -313,13 +310,13 @@ class Consideration:
             self._stored = True
             waiting, self._late = self._late, []
         for late in waiting:
-            self._coordinator.record_late(self._config.message_id, late)
+            self._coordinator.late.add(self._config.message_id, late)
 
     def _record(self, name: str, known: Known) -> None:
         """Too late to count; the lock is held."""
         late = Late(name, None, str(known)) if isinstance(known, Exception) else Late(name, known)
         if self._stored:
-            self._coordinator.record_late(self._config.message_id, late)
+            self._coordinator.late.add(self._config.message_id, late)
         else:
             self._late.append(late)
 

@@ -56,16 +56,12 @@ class Line:
         self._wait_ms = 0  # how long a read of `_end` waits
         self._leader: threading.Lock | None = None  # held by the thread that reads, as long as it does
         self._by_loop = False  # the loop reads
-        self._hung_up = False
+        #: Whether nothing more will come over it.
+        self.hung_up = False
         self._finishing = False
         self._told_gone = False
         #: Why the line was given up, if it was; follows the worker's name.
         self.broken = ""
-
-    @property
-    def hung_up(self) -> bool:
-        """Whether nothing more will come over it."""
-        return self._hung_up
 
     # Writing
 
@@ -78,7 +74,7 @@ class Line:
         data = pack(frame)
         with self._lock:
             self._expected += answers
-            if self._outgoing or self._hung_up:
+            if self._outgoing or self.hung_up:
                 self._outgoing += data
                 return
             try:
@@ -117,7 +113,7 @@ class Line:
     def leave_to_loop(self) -> None:
         """Nobody waits here for what was sent: let the loop read, if nobody does."""
         with self._lock:
-            if not self._is_led() and not self._hung_up:
+            if not self._is_led() and not self.hung_up:
                 self._loop.call(self._watch)
                 self._by_loop = True
 
@@ -136,7 +132,7 @@ class Line:
         with mine:
             try:
                 with self._lock:
-                    if self._is_led() or self._hung_up:
+                    if self._is_led() or self.hung_up:
                         return
                     self._leader = mine
                 while not over():
@@ -158,7 +154,7 @@ class Line:
 
         With the lock; the loop is told first: an interrupt may come between.
         """
-        if self._finishing or self._hung_up:
+        if self._finishing or self.hung_up:
             self._loop.call(self.finish if self._finishing else self._tell_gone)
         elif self._expected > 0:
             self._loop.call(self._watch)
@@ -183,7 +179,7 @@ class Line:
             self._take(frames)
             return True
         with self._lock:
-            self._hung_up = True
+            self.hung_up = True
         return False
 
     def _wait_and_read(self, wait_ns: int) -> bytes:
@@ -200,7 +196,7 @@ class Line:
     def _give_up(self, why: str) -> None:
         """Read no more: where the next frame begins is not known. With the lock."""
         self.broken = self.broken or why
-        self._hung_up = True
+        self.hung_up = True
 
     # In the loop's thread
 
@@ -234,7 +230,7 @@ class Line:
                 self._loop.call_at(SYSTEM.steady_ns() + _LOOK_AGAIN_NS, self.finish)  # or sooner, when it leaves
                 return
             self._by_loop = True
-        while not self._hung_up and self._read():
+        while not self.hung_up and self._read():
             pass
         self._tell_gone()
 

@@ -1,7 +1,7 @@
 """The event loop of all pools of this process, in one thread: what workers say, how they end, what is due.
 
-It runs while somebody needs it (`enter`, `leave`). Everything that happens to a worker's process happens here, one
-thing after the other; requests and pings are mostly handled by the threads that wait for them (`pools/line.py`).
+It runs while a pool needs it (`enter`, `leave`). Everything that happens to a worker's process happens here, one thing
+after the other; requests and pings are mostly handled by the threads that wait for them (`pools/line.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
@@ -26,15 +27,13 @@ _FAR_NS: Final = 1 << 62
 _LONGEST_SLEEP_S: Final = 86_400.0  # the system counts milliseconds in 32 bits
 
 
+@dataclass(slots=True, eq=False)
 class Timer:
     """A call that is due at a moment of the steady clock, unless it is cancelled before."""
 
-    __slots__ = ("call", "cancelled", "due_ns")
-
-    def __init__(self, due_ns: int, call: Call) -> None:
-        self.due_ns = due_ns
-        self.call = call
-        self.cancelled = False
+    due_ns: int
+    call: Call
+    cancelled: bool = False
 
     def cancel(self) -> None:
         """Do not call. Safe to call twice, and after the call."""
@@ -56,6 +55,7 @@ class PoolLoop:
         self._numbers = count()
         self._sleeps_until_ns = 0  # 0: it is awake, and will look at calls and timers before it sleeps
         self._stop = False
+        self.users = 0  # pools that entered it
         self.thread = threading.Thread(target=self._run, name="postroom pool", daemon=True)
         self.thread.start()
 
@@ -99,7 +99,7 @@ class PoolLoop:
     def _run(self) -> None:
         while not self._stop:
             for key, _ in self._selector.select(self._timeout_s()):
-                # What was called before may have closed this one, and its number may be another's by now
+                # The call before may have closed this one, and its number may be another's by now
                 # (tests/pools/test_loop.py).
                 if self._selector.get_map().get(key.fd) == key:
                     self._do(key.data)
@@ -107,7 +107,7 @@ class PoolLoop:
             while self._calls:
                 self._do(self._calls.popleft())
             for timer in self._due():
-                if not timer.cancelled:  # by the one before it
+                if not timer.cancelled:  # perhaps by the one before it
                     self._do(timer.call)
         self._selector.close()
         os.close(self._woken)
@@ -133,12 +133,12 @@ class PoolLoop:
             return min(max(0, due_ns - SYSTEM.steady_ns()) / 1e9, _LONGEST_SLEEP_S)
 
     def _due(self) -> list[Timer]:
+        """Those that are due, also if they are cancelled."""
         found = []
         with self._lock:
-            while self._timers and (self._timers[0][2].cancelled or self._timers[0][0] <= SYSTEM.steady_ns()):
-                timer = heapq.heappop(self._timers)[2]
-                if not timer.cancelled:
-                    found.append(timer)
+            now_ns = SYSTEM.steady_ns()
+            while self._timers and self._timers[0][0] <= now_ns:
+                found.append(heapq.heappop(self._timers)[2])
         return found
 
     def _wake_up(self) -> None:
@@ -163,34 +163,33 @@ class PoolLoop:
 
 
 _lock = threading.Lock()
-_loop: PoolLoop | None = None
-_users = 0
+_shared: PoolLoop | None = None
 
 
 def enter() -> PoolLoop:
     """The loop of this process; it runs until every pool that entered has left."""
-    global _loop, _users  # noqa: PLW0603  (one process, one loop)
+    global _shared  # noqa: PLW0603  (one process, one loop)
     with _lock:
-        if _loop is None:
-            _loop = PoolLoop()
-        _users += 1
-        return _loop
+        if _shared is None:
+            _shared = PoolLoop()
+        _shared.users += 1
+        return _shared
 
 
-def leave() -> None:
+def leave(loop: PoolLoop) -> None:
     """One user less. The thread of the last one is over when it returns."""
-    global _loop, _users  # noqa: PLW0603  (one process, one loop)
+    global _shared  # noqa: PLW0603  (one process, one loop)
     with _lock:
-        _users -= 1
-        done, _loop = (_loop, None) if _users == 0 else (None, _loop)
-    if done is not None:
-        done.stop()
+        loop.users -= 1
+        if loop.users:
+            return
+        _shared = None
+    loop.stop()
 
 
 def _forget_after_fork() -> None:
-    global _lock, _loop, _users  # noqa: PLW0603  (one process, one loop)
-    _lock = threading.Lock()
-    _loop, _users = None, 0
+    global _lock, _shared
+    _lock, _shared = threading.Lock(), None
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)

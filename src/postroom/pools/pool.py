@@ -14,7 +14,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from copy import copy
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -26,18 +25,18 @@ from postroom.core.system.process import current_pid
 from postroom.errors import (
     EvaluationAborted,
     Fault,
-    InvalidMessage,
     PoolFailed,
     WorkerError,
     WorkerNotReady,
     WorkerStopped,
     WorkerTimeout,
+    raise_faults,
 )
 
-from . import loop
 from .evaluation import Evaluation
+from .loop import enter, leave
 from .plan import Policy, WorkerPlan
-from .protocol import context_text, message_text
+from .protocol import message_text, plain_text
 from .request import NEVER_NS, Request
 from .restarts import Recycling, RestartPolicy
 from .worker import EVALUATE_TIMEOUT_S, EVENTS, PoolWorker
@@ -115,7 +114,7 @@ class WorkerPool:
         self._services: list[Answering | Following] = []
         self._reports: list[Report] = []  # to the rooms that it works in
         self._pid = current_pid()
-        self._loop = loop.enter()
+        self._loop = enter()
         try:
             self.initialize_workers(workers if isinstance(workers, Mapping) else {name: {} for name in workers})
         except BaseException:
@@ -148,11 +147,10 @@ class WorkerPool:
         for name, context in workers.items():
             faults: list[Fault] = []
             check_name("name", name, faults)
-            context_text(context, faults)
+            plain_text("context", context, faults)
             if name in self._workers:
                 faults.append(Fault("name", f"there is a worker {name!r} in this pool already"))
-            if faults:
-                raise InvalidMessage(faults)
+            raise_faults(faults)
             made[name] = PoolWorker(name, context, self._plan, self._loop, self)
             for event, listener in self._listeners:
                 made[name].on(event, listener)
@@ -331,9 +329,13 @@ class WorkerPool:
         from .rooms import Answering  # programs that only evaluate start faster without it
 
         serving = Answering(self, room, agent, channels, timeout_s, lease_s, answer, stop)
-        with self._running(serving):
+        self._services.append(serving)
+        try:
+            self._check_open()  # not before: giving the pool up from now on ends this service too
             self.report_to(room, agent)
             serving.run()
+        finally:
+            self._services.remove(serving)
 
     def follow(
         self, room: Room, channels: Iterable[str], *, timeout_s: float | None = EVALUATE_TIMEOUT_S, keep: int = 1000
@@ -367,7 +369,7 @@ class WorkerPool:
         with self._lock:
             self._check_open()  # with the lock: shutting the pool down meanwhile closes this report too
             self._reports = [report for report in self._reports if not report.closed]
-            known = next((report for report in self._reports if report.is_to(gateway)), None)
+            known = next((report for report in self._reports if report.gateway is gateway), None)
             if known is None:
                 self._reports.append(Report(gateway, self, name))
             else:
@@ -379,15 +381,6 @@ class WorkerPool:
             self._known[message_id] = requests
             while len(self._known) > keep:
                 del self._known[next(iter(self._known))]
-
-    @contextmanager
-    def _running(self, service: Answering) -> Iterator[None]:
-        self._services.append(service)
-        try:
-            self._check_open()  # not before: giving the pool up from now on ends this service too
-            yield
-        finally:
-            self._services.remove(service)
 
     # The end
 
@@ -428,7 +421,7 @@ class WorkerPool:
             reports, self._reports = self._reports, []
         for report in reports:
             report.close()
-        loop.leave()
+        leave(self._loop)
 
     # For its workers, in the loop's thread
 

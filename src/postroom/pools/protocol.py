@@ -16,7 +16,7 @@ import msgspec
 
 from postroom.core.message import payload_text
 from postroom.core.system.framing import HEADER_BYTES
-from postroom.errors import Fault, InvalidMessage
+from postroom.errors import Fault, InvalidMessage, raise_faults
 
 from .evaluation import RESPOND_ABOVE, Evaluation
 
@@ -117,18 +117,18 @@ def message_text(message: Any) -> Any:
         raise InvalidMessage("message", f"must be a dict, not {type(message).__name__}")
     faults: list[Fault] = []
     if not isinstance(message.get("id"), str):
-        faults.append(Fault("payload.id", f"must be text, not {message.get('id')!r}"))
-    text = payload_text(message if isinstance(message, dict) else dict(message), faults, MAX_FRAME_BYTES // 2)
-    if faults:
-        raise InvalidMessage([Fault(f.field.replace("payload", "message", 1), f.problem) for f in faults])
+        faults.append(Fault("message.id", f"must be text, not {message.get('id')!r}"))
+    text = plain_text("message", message, faults)
+    raise_faults(faults)
     return msgspec.Raw(text)
 
 
-def context_text(context: Mapping[str, Any], faults: list[Fault]) -> None:
-    """Add the faults of a worker's settings that cannot be told to its process."""
+def plain_text(name: str, value: Mapping[str, Any], faults: list[Fault]) -> str:
+    """What a worker's process is told, as JSON text. Adds the faults of what no frame can hold, under that name."""
     found: list[Fault] = []
-    payload_text(dict(context), found, MAX_FRAME_BYTES // 2)
-    faults += [Fault(fault.field.replace("payload", "context", 1), fault.problem) for fault in found]
+    text = payload_text(value if isinstance(value, dict) else dict(value), found, MAX_FRAME_BYTES // 2)
+    faults += [Fault(fault.field.replace("payload", name, 1), fault.problem) for fault in found]
+    return text
 
 
 def evaluation_of(given: Any, message_id: str) -> Evaluation:

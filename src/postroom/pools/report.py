@@ -121,7 +121,7 @@ class Report:
 
     def __init__(self, gateway: Gateway, pool: Reported, name: str | None) -> None:
         self.name = name
-        self._gateway = gateway
+        self.gateway = gateway
         self._pool = pool
         self._since_ms = gateway.clock.wall_ms()
         self._steady_s = SYSTEM.steady_ns() / 1e9  # exits are told by the steady clock
@@ -142,10 +142,6 @@ class Report:
     @property
     def closed(self) -> bool:
         return self._chore.closed
-
-    def is_to(self, gateway: Gateway) -> bool:
-        """Whether this is the room that it tells."""
-        return gateway is self._gateway
 
     def call_it(self, name: str | None) -> None:
         """The pool has that name from now on, if it had none."""
@@ -177,19 +173,19 @@ class Report:
 
     def _take_back(self) -> None:
         with suppress(PostroomError):  # the room is over, busy, or its server is away
-            self._gateway.store.cell_write(self._cell, None)
+            self.gateway.store.cell_write(self._cell, None)
 
     def _clear_away(self) -> None:
         """Delete what pools that were killed left behind."""
-        for cell in self._gateway.store.cell_scan(CELLS):
-            if not is_live(self._gateway, cell):
-                self._gateway.store.cell_write(cell.name, None, expect=cell.version)
+        for cell in self.gateway.store.cell_scan(CELLS):
+            if not is_live(self.gateway, cell):
+                self.gateway.store.cell_write(cell.name, None, expect=cell.version)
 
     def _write(self) -> None:
-        now_ms = self._gateway.clock.wall_ms()
+        now_ms = self.gateway.clock.wall_ms()
         value, last = self._value(now_ms), self._last
         if last is None or value != last | {"beat_ms": now_ms} or now_ms - last["beat_ms"] >= BEAT_S * 1000:
-            self._gateway.store.cell_write(self._cell, value)
+            self.gateway.store.cell_write(self._cell, value)
             self._last = value
 
     def _value(self, now_ms: int) -> Value:
@@ -198,7 +194,7 @@ class Report:
         return {
             "name": self.name or pool.evaluator,
             "evaluator": pool.evaluator,
-            "process": self._gateway.process,
+            "process": self.gateway.process,
             "since_ms": self._since_ms,
             "beat_ms": now_ms,
             "failure": None if pool.failure is None else str(pool.failure)[:MAX_TEXT],

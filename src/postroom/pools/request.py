@@ -68,9 +68,6 @@ class Request:
         """What it ended with; None while it runs."""
         return None if not self.done else self.error if self.error is not None else self.evaluation
 
-    def is_done(self) -> bool:
-        return self.done
-
     def left_s(self) -> float | None:
         """Seconds until its deadline, never below 0; None when it has none."""
         return None if self.deadline_ns == NEVER_NS else max(0, self.deadline_ns - SYSTEM.steady_ns()) / 1e9

@@ -192,7 +192,7 @@ class PoolWorker:
         try:
             life = self.requests.admit(request)
             if life is not None:
-                life.work.read_until(request.is_done, request.deadline_ns)
+                life.work.read_until(lambda: request.done, request.deadline_ns)
             if not request.wait(request.left_s()):
                 self.requests.overdue(request)
         except BaseException:

@@ -72,7 +72,7 @@ def run(control: socket.socket) -> int:
             evaluator = load_evaluator(setup["evaluator"], setup["context"])
         except BaseException as error:  # noqa: BLE001  whatever it was, the pool is told
             traceback.print_exc()
-            station.tell_boot_error(error)
+            station.tell_error(0, 0, "boot", error)
             return EXIT_BOOT
         return station.serve(evaluator)
 
@@ -132,7 +132,6 @@ class WorkerMain:
     def __init__(self, work: socket.socket, side: socket.socket) -> None:
         self._work = work
         self._side = side
-        self._incoming = Splitter(in_worker=True)
         self._gauge = MemoryGauge()
         self._main = threading.get_ident()
         self._current = 0  # the request that the evaluator is at
@@ -145,13 +144,10 @@ class WorkerMain:
         """Judge messages until the pool hangs up."""
         threading.Thread(target=self._hear, name="postroom side line", daemon=True).start()
         self._send(Ready(os.getpid(), self._gauge.bytes()))
-        while True:
-            part = self._work.recv(_CHUNK)
-            if not part:
-                return 0
-            for frame in self._incoming.feed(part):
-                if isinstance(frame, Evaluate):
-                    self._judge(evaluator, frame)
+        for frame in _frames(self._work):
+            if isinstance(frame, Evaluate):
+                self._judge(evaluator, frame)
+        return 0
 
     # The main thread
 
@@ -176,7 +172,7 @@ class WorkerMain:
             except (TypeError, ValueError, RecursionError) as error:  # no frame can hold it: half of an emoji, for one
                 failed = ("raised", error)
         if failed is not None:
-            self._tell_error(asked.request, asked.attempt, *failed)
+            self.tell_error(asked.request, asked.attempt, *failed)
 
     def _evaluate(self, evaluator: Evaluator, asked: Evaluate) -> Evaluation:
         """Call the evaluator. What it gives before its last word is told at once; the last is returned."""
@@ -199,13 +195,10 @@ class WorkerMain:
     def _tell(self, asked: Evaluate, evaluation: Evaluation, *, final: bool) -> None:
         self._send(Result(asked.request, asked.attempt, final, evaluation, self._gauge.bytes()))
 
-    def _tell_error(self, request: int, attempt: int, kind: ErrorKind, error: BaseException) -> None:
+    def tell_error(self, request: int, attempt: int, kind: ErrorKind, error: BaseException) -> None:
+        """Say why there is no evaluation of that request (0: why there will be no work)."""
         trace = "" if kind == "aborted" else _trace_of(error)
         self._send(Error(request, attempt, kind, _words_of(error), trace, self._gauge.bytes()))
-
-    def tell_boot_error(self, error: BaseException) -> None:
-        """Say why there will be no work."""
-        self._tell_error(0, 0, "boot", error)
 
     def _send(self, frame: Result | Error | Ready) -> None:
         """Say something. Raises what `pack` raises for what no frame can hold; then nothing was said."""
@@ -232,23 +225,29 @@ class WorkerMain:
     # The side line's thread
 
     def _hear(self) -> None:
-        incoming, memory_bytes = Splitter(in_worker=True), self._gauge.bytes()
+        memory_bytes = self._gauge.bytes()
         with suppress(OSError):  # the pool is gone
-            while part := self._side.recv(_CHUNK):
-                for frame in incoming.feed(part):
-                    if isinstance(frame, Ping):
-                        self._side.sendall(pack(Pong(frame.number, self._current or None, memory_bytes)))
-                        memory_bytes = self._gauge.bytes()  # for the next one: nobody waits for this look
-                    elif isinstance(frame, Abort):
-                        if len(self._called_off) >= _MAX_CALLED_OFF:
-                            self._called_off.clear()  # what is left there came after its request had ended
-                        self._called_off.add(frame.request)  # before the look at what runs: one of us will see it
-                        if self._current == frame.request:
-                            signal.pthread_kill(self._main, ABORT_SIGNAL)
-                    elif isinstance(frame, Shutdown):
-                        self._stopping = True
-                        if self._current:
-                            signal.pthread_kill(self._main, ABORT_SIGNAL)
+            for frame in _frames(self._side):
+                if isinstance(frame, Ping):
+                    self._side.sendall(pack(Pong(frame.number, self._current or None, memory_bytes)))
+                    memory_bytes = self._gauge.bytes()  # for the next one: nobody waits for this look
+                elif isinstance(frame, Abort):
+                    if len(self._called_off) >= _MAX_CALLED_OFF:
+                        self._called_off.clear()  # what is left there came after its request had ended
+                    self._called_off.add(frame.request)  # before the look at what runs: one of us will see it
+                    if self._current == frame.request:
+                        signal.pthread_kill(self._main, ABORT_SIGNAL)
+                elif isinstance(frame, Shutdown):
+                    self._stopping = True
+                    if self._current:
+                        signal.pthread_kill(self._main, ABORT_SIGNAL)
+
+
+def _frames(line: socket.socket) -> Iterator[Any]:
+    """The frames that come over a line, until the pool hangs up."""
+    incoming = Splitter(in_worker=True)
+    while part := line.recv(_CHUNK):
+        yield from incoming.feed(part)
 
 
 def _words_of(error: BaseException) -> str:
