@@ -693,24 +693,25 @@ connection.execute("ROLLBACK")
 """
 
 
-@pytest.mark.slow
 def test_the_loop_goes_on_while_another_process_holds_the_write_lock(tmp_path: Any) -> None:
     async def main() -> None:
         async with aio.open(f"sqlite:{tmp_path}/room", busy_timeout_s=PATIENCE_S) as room:
             ada, bob = await room.agent("ada"), await room.agent("bob")
             words = [sys.executable, "-c", HOLD, f"{tmp_path}/room/messages.db"]
-            holder = subprocess.Popen(  # noqa: ASYNC220  starting it is not what is measured
-                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )
+            holder = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220
             assert holder.stdout is not None
             assert await asyncio.to_thread(holder.stdout.readline) == "held\n"
 
+            at_the_store = threading.Event()
+            room.hooks.on("before_send", lambda *_: at_the_store.set())
             work: list[asyncio.Task[Any]] = [asyncio.create_task(ada.send("bob", {"n": n})) for n in range(200)]
             work += [asyncio.create_task(bob.receive(timeout_s=10)) for _ in range(20)]
-            for _ in range(1000):  # a loop that the lock holds up turns only when those who wait for it give up
-                await asyncio.sleep(0.001)
+            await until(at_the_store.is_set)
+            for _ in range(1000):  # turns of the loop: it comes here again only if nothing of it waits for the lock
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.001)  # its timers go on, too
             assert not any(task.done() for task in work)
-            holder.communicate("\n")
+            holder.communicate("\n")  # only now the lock comes free
             await asyncio.gather(*work)
             assert (await room.stats()).states["claimed"] == 20
 

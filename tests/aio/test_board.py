@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 
 import pytest
-from tests.support.in_loop import run, waiting
+from tests.support.in_loop import run, until, waiting
 
 import postroom
 from postroom import aio
@@ -87,8 +87,7 @@ def test_a_loop_works_and_a_cancelled_one_releases(url: str) -> None:
                         await asyncio.sleep(60)
 
             working = asyncio.create_task(work())
-            while len(seen) < 3:  # noqa: ASYNC110  it is seen in another task
-                await asyncio.sleep(0.01)
+            await until(lambda: len(seen) == 3)
             working.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await working

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -185,7 +186,8 @@ def fuzz(count: int) -> tuple[int, int]:
     chance = random.Random(seed)
     read = 0
     for _ in range(count):
-        text = mutated(chance) if chance.random() < 0.5 else "".join(chance.choices(PARTS, k=chance.randrange(1, 14)))
+        parts = 1 + int(chance.random() * 13)
+        text = mutated(chance.random) if chance.random() < 0.5 else "".join(chance.choices(PARTS, k=parts))
         try:
             verdict = read_verdict(text)
         except NoVerdict:
@@ -200,12 +202,12 @@ def fuzz(count: int) -> tuple[int, int]:
     return read, count - read
 
 
-def mutated(chance: random.Random) -> str:
+def mutated(chance: Callable[[], float]) -> str:
     """A good answer with some of its characters gone, doubled or changed."""
-    text = list(chance.choice(GOOD)[0])
-    for _ in range(chance.randrange(4)):
-        place = chance.randrange(len(text) + 1)
-        text[place : place + chance.randrange(3)] = chance.choice(PARTS)
+    text = list(GOOD[int(chance() * len(GOOD))][0])
+    for _ in range(int(chance() * 4)):
+        place = int(chance() * (len(text) + 1))
+        text[place : place + int(chance() * 3)] = PARTS[int(chance() * len(PARTS))]
     return "".join(text)
 
 

@@ -20,6 +20,7 @@ import postroom
 from postroom import Coordinator, Decision, Evaluation, InvalidMessage, PostroomError, RoomBusy, WorkerPool
 from postroom.core.clock import SYSTEM, ManualClock
 from postroom.core.config import Config as RoomConfig
+from postroom.pools.coordinator import Consideration
 from postroom.pools.decide import Config, Reason, Trigger, decide
 from postroom.pools.decision_store import Decisions
 from postroom.pools.message import as_message
@@ -153,18 +154,31 @@ def test_threads_of_one_coordinator_get_one_decision(clock: ManualClock, in_back
     assert {decision.granted for decision in decisions} == {("ada",)}
 
 
-def test_a_pool_that_cannot_be_asked_leaves_the_message_to_others(room: Room) -> None:
+def test_a_pool_that_cannot_be_asked_leaves_the_message_to_others(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken(ScriptedPool):
         def begin(self, *_: Any, **__: Any) -> Any:
             raise PostroomError("the pool has failed")
 
-    open_files = []
+    considered: list[Consideration] = []
+    closed: list[int] = []
+    begin, close = Consideration.__init__, os.close
+
+    def note(consideration: Consideration, *given: Any) -> None:
+        considered.append(consideration)
+        begin(consideration, *given)
+
+    def note_close(descriptor: int) -> None:
+        closed.append(descriptor)
+        close(descriptor)
+
+    monkeypatch.setattr(Consideration, "__init__", note)
+    monkeypatch.setattr(os, "close", note_close)
     for _ in range(3):
         with pytest.raises(PostroomError, match="the pool has failed"):
             Coordinator(Broken("ada"), room=room).consider(message())
-        open_files.append(len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0)
-    # the first may open what stays open; what other tests left may be closed meanwhile
-    assert open_files[2] <= open_files[1]
+        assert {considered[-1]._told, considered[-1]._tell} <= set(closed)
+        closed.clear()
+    assert len(considered) == 3
     decision = Coordinator(InstantPool("bob", judge=always(0.6)), room=room).consider(message())
 
     assert decision.granted == ("bob",)

@@ -248,9 +248,8 @@ def drains(make_pool, room: Room, journal: Path, rounds: int) -> tuple[int, int]
             assert serving.error is None
         assert set(states(room, ids[-30:])) <= {"acked", "stored"}
     with WorkerPool("pools.minds:task", workers=["ada", "bob"]) as pool, Serving(pool, room):
-        until(
-            lambda: room.peek(channels=["tasks"]) == [] and states(room, ids) == {"acked": len(ids)}, "tasks are left"
-        )
+        until(lambda: room.stats().states["acked"] == len(ids), "tasks are left")
+    assert states(room, ids) == {"acked": len(ids)}
     began, ended = runs_of(journal)
     assert set(began) == set(ended) == set(range(len(ids))), "a task was lost"
     assert began == ended, "a task was begun and not ended"
@@ -275,7 +274,8 @@ def kill_storm(room: Room, pool: WorkerPool, journal: Path, tasks: int, kills: i
     print(f"seed {seed}")
     chance = random.Random(seed)
     journal.touch()
-    ids = [task(room, journal, n, 0.002) for n in range(tasks)]
+    payloads = [{"n": n, "journal": str(journal), "work_s": 0.002} for n in range(tasks)]
+    ids = room.agent("lead").send_many({"to": None, "payload": each, "channel": "tasks"} for each in payloads)
     with Serving(pool, room):
         while (killed := deaths(pool)) < kills:
             done = sum(worker.figures.counts["done"] for worker in pool.workers.values())
@@ -285,7 +285,8 @@ def kill_storm(room: Room, pool: WorkerPool, journal: Path, tasks: int, kills: i
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(chance.random() * 0.02)
-        until(lambda: states(room, ids) == {"acked": tasks}, "tasks are left", 120)
+        until(lambda: room.stats().states["acked"] == tasks, "tasks are left", 120)
+    assert states(room, ids) == {"acked": tasks}
     began, ended = runs_of(journal)
     assert set(ended) == set(range(tasks)), "a task was lost"
     executions = sum(began.values())

@@ -28,7 +28,7 @@ from postroom.pools.pool import WorkerPool
 from postroom.pools.protocol import Pong, Result
 from postroom.pools.restarts import RestartPolicy
 
-from .conftest import runs, say, until, wait_until_begun
+from .conftest import runs, say, until, wait_until_at_it, wait_until_begun
 
 EVER = RestartPolicy(max_restarts=10_000, backoff_s=0)
 
@@ -575,10 +575,7 @@ def test_shutting_down_a_worker_does_not_wait_for_its_work(make_pool, content) -
     pool = make_pool("act")
     ada = pool.initialize_worker("ada")
     request = ada.submit(say(content), None)
-    if content == "deaf":
-        time.sleep(0.2)  # it cannot say that it has begun
-    else:
-        wait_until_begun(ada)
+    wait_until_at_it(ada, content)
     started = time.monotonic()
     pool.shutdown()
     took_s = time.monotonic() - started
