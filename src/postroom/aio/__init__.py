@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -37,7 +38,7 @@ from postroom.stores.contract import Store, Waiter
 
 from .board import Board, HeldTask, Reservation
 from .bridge import Course, WorkerThread
-from .methods import Mirror, as_it_is, giving, if_any, in_steps, in_steps_stream, in_stream, in_thread
+from .methods import Mirror, as_it_is, giving, if_any, in_steps, in_stream, in_thread
 from .serving import Handler, Serving
 
 __all__ = ["Agent", "Board", "HeldTask", "Received", "Reservation", "Room", "open"]
@@ -113,10 +114,8 @@ class Received(Envelope):
             if self._sync.settled is None:
                 await self.ack()
             return
-        try:
+        with suppress(RoomClosed):  # which gave it back
             await self._worker.run(partial(self._sync.give_back, error), keep=True)
-        except RoomClosed:  # which gave it back
-            return
 
 
 class Agent(Mirror[agent.Agent]):
@@ -159,7 +158,7 @@ class Agent(Mirror[agent.Agent]):
     receive = giving(Received, in_steps(agent.Agent.receive))
     poll = giving(if_any(Received), in_thread(agent.Agent.poll))
     claimed = giving(Received, in_thread(agent.Agent.claimed))
-    listen = in_steps_stream(Received, agent.Agent.listen)
+    listen = in_stream(Received, agent.Agent.listen, here=True)
 
     async def serve(
         self,

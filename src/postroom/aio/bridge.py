@@ -288,13 +288,9 @@ class WorkerThread:
 
     def give_up(self) -> None:
         """The room could not be opened, or nobody waits for it any more: the thread closes what is open, then ends."""
-        self.post(self._close_gateway)
+        self.post(lambda: None if self.gateway is None else self.gateway.close())
         self._stopped = True
         self._queue.put(None)
-
-    def _close_gateway(self) -> None:
-        if self.gateway is not None:
-            self.gateway.close()
 
 
 def _for_future(error: BaseException) -> BaseException:
@@ -356,12 +352,10 @@ class Course(Generic[T]):
         """The next step, together with those of others where that saves commits."""
         if self._unwanted:
             return Over(None)
-        step = partial(self._step, hinted)
-        if isinstance(self._steps, Question) and self._pause is None:
-            return await self._worker.run(step, draft=self._steps.draft, question=self._steps)
-        if isinstance(self._steps, Question) and hinted:
-            return await self._worker.run(step, question=self._steps)
-        return await self._worker.run(step)
+        first = self._pause is None
+        question = self._steps if isinstance(self._steps, Question) and (first or hinted) else None
+        draft = question.draft if question is not None and first else None
+        return await self._worker.run(partial(self._step, hinted), draft=draft, question=question)
 
     def _step(self, hinted: bool) -> Pause | Over | T:
         """In the thread: take the hint, and one step."""

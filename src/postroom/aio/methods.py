@@ -82,40 +82,25 @@ def as_it_is(_: WorkerThread, given: T) -> T:
 
 
 def in_stream(
-    show: Show[T, U], method: Callable[Concatenate[S, P], Iterable[T]]
+    show: Show[T, U], method: Callable[Concatenate[S, P], Iterable[T]], *, here: bool = False
 ) -> Callable[Concatenate[Any, P], Stream[U]]:
     """A synchronous method that gives one thing after the other, for `async for`.
 
-    It begins with the call, not with the first item: "from now on" is what comes after the call.
+    It begins with the call, not with the first item: "from now on" is what comes after the call. It begins in the room's
+    thread; `here` is for one that only checks its arguments before it comes to the gateway, like those of `in_steps`.
     """
 
     @wraps(method)
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Stream[U]:
         worker: WorkerThread = self._worker
-        beginning = worker.begin(partial(method, self._sync, *args, **kwargs))
-
-        async def begin() -> Course[Any]:
-            return cast("Course[Any]", await asyncio.shield(beginning))
-
-        return Stream(worker, begin, partial(show, worker))
-
-    return call
-
-
-def in_steps_stream(
-    show: Show[T, U], method: Callable[Concatenate[S, P], Iterable[T]]
-) -> Callable[Concatenate[Any, P], Stream[U]]:
-    """The same for a method that ends at the gateway, like those of `in_steps`: it checks its arguments at the call."""
-
-    @wraps(method)
-    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Stream[U]:
-        course = cast("Course[Any]", method(self._sync, *args, **kwargs))  # see LoopGateway.each
+        beginning = partial(method, self._sync, *args, **kwargs)
+        begun: Any = beginning() if here else worker.begin(beginning)
 
         async def begin() -> Course[Any]:
             await self._ready()
-            return course
+            return cast("Course[Any]", begun if here else await asyncio.shield(begun))  # see LoopGateway.each
 
-        return Stream(self._worker, begin, partial(show, self._worker))
+        return Stream(worker, begin, partial(show, worker))
 
     return call
 

@@ -168,8 +168,8 @@ class Waiting:
             alarm = self._clock.call_later(self._loop, timeout_s, partial(wake, woken, False))
         if listening.descriptor is not None:
             self._loop.add_reader(listening.descriptor, wake, woken, True)
-        elif listening.watched:
-            self._watch()
+        elif listening.watched and self._watching is None:
+            self._watching = self._loop.create_task(self._watch_all(), name="postroom watching")
         self._begin_round()
         try:
             return await woken
@@ -255,10 +255,6 @@ class Waiting:
             self._clock.call_later(self._loop, BETWEEN_S, partial(self._let_look, waiting[AT_ONCE:]))
 
     # Watching, where there are no descriptors
-
-    def _watch(self) -> None:
-        if self._watching is None:
-            self._watching = self._loop.create_task(self._watch_all(), name="postroom watching")
 
     @property
     def watched(self) -> list[Listening]:

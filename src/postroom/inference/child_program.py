@@ -68,24 +68,23 @@ def run_program(
                     open_ends.discard(end)
             if sum(len(chunk) for chunks in parts.values() for chunk in chunks) > MAX_OUTPUT_BYTES:
                 raise ModelError(f"{words[0]} wrote more than {MAX_OUTPUT_BYTES} bytes; it was killed")
-        return _said(
-            words, b"".join(parts[child.output]), b"".join(parts[child.errors]), child.ended, first_ns, started_ns
-        )
+        output, errors = (b"".join(parts[end]) for end in (child.output, child.errors))
+        _check_started(words[0], child.ended, output, errors)
+        return Said(output, errors, child.ended, max(0, first_ns - started_ns) / 1e6)
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait(1.0)
         child.close()
 
 
-def _said(words: Sequence[str], output: bytes, errors: bytes, ended: Ended, first_ns: int, started_ns: int) -> Said:
+def _check_started(program: str, ended: Ended, output: bytes, errors: bytes) -> None:
     if ended.refused is not None:
-        raise ModelError(f"the program {words[0]!r} {ended}")
+        raise ModelError(f"the program {program!r} {ended}")
     if ended.code == NOT_STARTED and not output:
         raise ModelMissing(
-            f"the program {words[0]!r} cannot be run here ({errors.decode(errors='replace').strip()}); "
+            f"the program {program!r} cannot be run here ({errors.decode(errors='replace').strip()}); "
             "install it, or name another model in POSTROOM_MODEL"
         )
-    return Said(output, errors, ended, max(0, first_ns - started_ns) / 1e6)
 
 
 def _read(end: int) -> bytes | None:

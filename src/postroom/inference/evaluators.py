@@ -251,8 +251,4 @@ def _span(said: Any) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _prepare_mock(context: Context) -> None:
-    _span(context.get("think_ms", THINK_MS))
-
-
-mock.prepare = _prepare_mock  # type: ignore[attr-defined]
+mock.prepare = lambda context: _span(context.get("think_ms", THINK_MS))  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ import io
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
 from ipaddress import ip_address
@@ -48,11 +49,8 @@ class Answer:
         self._response = response
         self._server = server
         self.status = response.status
+        self.first_byte_ms = wire.first_byte_ms
         self.headers: dict[str, str] = {name.lower(): value for name, value in response.getheaders()}
-
-    @property
-    def first_byte_ms(self) -> float:
-        return self._wire.first_byte_ms
 
     def chunks(self) -> Iterator[bytes]:
         """The body, as it comes."""
@@ -157,23 +155,16 @@ def _addresses(host: str, port: int, until_ns: int) -> Sequence[_Address]:
     find = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     if _is_number(host):
         return find()  # at once
-    found: list[_Address] = []
-    failed: list[Exception] = []
+    found: Future[Sequence[_Address]] = Future()
 
     def look_up() -> None:
         try:
-            found.extend(find())
+            found.set_result(find())
         except (OSError, ValueError) as error:  # a name may also be none that can be written in ASCII
-            failed.append(error)
+            found.set_exception(error)
 
-    thread = threading.Thread(target=look_up, name="postroom model name", daemon=True)
-    thread.start()
-    thread.join(_seconds_until(until_ns))
-    if thread.is_alive():
-        raise TimeoutError
-    if failed:
-        raise failed[0]
-    return found
+    threading.Thread(target=look_up, name="postroom model name", daemon=True).start()
+    return found.result(_seconds_until(until_ns))
 
 
 def _is_number(host: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from itertools import count
 from typing import Any, ClassVar, Final
 
 from .model import Completion, Model, ModelRequest
@@ -40,12 +41,10 @@ def _some_words(chance: Iterator[float], count: int) -> str:
 def chances(*parts: object) -> Iterator[float]:
     """Numbers from 0 up to, not including, 1; the same ones for the same parts, on every machine."""
     key = hashlib.sha256(json.dumps([str(part) for part in parts]).encode()).digest()
-    number = 0
-    while True:
+    for number in count():
         block = hashlib.sha256(key + number.to_bytes(8)).digest()
         for place in range(0, 32, 8):
             yield int.from_bytes(block[place : place + 7]) / 2**56
-        number += 1
 
 
 def value_for(schema: Mapping[str, Any], chance: Iterator[float]) -> Any:

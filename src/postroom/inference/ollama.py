@@ -70,9 +70,9 @@ class OllamaModel(ServerModel):
         for part in parts:
             said.append(part.response or "")
             if part.done:
-                return Completion(
-                    "".join(said), self.spec, part.prompt_eval_count, part.eval_count, transport.first_byte_ms
-                )
+                assert transport.answer is not None
+                first_byte_ms = transport.answer.first_byte_ms
+                return Completion("".join(said), self.spec, part.prompt_eval_count, part.eval_count, first_byte_ms)
         raise http.ServerBroken(f"the answer of Ollama at {self.url} broke off after {len(said)} parts")
 
     def _refused(self, refused: ollama.ResponseError) -> ModelError:
@@ -90,23 +90,19 @@ class _Transport(httpx.BaseTransport):
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._answer: http.Answer | None = None
-
-    @property
-    def first_byte_ms(self) -> float:
-        return self._answer.first_byte_ms if self._answer is not None else 0.0
+        self.answer: http.Answer | None = None
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         ours = ("host", "connection", "content-length", "accept-encoding", "transfer-encoding")
         headers = {name: value for name, value in request.headers.items() if name.lower() not in ours}
         answer = http.send(request.method, str(request.url), request.read(), headers, self._timeout_s)
-        self._answer = answer
+        self.answer = answer
         kept = {name: value for name, value in answer.headers.items() if name == "content-type"}
         return httpx.Response(answer.status, headers=kept, content=answer.chunks())
 
     def close(self) -> None:
-        if self._answer is not None:
-            self._answer.close()
+        if self.answer is not None:
+            self.answer.close()
 
 
 def server_url(said: str) -> str:

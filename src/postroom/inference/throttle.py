@@ -12,7 +12,7 @@ import os
 import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Final, TypeVar
@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from postroom.core.backoff import backoff_s
 from postroom.core.clock import SYSTEM, Clock
 from postroom.core.limits import CircuitBreaker
-from postroom.core.system.watch import NoWatch, watch_folders
+from postroom.core.system.watch import FolderWatch, NoWatch, watch_folders
 from postroom.errors import CircuitOpen, ModelError, ModelMissing, ModelTimeout
 
 from .http import ServerBroken, ServerBusy
@@ -134,20 +134,18 @@ class Slots:
     def _wait(self, files: list[int], timeout_s: float) -> int:
         until_ns = SYSTEM.steady_ns() + round(timeout_s * 1e9)
         with ExitStack() as watching:
-            ends: list[int] = []
-            try:
+            watches: dict[int, FolderWatch] = {}  # by descriptor; none: the safety look alone
+            with suppress(NoWatch):
                 watch = watch_folders()
                 watching.callback(watch.close)
                 watch.add(self._folder, "slots")
-                ends.append(watch.fileno())
-            except NoWatch:
-                watch = None  # the safety look alone
+                watches[watch.fileno()] = watch
             while (number := _first_locked(files)) is None:
                 left_s = (until_ns - SYSTEM.steady_ns()) / 1e9
                 if left_s <= 0:
                     raise ModelTimeout(f"all {self.count} ways to the model server were taken for {timeout_s:g} s")
-                if SYSTEM.wait_readable(ends, min(left_s, _SAFETY_S)) and watch is not None:
-                    watch.read()
+                for end in SYSTEM.wait_readable([*watches], min(left_s, _SAFETY_S)):
+                    watches[end].read()
             return number
 
 

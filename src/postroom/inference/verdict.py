@@ -67,14 +67,10 @@ def _one(verdicts: list[Verdict]) -> Verdict:
     return verdicts[0]
 
 
-class _Doubled(ValueError):
-    """An object says the same key twice."""
-
-
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     names = [name.strip().lower() for name, _ in pairs]
     if len(set(names)) != len(names):
-        raise _Doubled
+        raise NoVerdict("the answer says the same thing twice in one object")
     return {name: value for name, (_, value) in zip(names, pairs, strict=True)}
 
 
@@ -91,8 +87,8 @@ def _objects(text: str) -> tuple[list[dict[str, Any]], str]:
             break
         try:
             value, end = _decoder.raw_decode(text, at)
-        except _Doubled:
-            raise NoVerdict("the answer says the same thing twice in one object") from None
+        except NoVerdict:
+            raise
         except (ValueError, RecursionError):
             end = at + 1
         else:

@@ -122,11 +122,11 @@ class Coordinator:
         cannot be asked.
         """
         plain = as_message(message)
+        on_change = on_change or (lambda _: None)
         taken = self._decisions.take(plain["id"], self._rules.deadline_s)
         if isinstance(taken, Decision):  # decided already, perhaps by another while we waited
             self._note_spoken(taken)
-            if on_change is not None:
-                on_change(taken)
+            on_change(taken)
             return taken
         try:
             decision, hearing = self._hear(plain, on_change)
@@ -138,8 +138,7 @@ class Coordinator:
         self._note_spoken(kept)
         if hearing is not None:
             hearing.close()
-        if on_change is not None:
-            on_change(kept)
+        on_change(kept)
         return kept
 
     def decision_of(self, message_id: str) -> Decision | None:
@@ -157,7 +156,7 @@ class Coordinator:
 
     # Parts of the above
 
-    def _hear(self, message: dict[str, Any], on_change: Listener | None) -> tuple[Decision, Consideration | None]:
+    def _hear(self, message: dict[str, Any], on_change: Listener) -> tuple[Decision, Consideration | None]:
         """Ask everybody, and decide as soon as it can be."""
         config = self._config_for(message)
         participants = tuple(self.pool.workers)
@@ -265,12 +264,11 @@ class Consideration:
         if request.done and not isinstance(known, Exception):
             self._coordinator.note_time(name, known.round_trip_ms)
 
-    def until_closed(self, on_change: Listener | None) -> Decision:
+    def until_closed(self, on_change: Listener) -> Decision:
         """Decide anew at all news and at all moments that count, until the decision is closed."""
         try:
             while not (decision := self._next()).closed:
-                if on_change is not None:
-                    on_change(decision)
+                on_change(decision)
             return decision
         finally:
             self.stop()

@@ -11,7 +11,9 @@ several coordinators, or threads of one, one writes and the others read.
 
 from __future__ import annotations
 
-from itertools import count
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import count, repeat
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +24,8 @@ from postroom.stores.cells import update
 from postroom.stores.contract import Store, topic_cells
 
 from .decide import Decision, Late, decision_from
+
+Value = dict[str, Any]
 
 PREFIX: Final = "decision/"
 #: So long after its deadline an owner that still runs may be late; then another decides.
@@ -49,30 +53,34 @@ class Decisions:
 
         Waits while another coordinator decides.
         """
-        name = PREFIX + message_id
-        version = self._store.cell_write(name, self._claim(deadline_s), expect=0)  # the usual case, in one step
+        version = self._store.cell_write(PREFIX + message_id, self._claim(deadline_s), expect=0)  # the usual case
         if version is not None:
             return version
         if (decision := self.find(message_id)) is not None:
             return decision
+        return self._take_over(message_id, partial(self._claim, deadline_s), repeat(None))
+
+    def _take_over(self, message_id: str, value: Callable[[], Value], tries: Iterable[object]) -> Decision | int:
+        """Wait for another's decision; when nobody will come to one, write that value. Returns its version then."""
         with self._store.listen([topic_cells(PREFIX)]) as waiter:
-            while True:
-                cell = self._store.cell_read(name)
+            for _ in tries:
+                cell = self._store.cell_read(PREFIX + message_id)
                 if cell is not None and cell.value["decision"] is not None:
                     return decision_from(cell.value["decision"])
                 if cell is None or self._is_abandoned(cell.value):
                     expect = 0 if cell is None else cell.version
-                    version = self._store.cell_write(name, self._claim(deadline_s), expect=expect)
+                    version = self._store.cell_write(PREFIX + message_id, value(), expect=expect)
                     if version is not None:
                         return version
                 else:
                     waiter.wait(_SAFETY_S)
+        raise RoomBusy(f"nobody came to a decision on message {message_id}; try again")
 
-    def _claim(self, deadline_s: float) -> dict[str, Any]:
+    def _claim(self, deadline_s: float) -> Value:
         until_ms = self._clock.wall_ms() + round((deadline_s + GRACE_S) * 1000)
         return {"owner": self._store.process, "until_ms": until_ms, "decision": None}
 
-    def _is_abandoned(self, value: dict[str, Any]) -> bool:
+    def _is_abandoned(self, value: Value) -> bool:
         """Whether nobody will decide: its owner is gone, or has had all its time."""
         return self._store.process_alive(value["owner"]) is False or self._clock.wall_ms() > value["until_ms"]
 
@@ -82,28 +90,17 @@ class Decisions:
 
     def keep(self, decision: Decision, version: int) -> Decision:
         """Keep it, and return the decision that stands: another one, when somebody else was first."""
-        made = self._write(decision, version)
-        if not made:  # we were taken for dead: another decides, or has; its word stands
-            decision, made = self._other(decision)
+        value = partial(self._decided, decision)
+        found: Decision | int | None = self._store.cell_write(PREFIX + decision.message_id, value(), expect=version)
+        if found is None:  # we were taken for dead: another decides, or has; its word stands
+            found = self._take_over(decision.message_id, value, range(_MAX_TRIES))
         if next(self._made) % _FORGET_EVERY == 0:
             self.forget(KEEP_S)
-        return msgspec.structs.replace(decision, made_here=made)
+        kept = found if isinstance(found, Decision) else decision
+        return msgspec.structs.replace(kept, made_here=kept is decision)
 
-    def _write(self, decision: Decision, expect: int) -> bool:
-        value = {"owner": self._store.process, "until_ms": self._clock.wall_ms(), "decision": decision.to_dict()}
-        return self._store.cell_write(PREFIX + decision.message_id, value, expect=expect) is not None
-
-    def _other(self, ours: Decision) -> tuple[Decision, bool]:
-        """The decision that stands in place of ours, or ours when nobody else came to one; and whether it is ours."""
-        with self._store.listen([topic_cells(PREFIX)]) as waiter:
-            for _ in range(_MAX_TRIES):
-                cell = self._store.cell_read(PREFIX + ours.message_id)
-                if cell is not None and cell.value["decision"] is not None:
-                    return decision_from(cell.value["decision"]), False
-                if (cell is None or self._is_abandoned(cell.value)) and self._write(ours, cell.version if cell else 0):
-                    return ours, True
-                waiter.wait(_SAFETY_S)
-        raise RoomBusy(f"nobody came to a decision on message {ours.message_id}; try again")
+    def _decided(self, decision: Decision) -> Value:
+        return {"owner": self._store.process, "until_ms": self._clock.wall_ms(), "decision": decision.to_dict()}
 
     def find(self, message_id: str) -> Decision | None:
         """The decision that stands, if there is one."""
@@ -113,7 +110,7 @@ class Decisions:
     def add_late(self, message_id: str, late: Late) -> None:
         """Write down what came too late. The decision stays as it is. Raises RoomBusy when that could not be done."""
 
-        def change(value: dict[str, Any] | None) -> dict[str, Any] | None:
+        def change(value: Value | None) -> Value | None:
             if value is None or value["decision"] is None:
                 return None
             decision = decision_from(value["decision"])

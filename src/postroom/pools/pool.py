@@ -19,7 +19,7 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from postroom.core.clock import SYSTEM
-from postroom.core.events import Listener
+from postroom.core.events import Hooks, Listener
 from postroom.core.message import check_name
 from postroom.core.system.process import current_pid
 from postroom.errors import (
@@ -106,7 +106,8 @@ class WorkerPool:
         #: Why the pool has failed, if it has.
         self.failure: PoolFailed | None = None
         self._lock = threading.Lock()
-        self._listeners: list[tuple[str, Listener]] = []
+        #: Listeners to the events of all workers.
+        self.hooks = Hooks()
         self._recycling: PoolWorker | None = None
         self._draining = False
         self._closed = False
@@ -152,8 +153,6 @@ class WorkerPool:
                 faults.append(Fault("name", f"there is a worker {name!r} in this pool already"))
             raise_faults(faults)
             made[name] = PoolWorker(name, context, self._plan, self._loop, self)
-            for event, listener in self._listeners:
-                made[name].on(event, listener)
         with self._lock:
             self._check_open()
             self._starting += made.values()  # closing the pool meanwhile ends them too
@@ -181,9 +180,7 @@ class WorkerPool:
         """
         if event not in EVENTS:
             raise ValueError(f"there is no event {event!r}; there are: {', '.join(EVENTS)}")
-        self._listeners.append((event, listener))
-        for worker in self._workers.values():
-            worker.on(event, listener)
+        self.hooks.on(event, listener)
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """What each worker did and how it is, as plain data."""
@@ -328,7 +325,8 @@ class WorkerPool:
         """
         from .rooms import Answering  # programs that only evaluate start faster without it
 
-        serving = Answering(self, room, agent, channels, timeout_s, lease_s, answer, stop)
+        stop = threading.Event() if stop is None else stop
+        serving = Answering(self, room.agent(agent), channels, timeout_s, lease_s, answer, stop)
         self._services.append(serving)
         try:
             self._check_open()  # not before: giving the pool up from now on ends this service too
@@ -430,16 +428,11 @@ class WorkerPool:
             self._recycling = worker
         return self._recycling is worker
 
-    def recycled(self, worker: PoolWorker) -> None:
-        if self._recycling is worker:
-            self._recycling = None
-
-    def ended(self, worker: PoolWorker) -> None:
-        if self.takes_work and self._workers.get(worker.name) is worker:  # it was shut down alone, and leaves the pool
-            del self._workers[worker.name]
-
     def changed(self, worker: PoolWorker) -> None:
-        del worker  # a room is told of all of them
+        if self._recycling is worker and (worker.pid is not None or worker.is_over):
+            self._recycling = None
+        if worker.is_over and self.takes_work and self._workers.get(worker.name) is worker:
+            del self._workers[worker.name]  # it was shut down alone, and leaves the pool
         self._tell_rooms()
 
     def _tell_rooms(self) -> None:

@@ -104,8 +104,7 @@ class Life:
     @property
     def takes_work(self) -> bool:
         """Whether it may be sent something: it is ready, nobody told it to end, and it can be talked to."""
-        talks = not (self.work.hung_up or self.side.hung_up)
-        return self.ready and talks and not self.retiring and self.asked is None
+        return self.ready and not (self.retiring or self.asked or self.work.hung_up or self.side.hung_up)
 
     @property
     def ended(self) -> Ended | None:
@@ -215,8 +214,6 @@ class Life:
             return
         self.pid = self._child.pid
         self._loop.unwatch(self._child.status)
-        for descriptor in (self._child.output, self._child.errors):
-            self._on_output(descriptor)
         self.work.finish()
         self.side.finish()
         self._count_down()

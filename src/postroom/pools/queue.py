@@ -201,11 +201,9 @@ class RequestQueue:
     def keep_deadline(self, request: Request) -> None:
         """Let the loop keep a request's deadline: no thread waits for it."""
         with self._lock:
-            sooner = request.deadline_ns < self._armed_ns
-            if sooner:
+            if request.deadline_ns < self._armed_ns:
                 self._armed_ns = request.deadline_ns
-        if sooner:
-            self._loop.call_at(request.deadline_ns, self._look_at_deadlines)
+                self._loop.call_at(request.deadline_ns, self._look_at_deadlines)
 
     def _look_at_deadlines(self) -> None:
         now_ns = SYSTEM.steady_ns()

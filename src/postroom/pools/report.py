@@ -98,17 +98,12 @@ def is_live(gateway: Gateway, cell: Cell) -> bool:
 
 
 def _info(cell: Cell) -> PoolInfo:
-    value = cell.value
-    workers = [PoolWorkerInfo(**worker) for worker in value["workers"]]
+    told = cell.value
     return PoolInfo(
-        cell.name.removeprefix(CELLS),
-        value["name"],
-        value["evaluator"],
-        value["process"],
-        iso(value["since_ms"]),
-        value["failure"],
-        workers,
-        value["more"],
+        id=cell.name.removeprefix(CELLS),
+        since=iso(told["since_ms"]),
+        workers=[PoolWorkerInfo(**worker) for worker in told["workers"]],
+        **{name: told[name] for name in ("name", "evaluator", "process", "failure", "more")},
     )
 
 

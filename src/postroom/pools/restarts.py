@@ -50,10 +50,7 @@ class GiveUp(NamedTuple):
     reason: str
 
 
-Decision = Restart | GiveUp
-
-
-def decide(exits: Sequence[Exit], policy: RestartPolicy, chance: float) -> Decision:
+def decide(exits: Sequence[Exit], policy: RestartPolicy, chance: float) -> Restart | GiveUp:
     """What follows from the last of these exits of one worker. `chance` is a number from 0 to 1."""
     last = exits[-1]
     if last.cause == "boot":

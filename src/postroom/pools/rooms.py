@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import takewhile
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
@@ -29,6 +30,7 @@ from postroom.errors import (
     WorkerStopped,
     WorkerTimeout,
 )
+from postroom.mail.agent import Agent
 from postroom.mail.received import Received
 from postroom.room import Room
 from postroom.stores.contract import FEED
@@ -56,45 +58,37 @@ class Minds(Protocol):
     def begin(self, message: Mapping[str, Any], timeout_s: float | None, *, keep: int | None) -> dict[str, Request]: ...
 
 
+@dataclass(eq=False)
 class Answering:
     """One call of `WorkerPool.serve`."""
 
-    def __init__(
-        self,
-        pool: Minds,
-        room: Room,
-        agent: str,
-        channels: Iterable[str] | None,
-        timeout_s: float | None,
-        lease_s: float | None,
-        answer: str,
-        stop: threading.Event | None,
-    ) -> None:
-        if answer not in ANSWERS:
-            raise InvalidMessage("answer", f"must be one of {', '.join(ANSWERS)}, not {answer!r}")
-        self._pool = pool
-        self._agent = room.agent(agent)
-        self._channels = None if channels is None else list(channels)
-        self._timeout_s = timeout_s
-        self._lease_s = lease_s
-        self._answer = answer
-        self._stop = threading.Event() if stop is None else stop
-        self._over = threading.Event()
+    pool: Minds
+    agent: Agent
+    channels: Iterable[str] | None
+    timeout_s: float | None
+    lease_s: float | None
+    answer: str
+    stop: threading.Event
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        if self.answer not in ANSWERS:
+            raise InvalidMessage("answer", f"must be one of {', '.join(ANSWERS)}, not {self.answer!r}")
 
     def run(self) -> None:
         """Serve until told to stop. Raises PoolFailed when the pool did."""
         try:
-            self._agent.serve(
+            self.agent.serve(
                 {"*": self._judge},
-                max(1, len(self._pool.workers)),
-                channels=self._channels,
-                lease_s=self._lease_s,
-                stop=self._stop,
+                max(1, len(self.pool.workers)),
+                channels=self.channels,
+                lease_s=self.lease_s,
+                stop=self.stop,
             )
         finally:
-            self._over.set()
-        if self._pool.failure is not None:
-            raise self._pool.failure
+            self.over.set()
+        if self.pool.failure is not None:
+            raise self.pool.failure
 
     def _judge(self, message: Received) -> dict[str, Any] | None:
         """Let a worker judge one message.
@@ -102,22 +96,22 @@ class Answering:
         What befalls the worker is not the message's fault: it comes again at once.
         """
         try:
-            evaluation = self._pool.evaluate(as_message(message), self._timeout_s)
+            evaluation = self.pool.evaluate(as_message(message), self.timeout_s)
         except (WorkerDied, WorkerTimeout) as error:
             message.retry(f"{type(error).__name__}: {error}", delay_s=0)
             return None
         except (WorkerStopped, WorkerNotReady, PoolFailed):
-            if not (self._pool.takes_work and self._pool.workers):
-                self._stop.set()
+            if not (self.pool.takes_work and self.pool.workers):
+                self.stop.set()
             message.return_unseen()
             return None
-        wanted = self._answer == "always" or (self._answer == "asked" and message.message.waiter is not None)
+        wanted = self.answer == "always" or (self.answer == "asked" and message.message.waiter is not None)
         return evaluation.to_dict() if wanted else None
 
     def close(self, timeout_s: float | None) -> None:
         """Claim nothing more, and wait until what was claimed is settled."""
-        self._stop.set()
-        self._over.wait(timeout_s)
+        self.stop.set()
+        self.over.wait(timeout_s)
 
 
 class Following:

@@ -53,23 +53,19 @@ atexit.register(_program_ends.set)
 class WorkerOwner(Protocol):
     """The pool, as its workers see it. Called in the loop's thread."""
 
+    hooks: Hooks
+
     def may_recycle(self, worker: PoolWorker) -> bool:
         """Whether it is this worker's turn to be replaced: one at a time.
 
         If not, it is asked again after its next task.
         """
 
-    def recycled(self, worker: PoolWorker) -> None:
-        """It is back, or over: another may have its turn."""
-
     def give_up(self, worker: PoolWorker, reason: str) -> None:
         """A worker died too often, or could not start again."""
 
-    def ended(self, worker: PoolWorker) -> None:
-        """It has no process any more, and will not get another."""
-
     def changed(self, worker: PoolWorker) -> None:
-        """Its state or its process is another. Must not wait."""
+        """Its state or its process is another; when it is back, or over, another may be replaced. Must not wait."""
 
 
 class PoolWorker:
@@ -121,6 +117,11 @@ class PoolWorker:
         return self.requests.refusal is None
 
     @property
+    def is_over(self) -> bool:
+        """Whether it has no process any more, and will not get another."""
+        return self._end_state is not None and self.requests.life is None
+
+    @property
     def memory_bytes(self) -> int:
         """Resident memory of its process, as it was told last."""
         life = self.requests.life
@@ -148,11 +149,13 @@ class PoolWorker:
         return self._hooks.on(event, listener)
 
     def _tell(self, event: str, **detail: Any) -> None:
-        if self._hooks.listeners:
-            try:
-                self._hooks.tell(event, worker=self.name, **detail)
-            except Exception:
-                log.exception("a listener to %s of worker %s failed", event, self.name, extra={"action": "pool_event"})
+        for hooks in (self._keeper.hooks, self._hooks):
+            if hooks.listeners:
+                try:
+                    hooks.tell(event, worker=self.name, **detail)
+                except Exception:
+                    said = "a listener to %s of worker %s failed"
+                    log.exception(said, event, self.name, extra={"action": "pool_event"})
 
     # Asking
 
@@ -272,7 +275,6 @@ class PoolWorker:
         self.requests.take_on(life)
         boot_ms = (SYSTEM.steady_ns() - life.born_ns) / 1e6
         self._started.set()
-        self._keeper.recycled(self)
         self._keeper.changed(self)
         self._tell("ready", pid=frame.pid, boot_ms=boot_ms)
 
@@ -399,8 +401,7 @@ class PoolWorker:
     def _finished(self) -> None:
         if self._end_state == "stopping":
             self._end_state = "stopped"
-        self._keeper.recycled(self)
-        self._keeper.ended(self)
+        self._keeper.changed(self)
         self._started.set()
         self._over.set()
 

@@ -18,7 +18,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import Any, Final
 
 from postroom.core.clock import SYSTEM
@@ -182,12 +182,14 @@ class WorkerMain:
         if isinstance(given, Evaluation | Mapping) or not isinstance(given, Iterable):
             return _timed(evaluation_of(given, message_id), asked, started_ns)
         last: Evaluation | None = None
-        with closing(_closable(given)) as series:
-            for each in series:
+        try:
+            for each in given:
                 last = _timed(evaluation_of(each, message_id), asked, started_ns)
                 if last.stage == "deep":  # the last word
                     break
                 self._tell(asked, last, final=False)
+        finally:  # a generator that is left early gets to its own `finally`
+            getattr(given, "close", lambda: None)()
         if last is None:
             raise ValueError("the evaluator gave no evaluation")
         return last
@@ -280,12 +282,3 @@ def _timed(evaluation: Evaluation, asked: Evaluate, started_ns: int) -> Evaluati
         queue_delay_ms=(started_ns - asked.asked_ns) / 1e6,
         processing_time_ms=(SYSTEM.steady_ns() - started_ns) / 1e6,
     )
-
-
-def _closable(given: Iterable[Any]) -> Any:
-    """The iterator as one that can be closed: a generator that is left early gets to its `finally`."""
-
-    def each() -> Iterator[Any]:
-        yield from given
-
-    return given if hasattr(given, "close") else each()
