@@ -11,7 +11,7 @@ each room, and its waiting is done by the loop, on descriptors, so that a thousa
 
 Cancelling. A cancelled task leaves at once, whatever the store does. A message that was being claimed for it goes back
 unseen, and the delivery does not count. A send that had begun may have been stored: one with an idempotency key can be
-repeated. What a receiver said of a message (ack, retry, …) is carried out all the same.
+repeated. The word of a receiver on a message (ack, retry, …) is carried out all the same.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class LoopGateway(Gateway):
-    """A gateway whose callers are coroutines: what ends a call of theirs (`send`, `finish`, `each`) is to be awaited.
+    """A gateway whose callers are coroutines: the ends of their calls (`send`, `finish`, `each`) are to be awaited.
 
     Everything else is for the worker thread.
     """

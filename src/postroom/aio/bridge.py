@@ -55,7 +55,7 @@ class Job:
     error: BaseException | None = None
 
     def undo(self) -> None:
-        """Nobody gets the result: what was claimed for it goes back. In the thread."""
+        """The result has no taker: a claim in it goes back. In the thread."""
         _return_unseen(self.result)
 
 
@@ -110,7 +110,7 @@ class WorkerThread:
         """Make a call in the thread and return what it returns.
 
         A task that is cancelled here leaves at once. A call that has not begun is then not made, unless it is to be
-        kept; what a call that has begun claims for nobody is given back.
+        kept; a claim of a call that had begun is given back.
         With a draft that is stored before, together with others that wait to be stored; without a call its id is
         returned after the commit. With a question the call is a step of it: answers that came together are taken
         together.
@@ -149,7 +149,7 @@ class WorkerThread:
                 raise RoomError("this room was opened in another event loop; open one in each loop that needs it")
 
     def _submit(self, job: Job) -> None:
-        """Hand jobs over once per turn of the loop: what came together is stored together, and waking costs once."""
+        """Hand jobs over once per turn of the loop: drafts of one turn are stored together, and waking costs once."""
         if not self._outbox:
             self.loop.call_soon(self._flush)
         self._outbox.append(job)
@@ -294,7 +294,7 @@ class WorkerThread:
 
 
 def _for_future(error: BaseException) -> BaseException:
-    """What a future can hold: it refuses a StopIteration, and the waiting task would wait for ever."""
+    """The error as a future can hold it: it refuses a StopIteration, and the waiting task would wait for ever."""
     if not isinstance(error, StopIteration):
         return error
     told = RuntimeError("the call raised StopIteration")
@@ -315,7 +315,7 @@ class Course(Generic[T]):
         self._worker = worker
         self._steps = steps
         self._pause: Pause | None = None
-        self._unseen: Pause | Over | T | None = None  # what they gave last, until the task that asked for it has it
+        self._unseen: Pause | Over | T | None = None  # their last item, until the task that asked for it has it
         self._unwanted = False
 
     async def next(self) -> Over | T:
@@ -374,11 +374,11 @@ class Course(Generic[T]):
         return found
 
     def close(self) -> None:
-        """End the steps where they stand: what they hold is given back. In the thread, and not at once."""
+        """End the steps where they stand: their claims are given back. In the thread, and not at once."""
         self._worker.post(self._close_steps)
 
     def _close_steps(self) -> None:
-        """In the thread. What nobody saw is returned before the steps give it back as something that failed.
+        """In the thread. An item that no task saw is returned before the steps give it back as one that failed.
 
         See test_a_loop_that_is_cancelled_before_it_sees_its_message_returns_it.
         """

@@ -36,7 +36,7 @@ class Mirror(Generic[S]):
 def in_thread(method: Callable[Concatenate[S, P], T], *, anyway: bool = False) -> Awaited[P, T]:
     """A synchronous method, to be awaited: it runs in the room's thread.
 
-    `anyway` is for what a receiver says of a message: it is carried out also when the caller is cancelled.
+    `anyway` is for the word of a receiver on a message: it is carried out also when the caller is cancelled.
     """
 
     @wraps(method)
@@ -86,7 +86,7 @@ def in_stream(
 ) -> Callable[Concatenate[Any, P], Stream[U]]:
     """A synchronous method that gives one thing after the other, for `async for`.
 
-    It begins with the call, not with the first item: "from now on" is what comes after the call. It begins in the room's
+    It begins with the call, not with the first item: "from now on" means after the call. It begins in the room's
     thread; `here` is for one that only checks its arguments before it comes to the gateway, like those of `in_steps`.
     """
 
@@ -152,7 +152,7 @@ class Stream(Generic[T]):
         return await self._course.next()
 
     async def aclose(self) -> None:
-        """End it. What it gave last and was not settled is given back when this returns. Safe to call twice.
+        """End it. Its last item, if it was not settled, is given back when this returns. Safe to call twice.
 
         Where another task waits for the next item, its loop ends.
         """

@@ -50,7 +50,7 @@ class Listening(Waiter):
 
     def __init__(self, topics: list[str]) -> None:
         self.topics = topics
-        #: What it waits for can be seen in the feed; an asker also has to see whether its peer lives.
+        #: Its topics can be seen in the feed; an asker also has to see whether its peer lives.
         self.in_feed = all(topic.startswith(_wakes_by_feed) for topic in topics)
         self.descriptor: int | None = None  # its own
         self.seated = False
@@ -137,7 +137,7 @@ class Waiting:
         return listening.sit(switchboard)
 
     def close_switchboards(self) -> None:
-        """Nobody waits any more. In the thread, before the store is closed."""
+        """No task waits any more. In the thread, before the store is closed."""
         for switchboard in self._switchboards:
             switchboard.close()
 

@@ -1,7 +1,7 @@
 """The agent programs that people already have, asked headless: `claude -p` and `codex exec`.
 
 They are asked as plain models: without tools, hooks, servers or memory, in an empty folder, so that nothing in a prompt
-can make them act. What tells them that they run inside themselves is taken out of their surroundings.
+can make them act. Variables that tell them that they run inside themselves are left out.
 """
 
 from __future__ import annotations

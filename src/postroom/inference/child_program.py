@@ -2,7 +2,7 @@
 
 The program is a child of our fork server (`core/system/children.py`) and leads a process group of its own: at the
 deadline, and also when this process is killed, everything it started is killed with it. It is started from a list of
-words, never by a shell; what it is to read comes on its standard input, so that nobody's words are ever an argument.
+words, never by a shell; the prompt comes on its standard input, so that nobody's words are ever an argument.
 """
 
 from __future__ import annotations

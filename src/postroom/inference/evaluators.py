@@ -51,7 +51,7 @@ class ModelEvaluator:
         self.__name__, self.__doc__ = spec_of.__name__, spec_of.__doc__
 
     def prepare(self, context: Context) -> None:
-        """Before a worker is ready: what can never work is found out now, not at the first message."""
+        """Before a worker is ready: settings that can never work are found out now, not at the first message."""
         _model(self._spec_of(context))
         quick = context.get("quick")
         if quick and quick != "words":

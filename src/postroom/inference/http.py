@@ -265,7 +265,7 @@ class _Wire(io.RawIOBase):
         return True
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """What http.client reads from. It closes it at the end of the answer."""
+        """The stream that http.client reads from, and closes at the end of the answer."""
         assert mode == "rb"
         return io.BufferedReader(self)
 

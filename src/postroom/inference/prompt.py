@@ -1,4 +1,4 @@
-"""What a model is asked about a message. The persona's words are ours; the message's are fenced."""
+"""Prompts: how a model is asked about a message. The persona's words are ours; the message's are fenced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a verdict out of what a model said. What cannot be read is said to be so; no number is ever made up.
+"""The parser of verdicts in the words of a model. A text without one is said to have none; no number is made up.
 
 Two forms are read: one JSON object with `confidence` (anywhere in the text, also cut short after it), or one line
 `CONFIDENCE: 0.8`. Two verdicts that differ are none: one of them may be an echo of the message that was judged. Lines
@@ -18,8 +18,8 @@ MAX_TEXT: Final = 100_000
 _MAX_OBJECTS: Final = 64
 _THINKING: Final = re.compile(r"<think>.*?(?:</think>|\Z)", re.S | re.I)
 _NUMBER: Final = re.compile(r"([+-]?(?:\d{1,20}(?:[.,]\d{0,40})?|[.,]\d{1,40})(?:[eE][+-]?\d{1,3})?)\s*(%?)")
-#: What is passed over is not given back (`*+`): with every way to share a row of asterisks among the parts of this, a
-#: long row would take hours (test_verdict.py).
+#: Possessive (`*+`): characters that were passed over are not given back. With every way to share a row of asterisks
+#: among the parts of this, a long row would take hours (test_verdict.py).
 _LINE: Final = re.compile(r"^[ \t>*#_-]*+confidence[ \t*_]*+[:=][ \t*_]*+(\S[^\n]{0,60}?)[ \t*_.]*+$", re.I | re.M)
 _REASON: Final = re.compile(r"^[ \t>*#_-]*reason(?:ing)?[ \t*_]*[:=][ \t*_]*(\S.*)", re.I | re.M | re.S)
 _CUT: Final = re.compile(

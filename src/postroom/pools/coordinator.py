@@ -228,12 +228,12 @@ class _LateWriter:
                     self._runs = False
                     return
                 message_id, late = self._waiting.popleft()
-            with suppress(PostroomError):  # the room is closed, or busy: what came late is the least of it
+            with suppress(PostroomError):  # the room is closed, or busy: a late result is the least of it
                 self._decisions.add_late(message_id, late)
 
 
 class Consideration:
-    """One message as it is considered: what has come so far, and the decision by that. Fed by the pool's threads."""
+    """One message as it is considered: the results so far, and the decision by them. Fed by the pool's threads."""
 
     def __init__(self, coordinator: Coordinator, config: Config, participants: tuple[str, ...], seed: int) -> None:
         self._coordinator = coordinator
@@ -303,7 +303,7 @@ class Consideration:
             return self._decision
 
     def close(self) -> None:
-        """The decision is kept: what came meanwhile, and what comes from now on, is written down as late."""
+        """The decision is kept: results that came meanwhile, or come from now on, are written down as late."""
         with self._lock:
             self._stored = True
             waiting, self._late = self._late, []
@@ -320,7 +320,7 @@ class Consideration:
 
 
 def _known_of(request: Request) -> Known:
-    """What a request has told so far. A first look that nothing follows is the last word."""
+    """The news of a request so far. A first look that nothing follows is the last word."""
     if not request.done:
         return request.evaluations[-1] if request.evaluations else None
     outcome: Known = request.outcome

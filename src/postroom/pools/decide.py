@@ -55,7 +55,7 @@ class Trigger(StrEnum):
     HOP_CAP = "hop_cap"
 
 
-#: A decision with one of these is open: what comes later may revise it.
+#: A decision with one of these is open: later results may revise it.
 OPEN: Final = frozenset((Trigger.WAITING, Trigger.FAST_PATH))
 
 
@@ -136,7 +136,7 @@ class Decision(msgspec.Struct, frozen=True):
     seed: int
     #: How often it was revised while it was open.
     revision: int = 0
-    #: What came too late to count.
+    #: Results that came too late to count.
     late: tuple[Late, ...] = ()
     #: Whether the coordinator that returned it made it: of several, only one has it, and acts on it.
     made_here: bool = False

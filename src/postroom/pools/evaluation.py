@@ -1,4 +1,4 @@
-"""What a persona thinks of a message: whether it would answer, and how sure it is."""
+"""The evaluation of a message by a persona: whether it would answer, and how sure it is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Stage = Literal["quick", "deep"]
 
 #: Above this a persona would answer, unless it says otherwise.
 RESPOND_ABOVE: Final = 0.5
-#: What a model said is kept up to this many characters.
+#: The words of a model are kept up to this many characters.
 MAX_REASONING: Final = 1000
 
 
@@ -47,7 +47,7 @@ class Evaluation(msgspec.Struct, frozen=True):
 
     @classmethod
     def unparsed(cls, message_id: str, said: str, why: str = "", **more: Any) -> Self:
-        """The model answered, and no verdict could be read from it. What it said is kept."""
+        """The model answered, and no verdict could be read from it. Its words are kept."""
         error = why or "the answer holds no verdict"
         return cls(message_id, state="unparsed", reasoning=said[:MAX_REASONING], error=error, **more)
 

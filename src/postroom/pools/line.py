@@ -66,7 +66,7 @@ class Line:
     # Writing
 
     def send(self, frame: ToWorker, *, answers: int = 1) -> None:
-        """Send a frame. Never waits: what does not fit now is sent by the loop.
+        """Send a frame. Never waits: the rest that does not fit now is sent by the loop.
 
         `answers` is how many are expected (`answered` counts them off). If the frame cannot be packed, nothing was
         sent. A line that was hung up takes everything, and nobody answers.
@@ -111,7 +111,7 @@ class Line:
             self._expected -= 1
 
     def leave_to_loop(self) -> None:
-        """Nobody waits here for what was sent: let the loop read, if nobody does."""
+        """No thread waits here for the answer: let the loop read, unless a thread does."""
         with self._lock:
             if not self._is_led() and not self.hung_up:
                 self._loop.call(self._watch)
@@ -142,7 +142,7 @@ class Line:
                 with self._lock:
                     self._leave()
             except BaseException:
-                # Ctrl-C: what was read just now may be lost, and with it the place in the line
+                # Ctrl-C: bytes that were read just now may be lost, and with them the place in the line
                 with self._lock:
                     if self._leader is mine:
                         self._give_up(_INTERRUPTED)
@@ -241,7 +241,7 @@ class Line:
             self._gone()
 
     def hang_up(self) -> None:
-        """Say that nothing more will be sent. What the other side says is still read."""
+        """Say that nothing more will be sent. Frames of the other side are still read."""
         with suppress(OSError):
             self._end.shutdown(socket.SHUT_WR)
 

@@ -12,7 +12,7 @@ from postroom.mail.received import Envelope
 
 
 def as_message(message: Mapping[str, Any] | Message | Envelope) -> dict[str, Any]:
-    """Its envelope (or the caller's dict, whose own fields stay), with `content` and `sender_id` as evaluators call them.
+    """Its envelope (or the caller's dict, whose own fields stay), with `content` and `sender_id` as evaluators say.
 
     `content` is the payload's text, or the whole payload as JSON text. Raises InvalidMessage when it is no message.
     """

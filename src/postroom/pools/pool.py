@@ -198,8 +198,8 @@ class WorkerPool:
     ) -> dict[str, Evaluation | WorkerError]:
         """Let all workers judge a message at the same time; returns what each thinks, or why it does not say.
 
-        No worker waits for another, and one that fails costs only its own result. What was evaluated before anybody
-        asked (`follow`) is not evaluated again.
+        No worker waits for another, and one that fails costs only its own result. A message that was evaluated
+        before the call (`follow`) is not evaluated again.
         """
         requests = self.begin(message, timeout_s)
         until_ns = NEVER_NS if timeout_s is None else SYSTEM.steady_ns() + int(timeout_s * 1e9)
@@ -385,7 +385,7 @@ class WorkerPool:
     def drain(self, timeout_s: float | None = None) -> bool:
         """Take nothing more, and wait for what runs and waits; False when something still does after that time.
 
-        Rooms that it serves are served no more: what was claimed is finished, nothing new is claimed.
+        Rooms that it serves are served no more: claimed messages are finished, no others are claimed.
         """
         until_ns = None if timeout_s is None else SYSTEM.steady_ns() + int(timeout_s * 1e9)
         for service in tuple(self._services):

@@ -57,7 +57,7 @@ class Owner(Protocol):
     figures: WorkerFigures
 
     def take_work(self, life: Life, frames: Sequence[Any]) -> None:
-        """What came over the work line, in the thread that reads it."""
+        """Take the frames of the work line, in the thread that reads it."""
 
     def life_over(self, life: Life) -> None:
         """The process has ended, and all that it said was taken. In the loop's thread."""
@@ -78,7 +78,7 @@ class Life:
         self.killed_because = ""
         #: Why it could not load its evaluator, in its own words.
         self.boot_error = ""
-        #: What it was sent and has not answered, in the order in which it was sent: it works on the first.
+        #: Requests that it was sent and has not answered, in the order in which it was sent: it works on the first.
         self.running: dict[int, Request] = {}
         self.chance = SYSTEM.random()
         self.born_ns = SYSTEM.steady_ns()

@@ -4,7 +4,7 @@ A worker has two lines. On the *work* line it gets one `evaluate` after the othe
 thread reads it. On the *side* line it hears `ping`, `abort` and `shutdown` while it works; a thread of its own reads
 it.
 
-JSON, because a message is JSON and may hold any number that JSON can; msgpack is no faster here (bench/micro/frames.py).
+JSON, because a message is JSON and may hold any number that JSON can; msgpack is no faster (bench/micro/frames.py).
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ _FROM_WORKER: Final = msgspec.json.Decoder(FromWorker)
 
 
 class BrokenFrame(Exception):
-    """What came over a line is no frame."""
+    """Bytes that came over a line are no frame."""
 
 
 def pack(frame: ToWorker | FromWorker) -> bytes:
@@ -124,7 +124,7 @@ def message_text(message: Any) -> Any:
 
 
 def plain_text(name: str, value: Mapping[str, Any], faults: list[Fault]) -> str:
-    """What a worker's process is told, as JSON text. Adds the faults of what no frame can hold, under that name."""
+    """A message, or settings, as JSON text for a worker's process. Adds the faults of values that no frame can hold."""
     found: list[Fault] = []
     text = payload_text(value if isinstance(value, dict) else dict(value), found, MAX_FRAME_BYTES // 2)
     faults += [Fault(fault.field.replace("payload", name, 1), fault.problem) for fault in found]
@@ -132,7 +132,7 @@ def plain_text(name: str, value: Mapping[str, Any], faults: list[Fault]) -> str:
 
 
 def evaluation_of(given: Any, message_id: str) -> Evaluation:
-    """What an evaluator gave, as an evaluation of that message. Raises ValueError or TypeError when it is none."""
+    """The result of an evaluator, as an evaluation of that message. Raises ValueError or TypeError when it is none."""
     if isinstance(given, Evaluation):
         return given
     if not isinstance(given, Mapping):

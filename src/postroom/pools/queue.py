@@ -264,7 +264,7 @@ class RequestQueue:
             return not life.running
 
     def take_back(self, life: Life) -> list[Request]:
-        """What the process had in hand goes back into the queue, as far as it may be tried again. Returns the others.
+        """Requests that the process had in hand go back into the queue, if they may be tried again. Returns the others.
 
         It works on the first; those behind it were not begun.
         """

@@ -1,4 +1,4 @@
-"""What a room knows of the pools that work in it: one cell for each, written by the pool while it lives.
+"""The status report of pools to the rooms that they work in: one cell for each, written by the pool while it lives.
 
     pool/<id>   {"name", "evaluator", "process", "since_ms", "beat_ms", "failure", "workers": [...]}
 

@@ -146,7 +146,7 @@ class Following:
         self.close()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Evaluate nothing more; what is under way goes on. Safe to call twice."""
+        """Evaluate nothing more; evaluations under way go on. Safe to call twice."""
         self._chore.close(timeout_s)
 
     def _step(self) -> None:

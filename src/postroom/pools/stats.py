@@ -1,4 +1,4 @@
-"""What a worker did, counted; and how long it took, measured apart: in the queue, at work, there and back."""
+"""Metrics of a worker: counters, and spans of time measured apart: in the queue, at work, there and back."""
 
 from __future__ import annotations
 

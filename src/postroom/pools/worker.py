@@ -4,7 +4,7 @@ The process may change; requests wait in a queue of the pool's process (`pools/q
 deadline of a request is over its caller is told at once, and the worker is told to stop; one that goes on is killed and
 replaced.
 
-All methods may be called from several threads. What happens to processes happens in the loop's thread.
+All methods may be called from several threads. Processes are started, watched and ended in the loop's thread.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PING_TIMEOUT_S: Final = 1.0
 EVALUATE_TIMEOUT_S: Final = 5.0
 
 #: Workers of a pool that was not shut down are killed as the program ends: that is no death to tell of.
-#: What is registered last comes first, and `children`, which kills them, was imported above.
+#: The function that is registered last is called first, and `children`, which kills them, was imported above.
 _program_ends = threading.Event()
 atexit.register(_program_ends.set)
 
@@ -199,7 +199,7 @@ class PoolWorker:
             if not request.wait(request.left_s()):
                 self.requests.overdue(request)
         except BaseException:
-            self.abort(request)  # Ctrl-C: nobody waits for it any more
+            self.abort(request)  # Ctrl-C: its caller has left
             raise
         return request.result()
 
@@ -326,7 +326,7 @@ class PoolWorker:
             life.end("recycle")
 
     def life_over(self, life: Life) -> None:
-        """A process has ended: what was in its hands is told, and what follows is decided."""
+        """A process has ended: the callers of its requests are told, and the next step is decided."""
         for request in self.requests.take_back(life):
             said = f"worker {self.name} {life.say_how()} while it worked on request {request.id}"
             self.requests.end(request, WorkerDied(said, self.name, life.written), "died")

@@ -1,4 +1,4 @@
-"""What runs in the process of a pool's worker: load the evaluator, say ready, judge one message after the other.
+"""The main program of a pool's worker: load the evaluator, say ready, judge one message after the other.
 
 The main thread reads the work line and calls the evaluator. A second thread reads the side line, so that a worker
 answers a ping and hears an abort while it works. An abort is a signal to the main thread that raises `Abandoned` in it,
@@ -175,7 +175,7 @@ class WorkerMain:
             self.tell_error(asked.request, asked.attempt, *failed)
 
     def _evaluate(self, evaluator: Evaluator, asked: Evaluate) -> Evaluation:
-        """Call the evaluator. What it gives before its last word is told at once; the last is returned."""
+        """Call the evaluator. Results before its last word are told at once; the last is returned."""
         started_ns = SYSTEM.steady_ns()
         message_id = str(asked.message.get("id", ""))
         given = evaluator(asked.message)
@@ -235,7 +235,7 @@ class WorkerMain:
                     memory_bytes = self._gauge.bytes()  # for the next one: nobody waits for this look
                 elif isinstance(frame, Abort):
                     if len(self._called_off) >= _MAX_CALLED_OFF:
-                        self._called_off.clear()  # what is left there came after its request had ended
+                        self._called_off.clear()  # the aborts left there came after their requests had ended
                     self._called_off.add(frame.request)  # before the look at what runs: one of us will see it
                     if self._current == frame.request:
                         signal.pthread_kill(self._main, ABORT_SIGNAL)
@@ -271,7 +271,7 @@ def _trace_of(error: BaseException) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that a frame can hold: what is no character is written out."""
+    """Text that a frame can hold: halves of characters are written out."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
