@@ -373,11 +373,11 @@ def test_a_pool_that_works_for_a_room_is_told(pool: WorkerPool, folder: Path, ca
             assert asker.ask("bob", {"content": "?"}, timeout_s=PATIENCE_S).payload["confidence"] == 0.5
             delete(folder)
             thread.join(PATIENCE_S)
-            assert following._chore._thread is not None
-            following._chore._thread.join(PATIENCE_S)
+            assert following._thread is not None
+            following._thread.join(PATIENCE_S)
 
             assert [type(end) for end in ends] == [RoomGone]
-            assert not following._chore._thread.is_alive()
+            assert not following._thread.is_alive()
         assert [record.levelname for record in caplog.records if "following" in record.message] == ["ERROR"]
 
 

@@ -180,10 +180,10 @@ def test_a_pool_that_fails_while_nothing_comes_ends_its_serving_and_following(ro
     until(lambda: len(pool._services) == 2, "it does not serve")
     os.kill(pool.workers["ada"].pid, signal.SIGKILL)
     serving.join()
-    following._chore._thread.join(30)
+    following._thread.join(30)
 
     assert isinstance(serving.error, PoolFailed)
-    assert not following._chore._thread.is_alive()
+    assert not following._thread.is_alive()
 
 
 def test_shutting_the_pool_down_ends_the_serving_and_loses_nothing(room: Room, make_pool) -> None:
@@ -394,11 +394,11 @@ def test_following_ends_with_the_pool_and_with_the_room(sqlite_room, make_pool) 
     first = make_pool("plain", workers=["ada"])
     following = first.follow(room, ["tasks"])
     first.shutdown()
-    until(lambda: not following._chore._thread.is_alive(), "it goes on without its pool")
+    until(lambda: not following._thread.is_alive(), "it goes on without its pool")
 
     second = make_pool("plain", workers=["ada"])
     following = second.follow(room, ["tasks"])
     room.close()
-    until(lambda: not following._chore._thread.is_alive(), "it goes on without its room")
+    until(lambda: not following._thread.is_alive(), "it goes on without its room")
     with pytest.raises(InvalidMessage, match="channels: must name at least one"):
         second.follow(sqlite_room(), [])

@@ -135,16 +135,12 @@ def _told(server: str) -> Iterator[None]:
         raise ModelTimeout(f"{server} {error}") from None
     except ModelError:
         raise
-    except (ConnectionRefusedError, socket.gaierror, _NotReached) as error:
+    except (ConnectionRefusedError, socket.gaierror) as error:
         raise ModelMissing(
             f"no model server answers at {server} ({error}); start it, or name another in POSTROOM_MODEL"
         ) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise ServerBroken(f"the answer of {server} broke off ({type(error).__name__}: {error})") from error
-
-
-class _NotReached(Exception):
-    """No connection."""
 
 
 _Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
@@ -205,7 +201,7 @@ class _Wire(io.RawIOBase):
             if secure:
                 self._secure(host, until_ns)
         except TimeoutError:
-            raise _NotReached(f"no {'secure ' if secure else ''}connection within {wait_s:g} s") from None
+            raise ConnectionRefusedError(f"no {'secure ' if secure else ''}connection within {wait_s:g} s") from None
 
     def _join(self, addresses: Sequence[_Address], until_ns: int) -> None:
         """Connect to the first of the addresses that answers. A dead one has its share of the time, and no more."""

@@ -103,10 +103,8 @@ class Coordinator:
         )
         self._seed = seed
         self._late_s = late_s
-        if room is None:
-            self._decisions = Decisions(MemoryStore(RoomConfig(), self.clock), self.clock, MAX_LOCAL)
-        else:
-            self._decisions = Decisions(room.store, self.clock)
+        store = MemoryStore(RoomConfig(), self.clock) if room is None else room.store
+        self._decisions = Decisions(store, self.clock, MAX_LOCAL if room is None else None)
         self.late = _LateWriter(self._decisions)
         self._lock = threading.Lock()
         if room is not None and (report_to := getattr(pool, "report_to", None)) is not None:

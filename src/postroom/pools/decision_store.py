@@ -56,8 +56,6 @@ class Decisions:
         version = self._store.cell_write(PREFIX + message_id, self._claim(deadline_s), expect=0)  # the usual case
         if version is not None:
             return version
-        if (decision := self.find(message_id)) is not None:
-            return decision
         return self._take_over(message_id, partial(self._claim, deadline_s), repeat(None))
 
     def _take_over(self, message_id: str, value: Callable[[], Value], tries: Iterable[object]) -> Decision | int:

@@ -158,7 +158,7 @@ class WorkerPool:
             self._starting += made.values()  # closing the pool meanwhile ends them too
         try:
             for worker in made.values():
-                worker.begin()
+                self._loop.call(worker.start)
             for worker in made.values():
                 worker.wait_ready()
             with self._lock:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from postroom.core.clock import SYSTEM
 from postroom.core.system.children import Child, Ended, caller_setting, shared_server
@@ -40,14 +40,9 @@ HANG_UP_S: Final = 0.2
 Asked = Literal["shutdown", "recycle"] | None
 
 
+#: When the answer to a ping came, and the request that the worker was at; None: the process ended.
+Pinged = tuple[int, int | None] | None
 _ping_numbers = count(1)
-
-
-class Pinged(NamedTuple):
-    """The answer to a ping: when it came, and the request that the worker is at."""
-
-    at_ns: int
-    busy_with: int | None
 
 
 class Owner(Protocol):
@@ -74,6 +69,7 @@ class Life:
         self.memory_bytes = 0
         self.retiring = False
         self.asked: Asked = None
+        self.ended: Ended | None = None
         #: Why it was killed from here, in words.
         self.killed_because = ""
         #: Why it could not load its evaluator, in its own words.
@@ -87,7 +83,7 @@ class Life:
         self._written = bytearray()
         self._timers: list[Timer] = []
         self._left = 3  # both lines, and the process
-        self._pings: dict[int, SimpleQueue[Pinged | None]] = {}
+        self._pings: dict[int, SimpleQueue[Pinged]] = {}
         child, ours = _start(plan.evaluator, context)
         self._child: Child = child
         control = socket.socket(fileno=child.control.detach())
@@ -107,10 +103,6 @@ class Life:
         return self.ready and not (self.retiring or self.asked or self.work.hung_up or self.side.hung_up)
 
     @property
-    def ended(self) -> Ended | None:
-        return self._child.ended
-
-    @property
     def written(self) -> str:
         """The end of what it wrote to its standard output and standard error."""
         return bytes(self._written).decode("utf-8", "backslashreplace").strip()
@@ -123,9 +115,9 @@ class Life:
 
     # Pinging
 
-    def ping(self, until_ns: int) -> Pinged | None:
+    def ping(self, until_ns: int) -> Pinged:
         """Ask whether it is there. None when it ended meanwhile; TimeoutError when no answer came until that moment."""
-        answer: SimpleQueue[Pinged | None] = SimpleQueue()
+        answer: SimpleQueue[Pinged] = SimpleQueue()
         number = next(_ping_numbers)
         self._pings[number] = answer
         try:
@@ -148,7 +140,7 @@ class Life:
                 if answer is None:
                     self.owner.figures.count("late")
                 else:
-                    answer.put(Pinged(now_ns, frame.busy_with))
+                    answer.put((now_ns, frame.busy_with))
 
     # Ending
 
@@ -209,8 +201,8 @@ class Life:
                 sys.stderr.flush()
 
     def _on_status(self) -> None:
-        ended = self._child.read_status()
-        if ended is None:
+        self.ended = self._child.read_status()
+        if self.ended is None:
             return
         self.pid = self._child.pid
         self._loop.unwatch(self._child.status)

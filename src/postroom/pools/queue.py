@@ -48,10 +48,8 @@ class RequestQueue:
         self._waiting: deque[Request] = deque()
         self._promised = 0  # requests that the pool gave it and that are on their way
         self._lock = threading.Lock()
-        self._space = threading.Condition(self._lock)
-        self._idle = threading.Condition(self._lock)
-        self._blocked = 0  # callers that wait for a place in the queue
-        self._waiters = 0  # callers that wait until it has nothing to do
+        self._left = threading.Condition(self._lock)  # a request left the queue or the process
+        self._waiters = 0  # callers that wait for a place in the queue, or until there is nothing to do
         self._armed_ns = NEVER_NS  # when the loop will look at deadlines
 
     def __len__(self) -> int:
@@ -104,7 +102,7 @@ class RequestQueue:
         if self._plan.policy == "refuse" or self._loop.is_here():
             self._figures.count("refused")
             raise QueueFull(f"{len(self)} requests wait for worker {self._worker} already", self._worker)
-        self._blocked += 1
+        self._waiters += 1
         try:
             while self._is_full() and self.refusal is None:
                 left_s = request.left_s()
@@ -112,9 +110,9 @@ class RequestQueue:
                     self._figures.count("timed_out")
                     said = f"no place in the queue of worker {self._worker} came free in time"
                     raise WorkerTimeout(said, self._worker)
-                self._space.wait(left_s)
+                self._left.wait(left_s)
         finally:
-            self._blocked -= 1
+            self._waiters -= 1
 
     def _has_hand_free(self, life: Life) -> bool:
         return life.takes_work and len(life.running) < self._plan.in_hand
@@ -131,7 +129,7 @@ class RequestQueue:
             request = self._waiting.popleft()
             if not request.done:  # else it ended while it waited
                 self._send(life, request)
-            self._stir()  # for each: one waiting caller gets the place
+        self._stir()
 
     def answered(self, life: Life, number: int, attempt: int, *, final: bool) -> Request | None:
         """The open request that an answer belongs to. None, and counted, when there is none.
@@ -143,7 +141,6 @@ class RequestQueue:
             if final and request is not None:
                 life.tasks += 1
                 self._send_waiting(life)
-                self._stir()
         if final:
             life.work.answered()
         if request is not None and not request.done and request.attempt == attempt:
@@ -237,16 +234,14 @@ class RequestQueue:
         with self._lock:
             self._waiters += 1
             try:
-                return self._idle.wait_for(lambda: self.load == 0 or self.refusal is not None, timeout_s)
+                return self._left.wait_for(lambda: self.load == 0 or self.refusal is not None, timeout_s)
             finally:
                 self._waiters -= 1
 
     def _stir(self) -> None:
         """Something left the queue or the process: threads that wait for that look. With the lock."""
-        if self._blocked:
-            self._space.notify()
         if self._waiters:
-            self._idle.notify_all()
+            self._left.notify_all()
 
     # Processes come and go
 
@@ -291,7 +286,6 @@ class RequestQueue:
             self.refusal = refusal
             open_ones = [*self._waiting, *(self.life.running.values() if self.life is not None else ())]
             self._waiting.clear()
-            self._space.notify_all()
-            self._idle.notify_all()
+            self._stir()
         for request in open_ones:
             request.end(copy(refusal))

@@ -114,8 +114,11 @@ class Answering:
         self.over.wait(timeout_s)
 
 
-class Following:
-    """Evaluates new messages of some channels as they come. Made by `WorkerPool.follow`."""
+class Following(Chore):
+    """Evaluates new messages of some channels as they come. Made by `WorkerPool.follow`.
+
+    When it is closed it evaluates nothing more; evaluations under way go on.
+    """
 
     def __init__(self, pool: Minds, room: Room, channels: Iterable[str], timeout_s: float | None, keep: int) -> None:
         self._pool = pool
@@ -131,13 +134,7 @@ class Following:
         #: How many messages were given to the workers.
         self.count = 0
         ends_on = (*ROOM_IS_OVER, WorkerError)  # the pool is over: so is this
-        self._chore = Chore(
-            "postroom follow", self._step, room.clock, every_s=SAFETY_LOOK_S, first_s=0, ends_on=ends_on
-        )
-
-    def start(self) -> None:
-        """Begin with what is written from now on."""
-        self._chore.start()
+        super().__init__("postroom follow", self._look, room.clock, every_s=SAFETY_LOOK_S, first_s=0, ends_on=ends_on)
 
     def __enter__(self) -> Self:
         return self
@@ -145,11 +142,7 @@ class Following:
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
-    def close(self, timeout_s: float | None = None) -> None:
-        """Evaluate nothing more; evaluations under way go on. Safe to call twice."""
-        self._chore.close(timeout_s)
-
-    def _step(self) -> None:
+    def _look(self) -> None:
         try:
             self._follow()
         except RoomGone as end:
@@ -163,13 +156,13 @@ class Following:
     def _follow(self) -> None:
         gateway = self._room.gateway
         with gateway.listen([FEED]) as waiter:
-            while not self._chore.closed:
+            while not self.closed:
                 changes = self._room.events(self._cursor)
-                for change in takewhile(lambda _: not self._chore.closed, changes):
+                for change in takewhile(lambda _: not self.closed, changes):
                     self._look_at(change.message)
                     self._cursor = change.number
                 if not changes:
-                    gateway.wait(waiter, None, self._chore)
+                    gateway.wait(waiter, None, self)
 
     def _look_at(self, message: Message) -> None:
         """Give a message to the workers, if it is new."""

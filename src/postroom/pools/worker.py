@@ -178,8 +178,8 @@ class PoolWorker:
             raise WorkerTimeout(said, self.name) from None
         if pinged is None:
             raise WorkerDied(f"worker {self.name} ended while it was pinged", self.name)
-        latency_ms = (pinged.at_ns - started_ns) / 1e6
-        self._tell("pong", latency_ms=latency_ms, busy_with=pinged.busy_with)
+        latency_ms = (pinged[0] - started_ns) / 1e6
+        self._tell("pong", latency_ms=latency_ms, busy_with=pinged[1])
         return latency_ms
 
     def evaluate(
@@ -289,12 +289,8 @@ class PoolWorker:
         if self.requests.refusal is not None:
             raise copy(self.requests.refusal)  # each caller raises one of its own
 
-    def begin(self) -> None:
-        """Start its process; `wait_ready` waits for it."""
-        self._loop.call(self._begin)
-
-    def _begin(self) -> None:
-        """Start a process."""
+    def start(self) -> None:
+        """Start a process. `wait_ready` waits for the first one."""
         self._restart_timer = None
         if not self.takes_work:
             return
@@ -337,7 +333,7 @@ class PoolWorker:
             self._finished()
         elif life.asked == "recycle":
             self.figures.count("recycled")
-            self._begin()
+            self.start()
         else:
             self._supervise(life)
         self._keeper.changed(self)
@@ -361,7 +357,7 @@ class PoolWorker:
         self.figures.count("restarts")
         log.warning("worker %s %s; it is started again", self.name, how, extra={"action": "worker_restart"})
         self._phase = "restarting"
-        self._restart_timer = self._loop.call_at(SYSTEM.steady_ns() + int(decision.delay_s * 1e9), self._begin)
+        self._restart_timer = self._loop.call_at(SYSTEM.steady_ns() + int(decision.delay_s * 1e9), self.start)
 
     # The end
 
