@@ -59,7 +59,7 @@ def _has_mail(node: n.Node, *ops: str) -> bool:
 
 
 def _simple(node: n.Node) -> bool:
-    return isinstance(node, n.ExprStatement | n.Var | n.RunShell | n.Return)
+    return isinstance(node, n.ExprStatement | n.Var | n.Return)
 
 
 def _cut(text: str, node: n.Node, instead: str = "") -> str:

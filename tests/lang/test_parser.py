@@ -29,8 +29,10 @@ def value_of(code: str) -> n.Expr:
 
 def command_of(code: str) -> n.ShellNode:
     statement = body_of(f"$ {code}")[0]
-    assert isinstance(statement, n.RunShell)
-    return statement.command
+    assert isinstance(statement, n.ExprStatement)
+    assert isinstance(statement.value, n.ShellExpr)
+    assert statement.value.mode == "run"
+    return statement.value.command
 
 
 def words_of(code: str) -> list[list[tuple[str, str]]]:
@@ -40,8 +42,8 @@ def words_of(code: str) -> list[list[tuple[str, str]]]:
     return [[_part(part) for part in word.parts] for word in command.words]
 
 
-def _part(part: n.ShellText | n.ShellValue) -> tuple[str, str]:
-    if isinstance(part, n.ShellText):
+def _part(part: n.TextPart | n.Interpolation) -> tuple[str, str]:
+    if isinstance(part, n.TextPart):
         return ("quoted" if part.quoted else "open", part.text)
     return ("items" if part.spread else "value", part.value.span.text)
 
@@ -79,7 +81,7 @@ def test_while_needs_no_parentheses(code: str) -> None:
 def test_numbers(code: str, value: float) -> None:
     node = value_of(code)
 
-    assert isinstance(node, n.Number)
+    assert isinstance(node, n.Literal)
     assert node.value == value
     assert type(node.value) is type(value)
 
@@ -150,8 +152,11 @@ def test_a_return_at_the_end_of_its_line_returns_nothing() -> None:
 
 
 def test_null_continue_try_and_question_dots() -> None:
-    assert isinstance(value_of("null"), n.Null)
-    assert isinstance(body_of("continue")[0], n.Continue)
+    null, jump = value_of("null"), body_of("continue")[0]
+    assert isinstance(null, n.Literal)
+    assert null.value is None
+    assert isinstance(jump, n.Jump)
+    assert jump.word == "continue"
     attempt = body_of("try { f() }\ncatch e { }")[0]
     assert isinstance(attempt, n.Try)
     assert attempt.name == "e"
@@ -166,7 +171,7 @@ def test_patterns_nest_and_ignore() -> None:
     statement = body_of("var [a, _, [b, { c, d: int }]] = x")[0]
 
     assert isinstance(statement, n.Var)
-    names = [node.name for node in n.walk(statement.target) if isinstance(node, n.NamePattern | n.PatternField)]
+    names = [node.name for node in n.walk(statement.target) if isinstance(node, n.NamePattern)]
     assert names == ["a", "b", "c", "d"]
 
 
@@ -380,7 +385,8 @@ def test_a_command_ends_with_its_block() -> None:
 
     assert isinstance(statement, n.If)
     shell = statement.then.statements[0]
-    assert isinstance(shell, n.RunShell)
+    assert isinstance(shell, n.ExprStatement)
+    assert isinstance(shell.value, n.ShellExpr)
     assert shell.span.text == "$ echo {} b"
 
 

@@ -54,7 +54,10 @@ def test_a_string_that_ends_in_a_backslash_ends() -> None:
 
 
 def test_fractions_are_numbers() -> None:
-    assert isinstance(value_of("1.5"), n.Number)
+    fraction = value_of("1.5")
+
+    assert isinstance(fraction, n.Literal)
+    assert fraction.value == 1.5
 
 
 def test_single_quotes_are_strings() -> None:

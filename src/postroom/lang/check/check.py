@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from postroom.lang.builtins import BUILTINS, ONLY_IMPORTED
 from postroom.lang.syntax import nodes as n
 from postroom.lang.syntax.parser import deep_recursion
 from postroom.lang.syntax.problems import ERROR, Problem, ProgramProblems, near
@@ -19,10 +18,9 @@ from postroom.lang.syntax.program import LoadedModule, Program, read_program
 from postroom.lang.syntax.source import Span
 
 from .choreography import check_choreography
-from .expressions import ExpressionChecker
+from .expressions import ExpressionChecker, Symbol
 from .flow import ends, unreachable
 from .kinds import ANY, LIST, NULL, OBJECT, TYPE_NAMES, Kind
-from .scopes import Scope, Symbol
 
 _ENTRY_ANNOTATIONS: Final = ("skill", "command")
 _TRAITS: Final = ("Agent",)
@@ -66,32 +64,35 @@ def in_order(problems: list[Problem]) -> list[Problem]:
     return [first[key] for key in sorted(first)]
 
 
-class ModuleChecker(ExpressionChecker):
-    """Checks one file of a program."""
+class ModuleChecker:
+    """Checks the declarations and statements of one file."""
 
     def __init__(self, loaded: LoadedModule) -> None:
-        super().__init__(loaded)
-        for name in BUILTINS:
-            if name not in ONLY_IMPORTED or name in loaded.std_names:
-                self.scope.names[name] = Symbol(name, "builtin", None, Kind("builtin", title=name))
-        self.scope = Scope(self.scope)
+        self._loaded = loaded
+        self._inner = ExpressionChecker(loaded, self._step)
+        self._kind, self._kind_of, self._wants = self._inner.kind, self._inner.kind_of, self._inner.wants
+        self._error, self._warn = self._inner.error, self._inner.warn
+        self._loops = 0
+        self._nested = 0  # how many loops and `try` of this function are open
+        self._assigned: set[str] = set()  # names of the function that are set again after they were declared
 
     def check(self) -> list[Problem]:
-        module = self.loaded.module
-        for item in module.items:
-            self._declare_item(item)
-        self._check_defaults()
-        for item in module.items:
-            if isinstance(item, n.Function):
-                self._function(item)
-            elif isinstance(item, n.Trait):
-                self._trait(item)
-            elif isinstance(item, n.TypeDecl):
-                self._type_declaration(item)
-        if module.body is not None:
-            self._enter_function(module.body, None)
-            self.block(module.body)
-        return self.problems
+        module = self._loaded.module
+        with self._inner_scope():
+            for item in module.items:
+                self._declare_item(item)
+            self._check_defaults()
+            for item in module.items:
+                if isinstance(item, n.Function):
+                    self._function(item)
+                elif isinstance(item, n.Trait):
+                    self._trait(item)
+                elif isinstance(item, n.TypeDecl):
+                    self._type_declaration(item)
+            if module.body is not None:
+                self._enter_function(module.body, None)
+                self._block(module.body)
+        return self._inner.problems
 
     # ---------------------------------------------------------------- declarations
 
@@ -100,44 +101,45 @@ class ModuleChecker(ExpressionChecker):
             for name in item.names:
                 if name.path[0] == "std" and not name.relative:
                     continue
-                self.declare(Symbol(name.name, "module", name.span, ANY, module=self.loaded.imports.get(name.name)))
+                self._declare(Symbol(name.name, "module", name.span, ANY, module=self._loaded.imports.get(name.name)))
         elif isinstance(item, n.TypeDecl):
             self._declare_type(item)
         elif isinstance(item, n.Function):
             kind = Kind("function", declared=item)
-            self.declare(Symbol(item.name, "function", item.name_span, kind))
+            self._declare(Symbol(item.name, "function", item.name_span, kind))
         else:
-            self.declare(Symbol(item.name, "trait", item.name_span))
+            self._declare(Symbol(item.name, "trait", item.name_span))
 
-    def declare(self, symbol: Symbol) -> None:
+    def _declare(self, symbol: Symbol) -> None:
         """A new name in the innermost scope; a second one of the same name is an error, at the second."""
-        before = self.scope.names.get(symbol.name)
+        before = self._inner.names.maps[0].get(symbol.name)
         if before is not None and symbol.span is not None:
             where = f", in line {before.span.line}" if before.span is not None else ""
-            self.error(symbol.span, "duplicate", f"{symbol.name} is declared already{where}")
+            self._error(symbol.span, "duplicate", f"{symbol.name} is declared already{where}")
             return
-        self.scope.names[symbol.name] = symbol
+        self._inner.names[symbol.name] = symbol
 
     def _declare_type(self, item: n.TypeDecl) -> None:
-        if item.name in TYPE_NAMES or item.name in self.scope.types:
-            self.error(item.name_span, "duplicate", f"the type {item.name} is declared already")
-        self.scope.types.setdefault(item.name, item)
+        innermost = self._inner.types.maps[0]
+        if item.name in TYPE_NAMES or item.name in innermost:
+            self._error(item.name_span, "duplicate", f"the type {item.name} is declared already")
+        innermost.setdefault(item.name, item)
 
     def _check_defaults(self) -> None:
-        defaults = [i for i in self.loaded.module.items if isinstance(i, n.Function | n.Trait) and i.default]
+        defaults = [i for i in self._loaded.module.items if isinstance(i, n.Function | n.Trait) and i.default]
         for item in defaults[1:]:
-            self.error(item.name_span, "duplicate", f"only one default: {defaults[0].name} is it already")
+            self._error(item.name_span, "duplicate", f"only one default: {defaults[0].name} is it already")
 
     def _trait(self, trait: n.Trait) -> None:
         base = trait.base
         if isinstance(base, n.TypeName) and base.name not in _TRAITS:
             hint = near(base.name, _TRAITS) or "Agent is known"
-            self.error(base.span, "trait", f"there is no trait {base.name} to build on", hint)
+            self._error(base.span, "trait", f"there is no trait {base.name} to build on", hint)
         names: set[str] = set()
         entries: set[tuple[str, str]] = set()
         for method in trait.methods:
             if method.name in names:
-                self.error(method.name_span, "duplicate", f"the method {method.name} is declared already")
+                self._error(method.name_span, "duplicate", f"the method {method.name} is declared already")
             names.add(method.name)
             self._annotations(method, entries)
             self._function(method)
@@ -146,24 +148,24 @@ class ModuleChecker(ExpressionChecker):
         for annotation in method.annotations:
             if annotation.name not in _ENTRY_ANNOTATIONS:
                 if hint := near(annotation.name, _ENTRY_ANNOTATIONS):
-                    self.warn(annotation.span, "annotation", f"@{annotation.name} means nothing here", hint)
+                    self._warn(annotation.span, "annotation", f"@{annotation.name} means nothing here", hint)
                 continue
             key = (annotation.name, annotation.argument or method.name)
             if key in entries:
-                self.error(annotation.span, "duplicate", f"there is a {key[0]} {key[1]} already")
+                self._error(annotation.span, "duplicate", f"there is a {key[0]} {key[1]} already")
             entries.add(key)
 
     # ---------------------------------------------------------------- functions
 
     def _enter_function(self, body: n.Block, function: n.Function | None) -> None:
-        self.function = function
-        self.loops = self.nested = 0
-        self.assigned, self.later = set(), {}
+        self._inner.function = function
+        self._loops = self._nested = 0
+        self._assigned, self._inner.later = set(), {}
         for node in n.walk(body):
             if isinstance(node, n.Assign | n.Increment) and isinstance(node.target, n.Name):
-                self.assigned.add(node.target.name)
-            elif isinstance(node, n.NamePattern | n.PatternField):
-                self.later.setdefault(node.name, node.span)
+                self._assigned.add(node.target.name)
+            elif isinstance(node, n.NamePattern):
+                self._inner.later.setdefault(node.name, node.span)
 
     def _function(self, function: n.Function) -> None:
         self._enter_function(function.body, function)
@@ -171,14 +173,14 @@ class ModuleChecker(ExpressionChecker):
             for param in function.params:
                 if param.type is not None:
                     self._type(param.type)
-                kind = ANY if param.type is None else self.kind_of(param.type, function)
-                self.declare(Symbol(param.name, "parameter", param.span, kind))
+                kind = ANY if param.type is None else self._kind_of(param.type, function)
+                self._declare(Symbol(param.name, "parameter", param.span, kind))
             if function.returns is not None:
                 self._type(function.returns)
-                kind = self.kind_of(function.returns, function)
+                kind = self._kind_of(function.returns, function)
                 if not fits_null(kind) and not ends(function.body):
                     message = f"{function.name} can end without a value, and must give {kind}"
-                    self.warn(function.name_span, "return", message)
+                    self._warn(function.name_span, "return", message)
             self._statements(function.body)
 
     # ---------------------------------------------------------------- types
@@ -186,9 +188,9 @@ class ModuleChecker(ExpressionChecker):
     def _type_declaration(self, item: n.TypeDecl) -> None:
         self._type(item.type)
         seen, node = {item.name}, item.type
-        while isinstance(node, n.TypeName) and (found := self.scope.find_type(node.name)) is not None:
+        while isinstance(node, n.TypeName) and (found := self._inner.types.get(node.name)) is not None:
             if node.name in seen:
-                self.error(item.name_span, "type", f"the type {item.name} stands for itself")
+                self._error(item.name_span, "type", f"the type {item.name} stands for itself")
                 return
             seen.add(node.name)
             node = found.type
@@ -196,99 +198,98 @@ class ModuleChecker(ExpressionChecker):
     def _type(self, node: n.TypeNode) -> None:
         for child in n.walk(node):
             if isinstance(child, n.TypeName):
-                if child.name not in TYPE_NAMES and self.scope.find_type(child.name) is None:
-                    hint = near(child.name, [*TYPE_NAMES, *self.scope.known_types()])
-                    self.error(child.span, "type", f"there is no type {child.name}", hint)
+                if child.name not in TYPE_NAMES and child.name not in self._inner.types:
+                    hint = near(child.name, [*TYPE_NAMES, *self._inner.types])
+                    self._error(child.span, "type", f"there is no type {child.name}", hint)
             elif isinstance(child, n.TypeObject):
-                self.fields_once([(field.name, field.span) for field in child.fields])
+                self._inner.fields_once([(field.name, field.span) for field in child.fields])
 
     # ---------------------------------------------------------------- statements
 
-    def block(self, block: n.Block) -> None:
+    def _block(self, block: n.Block) -> None:
         with self._inner_scope():
             self._statements(block)
 
     @contextmanager
     def _inner_scope(self) -> Iterator[None]:
-        outer, self.scope = self.scope, Scope(self.scope)
+        inner = self._inner
+        inner.names, inner.types = inner.names.new_child(), inner.types.new_child()
         yield
-        self.scope = outer
+        inner.names, inner.types = inner.names.parents, inner.types.parents
+
+    def _step(self, block: n.Block) -> None:
+        """A step of a prompt: a function of its own, as far as loops are concerned."""
+        around, self._loops, self._nested = (self._loops, self._nested), 0, 0
+        self._block(block)
+        self._loops, self._nested = around
 
     def _statements(self, block: n.Block) -> None:
         for statement in block.statements:
             getattr(self, statement.VISITOR)(statement)
         if (never := unreachable(block)) is not None:
-            self.warn(never.span, "unreachable", "this is never reached")
+            self._warn(never.span, "unreachable", "this is never reached")
 
     def _while(self, node: n.While) -> None:
         self._condition(node.condition)
         self._loop(node.body)
 
-    def _run_shell(self, node: n.RunShell) -> None:
-        self.shell(node.command)
-
-    def _succeed(self, node: n.Succeed) -> None:
-        """Nothing about it can be wrong."""
-
-    def _break(self, node: n.Break | n.Continue) -> None:
-        if not self.loops:
-            self.error(node.span, "loop", f"{type(node).__name__.lower()} stands in no loop")
-
-    _continue = _break
+    def _jump(self, node: n.Jump) -> None:
+        if not self._loops and node.word != "succeed":
+            self._error(node.span, "loop", f"{node.word} stands in no loop")
 
     def _type_decl(self, node: n.TypeDecl) -> None:
         self._declare_type(node)
         self._type_declaration(node)
 
     def _write_file(self, node: n.WriteFile) -> None:
-        self.kind(node.value)
-        kind = self.kind(node.target)
+        self._kind(node.value)
+        kind = self._kind(node.target)
         if kind.name not in {"int", "number"}:
-            self.wants(node.target.span, kind, Kind("string"), f"the file after {node.op}")
+            self._wants(node.target.span, kind, Kind("string"), f"the file after {node.op}")
 
     def _if(self, node: n.If) -> None:
         self._condition(node.condition)
-        self.block(node.then)
+        self._block(node.then)
         if isinstance(node.otherwise, n.If):
             self._if(node.otherwise)
         elif node.otherwise is not None:
-            self.block(node.otherwise)
+            self._block(node.otherwise)
 
     def _condition(self, node: n.Expr) -> None:
-        self.kind(node)
+        self._kind(node)
         waiting = [node]
         while waiting:
             part = n.bare(waiting.pop())
             if isinstance(part, n.Assign):
                 left, right = part.target.span.text, part.value.span.text
-                self.error(part.span, "equals", "= assigns; a condition compares with ==", f"{left} == {right}")
+                self._error(part.span, "equals", "= assigns; a condition compares with ==", f"{left} == {right}")
             elif isinstance(part, n.Unary):
                 waiting.append(part.operand)
             elif isinstance(part, n.Binary) and part.op in {"&&", "||"}:
                 waiting += [part.left, part.right]
 
     def _loop(self, body: n.Block) -> None:
-        self.loops += 1
+        self._loops += 1
         self._inner_block(body, 1)
-        self.loops -= 1
+        self._loops -= 1
 
     def _inner_block(self, block: n.Block, levels: int) -> None:
         """A block of a loop or a `try`. Python limits nesting (test_what_python_cannot_nest_is_told_by_the_checks)."""
-        before = self.nested
-        self.nested += levels
-        if before <= MAX_NESTED < self.nested:
+        before = self._nested
+        self._nested += levels
+        if before <= MAX_NESTED < self._nested:
             start = block.span.start
             message = f"loops and try are nested more than {MAX_NESTED} levels deep here"
             hint = "put the inner ones into a function of their own"
-            self.error(Span(block.span.source, start, start + 1), "nesting", message, hint)
-        self.block(block)
-        self.nested = before
+            self._error(Span(block.span.source, start, start + 1), "nesting", message, hint)
+        self._block(block)
+        self._nested = before
 
     def _for(self, node: n.For) -> None:
-        kind = self.kind(node.iterable)
+        kind = self._kind(node.iterable)
         if kind.name in {"int", "number", "boolean", "null", "function", "job", "mailbox"}:
             hint = f"1...{node.iterable.span.text} counts up to it" if kind.name in {"int", "number"} else ""
-            self.error(node.iterable.span, "type", f"for goes through lists, strings and objects, not {kind}", hint)
+            self._error(node.iterable.span, "type", f"for goes through lists, strings and objects, not {kind}", hint)
         item = kind.element if kind.name == "list" else Kind("string") if kind.name in {"string", "object"} else ANY
         with self._inner_scope():
             self._bind(node.target, item or ANY)
@@ -298,11 +299,11 @@ class ModuleChecker(ExpressionChecker):
         self._inner_block(node.body, 1)
         with self._inner_scope():
             if node.name is not None:
-                self.declare(Symbol(node.name, "variable", node.name_span))
+                self._declare(Symbol(node.name, "variable", node.name_span))
             self._inner_block(node.handler, 2)
 
     def _var(self, node: n.Var) -> None:
-        kind = self.kind(node.value) if node.value is not None else None
+        kind = self._kind(node.value) if node.value is not None else None
         if node.value is not None and isinstance(n.bare(node.value), n.Prompt):
             kind = None  # a prompt gives what is asked for
         self._bind(node.target, kind if kind is not None else ANY, node.value.span if node.value is not None else None)
@@ -312,31 +313,31 @@ class ModuleChecker(ExpressionChecker):
             self._bind_name(pattern, kind, value)
         elif isinstance(pattern, n.ObjectPattern):
             if kind.name not in {"object", "any", "union"}:
-                self.error(pattern.span, "type", f"{{ }} takes an object apart, not {kind}")
+                self._error(pattern.span, "type", f"{{ }} takes an object apart, not {kind}")
             for field in pattern.fields:
                 if kind.closed and kind.fields is not None and field.name not in kind.fields:
-                    self.error(field.span, "field", f"{kind} has no field {field.name}", near(field.name, kind.fields))
+                    self._error(field.span, "field", f"{kind} has no field {field.name}", near(field.name, kind.fields))
                 self._bind_name(field, (kind.fields or {}).get(field.name, ANY), value)
         elif isinstance(pattern, n.ListPattern):
             self._bind_list(pattern, kind)
 
     def _bind_list(self, pattern: n.ListPattern, kind: Kind) -> None:
         if kind.name not in {"list", "any", "union", "string"}:
-            self.error(pattern.span, "type", f"[ ] takes a list apart, not {kind}")
+            self._error(pattern.span, "type", f"[ ] takes a list apart, not {kind}")
         if kind.items is not None and len(kind.items) < len(pattern.items):
             message = f"there are only {len(kind.items)} items to take, and {len(pattern.items)} are wanted"
-            self.error(pattern.span, "type", message)
+            self._error(pattern.span, "type", message)
         for place, item in enumerate(pattern.items):
             known = kind.items[place] if kind.items is not None and place < len(kind.items) else kind.element or ANY
             self._bind(item, known)
 
-    def _bind_name(self, node: n.NamePattern | n.PatternField, kind: Kind, value: Span | None) -> None:
+    def _bind_name(self, node: n.NamePattern, kind: Kind, value: Span | None) -> None:
         if node.type is not None:
             self._type(node.type)
-            wanted = self.kind_of(node.type)
-            self.wants(value or node.span, kind, wanted, node.name)
+            wanted = self._kind_of(node.type)
+            self._wants(value or node.span, kind, wanted, node.name)
             kind = wanted
-        elif node.name in self.assigned:
+        elif node.name in self._assigned:
             kind = ANY  # it may be something else by then
         elif kind.name == "list" and kind.items is not None:
             kind = LIST
@@ -344,22 +345,22 @@ class ModuleChecker(ExpressionChecker):
             kind = kind if kind.closed else OBJECT  # others may give it more fields
         elif kind.value is not None:
             kind = Kind(kind.name)
-        self.declare(Symbol(node.name, "variable", node.span, kind))
+        self._declare(Symbol(node.name, "variable", node.span, kind))
 
     def _return(self, node: n.Return) -> None:
-        kind = self.kind(node.value) if node.value is not None else NULL
-        if self.function is not None and self.function.returns is not None:
-            wanted = self.kind_of(self.function.returns, self.function)
-            self.wants(node.span, kind, wanted, f"what {self.function.name} gives")
+        kind = self._kind(node.value) if node.value is not None else NULL
+        if self._inner.function is not None and self._inner.function.returns is not None:
+            wanted = self._kind_of(self._inner.function.returns, self._inner.function)
+            self._wants(node.span, kind, wanted, f"what {self._inner.function.name} gives")
 
     def _expr_statement(self, node: n.ExprStatement) -> None:
-        kind = self.kind(node.value)
+        kind = self._kind(node.value)
         value = n.bare(node.value)
         if kind.name == "job":
             hint = "self.delegate([...]).await runs workers"
-            self.warn(node.span, "worker", "this worker is named but not run", hint)
-        elif isinstance(value, n.Binary) and value.op == "==" and self.function is not None:
-            self.warn(node.span, "equals", "this is compared, and the answer is dropped", "= assigns")
+            self._warn(node.span, "worker", "this worker is named but not run", hint)
+        elif isinstance(value, n.Binary) and value.op == "==" and self._inner.function is not None:
+            self._warn(node.span, "equals", "this is compared, and the answer is dropped", "= assigns")
 
 
 def fits_null(kind: Kind) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import ChainMap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
-from postroom.lang.builtins import ANY_NUMBER, BUILTINS, Signature
+from postroom.lang.builtins import ANY_NUMBER, BUILTINS, ONLY_IMPORTED, Signature
 from postroom.lang.syntax import nodes as n
 from postroom.lang.syntax.problems import ERROR, WARNING, Problem, near
 from postroom.lang.syntax.program import LoadedModule
@@ -29,26 +31,41 @@ from .kinds import (
     plain_kind,
 )  # fmt: skip
 from .members import SELF, SESSION, kind_of_member, members_of
-from .scopes import Scope, Symbol
 
 _NUMBERS: Final = frozenset(["int", "number"])
+_GIVEN_BY: Final = {"run": NULL, "capture": STRING, "test": BOOLEAN, "lines": Kind("list", element=STRING)}
 _NOT_CALLED: Final = frozenset(
     ["string", "int", "number", "boolean", "null", "list", "job", "mailbox", "mailroom", "session"]
 )
 
 
-class ExpressionChecker:
-    """Checks the expressions of one file; gives the kind of each, as far as it is known."""
+@dataclass
+class Symbol:
+    """What a name stands for. `what` is one of: variable parameter function trait module builtin."""
 
-    def __init__(self, loaded: LoadedModule) -> None:
-        self.loaded = loaded
+    name: str
+    what: str
+    span: Span | None
+    kind: Kind = ANY
+    module: LoadedModule | None = None
+
+
+class ExpressionChecker:
+    """Checks the expressions of one file; gives the kind of each, as far as it is known.
+
+    `names` and `types` are those of the block at hand and of the blocks around it. `check_step` checks the statements
+    of a prompt's step.
+    """
+
+    def __init__(self, loaded: LoadedModule, check_step: Callable[[n.Block], None]) -> None:
         self.problems: list[Problem] = []
-        self.scope = Scope()
+        builtins = [name for name in BUILTINS if name not in ONLY_IMPORTED or name in loaded.std_names]
+        self.names = ChainMap({name: Symbol(name, "builtin", None, Kind("builtin", title=name)) for name in builtins})
+        self.types: ChainMap[str, n.TypeDecl] = ChainMap()
         self.function: n.Function | None = None
-        self.loops = 0
-        self.nested = 0  # how many loops and `try` of this function are open
-        self.assigned: set[str] = set()  # names of the function that are set again after they were declared
         self.later: dict[str, Span] = {}  # names of the function that are declared somewhere in it
+        self._source = loaded.module.span.source
+        self._check_step = check_step
         self._awaited: n.Node | None = None
         self._in_command = False
 
@@ -72,10 +89,6 @@ class ExpressionChecker:
         found: Kind = getattr(self, node.VISITOR)(node)
         return found
 
-    def block(self, block: n.Block) -> None:
-        """Checks a block, in a scope of its own."""
-        raise NotImplementedError
-
     # ---------------------------------------------------------------- names and literals
 
     def _name(self, node: n.Name) -> Kind:
@@ -91,7 +104,7 @@ class ExpressionChecker:
         return symbol.kind
 
     def _find(self, node: n.Name) -> Symbol | None:
-        symbol = self.scope.find(node.name)
+        symbol = self.names.get(node.name)
         if symbol is None:
             self.error(node.span, "undefined", f"{node.name} is not defined", self._hint_for(node))
         return symbol
@@ -100,7 +113,7 @@ class ExpressionChecker:
         text, start = node.span.source.text, node.span.start
         if node.name in self.later and self.later[node.name].start > start:
             return f"it is declared further down, in line {self.later[node.name].line}"
-        found = near(node.name, self.scope.known())
+        found = near(node.name, self.names)
         if found:
             return found
         if node.name in BUILTINS:
@@ -113,13 +126,8 @@ class ExpressionChecker:
             return f"in a command $name is a variable of the program; one of the environment is $(printenv {node.name})"
         return ""
 
-    def _number(self, node: n.Number | n.Bool) -> Kind:
+    def _literal(self, node: n.Literal) -> Kind:
         return literal_kind(node.value)
-
-    _bool = _number
-
-    def _null(self, _: n.Null) -> Kind:
-        return NULL
 
     def _exit_status(self, _: n.ExitStatus) -> Kind:
         return INT
@@ -141,12 +149,10 @@ class ExpressionChecker:
         for part in parts:
             if isinstance(part, n.Interpolation):
                 kind = self.kind(part.value)
-                if part.joined:
+                if part.spread:
                     self.wants(part.span, kind, LIST, "what $@{ } joins")
             elif isinstance(part, n.DoBlock):
-                around, self.loops, self.nested = (self.loops, self.nested), 0, 0
-                self.block(part.body)
-                self.loops, self.nested = around
+                self._check_step(part.body)
 
     def _list_expr(self, node: n.ListExpr) -> Kind:
         items = tuple(self.kind(item) for item in node.items)
@@ -308,7 +314,7 @@ class ExpressionChecker:
         return ANY
 
     def _module_of(self, node: n.Expr) -> Symbol | None:
-        symbol = self.scope.find(node.name) if isinstance(node, n.Name) else None
+        symbol = self.names.get(node.name) if isinstance(node, n.Name) else None
         return symbol if symbol is not None and symbol.what == "module" else None
 
     def _exported(self, node: n.MemberAccess, symbol: Symbol) -> Kind:
@@ -411,31 +417,25 @@ class ExpressionChecker:
 
     def kind_of(self, type_: n.TypeNode, where: n.Function | None = None) -> Kind:
         """The kind of a type; the names in it are those of the file in which it is written."""
-        own = where is None or type_.span.source is self.loaded.module.span.source
-        return kind_of_type(type_, self.scope.find_type if own else lambda _: None)
+        own = where is None or type_.span.source is self._source
+        return kind_of_type(type_, self.types if own else {})
 
     # ---------------------------------------------------------------- commands
 
     def _shell_expr(self, node: n.ShellExpr) -> Kind:
-        self.shell(node.command)
-        if node.mode == "lines":
-            return Kind("list", element=STRING)
-        return STRING if node.mode == "capture" else BOOLEAN
-
-    def shell(self, node: n.ShellNode) -> None:
-        """Checks the values inside a command's words."""
         before, self._in_command = self._in_command, True
-        for word in _words_of(node):
+        for word in _words_of(node.command):
             self._word(word)
         self._in_command = before
+        return _GIVEN_BY[node.mode]
 
     def _word(self, word: n.ShellWord) -> None:
         first = word.parts[0] if word.parts else None
-        if isinstance(first, n.ShellText) and not first.quoted and first.text.startswith("#"):
+        if isinstance(first, n.TextPart) and not first.quoted and first.text.startswith("#"):
             hint = "put the comment on a line of its own"
             self.warn(word.span, "comment", "# is an ordinary character in a command", hint)
         for part in word.parts:
-            if isinstance(part, n.ShellValue):
+            if isinstance(part, n.Interpolation):
                 kind = self.kind(part.value)
                 if part.spread:
                     self.wants(part.span, kind, LIST, "what $@{ } spreads")

@@ -7,7 +7,7 @@ from postroom.lang.syntax import nodes as n
 
 def ends(statement: n.Node | None) -> bool:
     """Whether nothing after a statement is ever reached."""
-    if isinstance(statement, n.Return | n.Succeed | n.Break | n.Continue):
+    if isinstance(statement, n.Return | n.Jump):
         return True
     if isinstance(statement, n.ExprStatement):
         return isinstance(n.bare(statement.value), n.Throw)
@@ -20,13 +20,15 @@ def ends(statement: n.Node | None) -> bool:
     if not isinstance(statement, n.While):
         return False
     condition = n.bare(statement.condition)
-    return isinstance(condition, n.Bool) and condition.value and not has_break(statement.body)
+    return isinstance(condition, n.Literal) and condition.value is True and not has_break(statement.body)
 
 
 def has_break(node: n.Node) -> bool:
     """Whether a loop's own body ends the loop; loops inside it do not count."""
     return any(
-        isinstance(child, n.Break) or (not isinstance(child, n.For | n.While | n.DoBlock) and has_break(child))
+        child.word == "break"
+        if isinstance(child, n.Jump)
+        else not isinstance(child, n.For | n.While | n.DoBlock) and has_break(child)
         for child in n.children(node)
     )
 

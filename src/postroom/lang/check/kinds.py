@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -85,29 +85,29 @@ def plain_kind(name: str) -> Kind:
     return _PLAIN.get(name, ANY)
 
 
-def kind_of_type(node: n.TypeNode, lookup: Callable[[str], n.TypeDecl | None], seen: tuple[str, ...] = ()) -> Kind:
+def kind_of_type(node: n.TypeNode, types: Mapping[str, n.TypeDecl], seen: tuple[str, ...] = ()) -> Kind:
     """The kind that a written type stands for. A type that stands inside itself is ANY there."""
     if isinstance(node, n.TypeName):
         if node.name in TYPE_NAMES:
             return TYPE_NAMES[node.name]
-        declared = lookup(node.name)
+        declared = types.get(node.name)
         if declared is None or node.name in seen:
             return ANY
-        kind = kind_of_type(declared.type, lookup, (*seen, node.name))
+        kind = kind_of_type(declared.type, types, (*seen, node.name))
         return Kind(**{**vars(kind), "title": node.name})
     if isinstance(node, n.TypeLiteral):
         return literal_kind(node.value)
     if isinstance(node, n.TypeList):
-        return Kind("list", element=kind_of_type(node.element, lookup, seen))
+        return Kind("list", element=kind_of_type(node.element, types, seen))
     if isinstance(node, n.TypeObject):
-        fields = {field.name: kind_of_type(field.type, lookup, seen) for field in node.fields}
+        fields = {field.name: kind_of_type(field.type, types, seen) for field in node.fields}
         return Kind("object", fields=fields, optional=frozenset(f.name for f in node.fields if f.optional), closed=True)
-    return Kind("union", options=tuple(kind_of_type(option, lookup, seen) for option in node.options))
+    return Kind("union", options=tuple(kind_of_type(option, types, seen) for option in node.options))
 
 
-def literal_kind(value: str | float | bool) -> Kind:
+def literal_kind(value: str | float | bool | None) -> Kind:
     """The kind of one value."""
-    name = {bool: "boolean", str: "string", int: "int"}.get(type(value), "number")
+    name = {bool: "boolean", str: "string", int: "int", type(None): "null"}.get(type(value), "number")
     return Kind(name, value=value)
 
 

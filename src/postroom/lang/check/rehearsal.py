@@ -108,7 +108,7 @@ class PartFollower:
         self.top = {item.name: item for item in loaded.module.items if isinstance(item, n.Function)}
         self.types = {item.name: item for item in loaded.module.items if isinstance(item, n.TypeDecl)}
 
-    def run(self, body: n.Block, params: Iterable[n.Param] = (), args: Iterable[Any] = ()) -> Steps:
+    def run(self, body: n.Block, params: Iterable[n.NamePattern] = (), args: Iterable[Any] = ()) -> Steps:
         """Follows a function, or a bare block, to its end; its result."""
         env: Env = ChainMap({param.name: value for param, value in zip(params, args, strict=False)})
         try:
@@ -120,7 +120,7 @@ class PartFollower:
     def stand_in(self, type_: n.TypeNode | None) -> Any:
         if type_ is None:
             return StandIn(given=True)
-        return stand_in(kind_of_type(type_, self.types.get), self.stage.size)
+        return stand_in(kind_of_type(type_, self.types), self.stage.size)
 
     # ---------------------------------------------------------------- statements
 
@@ -179,7 +179,7 @@ class PartFollower:
             env[pattern.name] = value
         elif isinstance(pattern, n.ObjectPattern):
             for field in pattern.fields:
-                member = n.MemberAccess(field.span, n.Null(field.span), field.name, field.span, False)
+                member = n.MemberAccess(field.span, n.Literal(field.span, None), field.name, field.span, False)
                 env[field.name] = self._member_of(member, value)
         elif isinstance(pattern, n.ListPattern):
             items = walk_through(value, self.stage)
@@ -193,12 +193,10 @@ class PartFollower:
     def _return(self, node: n.Return, env: Env) -> Steps:
         raise _Return((yield from self.value(node.value, env)) if node.value is not None else None)
 
-    def _succeed(self, node: n.Succeed | n.Break | n.Continue, _env: Env) -> NoReturn:
-        if isinstance(node, n.Succeed):
+    def _jump(self, node: n.Jump, _env: Env) -> NoReturn:
+        if node.word == "succeed":
             raise _Return(None)
-        raise _Break if isinstance(node, n.Break) else _Continue
-
-    _break = _continue = _succeed
+        raise _Break if node.word == "break" else _Continue
 
     def _try(self, node: n.Try, env: Env) -> Steps:
         depth = self.depth
@@ -218,9 +216,6 @@ class PartFollower:
         finally:
             self.tries[0] -= 1
 
-    def _run_shell(self, node: n.RunShell, env: Env) -> Steps:
-        return self.values(_values_in(node.command), env)
-
     def _write_file(self, node: n.WriteFile, env: Env) -> Steps:
         return self.values([node.value, node.target], env)
 
@@ -229,10 +224,8 @@ class PartFollower:
 
     _paren = _expr_statement
 
-    def _type_decl(self, _node: n.TypeDecl | n.Null, _env: Env) -> None:
-        """Nothing happens; the value is null."""
-
-    _null = _type_decl
+    def _type_decl(self, _node: n.TypeDecl, _env: Env) -> None:
+        """Nothing happens."""
 
     # ---------------------------------------------------------------- expressions
 
@@ -258,10 +251,8 @@ class PartFollower:
         if self.depth > MAX_DEPTH:
             raise Unclear
 
-    def _number(self, node: n.Number | n.Bool, _env: Env) -> Any:
+    def _literal(self, node: n.Literal, _env: Env) -> Any:
         return node.value
-
-    _bool = _number
 
     def _self_expression(self, _node: n.SelfExpression, _env: Env) -> Namespace:
         return SELF
@@ -289,7 +280,7 @@ class PartFollower:
                 texts.append(part.text)
             else:
                 value = yield from self.value(part.value, env)
-                plain = isinstance(value, str | int) and not isinstance(value, bool) and not part.joined
+                plain = isinstance(value, str | int) and not isinstance(value, bool) and not part.spread
                 exact = exact and plain
                 texts.append(str(value) if plain else key_of(value))
         return bounded("".join(texts)) if exact else self.stage.derived(tuple(texts))
@@ -503,7 +494,7 @@ def _values_in(node: n.Node) -> list[n.Expr]:
     """The values in a command's words, without those inside them."""
     found: list[n.Expr] = []
     for child in n.children(node):
-        if isinstance(child, n.ShellValue):
+        if isinstance(child, n.Interpolation):
             found.append(child.value)
         else:
             found += _values_in(child)

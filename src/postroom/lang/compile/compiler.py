@@ -16,21 +16,7 @@ from postroom.lang.syntax.problems import Problem, ProgramProblems
 from postroom.lang.syntax.source import Span
 
 from .expressions import ExpressionCompiler
-from .names import (
-    RUNTIME,
-    Names,
-    assign,
-    at,
-    attribute,
-    call,
-    class_,
-    constant,
-    function,
-    load,
-    mangled,
-    place_rest,
-    store,
-)
+from .names import RUNTIME, assign, at, attribute, call, class_, constant, function, item_of, load, mangled, store
 
 #: The function that a bare block becomes.
 MAIN_BLOCK: Final = "main_block"
@@ -56,232 +42,199 @@ def python_source(module: n.Module) -> str:
 
 def tree_of(module: n.Module) -> ast.Module:
     """The Python tree of a file; every piece of it has its place in the source."""
-    tree = ast.Module(body=_Compiler(module).module(), type_ignores=[])
-    place_rest(tree)
-    return tree
+    return ast.fix_missing_locations(ast.Module(body=_Compiler(module).module(), type_ignores=[]))
 
 
-class _Compiler(ExpressionCompiler):
-    """Compiles one file."""
+class _Compiler:
+    """Compiles the declarations and statements of one file."""
 
     def __init__(self, module: n.Module) -> None:
         self._module = module
-        names: dict[str, str] = {}
-        imports: set[str] = set()
-        types: dict[str, n.TypeNode] = {}
-        for item in module.items:
-            if isinstance(item, n.Import):
-                for name in item.names:
-                    if name.path[0] != "std" or name.relative:
-                        imports.add(name.name)
-                        names[name.name] = mangled(name.name)
-            elif isinstance(item, n.TypeDecl):
-                types[item.name] = item.type
-            else:
-                names[item.name] = mangled(item.name)
-        super().__init__(names, imports, types)
+        self._inner = ExpressionCompiler(module, self._block)
+        self._returns: n.TypeNode | None = None
 
     def module(self) -> list[ast.stmt]:
         """Everything in the file, in order; imports first, since what stands below may need them."""
+        names = self._inner.globals
         body: list[ast.stmt] = [
             ast.Expr(value=constant(f"Compiled from {Path(self._module.span.file).name}.")),
             ast.ImportFrom(module=_MODULE, names=[ast.alias(name="runtime", asname=RUNTIME)], level=0),
         ]
+        body += [
+            at(item, assign(names[name.name], call("load", load("__file__"), *map(constant, name.path))))
+            for item in self._module.items
+            if isinstance(item, n.Import)
+            for name in item.names
+            if name.name in self._inner.imports
+        ]
         for item in self._module.items:
-            if isinstance(item, n.Import):
-                body += self._import(item)
-        for item in self._module.items:
-            if isinstance(item, n.Function):
-                body.append(self._function(item))
-            elif isinstance(item, n.Trait):
-                body.append(self._trait(item))
-            if isinstance(item, n.Function | n.Trait) and item.default:
-                body.append(at(item, assign("default", load(self.globals[item.name]))))
-        if self._module.body is not None:
-            body.append(self._bare_block(self._module.body))
+            if isinstance(item, n.Function | n.Trait):
+                body.append(self._function(item) if isinstance(item, n.Function) else self._trait(item))
+                if item.default:
+                    body.append(at(item, assign("default", load(names[item.name]))))
+        block = self._module.body
+        if block is not None:
+            self._inner.begin(has_self=True)
+            body.append(at(block, function(MAIN_BLOCK, ["self"], self._block(block, value=True), [])))
         return body
 
-    def _import(self, item: n.Import) -> list[ast.stmt]:
-        return [
-            at(item, assign(self.globals[name.name], call("load", load("__file__"), *map(constant, name.path))))
-            for name in item.names
-            if name.name in self.imports
-        ]
-
     def _trait(self, item: n.Trait) -> ast.stmt:
-        body: list[ast.stmt] = [ast.Expr(value=constant(item.doc))] if item.doc else []
-        body += [self._function(method) for method in item.methods]
-        return at(item, class_(self.globals[item.name], attribute(load(RUNTIME), "Agent"), body))
-
-    def _bare_block(self, block: n.Block) -> ast.stmt:
-        self._begin(has_self=True)
-        body = self.block(block, value=True)
-        return at(block, function(MAIN_BLOCK, ["self"], body, []))
-
-    def _begin(self, *, has_self: bool) -> None:
-        self.names = Names({*self.globals.values(), "self", RUNTIME})
-        self.has_self = has_self
-        self.before = []
+        body = [*_docstring(item), *map(self._function, item.methods)]
+        return at(item, class_(self._inner.globals[item.name], attribute(load(RUNTIME), "Agent"), body))
 
     def _function(self, item: n.Function) -> ast.stmt:
-        self._begin(has_self=item.kind != "fun")
-        params = [self.names.declare(param.name) for param in item.params]
+        has_self = item.kind != "fun"
+        self._inner.begin(has_self=has_self)
+        params = [*(["self"] if has_self else []), *(self._inner.names.declare(param.name) for param in item.params)]
         self._returns = item.returns
-        body: list[ast.stmt] = [ast.Expr(value=constant(item.doc))] if item.doc else []
-        body += self.block(item.body)
+        body = [*_docstring(item), *self._block(item.body)]
         self._returns = None
-        if self.has_self:
-            params.insert(0, "self")
         decorators = [attribute(load(RUNTIME), "worker")] if item.kind == "worker" else []
-        name = self.globals[item.name] if item.kind != "method" else mangled(item.name)
-        return at(item, function(name, params, body, decorators))
-
-    _returns: n.TypeNode | None = None
+        return at(item, function(mangled(item.name), params, body, decorators))
 
     # Statements
 
-    def block(self, block: n.Block, *, value: bool = False) -> list[ast.stmt]:
+    def _block(self, block: n.Block, *, value: bool = False) -> list[ast.stmt]:
         """The statements of a block, with names of its own. `value`: its last value is what it gives."""
-        self.names.open()
-        self.types.append({})
+        inner = self._inner
+        inner.names.open()
+        inner.types = inner.types.new_child()
+        before, inner.before = inner.before, []
         body: list[ast.stmt] = []
         last = len(block.statements) - 1
         for place, statement in enumerate(block.statements):
             made = self._statement(statement, value=value and place == last)
-            body += self.before + made
-            self.before = []
-        self.types.pop()
-        self.names.close()
+            body += inner.before + made
+            inner.before = []
+        inner.before = before
+        inner.types = inner.types.parents
+        inner.names.close()
         return body
 
     def _statement(self, node: n.Statement, *, value: bool) -> list[ast.stmt]:
-        if value and isinstance(node, n.ExprStatement) and not isinstance(node.value, n.Throw):
-            return [at(node, ast.Return(value=self.expr(node.value)))]
-        if value and isinstance(node, n.WriteFile):  # of two numbers it is a comparison after all
-            return [at(node, ast.Return(value=self._written(node)))]
         if value and isinstance(node, n.If):
             return self._if(node, value=True)
-        made: list[ast.stmt] = getattr(self, node.VISITOR)(node)
-        return made
+        made: ast.stmt | list[ast.stmt]
+        if value and isinstance(node, n.WriteFile):  # of two numbers it is a comparison after all
+            made = ast.Return(value=self._written(node))
+        elif value and isinstance(node, n.ExprStatement) and not _gives_nothing(node.value):
+            made = ast.Return(value=self._inner.expr(node.value))
+        else:
+            made = getattr(self, node.VISITOR)(node)
+        return made if isinstance(made, list) else [at(node, made)]
 
     def _if(self, node: n.If, *, value: bool = False) -> list[ast.stmt]:
-        test = self.condition(node.condition)
-        before, self.before = self.before, []
-        body = self.block(node.then, value=value) or [ast.Pass()]
+        test = self._inner.condition(node.condition)
+        body = self._block(node.then, value=value) or [ast.Pass()]
         otherwise: list[ast.stmt] = []
         if isinstance(node.otherwise, n.If):
-            otherwise = self._if(node.otherwise, value=value)
-            otherwise = [*self.before, *otherwise]
+            before, self._inner.before = self._inner.before, []
+            made = self._if(node.otherwise, value=value)
+            otherwise, self._inner.before = [*self._inner.before, *made], before
         elif node.otherwise is not None:
-            otherwise = self.block(node.otherwise, value=value)
-        self.before = before
+            otherwise = self._block(node.otherwise, value=value)
         return [at(node, ast.If(test=test, body=body, orelse=otherwise))]
 
-    def _while(self, node: n.While) -> list[ast.stmt]:
-        test = self.condition(node.condition)
-        before, self.before = self.before, []
-        body = self.block(node.body) or [ast.Pass()]
-        self.before = before
-        return [at(node, ast.While(test=test, body=body, orelse=[]))]
+    def _while(self, node: n.While) -> ast.stmt:
+        test = self._inner.condition(node.condition)
+        return ast.While(test=test, body=self._block(node.body) or [ast.Pass()], orelse=[])
 
-    def _for(self, node: n.For) -> list[ast.stmt]:
-        source = self._looped(node.iterable)
-        before, self.before = self.before, []
-        self.names.open()
+    def _for(self, node: n.For) -> ast.stmt:
+        source = self._looped(n.bare(node.iterable))
+        names = self._inner.names
+        names.open()
         if isinstance(node.target, n.NamePattern):
-            name, taken = self.names.declare(node.target.name), []
+            name, taken = names.declare(node.target.name), []
         else:
-            name = self.names.own("item")
+            name = names.own("item")
             taken = self._taken(node.target, load(name))
-        body = [*taken, *self.block(node.body)] or [ast.Pass()]
-        self.names.close()
-        self.before = before
-        return [at(node, ast.For(target=store(name), iter=source, body=body, orelse=[]))]
+        body = [*taken, *self._block(node.body)] or [ast.Pass()]
+        names.close()
+        return ast.For(target=store(name), iter=source, body=body, orelse=[])
 
     def _looped(self, node: n.Expr) -> ast.expr:
-        node = n.bare(node)
         if isinstance(node, n.Range):
-            made = call("span", self.expr(node.first), self.expr(node.last))
-        else:
-            made = call("items", self.expr(node))
-        return at(node, made)
+            return at(node, call("span", self._inner.expr(node.first), self._inner.expr(node.last)))
+        return at(node, call("items", self._inner.expr(node)))
 
-    def _var(self, node: n.Var) -> list[ast.stmt]:
+    def _var(self, node: n.Var) -> ast.stmt | list[ast.stmt]:
+        names = self._inner.names
         if isinstance(node.target, n.NamePattern):
-            self.want(node.value, node.target.type)
-        value = constant(None) if node.value is None else self.expr(node.value)
+            self._inner.want(node.value, node.target.type)
+        value = constant(None) if node.value is None else self._inner.expr(node.value)
         if isinstance(node.target, n.NamePattern):
-            return [at(node, assign(self.names.declare(node.target.name), value))]
+            return assign(names.declare(node.target.name), value)
         if isinstance(node.target, n.IgnorePattern):
-            return [at(node, ast.Expr(value=value))]
-        name = self.names.own("whole")
+            return ast.Expr(value=value)
+        name = names.own("whole")
         return [at(node, assign(name, value)), *self._taken(node.target, load(name))]
 
     def _taken(self, pattern: n.Pattern, value: ast.expr) -> list[ast.stmt]:
         """Set the names of a pattern from a value."""
+        names = self._inner.names
         if isinstance(pattern, n.IgnorePattern):
             return []
         if isinstance(pattern, n.NamePattern):
-            return [at(pattern, assign(self.names.declare(pattern.name), value))]
+            return [at(pattern, assign(names.declare(pattern.name), value))]
         if isinstance(pattern, n.ObjectPattern):
             return [
-                at(field, assign(self.names.declare(field.name), call("field", value, constant(field.name))))
+                at(field, assign(names.declare(field.name), call("field", value, constant(field.name))))
                 for field in pattern.fields
             ]
-        name = self.names.own("items")
+        name = names.own("items")
         made: list[ast.stmt] = [at(pattern, assign(name, call("take", value, constant(len(pattern.items)))))]
         for place, item in enumerate(pattern.items):
-            made += self._taken(item, ast.Subscript(value=load(name), slice=constant(place), ctx=ast.Load()))
+            made += self._taken(item, item_of(load(name), place))
         return made
 
     def _type_decl(self, node: n.TypeDecl) -> list[ast.stmt]:
-        self.types[-1][node.name] = node.type
+        self._inner.types[node.name] = node.type
         return []
 
-    def _return(self, node: n.Return) -> list[ast.stmt]:
-        self.want(node.value, self._returns)
-        return [at(node, ast.Return(value=None if node.value is None else self.expr(node.value)))]
+    def _return(self, node: n.Return) -> ast.stmt:
+        self._inner.want(node.value, self._returns)
+        return ast.Return(value=None if node.value is None else self._inner.expr(node.value))
 
-    def _succeed(self, node: n.Succeed) -> list[ast.stmt]:
-        return [at(node, ast.Return(value=None))]
+    def _jump(self, node: n.Jump) -> ast.stmt:
+        return {"succeed": ast.Return, "break": ast.Break, "continue": ast.Continue}[node.word]()
 
-    def _break(self, node: n.Break) -> list[ast.stmt]:
-        return [at(node, ast.Break())]
-
-    def _continue(self, node: n.Continue) -> list[ast.stmt]:
-        return [at(node, ast.Continue())]
-
-    def _try(self, node: n.Try) -> list[ast.stmt]:
-        body = self.block(node.body) or [ast.Pass()]
-        error = self.names.own("error")
-        self.names.open()
+    def _try(self, node: n.Try) -> ast.stmt:
+        names = self._inner.names
+        body = self._block(node.body) or [ast.Pass()]
+        error = names.own("error")
+        names.open()
         handled: list[ast.stmt] = []
         if node.name is not None:
-            handled.append(assign(self.names.declare(node.name), call("caught", load(error))))
-        handled += self.block(node.handler)
-        self.names.close()
+            handled.append(assign(names.declare(node.name), call("caught", load(error))))
+        handled += self._block(node.handler)
+        names.close()
         handler = ast.ExceptHandler(type=load("Exception"), name=error, body=handled or [ast.Pass()])
-        made = ast.Try(body=body, handlers=[at(node.handler, handler)], orelse=[], finalbody=[])
-        return [at(node, made)]
+        return ast.Try(body=body, handlers=[at(node.handler, handler)], orelse=[], finalbody=[])
 
-    def _run_shell(self, node: n.RunShell) -> list[ast.stmt]:
-        return [at(node, ast.Expr(value=at(node, call("run", self.shell(node.command)))))]
-
-    def _write_file(self, node: n.WriteFile) -> list[ast.stmt]:
-        return [at(node, ast.Expr(value=self._written(node)))]
+    def _write_file(self, node: n.WriteFile) -> ast.stmt:
+        return ast.Expr(value=self._written(node))
 
     def _written(self, node: n.WriteFile) -> ast.expr:
-        return at(node, call("write_file", self.expr(node.value), constant(node.op), self.expr(node.target)))
+        value, target = self._inner.exprs([node.value, node.target])
+        return at(node, call("write_file", value, constant(node.op), target))
 
-    def _expr_statement(self, node: n.ExprStatement) -> list[ast.stmt]:
+    def _expr_statement(self, node: n.ExprStatement) -> ast.stmt:
         value = n.bare(node.value)
         if isinstance(value, n.Throw):
-            return [at(node, ast.Raise(exc=at(value, call("thrown", self.expr(value.value))), cause=None))]
+            return ast.Raise(exc=at(value, call("thrown", self._inner.expr(value.value))), cause=None)
         if isinstance(value, n.Assign) and isinstance(value.target, n.Name):
-            made = self.expr(value.value)
-            return [at(node, assign(self.name_to_set(value.target), made))]
+            made = self._inner.expr(value.value)
+            return assign(self._inner.name_to_set(value.target), made)
         if isinstance(value, n.Increment) and isinstance(value.target, n.Name):
-            name = self.name_to_set(value.target)
+            name = self._inner.name_to_set(value.target)
             by = constant(1 if value.op == "++" else -1)
-            return [at(node, assign(name, at(value, call("step", load(name), by))))]
-        return [at(node, ast.Expr(value=self.expr(node.value)))]
+            return assign(name, at(value, call("step", load(name), by)))
+        return ast.Expr(value=self._inner.expr(node.value))
+
+
+def _docstring(item: n.Function | n.Trait) -> list[ast.stmt]:
+    return [ast.Expr(value=constant(item.doc))] if item.doc else []
+
+
+def _gives_nothing(value: n.Expr) -> bool:
+    return isinstance(value, n.Throw) or (isinstance(value, n.ShellExpr) and value.mode == "run")

@@ -29,7 +29,7 @@ class EntryPoint(NamedTuple):
     trait: n.Trait | None = None
 
     @property
-    def params(self) -> list[n.Param]:
+    def params(self) -> list[n.NamePattern]:
         return self.function.params if self.function else []
 
     @property
@@ -41,7 +41,7 @@ class EntryPoint(NamedTuple):
         return " ".join([self.name, *(f"{param.name}={_wanted(param)}" for param in self.params)])
 
 
-def _wanted(param: n.Param) -> str:
+def _wanted(param: n.NamePattern) -> str:
     return param.type.span.text.upper().replace("\n", " ") if isinstance(param.type, n.TypeName) else "VALUE"
 
 
@@ -101,7 +101,7 @@ def arguments_of(entry: EntryPoint, words: Sequence[str], module: n.Module) -> l
     return [_value(param, given[param.name], types) for param in entry.params]
 
 
-def _value(param: n.Param, text: str, types: dict[str, n.TypeNode]) -> object:
+def _value(param: n.NamePattern, text: str, types: dict[str, n.TypeNode]) -> object:
     """A string, converted where the parameter has a type."""
     schema = schema_of(param.type, types) if param.type is not None else {}
     if is_text(schema):

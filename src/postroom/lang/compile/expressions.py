@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import ChainMap
 from collections.abc import Callable, Sequence
 from glob import escape
 from typing import Final
@@ -13,31 +14,39 @@ from postroom.lang.values.schemas import Schema, is_text, schema_of
 from postroom.lang.values.shell_words import is_open
 from postroom.lang.values.values import OPERATORS
 
-from .names import Names, at, attribute, call, constant, function, listed, literal, load, mangled, thunk
+from .names import Names, at, attribute, call, constant, function, item_of, listed, load, mangled, thunk, walrus
 
 _COMPARISONS: Final = frozenset(["==", "!=", "<", "<=", ">", ">="])
 _SESSION_FIELDS: Final = frozenset(["id", "timestamp", "dir", "mailbox"])
 
 
 class ExpressionCompiler:
-    """Compiles expressions inside one function at a time."""
+    """Compiles expressions inside one function at a time. `block` compiles the statements of a prompt's step."""
 
-    def __init__(self, globals: dict[str, str], imports: set[str], types: dict[str, n.TypeNode]) -> None:
+    def __init__(self, module: n.Module, block: Callable[..., list[ast.stmt]]) -> None:
+        self._block = block
         #: What stands at the top of the file: names as in Python, and how they may be used.
-        self.globals = globals
-        self.imports = imports
-        self.types = [types]
-        self.names = Names(set())
-        #: Whether the function at hand has a `self` of its own.
-        self.has_self = False
+        self.globals: dict[str, str] = {}
+        self.imports: set[str] = set()
+        self.types: ChainMap[str, n.TypeNode] = ChainMap()
+        for item in module.items:
+            if isinstance(item, n.Import):
+                self.imports |= {name.name for name in item.names if name.path[0] != "std" or name.relative}
+            elif isinstance(item, n.TypeDecl):
+                self.types[item.name] = item.type
+            else:
+                self.globals[item.name] = mangled(item.name)
+        self.globals |= {name: mangled(name) for name in self.imports}
+        self.begin(has_self=False)
+        #: The shape that a prompt is to answer with, by the prompt's identity.
+        self._wanted: dict[int, Schema] = {}
+
+    def begin(self, *, has_self: bool) -> None:
+        """A function begins, with a `self` of its own or without one."""
+        self.names = Names(self.globals.values())
+        self._has_self = has_self
         #: Definitions that must stand before the statement at hand: the steps of its prompts.
         self.before: list[ast.stmt] = []
-        #: The shape that a prompt is to answer with, by the prompt's identity.
-        self.wanted: dict[int, Schema] = {}
-
-    def block(self, block: n.Block, *, value: bool = False) -> list[ast.stmt]:
-        """The statements of a block: what the compiler of statements adds."""
-        raise NotImplementedError
 
     # Expressions
 
@@ -64,16 +73,11 @@ class ExpressionCompiler:
             return call_name(node.name)
         return call("unknown", constant(node.name))
 
-    def _number(self, node: n.Number | n.Bool) -> ast.expr:
+    def _literal(self, node: n.Literal) -> ast.expr:
         return constant(node.value)
 
-    _bool = _number
-
-    def _null(self, _: n.Null) -> ast.expr:
-        return constant(None)
-
     def _self_expression(self, _: n.SelfExpression) -> ast.expr:
-        return load("self") if self.has_self else call("here")
+        return load("self") if self._has_self else call("here")
 
     def _exit_status(self, _: n.ExitStatus) -> ast.expr:
         return call("last_code")
@@ -89,7 +93,7 @@ class ExpressionCompiler:
                 made.append(constant(part.text))
             elif isinstance(part, n.Interpolation):
                 value = self.expr(part.value)
-                made.append(at(part, call("joined", value)) if part.joined else value)
+                made.append(at(part, call("joined", value)) if part.spread else value)
             else:
                 made.append(constant(f"[step {part.number}]"))
         if not made:
@@ -111,8 +115,9 @@ class ExpressionCompiler:
     def _unary(self, node: n.Unary) -> ast.expr:
         if node.op == "!":
             return ast.UnaryOp(op=ast.Not(), operand=self.condition(node.operand))
-        if isinstance(node.operand, n.Number):
-            return constant(-node.operand.value)
+        number = node.operand.value if isinstance(node.operand, n.Literal) else None
+        if isinstance(number, int | float) and not isinstance(number, bool):
+            return constant(-number)
         return call("negate", self.expr(node.operand))
 
     def _throw(self, node: n.Throw) -> ast.expr:
@@ -132,7 +137,7 @@ class ExpressionCompiler:
             op: ast.boolop = ast.And() if node.op == "&&" else ast.Or()
             return ast.BoolOp(op=op, values=[self.expr(node.left), self.expr(node.right)])
         kept = self.names.own("left")
-        asked = call("truth", ast.NamedExpr(target=ast.Name(id=kept, ctx=ast.Store()), value=self.expr(node.left)))
+        asked = call("truth", walrus(kept, self.expr(node.left)))
         right = self.expr(node.right)
         body, otherwise = (right, load(kept)) if node.op == "&&" else (load(kept), right)
         return ast.IfExp(test=asked, body=body, orelse=otherwise)
@@ -145,7 +150,7 @@ class ExpressionCompiler:
     def _assign(self, node: n.Assign) -> ast.expr:
         value, target = self.expr(node.value), n.bare(node.target)
         if isinstance(target, n.Name):
-            return ast.NamedExpr(target=ast.Name(id=self.name_to_set(target), ctx=ast.Store()), value=value)
+            return walrus(self.name_to_set(target), value)
         if isinstance(target, n.MemberAccess):
             return call("set_member", self.expr(target.object), constant(target.name), value)
         assert isinstance(target, n.Index)
@@ -159,9 +164,8 @@ class ExpressionCompiler:
         target = n.bare(node.target)
         if isinstance(target, n.Name):
             name = self.name_to_set(target)
-            new = ast.NamedExpr(target=ast.Name(id=name, ctx=ast.Store()), value=call("step", load(name), by))
-            pair = ast.Tuple(elts=[load(name), new], ctx=ast.Load())
-            return ast.Subscript(value=pair, slice=constant(0), ctx=ast.Load())
+            new = walrus(name, call("step", load(name), by))
+            return item_of(ast.Tuple(elts=[load(name), new], ctx=ast.Load()), 0)
         if isinstance(target, n.MemberAccess):
             return call("step_member", self.expr(target.object), constant(target.name), by)
         assert isinstance(target, n.Index)
@@ -185,12 +189,10 @@ class ExpressionCompiler:
         inner = self.session_part(node.object)
         value = self.expr(node.object)
         if not node.optional:
-            if inner == "self" and node.name == "session":
-                return attribute(value, "session")
-            if inner == "session" and node.name in _SESSION_FIELDS:
+            if (inner == "self" and node.name == "session") or (inner == "session" and node.name in _SESSION_FIELDS):
                 return attribute(value, node.name)
             if inner == "mailbox":
-                return ast.Subscript(value=value, slice=constant(node.name), ctx=ast.Load())
+                return item_of(value, node.name)
             if self._is_import(node.object):
                 return attribute(value, mangled(node.name) if node.name != "default" else "default")
         return call("maybe_member" if node.optional else "member", value, constant(node.name))
@@ -282,10 +284,10 @@ class ExpressionCompiler:
         """A word of a command, or the several that a pattern or a list gives."""
         parts = node.parts
         for place, part in enumerate(parts):
-            if isinstance(part, n.ShellValue) and part.spread:
+            if isinstance(part, n.Interpolation) and part.spread:
                 before, after = self._glued(parts[:place]), self._glued(parts[place + 1 :])
                 return at(node, call("spread", before, self.expr(part.value), after))
-        texts = [part for part in parts if isinstance(part, n.ShellText)]
+        texts = [part for part in parts if isinstance(part, n.TextPart)]
         if len(texts) == len(parts) and any(is_open(part.text) and not part.quoted for part in texts):
             literal = "".join(part.text for part in texts)
             pattern = "".join(escape(part.text) if part.quoted else part.text for part in texts)
@@ -296,14 +298,14 @@ class ExpressionCompiler:
     def _one_word(self, node: n.ShellWord) -> ast.expr:
         """A word that is one in any case."""
         made = self._glued(node.parts)
-        if _begins_at_home(node) and all(isinstance(part, n.ShellText) for part in node.parts):
+        if _begins_at_home(node) and all(isinstance(part, n.TextPart) for part in node.parts):
             made = call("home", made)
         return at(node, made)
 
-    def _glued(self, parts: list[n.ShellText | n.ShellValue]) -> ast.expr:
-        if all(isinstance(part, n.ShellText) for part in parts):
-            return constant("".join(part.text for part in parts if isinstance(part, n.ShellText)))
-        made = [constant(p.text) if isinstance(p, n.ShellText) else self.expr(p.value) for p in parts]
+    def _glued(self, parts: list[n.TextPart | n.Interpolation]) -> ast.expr:
+        if all(isinstance(part, n.TextPart) for part in parts):
+            return constant("".join(part.text for part in parts if isinstance(part, n.TextPart)))
+        made = [constant(p.text) if isinstance(p, n.TextPart) else self.expr(p.value) for p in parts]
         return call("word", *made)
 
     # Prompts
@@ -318,14 +320,13 @@ class ExpressionCompiler:
             self.want(node.left, type)
             self.want(node.right, type)
         elif isinstance(node, n.Prompt):
-            types = {name: found for scope in self.types for name, found in scope.items()}
-            self.wanted[id(node)] = schema_of(type, types)
+            self._wanted[id(node)] = schema_of(type, self.types)
 
     def _prompt(self, node: n.Prompt) -> ast.expr:
         named: dict[str, ast.expr] = {}
-        schema = self.wanted.get(id(node), {})
+        schema = self._wanted.get(id(node), {})
         if not is_text(schema):
-            named["schema"] = literal(schema)
+            named["schema"] = ast.parse(repr(schema), mode="eval").body
         steps = [self._step(part) for part in node.parts if isinstance(part, n.DoBlock)]
         if steps:
             named["steps"] = listed([load(name) for name in steps])
@@ -334,13 +335,13 @@ class ExpressionCompiler:
     def _step(self, node: n.DoBlock) -> str:
         """A function for a step of a prompt, which stands before the statement at hand. Returns its name."""
         name = self.names.own(f"step_{node.number}")
-        self.before.append(at(node, self.inner_function(name, lambda: self.block(node.body, value=True))))
+        self.before.append(at(node, self.inner_function(name, lambda: self._block(node.body, value=True))))
         return name
 
     def inner_function(self, name: str, make_body: Callable[[], list[ast.stmt]]) -> ast.FunctionDef:
         """A function inside the one at hand, which sees and sets its names."""
         outer, before = self.names, self.before
-        self.names, self.before = Names(set(), outer), []
+        self.names, self.before = Names((), outer), []
         try:
             body = make_body()
             body = [*self.before, *body]
@@ -375,10 +376,12 @@ def is_bool(node: n.Expr) -> bool:
         return node.op in _COMPARISONS or (node.op in ("&&", "||") and is_bool(node.left) and is_bool(node.right))
     if isinstance(node, n.ShellExpr):
         return node.mode == "test"
-    return isinstance(node, n.Bool) or (isinstance(node, n.Unary) and node.op == "!")
+    if isinstance(node, n.Literal):
+        return isinstance(node.value, bool)
+    return isinstance(node, n.Unary) and node.op == "!"
 
 
 def _begins_at_home(node: n.ShellWord) -> bool:
     """Whether a word begins with `~` that is meant as somebody's home."""
     first = node.parts[0] if node.parts else None
-    return isinstance(first, n.ShellText) and not first.quoted and first.text.startswith("~")
+    return isinstance(first, n.TextPart) and not first.quoted and first.text.startswith("~")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 import keyword
+from collections import ChainMap
+from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
 from postroom.lang.syntax import nodes as n
@@ -39,27 +41,27 @@ def mangled(name: str) -> str:
 class Names:
     """The names of one Python function, scope by scope. `outer` is the function around it, for steps of prompts."""
 
-    def __init__(self, globals: set[str], outer: Names | None = None) -> None:
-        self._scopes: list[dict[str, str]] = [{}]
+    def __init__(self, globals: Iterable[str], outer: Names | None = None) -> None:
+        self._scopes: ChainMap[str, str] = ChainMap()
         self._own: set[str] = set()
-        self.taken: set[str] = set(globals) | (outer.taken if outer else set())
+        self.taken: set[str] = {*globals, "self", RUNTIME, *(outer.taken if outer else ())}
         self._outer = outer
         #: Names of functions around this one that are set in it.
         self.nonlocals: set[str] = set()
 
     def open(self) -> None:
         """A block begins."""
-        self._scopes.append({})
+        self._scopes = self._scopes.new_child()
 
     def close(self) -> None:
         """The innermost block ends; its names are known no more."""
-        self._scopes.pop()
+        self._scopes = self._scopes.parents
 
     def declare(self, name: str) -> str:
         """A new name in the innermost block; returns what it is called in Python."""
         found = self._free(mangled(name))
         self._own.add(found)
-        self._scopes[-1][name] = found
+        self._scopes[name] = found
         return found
 
     def own(self, purpose: str) -> str:
@@ -76,15 +78,12 @@ class Names:
 
     def find(self, name: str) -> str | None:
         """What a local name is called in Python; None when there is none."""
-        own = self._find_own(name)
+        own = self._scopes.get(name)
         return self._outer.find(name) if own is None and self._outer else own
-
-    def _find_own(self, name: str) -> str | None:
-        return next((scope[name] for scope in reversed(self._scopes) if name in scope), None)
 
     def find_to_set(self, name: str) -> str | None:
         """The same for a name that is about to be set, which Python wants to be told of in inner functions."""
-        own = self._find_own(name)
+        own = self._scopes.get(name)
         if own is not None or self._outer is None:
             return own
         found = self._outer.find_to_set(name)
@@ -128,14 +127,19 @@ def call(function: str | ast.expr, *args: ast.expr, **named: ast.expr) -> ast.ex
     return ast.Call(func=callee, args=list(args), keywords=keywords)
 
 
-def literal(value: Any) -> ast.expr:
-    """A value of JSON as Python writes it."""
-    return ast.parse(repr(value), mode="eval").body
-
-
 def listed(items: list[ast.expr]) -> ast.expr:
     """A list."""
     return ast.List(elts=items, ctx=ast.Load())
+
+
+def walrus(name: str, value: ast.expr) -> ast.expr:
+    """`name := value`."""
+    return ast.NamedExpr(target=store(name), value=value)
+
+
+def item_of(value: ast.expr, key: str | int) -> ast.expr:
+    """`value[key]`."""
+    return ast.Subscript(value=value, slice=constant(key), ctx=ast.Load())
 
 
 def assign(name: str, value: ast.expr) -> ast.stmt:
@@ -183,18 +187,3 @@ def at(node: n.Node, made: Placed) -> Placed:
 def _bytes(line: str, characters: int) -> int:
     """Python counts columns in bytes of UTF-8."""
     return characters if line.isascii() else len(line[:characters].encode("utf-8", "replace"))
-
-
-def place_rest(node: ast.AST, line: int = 1, column: int = 0, end_line: int = 1, end_column: int = 0) -> None:
-    """Give every piece without a place that of the piece around it. Not by recursion: trees may be deep."""
-    waiting: list[tuple[ast.AST, int, int, int, int]] = [(node, line, column, end_line, end_column)]
-    while waiting:
-        at_node, line, column, end_line, end_column = waiting.pop()
-        if "lineno" in at_node._attributes:  # noqa: SLF001  it is how Python names them
-            if not hasattr(at_node, "lineno"):
-                at_node.lineno, at_node.col_offset = line, column  # type: ignore[attr-defined]
-                at_node.end_lineno, at_node.end_col_offset = end_line, end_column  # type: ignore[attr-defined]
-            line, column = at_node.lineno, at_node.col_offset  # type: ignore[attr-defined]
-            end_line = at_node.end_lineno or line  # type: ignore[attr-defined]
-            end_column = at_node.end_col_offset or column  # type: ignore[attr-defined]
-        waiting += [(child, line, column, end_line, end_column) for child in ast.iter_child_nodes(at_node)]

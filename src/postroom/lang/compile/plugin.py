@@ -220,7 +220,7 @@ def _how(plugin: Plugin, door: Door) -> str:
     )
 
 
-def _type(param: n.Param) -> str:
+def _type(param: n.NamePattern) -> str:
     return " ".join(param.type.span.text.split()) if param.type is not None else "text"
 
 

@@ -6,6 +6,7 @@ By precedence: `=`, `|`, `||`, `&&`, comparisons, `...`, `+ -`, `* / %`, unary, 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 from . import nodes as n
@@ -26,7 +27,8 @@ BINDING: Final = {
     **dict.fromkeys("*/%", 7),
 }
 _COMPARISON: Final = 4
-_SIMPLE: Final = frozenset(["true", "false", "null", "self", "$?"])
+
+WordParts = list[n.TextPart | n.Interpolation]
 
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 _WORD_KINDS: Final = frozenset(["word", "lit", '"', "$name", "${", "$@{", "$(", "$?"])
@@ -178,49 +180,31 @@ def _items(c: Cursor, closer: str, what: str) -> list[n.Expr]:
 
 def _primary(c: Cursor) -> n.Expr:
     kind, start = c.kinds[c.i], c.starts[c.i]
-    if kind == "name":
-        c.i += 1
-        return n.Name(c.span(start), c.values[c.i - 1])
-    if kind == '"':
-        return _string(c)
-    if kind == "number":
-        c.i += 1
-        return n.Number(c.span(start), number(c))
-    if kind == "single":
-        c.i += 1
-        span, text = c.span(start), c.values[c.i - 1]
-        return n.String(span, [n.TextPart(span, text)] if text else [])
-    if kind in _SIMPLE:
-        c.i += 1
-        return _simple(kind, c.span(start))
-    if kind in {"(", "[", "{"}:
-        c.i += 1
-        return _bracketed(c, kind, start)
-    if kind in {"think", "ask"}:
-        return _prompt(c)
-    if kind in {"$(", "($"}:
-        c.i += 1
-        return _command_value(c, start, "capture" if kind == "$(" else "test")
-    return _nothing(c, kind)
+    read = _PRIMARY.get(kind)
+    if read is None:
+        _nothing(c, kind)
+    c.i += 1
+    return read(c, start)
 
 
-def _simple(kind: str, span: Span) -> n.Expr:
-    if kind == "self":
-        return n.SelfExpression(span)
-    if kind == "null":
-        return n.Null(span)
-    return n.ExitStatus(span) if kind == "$?" else n.Bool(span, kind == "true")
+def _single(c: Cursor, start: int) -> n.String:
+    span, text = c.span(start), c.values[c.i - 1]
+    return n.String(span, [n.TextPart(span, text)] if text else [])
 
 
-def _bracketed(c: Cursor, kind: str, start: int) -> n.Expr:
-    if kind == "[":
-        items = _items(c, "]", "an item")
-        return n.ListExpr(c.span(start), items)
-    if kind == "{":
-        c.free += 1
-        fields = c.listed("}", _object_field, start)
-        c.free -= 1
-        return n.ObjectExpr(c.span(start), fields)
+def _list(c: Cursor, start: int) -> n.ListExpr:
+    items = _items(c, "]", "an item")
+    return n.ListExpr(c.span(start), items)
+
+
+def _object(c: Cursor, start: int) -> n.ObjectExpr:
+    c.free += 1
+    fields = c.listed("}", _object_field, start)
+    c.free -= 1
+    return n.ObjectExpr(c.span(start), fields)
+
+
+def _paren(c: Cursor, start: int) -> n.Paren:
     value = _inside(c)
     c.close(")", start)
     return n.Paren(c.span(start), value)
@@ -242,7 +226,7 @@ def _object_field(c: Cursor) -> n.ObjectField:
 def _text_key(c: Cursor) -> str:
     if c.accept("single"):
         return c.values[c.i - 1]
-    string = _string(c)
+    string = _string(c, c.step())
     texts = [part.text for part in string.parts if isinstance(part, n.TextPart)]
     if len(texts) < len(string.parts):
         c.fail("key", "a field's name cannot have values in it", span=string.span)
@@ -268,18 +252,19 @@ def _nothing(c: Cursor, kind: str) -> NoReturn:
 # ---------------------------------------------------------------- strings and prompts
 
 
-def _string(c: Cursor) -> n.String:
-    start = c.expect('"', "a string")
-    parts: list[n.TextPart | n.Interpolation] = []
+def _string(c: Cursor, start: int) -> n.String:
+    parts: WordParts = []
     while not c.accept('end"'):
         parts.append(_text_part(c, "the end of the string"))
     return n.String(c.span(start), parts)
 
 
-def _prompt(c: Cursor) -> n.Prompt:
-    """`think { }` or `ask { }`, at its first word."""
+def _prompt(c: Cursor, start: int) -> n.Prompt:
+    """`think { }` or `ask { }`, after its first word."""
+    which = c.kinds[c.i - 1]
+    c.i -= 1
     c.deeper()
-    which, start = c.kinds[c.i], c.step()
+    c.i += 1
     c.expect("prompt{", f"{{ and the text of the {which}")
     parts: list[n.TextPart | n.Interpolation | n.DoBlock] = []
     steps = 0
@@ -307,9 +292,7 @@ def _text_part(c: Cursor, closer: str) -> n.TextPart | n.Interpolation:
 
 
 def _value_after(c: Cursor, kind: str, start: int) -> n.Expr:
-    """The value that an opening token (already stepped over) begins: `$name`, `$?`, `$( )`, `${ }`, `$@{ }`, `$( )` of
-    a string.
-    """
+    """The value that an opening token (already stepped over) begins: `$name`, `$?`, `$( )`, `${ }`, `$@{ }`."""
     if kind == "$name":
         return n.Name(Span(c.source, start + 1, c.ends[c.i - 1]), c.values[c.i - 1])
     if kind == "$?":
@@ -393,51 +376,46 @@ def _assignment(c: Cursor) -> n.ShellAssignment | None:
     rest = c.values[c.i][found.end() :]
     start = c.step()
     at = start + found.end()
-    first: list[n.ShellText | n.ShellValue] = [n.ShellText(c.span(at), rest, False)] if rest else []
-    glued = c.kinds[c.i] in _WORD_KINDS and c.starts[c.i] == c.ends[c.i - 1]
-    word = _word(c, first) if glued else n.ShellWord(c.span(at), first)
+    word = _rest_of_word(c, at, [n.TextPart(c.span(at), rest, False)] if rest else [])
     return n.ShellAssignment(c.span(start), found[1], word)
 
 
-def _word(c: Cursor, first: list[n.ShellText | n.ShellValue] | None = None) -> n.ShellWord:
+def _word(c: Cursor) -> n.ShellWord:
     """Parts that follow each other without a space."""
-    start = first[0].span.start if first else c.starts[c.i]
-    parts = list(first or ())
-    kinds, starts, ends = c.kinds, c.starts, c.ends
-    while True:
+    start = c.starts[c.i]
+    parts: WordParts = []
+    _word_part(c, parts)
+    return _rest_of_word(c, start, parts)
+
+
+def _rest_of_word(c: Cursor, start: int, parts: WordParts) -> n.ShellWord:
+    while c.kinds[c.i] in _WORD_KINDS and c.starts[c.i] == c.ends[c.i - 1]:
         _word_part(c, parts)
-        if kinds[c.i] not in _WORD_KINDS or starts[c.i] != ends[c.i - 1]:
-            break
     return n.ShellWord(c.span(start), parts)
 
 
-def _word_part(c: Cursor, parts: list[n.ShellText | n.ShellValue]) -> None:
+def _word_part(c: Cursor, parts: WordParts) -> None:
     kind, start, value = c.kinds[c.i], c.starts[c.i], c.values[c.i]
     if kind == '"':
-        parts += _quoted_parts(_string(c))
-        return
-    c.i += 1
-    if kind in {"word", "lit"}:
+        parts += _quoted_parts(_string(c, c.step()))
+    elif kind not in {"word", "lit"}:
+        parts.append(_text_part(c, ""))
+    else:
+        c.i += 1
         last = parts[-1] if parts else None
-        if kind == "word" and isinstance(last, n.ShellText) and not last.quoted:
+        if kind == "word" and isinstance(last, n.TextPart) and not last.quoted:
             last.text += value  # a brace is a token of its own, not a part of its own
             last.span = c.span(last.span.start)
         else:
-            parts.append(n.ShellText(c.span(start), value, kind == "lit"))
-    else:
-        expr = _value_after(c, kind, start)
-        parts.append(n.ShellValue(c.span(start), expr, False, kind == "$@{"))
+            parts.append(n.TextPart(c.span(start), value, kind == "lit"))
 
 
-def _quoted_parts(string: n.String) -> list[n.ShellText | n.ShellValue]:
-    parts: list[n.ShellText | n.ShellValue] = []
+def _quoted_parts(string: n.String) -> WordParts:
+    """The parts of a string that stands in a word, where no value is spread."""
     for part in string.parts:
-        if isinstance(part, n.TextPart):
-            parts.append(n.ShellText(part.span, part.text, True))
-        else:
-            value = n.String(part.span, [part]) if part.joined else part.value
-            parts.append(n.ShellValue(part.span, value, True, False))
-    return parts or [n.ShellText(string.span, "", True)]
+        if isinstance(part, n.Interpolation) and part.spread:
+            part.value, part.spread = n.String(part.span, [n.Interpolation(part.span, part.value, True)]), False
+    return string.parts or [n.TextPart(string.span, "")]
 
 
 def _redirect(c: Cursor) -> n.ShellRedirect:
@@ -459,3 +437,24 @@ def _redirect(c: Cursor) -> n.ShellRedirect:
         c.unexpected("a file after " + text)
     target = _word(c)
     return n.ShellRedirect(c.span(start), ">" if op == ">|" else op, fd, target, None)
+
+
+#: How each expression is read, by its first token, after that was stepped over.
+_PRIMARY: Final[dict[str, Callable[[Cursor, int], n.Expr]]] = {
+    "name": lambda c, start: n.Name(c.span(start), c.values[c.i - 1]),
+    "number": lambda c, start: n.Literal(c.span(start), number(c)),
+    "true": lambda c, start: n.Literal(c.span(start), True),
+    "false": lambda c, start: n.Literal(c.span(start), False),
+    "null": lambda c, start: n.Literal(c.span(start), None),
+    "self": lambda c, start: n.SelfExpression(c.span(start)),
+    "$?": lambda c, start: n.ExitStatus(c.span(start)),
+    "single": _single,
+    '"': _string,
+    "[": _list,
+    "{": _object,
+    "(": _paren,
+    "think": _prompt,
+    "ask": _prompt,
+    "$(": lambda c, start: _command_value(c, start, "capture"),
+    "($": lambda c, start: _command_value(c, start, "test"),
+}

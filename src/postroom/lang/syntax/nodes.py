@@ -78,13 +78,6 @@ class Import(Node):
     names: list[ImportName]
 
 
-class Param(Node):
-    """A parameter, with its type when one is written."""
-
-    name: str
-    type: TypeNode | None
-
-
 class Annotation(Node):
     """`@skill narrate`; without an argument the method's own name is meant (`argument` is None then)."""
 
@@ -101,7 +94,7 @@ class Function(Node):
     kind: str
     name: str
     name_span: Span = field(repr=False)
-    params: list[Param]
+    params: list[NamePattern]
     returns: TypeNode | None
     body: Block
     exported: bool
@@ -218,16 +211,10 @@ class Return(Statement):
     value: Expr | None
 
 
-class Succeed(Statement):
-    """`succeed`: ends the function well, with null."""
+class Jump(Statement):
+    """`succeed` ends the function well, with null; `break` ends the innermost loop, `continue` its turn. By `word`."""
 
-
-class Break(Statement):
-    """`break`: ends the innermost loop."""
-
-
-class Continue(Statement):
-    """`continue`: goes on with the innermost loop's next turn."""
+    word: str
 
 
 class Try(Statement):
@@ -237,12 +224,6 @@ class Try(Statement):
     name: str | None
     name_span: Span | None = field(repr=False)
     handler: Block
-
-
-class RunShell(Statement):
-    """`$ command`: runs it, output streams; a failing command raises."""
-
-    command: ShellNode
 
 
 class WriteFile(Statement):
@@ -267,14 +248,7 @@ class IgnorePattern(Node):
 
 
 class NamePattern(Node):
-    """A new name, with its type when one is written."""
-
-    name: str
-    type: TypeNode | None
-
-
-class PatternField(Node):
-    """One field of an object pattern: the field's name is the new name; what may follow is its type."""
+    """A new name, with its type when one is written: of a variable, a parameter, or a field that is taken out."""
 
     name: str
     type: TypeNode | None
@@ -283,7 +257,7 @@ class PatternField(Node):
 class ObjectPattern(Node):
     """`{ a, b: Type }`."""
 
-    fields: list[PatternField]
+    fields: list[NamePattern]
 
 
 class ListPattern(Node):
@@ -301,20 +275,10 @@ class Name(Expr):
     name: str
 
 
-class Number(Expr):
-    """`3` (int) or `1.5`, `2e3` (float)."""
+class Literal(Expr):
+    """`3` (int), `1.5`, `2e3` (float), `true`, `false` or `null`."""
 
-    value: int | float
-
-
-class Bool(Expr):
-    """`true` or `false`."""
-
-    value: bool
-
-
-class Null(Expr):
-    """`null`."""
+    value: int | float | bool | None
 
 
 class SelfExpression(Expr):
@@ -326,19 +290,23 @@ class ExitStatus(Expr):
 
 
 class TextPart(Node):
-    """Literal text of a string or prompt: escapes are resolved and, in prompts, the common indentation is gone."""
+    """Literal text of a string, a prompt or a word: escapes are resolved; in prompts the common indentation is gone.
+
+    Only what is not `quoted` in a word of a command is open to globs and `~`.
+    """
 
     text: str
+    quoted: bool = True
 
 
 class Interpolation(Node):
-    """A value inside a string or prompt: `$x`, `${expr}`, in a string `$(expr)`, in a prompt `$(command)`.
+    """A value inside a string, a prompt or a word: `$x`, `${expr}`, in a string `$(expr)`, elsewhere `$(command)`.
 
-    `joined` when written `$@{list}`: the items, joined with ", ".
+    `spread` when written `$@{list}`: in a word each item is a word of its own, elsewhere they are joined with ", ".
     """
 
     value: Expr
-    joined: bool
+    spread: bool
 
 
 class String(Expr):
@@ -467,8 +435,8 @@ class Prompt(Expr):
 
 
 class ShellExpr(Expr):
-    """A command as a value. `mode`: "capture" `$(cmd)`, its output; "test" `($ cmd)`, true or false;
-    "lines" `($ cmd)` right after a loop's `in`, the lines of its output.
+    """A command. `mode`: "run" `$ cmd`, a statement: output streams, and failing raises; "capture" `$(cmd)`, its
+    output; "test" `($ cmd)`, true or false; "lines" `($ cmd)` right after a loop's `in`, the lines of its output.
     """
 
     mode: str
@@ -478,25 +446,10 @@ class ShellExpr(Expr):
 # ---------------------------------------------------------------- commands
 
 
-class ShellText(Node):
-    """Literal characters of a word. Only unquoted ones (`quoted` false) are open to globs, `~`."""
-
-    text: str
-    quoted: bool
-
-
-class ShellValue(Node):
-    """A value in a word: always literal characters. `spread` (`$@{list}`): each item is a word of its own."""
-
-    value: Expr
-    quoted: bool
-    spread: bool
-
-
 class ShellWord(Node):
     """One argument, of parts without spaces between: `"${x}"..HEAD`. `""` is a word with one empty quoted text."""
 
-    parts: list[ShellText | ShellValue]
+    parts: list[TextPart | Interpolation]
 
 
 class ShellAssignment(Node):

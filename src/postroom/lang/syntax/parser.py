@@ -18,7 +18,7 @@ from .expressions import command_goes_wrong, expression, read_command
 from .lexer import tokens_of
 from .problems import SyntaxProblems
 from .source import Source, Span
-from .types import read_pattern, read_type, type_after_colon
+from .types import read_name, read_pattern, read_type, type_after_colon
 
 _ITEM_WORDS: Final = frozenset(["import", "export", "default", "worker", "skill", "fun", "trait", "type"])
 #: Words that other languages begin a statement with.
@@ -171,17 +171,10 @@ def _function(
 ) -> n.Function:
     name, name_span = _named(c, f"the name of the {'fun' if kind == 'method' else kind}")
     c.expect("(", "( and the parameters")
-    params = c.listed(")", _param)
+    params = c.listed(")", lambda c: read_name(c, "a parameter or )"))
     returns = read_type(c) if c.accept("->") or c.accept(":") else None
     body = _block(c)
     return n.Function(c.span(start), kind, name, name_span, params, returns, body, exported, default, annotations, doc)
-
-
-def _param(c: Cursor) -> n.Param:
-    start = c.starts[c.i]
-    name = c.identifier("a parameter or )")
-    type_ = type_after_colon(c)
-    return n.Param(c.span(start), name, type_)
 
 
 def _trait(c: Cursor, start: int, exported: bool, default: bool, doc: str) -> n.Trait:
@@ -346,12 +339,17 @@ def _try(c: Cursor) -> n.Try:
     return n.Try(c.span(start), body, name, name_span, handler)
 
 
-def _run_shell(c: Cursor) -> n.RunShell:
+def _run_shell(c: Cursor) -> n.ExprStatement:
     start = c.step()
     command = read_command(c)
     if c.kinds[c.i] in {"&", "(", ")", "|&"}:
         command_goes_wrong(c, "the end of the command")
-    return n.RunShell(c.span(start), command)
+    return n.ExprStatement(c.span(start), n.ShellExpr(c.span(start), "run", command))
+
+
+def _jump(c: Cursor) -> n.Jump:
+    word = c.kinds[c.i]
+    return n.Jump(c.span(c.step()), word)
 
 
 _STATEMENTS: Final[dict[str, Callable[[Cursor], n.Statement]]] = {
@@ -360,9 +358,7 @@ _STATEMENTS: Final[dict[str, Callable[[Cursor], n.Statement]]] = {
     "while": _while,
     "var": _var,
     "return": _return,
-    "succeed": lambda c: n.Succeed(c.span(c.step())),
-    "break": lambda c: n.Break(c.span(c.step())),
-    "continue": lambda c: n.Continue(c.span(c.step())),
+    **dict.fromkeys(("succeed", "break", "continue"), _jump),
     "try": _try,
     "type": lambda c: _type_declaration(c, c.starts[c.i], False, ""),
     "$": _run_shell,

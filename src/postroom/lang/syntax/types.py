@@ -90,19 +90,23 @@ def read_pattern(c: Cursor) -> n.Pattern:
         items = c.listed("]", read_pattern)
         c.depth -= 1
         return n.ListPattern(c.span(start), items)
-    name = c.identifier("a name, _, { } or [ ]")
-    type_ = type_after_colon(c)
-    return n.NamePattern(c.span(start), name, type_)
+    return read_name(c, "a name, _, { } or [ ]")
 
 
-def _pattern_field(c: Cursor) -> n.PatternField:
-    start, word = c.starts[c.i], c.kinds[c.i]
+def _pattern_field(c: Cursor) -> n.NamePattern:
+    word = c.kinds[c.i]
     if word in KEYWORDS:
         hint = f"take that field by hand: var x = value.{word}"
         c.fail("keyword", f"{word} is a word of the language and cannot be a variable", hint)
-    name = c.identifier("a field's name or }")
+    return read_name(c, "a field's name or }")
+
+
+def read_name(c: Cursor, what: str) -> n.NamePattern:
+    """A new name, and its type if one is written."""
+    start = c.starts[c.i]
+    name = c.identifier(what)
     type_ = type_after_colon(c)
-    return n.PatternField(c.span(start), name, type_)
+    return n.NamePattern(c.span(start), name, type_)
 
 
 def number(c: Cursor) -> int | float:
