@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,11 @@ from typing import Any, NamedTuple
 from postroom.lang.compile.import_hook import load_program_module
 from postroom.lang.run.context import Context, Settings
 from postroom.lang.runtime import run_in
+from postroom.lang.syntax.problems import ProgramProblems
+from postroom.lang.syntax.program import Program, read_program
 from postroom.sessions.worker import Worker
+
+from . import warm
 
 PATIENCE_S = 180.0
 SAMPLES = Path(__file__).parent / "samples"
@@ -46,18 +49,9 @@ def environment(**more: str) -> dict[str, str]:
 
 def postroom(*words: str | Path, cwd: Path, given: str = "", **more: str) -> Ran:
     """Run a command of the command line as a process of its own."""
-    done = subprocess.run(
-        command(*map(str, words)),
-        cwd=cwd,
-        env=environment(TMPDIR=str(cwd), **more),
-        input=given,
-        capture_output=True,
-        text=True,
-        errors="surrogateescape",
-        check=False,
-        timeout=PATIENCE_S,
-    )
-    return Ran(done.returncode, done.stdout, done.stderr)
+    env = environment(TMPDIR=str(cwd), **more)
+    code, out, err = warm.run([*map(str, words)], cwd, env, given.encode(), PATIENCE_S)
+    return Ran(code, out.decode(errors="surrogateescape"), err.decode(errors="surrogateescape"))
 
 
 def write(folder: Path, text: str, name: str = "program.pw") -> Path:
@@ -65,6 +59,14 @@ def write(folder: Path, text: str, name: str = "program.pw") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(dedent(text), encoding="utf-8")
     return path
+
+
+def load_program(path: str | Path) -> Program:
+    """A program that can be read; ProgramProblems, with all faults, for any other."""
+    program, problems = read_program(path)
+    if program is None or problems:
+        raise ProgramProblems(problems)
+    return program
 
 
 _numbers = iter(range(10**9))

@@ -9,10 +9,11 @@ import pytest
 from postroom.lang.check.check import check_file
 from postroom.lang.check.graph import mermaid
 from postroom.lang.syntax.problems import Problem
-from postroom.lang.syntax.program import load_program
+from postroom.sessions import deadlock, members
 
 from .mutants import Mutant, chosen
-from .real_runs import CALLS, SHORT_MS, result_of
+from .programs import load_program
+from .real_runs import CALLS, result_of
 from .test_grammar import EXAMPLES, SAMPLES
 
 SEED = 20261115
@@ -248,13 +249,20 @@ def programs() -> dict[str, str]:
     return {name: text for name, text in found.items() if name in CALLS}
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are threads here: a deadlock is told after a tenth of a second, not after one or two."""
+    monkeypatch.setattr(members, "SHOW_AFTER_S", 0.01)
+    monkeypatch.setattr(deadlock, "SETTLE_S", 0.1)
+
+
 def judged(mutants: list[Mutant], folder: Path) -> tuple[list[Mutant], list[Mutant]]:
     """Those that really go wrong when they are run, and of those the ones that the check did not find."""
     right = {name: result_of(name, text, folder / name) for name, text in programs().items()}
     assert not any(str(result).startswith("!") for result in right.values()), right
     wrong, missed = [], []
     for number, mutant in enumerate(mutants):
-        if result_of(mutant.program, mutant.text, folder / f"run-{number}", SHORT_MS) != right[mutant.program]:
+        if result_of(mutant.program, mutant.text, folder / f"run-{number}") != right[mutant.program]:
             wrong.append(mutant)
             path = folder / f"mutant-{number}.pw"
             path.write_text(mutant.text, encoding="utf-8")
@@ -264,6 +272,7 @@ def judged(mutants: list[Mutant], folder: Path) -> tuple[list[Mutant], list[Muta
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("hasty")
 def test_mutants_that_really_go_wrong_are_found(tmp_path: Path) -> None:
     print("seed", SEED)
     wrong, missed = judged(chosen(programs(), 10, SEED), tmp_path)
@@ -273,6 +282,7 @@ def test_mutants_that_really_go_wrong_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("hasty")
 def test_of_200_mutants_at_least_95_of_100_that_really_go_wrong_are_found(tmp_path: Path) -> None:
     print("seed", SEED)
     mutants = chosen(programs(), 200, SEED)

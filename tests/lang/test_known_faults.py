@@ -16,10 +16,9 @@ from postroom.lang.compile.plugin import build_plugin
 from postroom.lang.run import prompts
 from postroom.lang.run.context import Context, Settings
 from postroom.lang.runtime import run_in
-from postroom.lang.syntax.program import load_program
 from postroom.lang.values.raised import CommandFailed, Thrown
 
-from .programs import SAMPLES, function_of, postroom, value_of, write
+from .programs import SAMPLES, function_of, load_program, postroom, value_of, write
 
 # Commands
 

@@ -13,9 +13,8 @@ import pytest
 from tests.support import EXAMPLES
 
 from postroom.lang.compile.plugin import NotAPlugin, build_plugin, kebab, one_line
-from postroom.lang.syntax.program import load_program
 
-from .programs import PATIENCE_S, SAMPLES, environment, postroom, write
+from .programs import PATIENCE_S, SAMPLES, environment, load_program, postroom, write
 
 #: Where Claude Code is: on the PATH, or named by this variable.
 CLAUDE = os.environ.get("POSTROOM_TEST_CLAUDE") or shutil.which("claude")

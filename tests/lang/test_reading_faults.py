@@ -13,8 +13,8 @@ from postroom.lang.check.check import check_file
 from postroom.lang.syntax import nodes as n
 from postroom.lang.syntax.parser import parse
 from postroom.lang.syntax.problems import ProgramProblems, SyntaxProblems
-from postroom.lang.syntax.program import load_program
 
+from .programs import load_program
 from .test_check import check, in_worker, said
 from .test_parser import body_of, command_of, parts_of, prompt_of, value_of, words_of
 

@@ -14,9 +14,8 @@ from postroom.core.system.process import process_started
 from postroom.lang.compile import import_hook
 from postroom.lang.run.context import Settings
 from postroom.lang.run.run import Run
-from postroom.lang.syntax.program import load_program
 
-from .programs import PATIENCE_S, SAMPLES, Ran, command, environment, postroom, write
+from .programs import PATIENCE_S, SAMPLES, Ran, command, environment, load_program, postroom, write
 
 pytestmark = pytest.mark.slow
 
