@@ -126,7 +126,7 @@ class ModuleChecker:
         innermost.setdefault(item.name, item)
 
     def _check_defaults(self) -> None:
-        defaults = [i for i in self._loaded.module.items if isinstance(i, n.Function | n.Trait) and i.default]
+        defaults = [i for i in self._loaded.module.items if isinstance(i, n.Declaration) and i.default]
         for item in defaults[1:]:
             self._error(item.name_span, "duplicate", f"only one default: {defaults[0].name} is it already")
 

@@ -15,8 +15,8 @@ from postroom.lang.syntax.program import Program
 from postroom.lang.syntax.source import Span, shortened
 
 from .mail_uses import ANYWHERE, MailUse, Part, delegates_of, fields_of_message, parts_of, reads_of, uses_of
-from .rehearsal import MissingField
-from .stage import ENDED, FAULT, STUCK, THROWN, UNCLEAR, Actor, RehearsalRun
+from .stage import ENDED, FAULT, STUCK, THROWN, UNCLEAR, RehearsalRun, Waiting
+from .stand_ins import MissingField
 
 #: How many items a list that is not known has, how large a number is: two, then three.
 SIZES: Final = (2, 3)
@@ -146,8 +146,8 @@ def _rehearse(root: list[Part], max_steps: int) -> list[RehearsalRun]:
         size, order, given = waiting.popleft()
         run = RehearsalRun(size, given, last_first=order).play(root)
         runs.append(run)
-        steps += run.steps
-        made = tuple(answer for answer, _ in run.decisions)
+        steps += run.judge.steps
+        made = tuple(answer for answer, _ in run.judge.decisions)
         turns = range(len(given), min(len(made), MAX_TURNS))
         waiting += [(size, order, (*made[:turn], not made[turn])) for turn in turns]
     return runs
@@ -156,13 +156,13 @@ def _rehearse(root: list[Part], max_steps: int) -> list[RehearsalRun]:
 def _found_in(runs: list[RehearsalRun], uses: list[MailUse], known: set[tuple[str, int]]) -> list[Problem]:
     problems: dict[tuple[str, int], Problem] = {}
     told = [run for run in runs if run.outcome in {ENDED, STUCK}]
-    for run in sorted(runs, key=lambda run: len(run.decisions)):
+    for run in sorted(runs, key=lambda run: len(run.judge.decisions)):
         if run.outcome == FAULT and run.missing is not None:
             problem = _missing_field(run.missing)
             if place(problem.span) not in known:
                 problems.setdefault(place(problem.span), problem)
         elif run.outcome == STUCK:
-            calls = [place(actor.waits.call.span) for actor in run.waiting if actor.waits is not None]
+            calls = [place(wait.call.span) for _, wait in run.waiting]
             if not known.intersection(calls) and not set(calls) & set(problems):
                 always = all(other.outcome == STUCK for other in told)
                 problem = _stuck(run, uses, always)
@@ -181,35 +181,27 @@ def _missing_field(missing: MissingField) -> Problem:
 
 def _stuck(run: RehearsalRun, uses: list[MailUse], always: bool) -> Problem:
     """All wait. Told at the first waiting actor, with the ring of those that it waits for."""
-    actor = run.waiting[0]
     cycle = _cycle(run.waiting, uses)
+    told = cycle or run.waiting
+    first, wait = told[0]
+    others = ", ".join(f"{name} waits for {its.box} in line {its.call.span.line}" for name, its in told)
+    text = f"{first} {'waits' if always else 'may wait'} for ever: {others}"
     if cycle:
-        actor = cycle[0]
-    assert actor.waits is not None
-    others = ", ".join(_waits_for(other) for other in (cycle or run.waiting))
-    word = "waits for ever" if always else "may wait for ever"
-    text = f"{actor.name} {word}: {others}"
-    if cycle:
-        text += f" ({' -> '.join([*(other.name for other in cycle), cycle[0].name])})"
-    return _warning(actor.waits.call.span, "deadlock", text, _when(run, always))
-
-
-def _waits_for(actor: Actor) -> str:
-    assert actor.waits is not None
-    return f"{actor.name} waits for {actor.waits.box} in line {actor.waits.call.span.line}"
+        text += f" ({' -> '.join([*(name for name, _ in cycle), first])})"
+    return _warning(wait.call.span, "deadlock", text, _when(run, always))
 
 
 def _when(run: RehearsalRun, always: bool) -> str:
-    if always or not run.decisions:
+    if always or not run.judge.decisions:
         return ""
     answers = [
         f"{shortened(' '.join(node.span.text.split()), 40)} in line {node.span.line} is {'true' if answer else 'false'}"
-        for answer, node in run.decisions[:3]
+        for answer, node in run.judge.decisions[:3]
     ]
     return "when " + " and ".join(answers)
 
 
-def _cycle(waiting: list[Actor], uses: list[MailUse]) -> list[Actor]:
+def _cycle(waiting: list[Waiting], uses: list[MailUse]) -> list[Waiting]:
     """A ring of waiting actors, each waiting for a mailbox that the next one sends to; empty when there is none."""
     senders: dict[str, set[str]] = {}
     for use in uses:
@@ -218,9 +210,8 @@ def _cycle(waiting: list[Actor], uses: list[MailUse]) -> list[Actor]:
     for start in waiting:
         path = [start]
         while True:
-            last = path[-1]
-            box = last.waits.box if last.waits is not None else ""
-            following = next((a for a in waiting if a.name.rpartition(".")[2] in senders.get(box, set())), None)
+            wanted = senders.get(path[-1][1].box, set())
+            following = next((other for other in waiting if other[0].rpartition(".")[2] in wanted), None)
             if following is None:
                 break
             if following in path:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from postroom.lang.builtins import ANY_NUMBER, BUILTINS, ONLY_IMPORTED, Signature
 from postroom.lang.syntax import nodes as n
@@ -145,12 +145,12 @@ class ExpressionChecker:
             return literal_kind("".join(part.text for part in node.parts if isinstance(part, n.TextPart)))
         return STRING
 
-    def _parts(self, parts: list[Any]) -> None:
+    def _parts(self, parts: Iterable[n.Node], does: str = "joins") -> None:
         for part in parts:
             if isinstance(part, n.Interpolation):
                 kind = self.kind(part.value)
                 if part.spread:
-                    self.wants(part.span, kind, LIST, "what $@{ } joins")
+                    self.wants(part.span, kind, LIST, f"what $@{{ }} {does}")
             elif isinstance(part, n.DoBlock):
                 self._check_step(part.body)
 
@@ -365,8 +365,7 @@ class ExpressionChecker:
             kind = self.kind(node.callee)
         args = [self.kind(arg) for arg in node.args]
         if kind.name in {"receive", "delegate"} and not awaited:
-            what = "delegate" if kind.name == "delegate" else "receive"
-            self.error(node.span, "await", f"{what} needs .await", f"{_short(node.span.text)}.await")
+            self.error(node.span, "await", f"{kind.name} needs .await", f"{_short(node.span.text)}.await")
         if kind.name == "builtin":
             self.count(node.span, BUILTINS[kind.title], len(args), kind.title)
             return plain_kind(BUILTINS[kind.title].gives)
@@ -424,7 +423,7 @@ class ExpressionChecker:
 
     def _shell_expr(self, node: n.ShellExpr) -> Kind:
         before, self._in_command = self._in_command, True
-        for word in _words_of(node.command):
+        for word in n.words_of(node.command):
             self._word(word)
         self._in_command = before
         return _GIVEN_BY[node.mode]
@@ -434,24 +433,11 @@ class ExpressionChecker:
         if isinstance(first, n.TextPart) and not first.quoted and first.text.startswith("#"):
             hint = "put the comment on a line of its own"
             self.warn(word.span, "comment", "# is an ordinary character in a command", hint)
-        for part in word.parts:
-            if isinstance(part, n.Interpolation):
-                kind = self.kind(part.value)
-                if part.spread:
-                    self.wants(part.span, kind, LIST, "what $@{ } spreads")
+        self._parts(word.parts, "spreads")
 
 
 def _exports(symbol: Symbol) -> list[str]:
     return list(symbol.module.exports()) if symbol.module else []
-
-
-def _words_of(node: n.Node) -> Iterator[n.ShellWord]:
-    """The words of a command; those of commands inside them are not among them."""
-    for child in n.children(node):
-        if isinstance(child, n.ShellWord):
-            yield child
-        else:
-            yield from _words_of(child)
 
 
 def _short(text: str) -> str:

@@ -60,22 +60,9 @@ STRING: Final = Kind("string")
 LIST: Final = Kind("list", element=ANY)
 OBJECT: Final = Kind("object")
 
+_PLAIN: Final = {"array": LIST, **{kind.name: kind for kind in (STRING, NUMBER, INT, BOOLEAN, NULL, ANY, OBJECT, LIST)}}
 #: The types that every program knows, and the kind of value each stands for.
-TYPE_NAMES: Final = {
-    "string": STRING,
-    "number": NUMBER,
-    "float": NUMBER,
-    "int": INT,
-    "bool": BOOLEAN,
-    "boolean": BOOLEAN,
-    "null": NULL,
-    "void": NULL,
-    "any": ANY,
-    "object": OBJECT,
-    "list": LIST,
-    "array": LIST,
-}
-_PLAIN: Final = {"array": LIST, **{kind.name: kind for kind in TYPE_NAMES.values()}}
+TYPE_NAMES: Final = {**_PLAIN, "float": NUMBER, "bool": BOOLEAN, "void": NULL}
 #: Of these nothing is known that could be wrong.
 UNKNOWN: Final = frozenset(["any", "union"])
 

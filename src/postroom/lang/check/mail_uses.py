@@ -57,7 +57,7 @@ def uses_of(part: Part) -> list[MailUse]:
             aliases.setdefault(node.target.name, node.value)
     found = []
     for call, callee in _member_calls(part, {"send", "receive"}):
-        mailbox = _mailbox(callee.object, aliases, 0)
+        mailbox = _mailbox(callee.object, aliases)
         if mailbox is not None:
             found.append(MailUse(callee.name, mailbox, part.name, call))
     return found
@@ -108,29 +108,31 @@ def reads_of(part: Part) -> list[tuple[str, str, Span]]:
     return found
 
 
-def _mailbox(node: n.Expr, aliases: dict[str, n.Expr], depth: int) -> str | None:
-    """The name of the mailbox that an expression stands for; None when it stands for something else."""
+def _followed(node: n.Expr, aliases: dict[str, n.Expr], most: int = 8) -> n.Expr:
+    """The expression that a name stands for; any other expression as it is."""
     node = n.bare(node)
-    if isinstance(node, n.Name) and node.name in aliases and depth < 8:
-        return _mailbox(aliases[node.name], aliases, depth + 1)
-    if isinstance(node, n.MemberAccess) and _is_mailroom(node.object, aliases, depth):
+    if isinstance(node, n.Name) and node.name in aliases and most > 0:
+        return _followed(aliases[node.name], aliases, most - 1)
+    return node
+
+
+def _mailbox(node: n.Expr, aliases: dict[str, n.Expr]) -> str | None:
+    """The name of the mailbox that an expression stands for; None when it stands for something else."""
+    node = _followed(node, aliases)
+    if isinstance(node, n.MemberAccess) and _is_mailroom(node.object, aliases):
         return node.name
-    if isinstance(node, n.Index) and _is_mailroom(node.object, aliases, depth):
+    if isinstance(node, n.Index) and _is_mailroom(node.object, aliases):
         index = n.bare(node.index)
         texts = index.parts if isinstance(index, n.String) else []
         return texts[0].text if len(texts) == 1 and isinstance(texts[0], n.TextPart) else ANYWHERE
     return None
 
 
-def _is_mailroom(node: n.Expr, aliases: dict[str, n.Expr], depth: int) -> bool:
-    node = n.bare(node)
-    if isinstance(node, n.Name) and node.name in aliases and depth < 8:
-        return _is_mailroom(aliases[node.name], aliases, depth + 1)
+def _is_mailroom(node: n.Expr, aliases: dict[str, n.Expr]) -> bool:
+    node = _followed(node, aliases)
     if not isinstance(node, n.MemberAccess) or node.name != "mailbox":
         return False
-    session = n.bare(node.object)
-    if isinstance(session, n.Name) and session.name in aliases:
-        session = n.bare(aliases[session.name])
+    session = _followed(node.object, aliases, 1)
     if not isinstance(session, n.MemberAccess) or session.name != "session":
         return False
     return isinstance(session.object, n.SelfExpression)

@@ -7,31 +7,17 @@ Commands, files and prompts are not touched; their results are stand-ins.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Generator, Iterable, MutableMapping
+from collections.abc import Callable, Generator, Iterable, MutableMapping
 from types import GeneratorType
-from typing import Any, Final, NamedTuple, NoReturn, Protocol
+from typing import Any, Final, NamedTuple, NoReturn
 
 from postroom.lang.builtins import BUILTINS
 from postroom.lang.syntax import nodes as n
 from postroom.lang.syntax.program import LoadedModule
 
 from .kinds import kind_of_type
-from .rehearsal_values import Judge, binary, bounded, builtin, call_method, key_of, known, member_of, walk_through
-from .stand_ins import (
-    MAILROOM,
-    SELF,
-    SESSION,
-    Box,
-    CalledWorker,
-    Code,
-    Method,
-    Namespace,
-    ReceivedObject,
-    StandIn,
-    Unclear,
-    copied,
-    stand_in,
-)
+from .rehearsal_values import Judge, binary, builtin, call_method, key_of, known, member_of, walk_through
+from .stand_ins import CalledWorker, Code, Method, Namespace, Raised, StandIn, Unclear, bounded, copied, stand_in
 
 Steps = Generator["Receive | Delegate", Any, Any]
 MAX_CALLS: Final = 40
@@ -52,39 +38,13 @@ class Delegate(NamedTuple):
     jobs: list[CalledWorker]
 
 
-class Raised(Exception):
-    """The program threw something itself."""
+class _Jump(Exception):
+    """Leaves a turn of a loop, the loop or the function, by `word`."""
 
-
-class MissingField(Raised):
-    """A message does not have what its receiver reads."""
-
-    def __init__(self, node: n.MemberAccess, message: ReceivedObject) -> None:
-        self.node = node
-        self.message = message
-        super().__init__(node.name)
-
-
-class _Break(Exception):
-    pass
-
-
-class _Continue(Exception):
-    pass
-
-
-class _Return(Exception):
-    def __init__(self, value: Any) -> None:
+    def __init__(self, word: str, value: Any = None) -> None:
+        self.word = word
         self.value = value
         super().__init__()
-
-
-class Stage(Judge, Protocol):
-    """What a part needs of the rehearsal it takes part in."""
-
-    def step(self) -> None: ...
-    def truth(self, value: Any, node: n.Node) -> bool: ...
-    def send(self, box: str, value: Any, call: n.Call) -> None: ...
 
 
 #: The names of a block, and those around it.
@@ -97,10 +57,13 @@ def _holder(env: Env, name: str) -> MutableMapping[str, Any] | None:
 
 
 class PartFollower:
-    """Follows the code of one part of one file."""
+    """Follows the code of one part of one file. `send` takes what it puts into mailboxes."""
 
-    def __init__(self, stage: Stage, loaded: LoadedModule, tries: list[int]) -> None:
-        self.stage = stage
+    def __init__(
+        self, judge: Judge, send: Callable[[str, Any, n.Call], None], loaded: LoadedModule, tries: list[int]
+    ) -> None:
+        self.judge = judge
+        self.send = send
         self.loaded = loaded
         self.tries = tries  # how many `try` blocks are open, in one item that all functions of the part share
         self.calls = 0
@@ -113,28 +76,28 @@ class PartFollower:
         env: Env = ChainMap({param.name: value for param, value in zip(params, args, strict=False)})
         try:
             yield from self.block(body, env)
-        except _Return as returned:
-            return returned.value
+        except _Jump as jump:
+            return jump.value
         return None
 
     def stand_in(self, type_: n.TypeNode | None) -> Any:
         if type_ is None:
             return StandIn(given=True)
-        return stand_in(kind_of_type(type_, self.types), self.stage.size)
+        return stand_in(kind_of_type(type_, self.types), self.judge.size)
 
     # ---------------------------------------------------------------- statements
 
     def block(self, block: n.Block, env: Env) -> Steps:
         self._go_deeper()
         for statement in block.statements:
-            self.stage.step()
+            self.judge.step()
             made = getattr(self, statement.VISITOR)(statement, env)
             if isinstance(made, GeneratorType):
                 yield from made
         self.depth -= 1
 
     def _if(self, node: n.If, env: Env) -> Steps:
-        if self.stage.truth((yield from self.value(node.condition, env)), node.condition):
+        if self.judge.truth((yield from self.value(node.condition, env)), node.condition):
             yield from self.block(node.then, env.new_child())
         elif isinstance(node.otherwise, n.If):
             yield from self._if(node.otherwise, env)
@@ -142,30 +105,31 @@ class PartFollower:
             yield from self.block(node.otherwise, env.new_child())
 
     def _for(self, node: n.For, env: Env) -> Steps:
-        items = walk_through((yield from self.value(node.iterable, env)), self.stage)
+        items = walk_through((yield from self.value(node.iterable, env)), self.judge)
         depth = self.depth
         for item in items:
-            self.depth = depth
             inner = env.new_child()
             self._bind(node.target, item, inner)
-            try:
-                yield from self.block(node.body, inner)
-            except _Break:
+            if not (yield from self._turn(node.body, inner, depth)):
                 return
-            except _Continue:
-                continue
 
     def _while(self, node: n.While, env: Env) -> Steps:
         depth = self.depth
-        while self.stage.truth((yield from self.value(node.condition, env)), node.condition):
-            self.stage.step()
-            self.depth = depth
-            try:
-                yield from self.block(node.body, env.new_child())
-            except _Break:
+        while self.judge.truth((yield from self.value(node.condition, env)), node.condition):
+            self.judge.step()
+            if not (yield from self._turn(node.body, env.new_child(), depth)):
                 return
-            except _Continue:
-                continue
+
+    def _turn(self, body: n.Block, env: Env, depth: int) -> Steps:
+        """One turn of a loop, and whether another one may follow."""
+        self.depth = depth
+        try:
+            yield from self.block(body, env)
+        except _Jump as jump:
+            if jump.word not in {"break", "continue"}:
+                raise
+            return jump.word == "continue"
+        return True
 
     def _var(self, node: n.Var, env: Env) -> Steps:
         value = (yield from self.value(node.value, env)) if node.value is not None else None
@@ -180,9 +144,9 @@ class PartFollower:
         elif isinstance(pattern, n.ObjectPattern):
             for field in pattern.fields:
                 member = n.MemberAccess(field.span, n.Literal(field.span, None), field.name, field.span, False)
-                env[field.name] = self._member_of(member, value)
+                env[field.name] = member_of(value, member, self.judge)
         elif isinstance(pattern, n.ListPattern):
-            items = walk_through(value, self.stage)
+            items = walk_through(value, self.judge)
             if isinstance(value, StandIn):
                 items = [*items, *(StandIn() for _ in pattern.items)]
             if len(items) < len(pattern.items):
@@ -191,12 +155,10 @@ class PartFollower:
                 self._bind(inner, item, env)
 
     def _return(self, node: n.Return, env: Env) -> Steps:
-        raise _Return((yield from self.value(node.value, env)) if node.value is not None else None)
+        raise _Jump("return", (yield from self.value(node.value, env)) if node.value is not None else None)
 
     def _jump(self, node: n.Jump, _env: Env) -> NoReturn:
-        if node.word == "succeed":
-            raise _Return(None)
-        raise _Break if node.word == "break" else _Continue
+        raise _Jump(node.word)
 
     def _try(self, node: n.Try, env: Env) -> Steps:
         depth = self.depth
@@ -230,7 +192,7 @@ class PartFollower:
     # ---------------------------------------------------------------- expressions
 
     def value(self, node: n.Expr, env: Env) -> Steps:
-        self.stage.step()
+        self.judge.step()
         self._go_deeper()
         value = getattr(self, node.VISITOR)(node, env)
         if isinstance(value, GeneratorType):  # else it is a method that never waits
@@ -255,7 +217,7 @@ class PartFollower:
         return node.value
 
     def _self_expression(self, _node: n.SelfExpression, _env: Env) -> Namespace:
-        return SELF
+        return Namespace("self")
 
     def _exit_status(self, _node: n.ExitStatus, _env: Env) -> StandIn:
         return StandIn()
@@ -267,9 +229,9 @@ class PartFollower:
         if node.name in self.top:
             return Code(self.top[node.name], self.loaded)
         if node.name in self.loaded.imports:
-            return Namespace("module", self.loaded.imports[node.name])
+            return Namespace("module", node.name, self.loaded.imports[node.name])
         if node.name in BUILTINS:
-            return Namespace("builtin", name=node.name)
+            return Namespace("builtin", node.name)
         raise Unclear
 
     def _string(self, node: n.String, env: Env) -> Steps:
@@ -283,7 +245,7 @@ class PartFollower:
                 plain = isinstance(value, str | int) and not isinstance(value, bool) and not part.spread
                 exact = exact and plain
                 texts.append(str(value) if plain else key_of(value))
-        return bounded("".join(texts)) if exact else self.stage.derived(tuple(texts))
+        return bounded("".join(texts)) if exact else self.judge.derived(tuple(texts))
 
     def _list_expr(self, node: n.ListExpr, env: Env) -> Steps:
         return self.values(node.items, env)
@@ -295,8 +257,8 @@ class PartFollower:
     def _unary(self, node: n.Unary, env: Env) -> Steps:
         value = yield from self.value(node.operand, env)
         if node.op == "!":
-            return not self.stage.truth(value, node.operand)
-        return binary("-", 0, value, node, self.stage)
+            return not self.judge.truth(value, node.operand)
+        return binary("-", 0, value, node, self.judge)
 
     def _throw(self, node: n.Throw, env: Env) -> Steps:
         yield from self.value(node.value, env)
@@ -305,17 +267,17 @@ class PartFollower:
     def _binary(self, node: n.Binary, env: Env) -> Steps:
         left = yield from self.value(node.left, env)
         if node.op in {"||", "&&"}:
-            if self.stage.truth(left, node.left) == (node.op == "||"):
+            if self.judge.truth(left, node.left) == (node.op == "||"):
                 return left
             return (yield from self.value(node.right, env))
         right = yield from self.value(node.right, env)
-        return binary(node.op, left, right, node, self.stage)
+        return binary(node.op, left, right, node, self.judge)
 
     def _range(self, node: n.Range, env: Env) -> Steps:
-        first = binary("+", 0, (yield from self.value(node.first, env)), node.first, self.stage)
-        last = binary("+", 0, (yield from self.value(node.last, env)), node.last, self.stage)
+        first = binary("+", 0, (yield from self.value(node.first, env)), node.first, self.judge)
+        last = binary("+", 0, (yield from self.value(node.last, env)), node.last, self.judge)
         first = 1 if isinstance(first, StandIn) else first
-        last = first + self.stage.size - 1 if isinstance(last, StandIn) else last
+        last = first + self.judge.size - 1 if isinstance(last, StandIn) else last
         if not isinstance(first, int) or not isinstance(last, int) or last - first > 200:
             raise Unclear
         return list(range(first, last + 1))
@@ -356,38 +318,20 @@ class PartFollower:
 
     def _increment(self, node: n.Increment, env: Env) -> Steps:
         before = yield from self.value(node.target, env)
-        after = binary("+" if node.op == "++" else "-", before, 1, node, self.stage)
+        after = binary("+" if node.op == "++" else "-", before, 1, node, self.judge)
         yield from self._set(node.target, after, env)
         return before
 
     # ---------------------------------------------------------------- members and calls
 
     def _member_access(self, node: n.MemberAccess, env: Env) -> Steps:
-        return self._member_of(node, (yield from self.value(node.object, env)))
-
-    def _member_of(self, node: n.MemberAccess, of: Any) -> Any:
-        if of is SELF:
-            return SESSION if node.name == "session" else Method(SELF, node.name)
-        if of is SESSION:
-            return MAILROOM if node.name == "mailbox" else StandIn()
-        if of is MAILROOM:
-            return Box(node.name)
-        if isinstance(of, Namespace) and of.loaded is not None:
-            item = of.loaded.exports().get(node.name)
-            if isinstance(item, n.Function):
-                return Code(item, of.loaded)
-        found = member_of(of, node.name, node.optional, self.stage)
-        if found is None and isinstance(of, ReceivedObject) and node.name not in of and not node.optional:
-            raise MissingField(node, of)
-        return found
+        return member_of((yield from self.value(node.object, env)), node, self.judge)
 
     def _index(self, node: n.Index, env: Env) -> Steps:
         of = yield from self.value(node.object, env)
         key = yield from self.value(node.index, env)
-        if of is MAILROOM:
-            if not isinstance(key, str):
-                raise Unclear
-            return Box(key)
+        if isinstance(of, Namespace) and of.what == "mailroom" and isinstance(key, str):
+            return of.member(key)
         if isinstance(of, StandIn):
             name = key if isinstance(key, str | int) else key_of(key)
             return of.fields.setdefault(name, StandIn(given=of.given))
@@ -406,20 +350,20 @@ class PartFollower:
     def _call(self, node: n.Call, env: Env) -> Steps:
         callee = yield from self.value(node.callee, env)
         args = yield from self.values(node.args, env)
-        if isinstance(callee, Method) and isinstance(callee.of, Box):
+        if isinstance(callee, Method) and isinstance(callee.of, Namespace) and callee.of.what == "mailbox":
             return (yield from self._mail(callee.of.name, callee.name, args, node))
         return (yield from self._apply(callee, args, node))
 
     def _mail(self, box: str, op: str, args: list[Any], node: n.Call) -> Steps:
         if op == "send" and args:
-            self.stage.send(box, copied(args[0]), node)
+            self.send(box, copied(args[0]), node)
             return None
         if op != "receive":
             raise Unclear
         return (yield Receive(box, node, bool(args) and self.tries[0] > 0))
 
     def _apply(self, callee: Any, args: list[Any], node: n.Node) -> Steps:
-        if isinstance(callee, Method) and callee.of is SELF and callee.name == "delegate":
+        if isinstance(callee, Method) and isinstance(callee.of, Namespace) and callee.name == "delegate":
             jobs = args[0] if args else None
             if not isinstance(jobs, list) or not all(isinstance(job, CalledWorker) for job in jobs):
                 raise Unclear
@@ -429,18 +373,18 @@ class PartFollower:
                 return CalledWorker(callee, args)
             return (yield from self._call_function(callee, args))
         if isinstance(callee, Namespace) and callee.what == "builtin":
-            return builtin(callee.name, args, self.stage)
+            return builtin(callee.name, args, self.judge)
         if isinstance(callee, Method):
             return (yield from self._method(callee, args, node))
         if isinstance(callee, StandIn):
-            return self.stage.derived(("()", key_of(callee), *map(key_of, args)))
+            return self.judge.derived(("()", key_of(callee), *map(key_of, args)))
         raise Unclear
 
     def _call_function(self, callee: Code, args: list[Any]) -> Steps:
         self.calls += 1
         if self.calls > MAX_CALLS:
             raise Unclear
-        inner = PartFollower(self.stage, callee.loaded, self.tries)
+        inner = PartFollower(self.judge, self.send, callee.loaded, self.tries)
         inner.calls = self.calls
         result = yield from inner.run(callee.function.body, callee.function.params, args)
         self.calls -= 1
@@ -450,14 +394,14 @@ class PartFollower:
         """A member of a value; those that take a function call it here, since it may wait."""
         if method.name in {"map", "filter"} and isinstance(method.of, list | StandIn) and args:
             found = []
-            for item in walk_through(method.of, self.stage):
+            for item in walk_through(method.of, self.judge):
                 made = yield from self._apply(args[0], [item], node)
                 if method.name == "map":
                     found.append(made)
-                elif self.stage.truth(made, node):
+                elif self.judge.truth(made, node):
                     found.append(item)
             return found
-        return call_method(method, args, self.stage)
+        return call_method(method, args, self.judge)
 
     def _await(self, node: n.Await, env: Env) -> Steps:
         value = yield from self.value(node.value, env)
@@ -476,8 +420,9 @@ class PartFollower:
         return StandIn()
 
     def _shell_expr(self, node: n.ShellExpr, env: Env) -> Steps:
-        yield from self.values(_values_in(node.command), env)
-        return [StandIn() for _ in range(self.stage.size)] if node.mode == "lines" else StandIn()
+        parts = [part for word in n.words_of(node.command) for part in word.parts]
+        yield from self.values([part.value for part in parts if isinstance(part, n.Interpolation)], env)
+        return [StandIn() for _ in range(self.judge.size)] if node.mode == "lines" else StandIn()
 
 
 def _changes_something(step: n.DoBlock) -> bool:
@@ -488,14 +433,3 @@ def _changes_something(step: n.DoBlock) -> bool:
 def _unknown_key(key: StandIn) -> str:
     """The name of a field whose name is not known: one that no program writes."""
     return known(key) if isinstance(known(key), str) else f"\0{key.number}"
-
-
-def _values_in(node: n.Node) -> list[n.Expr]:
-    """The values in a command's words, without those inside them."""
-    found: list[n.Expr] = []
-    for child in n.children(node):
-        if isinstance(child, n.Interpolation):
-            found.append(child.value)
-        else:
-            found += _values_in(child)
-    return found

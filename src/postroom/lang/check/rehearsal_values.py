@@ -2,27 +2,64 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from collections import Counter
+from typing import Any, Final
 
 from postroom.lang.syntax import nodes as n
 from postroom.lang.values import attributes, values
 from postroom.lang.values.kinds import kind_of
 from postroom.lang.values.raised import WrongValue
 
-from .stand_ins import MAX_SIZE, Box, Method, Namespace, ReceivedObject, StandIn, Unclear, has_stand_in, parts_of
+from .stand_ins import (
+    Method,
+    MissingField,
+    Namespace,
+    ReceivedObject,
+    StandIn,
+    Unclear,
+    bounded,
+    has_stand_in,
+    measured,
+)
 
+MAX_STEPS: Final = 6_000  # of one run: more is a loop that only real values end
 #: Members of lists that do not look into the items: they work with stand-ins too.
 _BLIND: Final = frozenset(["push", "pop", "insert", "remove", "at", "slice", "concat", "reverse", "flat"])
 _MAX_ITEMS: Final = 200
 
 
-class Judge(Protocol):
-    """Decides about values that are not known."""
+class Judge:
+    """Decides about values that are not known, in one run: the first decisions are given. Counts the run's steps."""
 
-    size: int
+    def __init__(self, size: int, given: tuple[bool, ...]) -> None:
+        self.size = size
+        self.steps = 0
+        self.decisions: list[tuple[bool, n.Node]] = []
+        self._given = given
+        self._memo: dict[object, bool] = {}
+        self._derived: dict[object, StandIn] = {}
+        self._visits: Counter[int] = Counter()
 
-    def decide(self, key: object, node: n.Node) -> bool: ...
-    def derived(self, key: object) -> StandIn: ...
+    def step(self) -> None:
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise Unclear
+
+    def decide(self, key: object, node: n.Node) -> bool:
+        if key not in self._memo:
+            place, visits = len(self.decisions), self._visits[id(node)]
+            self._visits[id(node)] += 1
+            self._memo[key] = self._given[place] if place < len(self._given) else visits % 2 == 0
+            self.decisions.append((self._memo[key], node))
+        return self._memo[key]
+
+    def derived(self, key: object) -> StandIn:
+        """The result of an operation on stand-ins: the same each time that it is worked out anew."""
+        return self._derived.setdefault(key, StandIn())
+
+    def truth(self, value: Any, node: n.Node) -> bool:
+        value = known(value)
+        return self.decide(("true", value.number), node) if isinstance(value, StandIn) else values.truth(value)
 
 
 def known(value: Any) -> Any:
@@ -49,13 +86,6 @@ def binary(op: str, left: Any, right: Any, node: n.Node, judge: Judge) -> Any:
         raise Unclear from None
 
 
-def bounded(value: Any) -> Any:
-    """The value, unless it has grown too large to go on with: a loop that doubles it would fill the memory."""
-    if isinstance(value, str | list) and len(value) > MAX_SIZE:
-        raise Unclear
-    return value
-
-
 def _as_number(value: Any, other: Any, judge: Judge) -> Any:
     """A parameter that is counted with is a small number, from then on."""
     value, other = known(value), known(other)
@@ -67,9 +97,7 @@ def _as_number(value: Any, other: Any, judge: Judge) -> Any:
 
 def key_of(value: Any) -> str:
     """The key of a value in the rehearsal's caches: the same value has the same key for the whole rehearsal."""
-    for _ in parts_of(value):
-        pass
-    return _key_of(value)
+    return _key_of(measured(value))
 
 
 def _key_of(value: Any) -> str:
@@ -116,11 +144,11 @@ def walk_through(value: Any, judge: Judge) -> list[Any]:
     raise Unclear
 
 
-def member_of(of: Any, name: str, optional: bool, judge: Judge) -> Any:
-    """`of.name`. None for what is certainly missing from a message."""
-    of = known(of)
-    if isinstance(of, Box):
-        return Method(of, name)
+def member_of(given: Any, node: n.MemberAccess, judge: Judge) -> Any:
+    """`given.name`. MissingField for what is certainly missing from a message."""
+    of, name = known(given), node.name
+    if isinstance(of, Namespace):
+        return of.member(name)
     if isinstance(of, StandIn):
         if name == "length":
             return len(walk_through(of, judge))
@@ -132,7 +160,9 @@ def member_of(of: Any, name: str, optional: bool, judge: Judge) -> Any:
     found = _own_member(of, name)
     if found is not None:
         return found
-    if isinstance(of, ReceivedObject) or (optional and (of is None or isinstance(of, dict))):
+    if isinstance(given, ReceivedObject) and not node.optional:
+        raise MissingField(node, given)
+    if isinstance(of, ReceivedObject) or (node.optional and (of is None or isinstance(of, dict))):
         return None
     raise Unclear
 
@@ -170,10 +200,8 @@ def builtin(name: str, args: list[Any], judge: Judge) -> Any:
     value = known(args[0]) if args else None
     if name in {"print", "log", "write"}:
         return None
-    if name == "len" and isinstance(value, StandIn):
-        return len(walk_through(value, judge))
-    if name == "len" and isinstance(value, str | list | dict):
-        return len(value)
+    if name == "len" and isinstance(value, StandIn | str | list | dict):
+        return len(walk_through(value, judge) if isinstance(value, StandIn) else value)
     if name in {"keys", "values"} and isinstance(value, dict):
         return list(value) if name == "keys" else list(value.values())
     return judge.derived((name, *map(key_of, args)))

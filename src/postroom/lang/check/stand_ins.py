@@ -6,6 +6,7 @@ made, holds for the whole rehearsal. So two workers that look at the same thing 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -24,6 +25,19 @@ _numbers = count()
 
 class Unclear(Exception):
     """The rehearsal does not know how to go on; nothing follows from it."""
+
+
+class Raised(Exception):
+    """The program threw something itself."""
+
+
+class MissingField(Raised):
+    """A message does not have what its receiver reads."""
+
+    def __init__(self, node: n.MemberAccess, message: ReceivedObject) -> None:
+        self.node = node
+        self.message = message
+        super().__init__(node.name)
 
 
 class StandIn:
@@ -72,13 +86,6 @@ class CalledWorker:
 
 
 @dataclass(frozen=True, eq=False)
-class Box:
-    """A mailbox."""
-
-    name: str
-
-
-@dataclass(frozen=True, eq=False)
 class Method:
     """A member of a value that waits to be called."""
 
@@ -86,18 +93,25 @@ class Method:
     name: str
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Namespace:
-    """`self`, `self.session`, `self.session.mailbox`, a module or a builtin, as a value."""
+    """As a value, by `what` it is: self, session (`self.session`), mailroom, mailbox, module or builtin."""
 
     what: str
-    loaded: LoadedModule | None = None
     name: str = ""
+    loaded: LoadedModule | None = None
 
-
-SELF: Final = Namespace("self")
-SESSION: Final = Namespace("session")
-MAILROOM: Final = Namespace("mailroom")
+    def member(self, name: str) -> Any:
+        if self.what in {"self", "mailbox"}:
+            return Namespace("session") if self.what == "self" and name == "session" else Method(self, name)
+        if self.what == "session":
+            return Namespace("mailroom") if name == "mailbox" else StandIn()
+        if self.what == "mailroom":
+            return Namespace("mailbox", name)
+        item = self.loaded.exports().get(name) if self.loaded is not None else None
+        if self.loaded is not None and isinstance(item, n.Function):
+            return Code(item, self.loaded)
+        raise Unclear
 
 
 def stand_in(kind: Kind, size: int, depth: int = 0) -> Any:
@@ -137,11 +151,22 @@ def parts_of(value: Any) -> Iterator[Any]:
     raise Unclear
 
 
+def bounded(value: Any) -> Any:
+    """The value, unless it has grown too large to go on with: a loop that doubles it would fill the memory."""
+    if isinstance(value, str | list) and len(value) > MAX_SIZE:
+        raise Unclear
+    return value
+
+
+def measured(value: Any) -> Any:
+    """The value, which can be walked through: it has an end, and is not too large."""
+    deque(parts_of(value), maxlen=0)
+    return value
+
+
 def copied(value: Any) -> Any:
     """A copy, as a message is one; stand-ins keep their identity."""
-    for _ in parts_of(value):
-        pass
-    return _copied(value)
+    return _copied(measured(value))
 
 
 def _copied(value: Any) -> Any:
@@ -154,4 +179,4 @@ def _copied(value: Any) -> Any:
 
 def has_stand_in(value: Any) -> bool:
     """Whether something in a value is not known."""
-    return any(isinstance(part, StandIn | CalledWorker | Code | Box | Namespace | Method) for part in parts_of(value))
+    return any(isinstance(part, StandIn | CalledWorker | Code | Namespace | Method) for part in parts_of(value))

@@ -196,7 +196,8 @@ class _Compiler:
         return ast.Return(value=None if node.value is None else self._inner.expr(node.value))
 
     def _jump(self, node: n.Jump) -> ast.stmt:
-        return {"succeed": ast.Return, "break": ast.Break, "continue": ast.Continue}[node.word]()
+        made: ast.stmt = {"succeed": ast.Return, "break": ast.Break, "continue": ast.Continue}[node.word]()
+        return made
 
     def _try(self, node: n.Try) -> ast.stmt:
         names = self._inner.names
@@ -232,7 +233,7 @@ class _Compiler:
         return ast.Expr(value=self._inner.expr(node.value))
 
 
-def _docstring(item: n.Function | n.Trait) -> list[ast.stmt]:
+def _docstring(item: n.Declaration) -> list[ast.stmt]:
     return [ast.Expr(value=constant(item.doc))] if item.doc else []
 
 

@@ -151,10 +151,14 @@ class ExpressionCompiler:
         value, target = self.expr(node.value), n.bare(node.target)
         if isinstance(target, n.Name):
             return walrus(self.name_to_set(target), value)
+        return self._call_at("set", target, value)
+
+    def _call_at(self, what: str, target: n.Expr, value: ast.expr) -> ast.expr:
+        """Do something with a value at a field or an item."""
         if isinstance(target, n.MemberAccess):
-            return call("set_member", self.expr(target.object), constant(target.name), value)
+            return call(f"{what}_member", self.expr(target.object), constant(target.name), value)
         assert isinstance(target, n.Index)
-        return call("set_index", self.expr(target.object), self.expr(target.index), value)
+        return call(f"{what}_index", self.expr(target.object), self.expr(target.index), value)
 
     def name_to_set(self, target: n.Name) -> str:
         return self.names.find_to_set(target.name) or self.names.declare(target.name)
@@ -166,10 +170,7 @@ class ExpressionCompiler:
             name = self.name_to_set(target)
             new = walrus(name, call("step", load(name), by))
             return item_of(ast.Tuple(elts=[load(name), new], ctx=ast.Load()), 0)
-        if isinstance(target, n.MemberAccess):
-            return call("step_member", self.expr(target.object), constant(target.name), by)
-        assert isinstance(target, n.Index)
-        return call("step_index", self.expr(target.object), self.expr(target.index), by)
+        return self._call_at("step", target, by)
 
     # Members and calls
 
@@ -206,14 +207,12 @@ class ExpressionCompiler:
 
     def _call(self, node: n.Call) -> ast.expr:
         callee = n.bare(node.callee)
-        args = self.exprs(node.args) if not isinstance(callee, n.MemberAccess) else []
-        if isinstance(callee, n.Name):
-            known = self.names.find(callee.name) is None and (callee.name in self.globals or callee.name in BUILTINS)
-            function = self.expr(callee)
-            return call(function, *args) if known else call("call", function, *args)
         if isinstance(callee, n.MemberAccess):
             return self._method(callee, node.args)
-        return call("call", self.expr(callee), *args)
+        args, function = self.exprs(node.args), self.expr(callee)
+        if isinstance(callee, n.Name) and (callee.name in self.globals or callee.name in BUILTINS):
+            return call(function, *args) if self.names.find(callee.name) is None else call("call", function, *args)
+        return call("call", function, *args)
 
     def _method(self, callee: n.MemberAccess, given: Sequence[n.Expr]) -> ast.expr:
         part = self.session_part(callee.object)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote, unquote
 
 from postroom.lang.syntax import nodes as n
@@ -36,7 +36,7 @@ def module_name(path: str | os.PathLike[str]) -> str:
 
 def load_program_module(path: str | os.PathLike[str], trees: Mapping[str, n.Module] | None = None) -> ModuleType:
     """The program of a file, compiled and ready. `trees`, by absolute path, are files that need not be parsed again."""
-    finder = _Finder(trees or {})
+    finder = _Programs(trees or {})
     sys.meta_path.insert(0, finder)
     try:
         return importlib.import_module(module_name(path))
@@ -49,33 +49,23 @@ def load_module(importer: str, path: Sequence[str]) -> ModuleType:
     return importlib.import_module(module_name(Path(importer).parent.joinpath(*path).with_suffix(SUFFIX)))
 
 
-class _Finder(MetaPathFinder):
-    """Finds programs by the names that `module_name` makes."""
+class _Programs(MetaPathFinder, Loader):
+    """Finds programs by the names that `module_name` makes; reads, compiles and runs their files."""
 
     def __init__(self, trees: Mapping[str, n.Module]) -> None:
-        self._trees = trees
+        self._trees = dict(trees)
 
     def find_spec(
         self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if not name.startswith(PREFIX):
             return None
-        path = unquote(name.removeprefix(PREFIX))
-        return importlib.util.spec_from_loader(name, _Loader(path, self._trees.get(path)), origin=path)
-
-
-class _Loader(Loader):
-    """Reads, compiles and runs the file of a program."""
-
-    def __init__(self, path: str, tree: n.Module | None) -> None:
-        self._path = path
-        self._tree = tree
+        return importlib.util.spec_from_loader(name, self, origin=unquote(name.removeprefix(PREFIX)))
 
     def exec_module(self, module: ModuleType) -> None:
-        scope: dict[str, Any] = module.__dict__
-        scope["__file__"] = self._path
-        tree, self._tree = self._tree or parse_file(Path(self._path)), None
-        exec(compiled(tree, self._path), scope)  # noqa: S102  it is what the compiler made
+        path = module.__file__ = unquote(module.__name__.removeprefix(PREFIX))
+        tree = self._trees.pop(path, None) or parse_file(Path(path))
+        exec(compiled(tree, path), module.__dict__)  # noqa: S102  it is what the compiler made
 
 
-sys.meta_path.append(_Finder({}))
+sys.meta_path.append(_Programs({}))

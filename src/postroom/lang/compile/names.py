@@ -105,7 +105,7 @@ def load(name: str) -> ast.expr:
     return ast.Name(id=name, ctx=ast.Load())
 
 
-def store(name: str) -> ast.expr:
+def store(name: str) -> ast.Name:
     """A name that is set."""
     return ast.Name(id=name, ctx=ast.Store())
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,13 +19,10 @@ import termios
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from postroom.core.clock import SYSTEM
 from postroom.core.system.process import process_descriptor, this_process
-
-if TYPE_CHECKING:
-    from postroom.lang.values.commands import ProgramCommand, Redirect
 
 MARK: Final = "POSTROOM_COMMAND"
 #: After SIGTERM a command has this long to put its things in order before it is killed.
@@ -38,6 +36,27 @@ _CHUNK: Final = 64 * 1024
 _STANDARD: Final = (0, 1, 2)
 
 _numbers = count(1)
+
+
+class Redirect(NamedTuple):
+    """`op` is one of > >> < <<< &> &>> >&; see `nodes.ShellRedirect`."""
+
+    op: str
+    fd: int
+    target: str | None = None
+    to_fd: int | None = None
+
+
+class ProgramCommand(NamedTuple):
+    """One program to start: its words, what is added to its environment, its redirections in order."""
+
+    words: list[str]
+    environment: dict[str, str]
+    redirects: tuple[Redirect, ...]
+
+    def __str__(self) -> str:
+        before = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        return " ".join([*before, shlex.join(self.words)])
 
 
 class PipelineResult(NamedTuple):
@@ -85,8 +104,7 @@ class _Running:
         self._mark = mark
         self._children: list[subprocess.Popen[bytes]] = []
         self._descriptors: dict[int, subprocess.Popen[bytes]] = {}
-        self._failed = ""
-        self._failed_code = 0
+        self._failures: list[tuple[int, str]] = []  # the codes and sentences of those that could not be started
         self._last_failed = False
         self._errors_end, self._errors = os.pipe()
         self._output_end, self._output = os.pipe() if capture else (-1, 1)
@@ -99,7 +117,8 @@ class _Running:
 
     def start(self, commands: Sequence[ProgramCommand], given: bytes | None) -> None:
         """Start all commands. One that cannot be started does not keep the others from running, as in a shell."""
-        source = 0 if given is None else self._keep(_file_with(given))
+        source = 0 if given is None else _file_with(given)
+        self._open |= {source} if source else set()
         for place, command in enumerate(commands):
             last = place == len(commands) - 1
             if last:
@@ -145,9 +164,8 @@ class _Running:
             code, said = NOT_FOUND, f"there is no program {name}"
         else:
             code, said = NOT_EXECUTABLE, f"{name} cannot be run ({error.strerror})"
-        self._failed = self._failed or said
-        self._failed_code = self._failed_code or code
-        self._last_failed = self._last_failed or last
+        self._failures.append((code, said))
+        self._last_failed = last
 
     # Attending
 
@@ -218,17 +236,16 @@ class _Running:
                 raw = raw[os.write(2, raw) :]
 
     def _outcome(self, timed_out: float = 0.0) -> PipelineResult:
-        code = self._failed_code if self._last_failed or not self._children else self._children[-1].returncode
+        failed, said = self._failures[0] if self._failures else (0, "")
+        code = failed if self._last_failed or not self._children else self._children[-1].returncode
         ending = f"exit code {code}"
         if code < 0:
             names = {number.value: number.name for number in signal.Signals}
             ending = f"signal {-code} ({names.get(-code, 'unknown')})"
             code = 128 - code
-        if self._failed and code == 0:  # a program in the middle was not there: what came out is not what was asked for
-            code, ending = self._failed_code, f"exit code {self._failed_code}"
-        return PipelineResult(
-            self._command, code, bytes(self._said), bytes(self._complained), ending, timed_out, self._failed
-        )
+        if failed and code == 0:  # a program in the middle was not there: what came out is not what was asked for
+            code, ending = failed, f"exit code {failed}"
+        return PipelineResult(self._command, code, bytes(self._said), bytes(self._complained), ending, timed_out, said)
 
     # Ending
 
@@ -264,10 +281,6 @@ class _Running:
             if fd in self._open:
                 self._open.discard(fd)
                 os.close(fd)
-
-    def _keep(self, fd: int) -> int:
-        self._open.add(fd)
-        return fd
 
 
 def _bytes_in(fd: int) -> int:

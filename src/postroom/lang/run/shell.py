@@ -16,15 +16,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from postroom.lang.syntax.source import shortened
 from postroom.lang.values import values
-from postroom.lang.values.commands import Chain, Pipeline, ProgramCommand, Redirect, Runnable
 from postroom.lang.values.raised import CommandFailed, CommandTimeout, WrongValue
 
 from .context import current
-from .pipeline import PipelineResult, run_pipeline
+from .pipeline import PipelineResult, ProgramCommand, Redirect, run_pipeline
 
 #: So many characters of the end of a command's standard error stand in the error's sentence.
 _SHOWN_STDERR: Final = 600
@@ -41,6 +40,22 @@ _BUILTINS: Final = {
 
 # Commands
 
+#: Commands, the output of each the input of the next.
+Pipeline = tuple[ProgramCommand, ...]
+
+
+class Chain(NamedTuple):
+    """Commands that are run one after the other, each depending on how the last one that ran ended: `&&`, `||`.
+
+    All but the first are made only when it is their turn.
+    """
+
+    first: ProgramCommand | Pipeline
+    others: tuple[tuple[str, Callable[[], ProgramCommand | Pipeline]], ...]
+
+
+Runnable = ProgramCommand | Pipeline | Chain
+
 
 def command(
     words: Sequence[str | list[str]], environment: dict[str, str] | None = None, redirects: Sequence[Redirect] = ()
@@ -54,7 +69,7 @@ def command(
 
 def pipeline(*commands: ProgramCommand) -> Pipeline:
     """`a | b | c`."""
-    return Pipeline(commands)
+    return commands
 
 
 def chain(first: ProgramCommand | Pipeline, *others: tuple[str, Callable[[], ProgramCommand | Pipeline]]) -> Chain:
@@ -113,7 +128,7 @@ def _run(what: Runnable, given: object, *, capture: bool) -> PipelineResult:
             outcome = _run(other(), None, capture=capture)
             outcome = outcome._replace(output=before + outcome.output)
         return outcome
-    commands = what.commands if isinstance(what, Pipeline) else (what,)
+    commands = (what,) if isinstance(what, ProgramCommand) else what
     context = current()
     raw = None if given is None else values.text(given).encode("utf-8", "surrogateescape")
     timeout_s = context.settings.command_timeout_s

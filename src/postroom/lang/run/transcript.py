@@ -32,11 +32,8 @@ def record(path: str, worker: str, kind: str, prompt: str, answer: str) -> None:
     """Add one answer. The line is written in one piece, so that workers side by side do not mix theirs."""
     line = {"worker": worker, "kind": kind, "prompt": prompt, "answer": answer}
     raw = json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-    try:
-        os.write(fd, raw)
-    finally:
-        os.close(fd)
+    with open(path, "ab", buffering=0) as file:
+        file.write(raw)
 
 
 class Transcript:

@@ -157,7 +157,7 @@ class Cursor:
         self.fail("syntax", f"expected {what}, found {self.found()}", hint)
 
     def fail(self, code: str, message: str, hint: str = "", span: Span | None = None) -> NoReturn:
-        raise Stop(Problem(span or self.here(), code, message, hint=hint))
+        raise Stop(Problem(span or self.here(), code, message, hint))
 
     def deeper(self) -> None:
         """One level further in. The caller takes it back when it is out again."""

@@ -102,9 +102,11 @@ def _postfix(c: Cursor) -> n.Expr:
     kinds = c.kinds
     while True:
         kind = kinds[c.i]
-        if kind == ".":
+        if kind in {".", "?."}:
             c.i += 1
-            left = _member(c, start, left, False)
+            optional = kind == "?."
+            read = _index if optional and c.accept("[") else _member
+            left = read(c, start, left, optional)
         elif kind == "(":
             c.i += 1
             args = _items(c, ")", "an argument")
@@ -117,9 +119,6 @@ def _postfix(c: Cursor) -> n.Expr:
                 c.fail("assignment", f"{kind} needs a name, a field or an item before it", span=left.span)
             c.i += 1
             left = n.Increment(c.span(start), left, kind)
-        elif kind == "?.":
-            c.i += 1
-            left = _index(c, start, left, True) if c.accept("[") else _member(c, start, left, True)
         elif kind == "($" and c.starts[c.i] == c.ends[c.i - 1]:
             at = c.starts[c.i]
             test = _primary(c)

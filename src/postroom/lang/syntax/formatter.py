@@ -59,7 +59,7 @@ class _Formatter:
         self.importing = False
 
     def run(self) -> str:
-        self._code(0)
+        self._code(0, len(self.kinds) - 1)
         self._end_line()
         while self.lines and not self.lines[-1]:
             self.lines.pop()
@@ -92,20 +92,11 @@ class _Formatter:
 
     # ---------------------------------------------------------------- code
 
-    def _code(self, i: int, *, inner: bool = False) -> int:
-        """Writes code from a place on; with `inner`, up to and with the `}` that closes it. Gives the place after."""
-        depth = 0
-        while (kind := self.kinds[i]) != "eof":
-            if kind == "newline":
-                i = self._newline(i)
-                continue
-            if inner and kind == "}" and depth == 0:
-                self._close("}")
-                return i + 1
-            if kind in {"{", "}"}:
-                depth += 1 if kind == "{" else -1
-            i = self._token(i, kind)
-        return i
+    def _code(self, i: int, end: int) -> None:
+        """Writes code from one place up to, not including, another."""
+        while i < end:
+            kind = self.kinds[i]
+            i = self._newline(i) if kind == "newline" else self._token(i, kind)
 
     def _newline(self, i: int) -> int:
         """The end of one or more lines. `else` and `catch` come back to their block's `}`."""
@@ -144,16 +135,12 @@ class _Formatter:
             self._close(kind)
             return i + 1
         else:
-            self._put(self._spelling(i, kind), space=self._spaced(kind, i))
+            gives = kind == ":" and self.previous == ")"  # the type of what a function gives
+            self._put("->" if gives else self._source(i, i), space=self._spaced(kind, i))
             begins = kind == "import" and not self.open  # inside of something it is the name of a field
             self.importing = (self.importing or begins) and kind != ";"
         self._after(kind)
         return i + 1
-
-    def _spelling(self, i: int, kind: str) -> str:
-        if kind == ":" and self.previous == ")":
-            return "->"  # the type of what a function gives
-        return self._source(i, i)
 
     def _after(self, kind: str) -> None:
         self.unary = kind == "!" or (kind == "-" and self.previous not in _VALUE_ENDS)
@@ -261,7 +248,8 @@ class _Formatter:
             if self.kinds[k] == "do{":
                 self.line += "do {"
                 self._open_brace()
-                self._code(k + 1, inner=True)
+                self._code(k + 1, self._end_of(k))
+                self._close("}")
             else:
                 self.line += self._source(k, self._end_of(k))
         self._close_prompt(i, end)

@@ -51,10 +51,11 @@ _OPENED_BY: Final = {
 }
 #: The brackets that are counted inside a value, by what closes it.
 _BRACKETS: Final = {")": "()", "}": "{}"}
-_STRING: Final = re.compile(r'["\\$]')
+_STRING: Final = re.compile(
+    r"""\\(?P<escape>.?)|\$(?P<name>[^\W\d]\w*)|(?P<open>\$@?\{|\$\()|(?P<status>\$\?)|(?P<end>")""", re.DOTALL
+)
 _SINGLE: Final = re.compile(r"(?:[^'\\]|\\.)*", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
-_VALUE: Final = re.compile(r"\$(?:(?P<name>[^\W\d]\w*)|(?P<open>@?\{|\())")
 _PROMPT: Final = re.compile(
     r"(?P<brace>[{}])|\$'(?P<escape>.)'|\$(?P<name>[^\W\d]\w*)|(?P<open>\$@?\{|\$\()|(?<![\w$])(?P<do>do\s*\{)",
     re.DOTALL,
@@ -119,7 +120,7 @@ class Lexer:
 
     def run(self) -> Tokens:
         end = len(self.text)
-        steps = {"code": self._code, "string": self._string, "prompt": self._prompt, "shell": self._shell}
+        steps = {"code": self._code, "string": self._text, "prompt": self._text, "shell": self._shell}
         while self.at < end and len(self.out.problems) < MAX_PROBLEMS:
             frame = self.stack[-1]
             steps[frame.mode](frame)
@@ -140,7 +141,7 @@ class Lexer:
         out.values.append(value)
 
     def _problem(self, start: int, end: int, code: str, message: str, hint: str = "") -> None:
-        self.out.problems.append(Problem(Span(self.out.source, start, end), code, message, hint=hint))
+        self.out.problems.append(Problem(Span(self.out.source, start, end), code, message, hint))
 
     def _push(self, mode: str, closer: str, start: int) -> None:
         self.stack.append(_Mode(mode, closer, start))
@@ -194,7 +195,8 @@ class Lexer:
             elif kind == "op":
                 op = found.group()
                 emit(op, start, end)
-                if frame.closer and op in _BRACKETS[frame.closer] and self._bracket(frame, opens=op != frame.closer):
+                if frame.closer and op in _BRACKETS[frame.closer] and self._closes(frame, opens=op != frame.closer):
+                    self.stack.pop()
                     return
             elif kind in {"newline", "number"}:
                 emit(str(kind), start, end, text[start:end])
@@ -203,15 +205,11 @@ class Lexer:
         if self.at < len(text):
             self._unreadable()
 
-    def _bracket(self, frame: _Mode, *, opens: bool) -> bool:
-        """Counts the brackets inside a value; true when this one closes it."""
-        if opens:
-            frame.depth += 1
-        elif frame.depth:
-            frame.depth -= 1
-        else:
-            self.stack.pop()
+    def _closes(self, frame: _Mode, *, opens: bool) -> bool:
+        """Counts the brackets inside a mode; true when this one closes it."""
+        if not opens and not frame.depth:
             return True
+        frame.depth += 1 if opens else -1
         return False
 
     def _word(self, start: int, end: int) -> bool:
@@ -284,110 +282,78 @@ class Lexer:
             self._problem(self.at, self.at + 1, "character", f"the character {shown} means nothing in code")
         self.at += 1
 
-    # ---------------------------------------------------------------- strings
+    # ---------------------------------------------------------------- strings and prompts
 
-    def _string(self, _frame: _Mode) -> None:
-        """Text up to the next value or the end of the string."""
-        text, start, at, cooked = self.text, self.at, self.at, []
-        in_command = self.stack[-2].mode == "shell"
-        while found := _STRING.search(text, at):
-            stop = found.start()
-            cooked.append(text[at:stop])
-            if text[stop] == "\\":
-                escaped = text[stop + 1 : stop + 2]
-                cooked.append(_ESCAPES.get(escaped, "\\" + escaped))
-                at = stop + 2
-                continue
-            value = _VALUE.match(text, stop)
-            if text[stop] == "$" and value is None and not (in_command and text.startswith("$?", stop)):
-                cooked.append("$")
-                at = stop + 1
-                continue
-            self._string_text(start, stop, cooked)
-            if text[stop] == '"':
-                self._emit('end"', stop, stop + 1)
-                self.stack.pop()
-                self.at = stop + 1
-            elif value is None:
-                self._emit("$?", stop, stop + 2)
-                self.at = stop + 2
-            else:
-                opened_by = value["open"] and "$" + value["open"]
-                self._value(stop, value.end(), opened_by, command=False)
-            return
-        self.at = len(text)
-
-    def _string_text(self, start: int, stop: int, cooked: list[str]) -> None:
-        if stop > start:
-            self._emit("text", start, stop, "".join(cooked))
-
-    # ---------------------------------------------------------------- prompts
-
-    def _prompt(self, frame: _Mode) -> None:
-        """Text up to the next value, step, or the end of the prompt. Balanced braces are text."""
+    def _text(self, frame: _Mode) -> None:
+        """Text up to the next value, step, or the end of the string or prompt. Balanced braces of prompts are text."""
         text, start, at = self.text, self.at, self.at
+        prompt = frame.mode == "prompt"
+        search = (_PROMPT if prompt else _STRING).search
         cooked: list[str] = []
-        while found := _PROMPT.search(text, at):
-            stop, end, kind = found.start(), found.end(), found.lastgroup
+        while found := search(text, at):
+            kind, stop = str(found.lastgroup), found.start()
             cooked.append(text[at:stop])
-            at = end
+            at = found.end()
             if kind == "escape":
-                cooked.append(found["escape"])
-            elif kind == "brace" and text[stop] == "{":
-                frame.depth += 1
-                cooked.append("{")
-            elif kind == "brace" and frame.depth:
-                frame.depth -= 1
-                cooked.append("}")
+                cooked.append(found[kind] if prompt else _ESCAPES.get(found[kind], found[0]))
+            elif (kind == "brace" and not self._closes(frame, opens=found[0] == "{")) or (
+                kind == "status" and self.stack[-2].mode != "shell"
+            ):
+                cooked.append(found[0])
             else:
-                self._string_text(start, stop, cooked)
-                self._prompt_stops(str(kind), stop, end, found["open"])
+                if stop > start:
+                    self._emit("text", start, stop, "".join(cooked))
+                self._text_stops(kind, stop, found)
                 return
         self.at = len(text)
 
-    def _prompt_stops(self, kind: str, stop: int, end: int, opened: str | None) -> None:
-        if kind == "brace":
-            self._emit("}", stop, end)
+    def _text_stops(self, kind: str, stop: int, found: re.Match[str]) -> None:
+        end = self.at = found.end()
+        if kind in {"end", "brace"}:
+            self._emit('end"' if kind == "end" else "}", stop, end)
             self.stack.pop()
-            self.at = end
+        elif kind == "status":
+            self._emit("$?", stop, end)
         elif kind == "do":
             self._emit("do{", stop, end)
             self._push("code", "}", stop)
-            self.at = end
         else:
-            self._value(stop, end, opened, command=True)
+            self._value(stop, end, found["open"], command=self.stack[-1].mode == "prompt")
 
     # ---------------------------------------------------------------- commands
 
     def _shell(self, frame: _Mode) -> None:
         match, text = _SHELL.match, self.text
-        while True:
-            start = self.at
-            found = match(text, start)
-            if found is None:
-                return  # the end of the text
-            kind, end = found.lastgroup, found.end()
-            self.at = end
-            if kind == "space":
-                continue
+        while found := match(text, self.at):
+            kind, start = str(found.lastgroup), self.at
+            self.at = found.end()
             if kind == "word":
-                self._shell_word(start, end)
+                self._shell_word(start, self.at)
             elif kind in {"single", "escape"}:
-                self._emit("lit", start, end, found[str(kind)])
-            elif self._shell_token(frame, str(kind), start, found):
+                self._emit("lit", start, self.at, found[kind])
+            elif kind != "space" and self._shell_token(frame, kind, start, found):
                 return
 
     def _shell_token(self, frame: _Mode, kind: str, start: int, found: re.Match[str]) -> bool:
         """Anything but words; true when the command is over or another mode was opened."""
-        end = found.end()
+        end, said = found.end(), found[0]
         if kind == "brace":
             return self._shell_brace(frame, start)
         if kind in {"newline", "op"}:
-            return self._shell_ends(frame, found[0] if kind == "op" else "newline", start, end)
-        if kind == "redirect":
-            self._emit("redirect", start, end, found[0])
-            return False
-        return self._shell_opens(kind, start, end, found["open"])
+            return self._shell_ends(frame, said if kind == "op" else kind, start, end)
+        if kind in {"name", "open"}:
+            self._value(start, end, found["open"], command=True)
+        elif kind == "string":
+            self._emit('"', start, end)
+            self._push("string", '"', start)
+        elif kind == "quote":
+            hint = "an apostrophe in a command is written \\' or \"'\""
+            self._never_closed(start, "this quote is never closed: expected '", hint)
+        elif kind == "status":
+            self._emit("$?", start, end)
+        else:
+            self._emit("word" if kind == "dollar" else kind, start, end, said)
+        return kind in {"open", "string", "quote"}
 
     def _shell_word(self, start: int, end: int) -> None:
         """Literal characters; a number right before `<` or `>` is the descriptor that is redirected."""
@@ -404,11 +370,7 @@ class Lexer:
 
     def _shell_brace(self, frame: _Mode, start: int) -> bool:
         """Balanced braces are characters; a `}` that closes nothing ends a `$` statement, as it ends its block."""
-        if self.text[start] == "{":
-            frame.depth += 1
-        elif frame.depth:
-            frame.depth -= 1
-        elif frame.closer == "":
+        if self._closes(frame, opens=self.text[start] == "{") and frame.closer == "":
             self.at = start
             self.stack.pop()
             return True
@@ -428,22 +390,6 @@ class Lexer:
             self.stack.pop()
             return True
         return False
-
-    def _shell_opens(self, kind: str, start: int, end: int, opened: str | None) -> bool:
-        """Strings and values inside a command; true when another mode was opened."""
-        if kind == "string":
-            self._emit('"', start, end)
-            self._push("string", '"', start)
-        elif kind == "status":
-            self._emit("$?", start, end)
-        elif kind == "quote":
-            hint = "an apostrophe in a command is written \\' or \"'\""
-            self._never_closed(start, "this quote is never closed: expected '", hint)
-        elif kind == "dollar":
-            self._emit("word", start, end, self.text[start:end])
-        else:
-            self._value(start, end, opened, command=True)
-        return kind not in {"status", "dollar", "name"}
 
 
 def tokens_of(source: Source) -> Tokens:

@@ -85,44 +85,40 @@ class Annotation(Node):
     argument: str | None
 
 
-class Function(Node):
-    """`worker`, `skill`, `fun`, or a trait's method; `kind` says which ("method" for the last).
+class Declaration(Statement):
+    """A name that a file declares, with the words before it.
 
     `doc` is the text of the comment lines right above it, without their `#`; "" when there are none.
     """
 
-    kind: str
+    doc: str
+    exported: bool
+    default: bool
     name: str
     name_span: Span = field(repr=False)
+
+
+class Function(Declaration):
+    """`worker`, `skill`, `fun`, or a trait's method; `kind` says which ("method" for the last)."""
+
+    kind: str
     params: list[NamePattern]
     returns: TypeNode | None
     body: Block
-    exported: bool
-    default: bool
     annotations: list[Annotation]
-    doc: str
 
 
-class Trait(Node):
+class Trait(Declaration):
     """`trait Name: Agent { methods }`: a plugin; its annotated methods are the entry points."""
 
-    name: str
-    name_span: Span = field(repr=False)
     base: TypeNode | None
     methods: list[Function]
-    exported: bool
-    default: bool
-    doc: str
 
 
-class TypeDecl(Statement):
+class TypeDecl(Declaration):
     """`type Name = Type`, at the top of a file or as a statement."""
 
-    name: str
-    name_span: Span = field(repr=False)
     type: TypeNode
-    exported: bool
-    doc: str
 
 
 # ---------------------------------------------------------------- types
@@ -516,6 +512,15 @@ def children(node: Node) -> Iterator[Node]:
             for item in value:
                 if isinstance(item, Node):
                     yield item
+
+
+def words_of(node: Node) -> Iterator[ShellWord]:
+    """The words of a command; those of commands inside them are not among them."""
+    for child in children(node):
+        if isinstance(child, ShellWord):
+            yield child
+        else:
+            yield from words_of(child)
 
 
 def walk(node: Node) -> Iterator[Node]:

@@ -37,6 +37,8 @@ _AFTER_STATEMENT: Final = {
     "&": "&& is and",
     "{": "a block belongs to if, for, while, try or a declaration",
 }
+#: What stands before a declaration: its comment, `export`, `default`.
+_Words = tuple[str, bool, bool]
 _RECURSION: Final = 20_000
 _ONLY_A_LINE_END: Final = re.compile(r"[ \t\r]*\n[ \t]*")
 
@@ -104,17 +106,16 @@ def _item(c: Cursor) -> n.Item:
     start = c.starts[c.i]
     if c.kinds[c.i] == "import":
         return _import(c)
-    doc = _doc_above(c, start)
-    exported = c.accept("export")
-    default = c.accept("default")
+    words = _doc_above(c, start), c.accept("export"), c.accept("default")
+    _, exported, default = words
     kind = c.kinds[c.i]
     if kind in {"worker", "skill", "fun"}:
         c.i += 1
-        return _function(c, start, kind, exported, default, [], doc)
+        return _function(c, start, words, kind, [])
     if kind == "trait":
-        return _trait(c, start, exported, default, doc)
+        return _trait(c, start, words)
     if kind == "type" and not default:
-        return _type_declaration(c, start, exported, doc)
+        return _type_declaration(c, start, words)
     hint = "statements stand inside a worker, a fun, or one bare { } block" if not exported else ""
     more = ("" if default else ", type") + ("" if exported or default else " or import")
     return c.unexpected("worker, fun, skill, trait" + more, hint)
@@ -166,20 +167,18 @@ def _named(c: Cursor, what: str) -> tuple[str, Span]:
     return c.identifier(what), span
 
 
-def _function(
-    c: Cursor, start: int, kind: str, exported: bool, default: bool, annotations: list[n.Annotation], doc: str
-) -> n.Function:
-    name, name_span = _named(c, f"the name of the {'fun' if kind == 'method' else kind}")
+def _function(c: Cursor, start: int, words: _Words, kind: str, annotations: list[n.Annotation]) -> n.Function:
+    name = _named(c, f"the name of the {'fun' if kind == 'method' else kind}")
     c.expect("(", "( and the parameters")
     params = c.listed(")", lambda c: read_name(c, "a parameter or )"))
     returns = read_type(c) if c.accept("->") or c.accept(":") else None
     body = _block(c)
-    return n.Function(c.span(start), kind, name, name_span, params, returns, body, exported, default, annotations, doc)
+    return n.Function(c.span(start), *words, *name, kind, params, returns, body, annotations)
 
 
-def _trait(c: Cursor, start: int, exported: bool, default: bool, doc: str) -> n.Trait:
+def _trait(c: Cursor, start: int, words: _Words) -> n.Trait:
     c.i += 1
-    name, name_span = _named(c, "the name of the trait")
+    name = _named(c, "the name of the trait")
     base = type_after_colon(c)
     opened = c.expect("{", "{ and the trait's methods")
     methods: list[n.Function] = []
@@ -198,7 +197,7 @@ def _trait(c: Cursor, start: int, exported: bool, default: bool, doc: str) -> n.
             c.accept(";")
         c.skip_newlines()
     c.i += 1
-    return n.Trait(c.span(start), name, name_span, base, methods, exported, default, doc)
+    return n.Trait(c.span(start), *words, *name, base, methods)
 
 
 def _method(c: Cursor, opened: int) -> n.Function:
@@ -214,16 +213,16 @@ def _method(c: Cursor, opened: int) -> n.Function:
     if c.kinds[c.i] == "eof":
         c.unclosed(opened)
     c.expect("fun", "fun, @ or }: a trait holds methods")
-    return _function(c, start, "method", False, False, annotations, doc)
+    return _function(c, start, (doc, False, False), "method", annotations)
 
 
-def _type_declaration(c: Cursor, start: int, exported: bool, doc: str) -> n.TypeDecl:
+def _type_declaration(c: Cursor, start: int, words: _Words = ("", False, False)) -> n.TypeDecl:
     c.i += 1
-    name, name_span = _named(c, "the name of the type")
+    name = _named(c, "the name of the type")
     c.expect("=", "= and the type")
     c.skip_newlines()
     type_ = read_type(c)
-    return n.TypeDecl(c.span(start), name, name_span, type_, exported, doc)
+    return n.TypeDecl(c.span(start), *words, *name, type_)
 
 
 # ---------------------------------------------------------------- statements
@@ -360,6 +359,6 @@ _STATEMENTS: Final[dict[str, Callable[[Cursor], n.Statement]]] = {
     "return": _return,
     **dict.fromkeys(("succeed", "break", "continue"), _jump),
     "try": _try,
-    "type": lambda c: _type_declaration(c, c.starts[c.i], False, ""),
+    "type": lambda c: _type_declaration(c, c.starts[c.i]),
     "$": _run_shell,
 }

@@ -5,6 +5,7 @@ caret and what was expected.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
 from unicodedata import combining, east_asian_width
@@ -19,17 +20,15 @@ WARNING: Final = "warning"
 _WIDTH: Final = 160  # a longer line is cut around the caret
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Problem:
     """A fault of a program. `code` is its kind; `severity` is "error" or "warning"; `hint` is a way out."""
 
-    __slots__ = ("code", "hint", "message", "severity", "span")
-
-    def __init__(self, span: Span, code: str, message: str, *, hint: str = "", severity: str = ERROR) -> None:
-        self.span = span
-        self.code = code
-        self.message = message
-        self.hint = hint
-        self.severity = severity
+    span: Span
+    code: str
+    message: str
+    hint: str = ""
+    severity: str = ERROR
 
     def __repr__(self) -> str:
         return f"<{self.headline()}>"

@@ -10,7 +10,7 @@ from postroom.lang.builtins import BUILTINS
 
 from . import nodes as n
 from .parser import parse
-from .problems import Problem, ProgramProblems, SyntaxProblems, near
+from .problems import Problem, SyntaxProblems, near
 from .source import Source, Span
 
 STD: Final = "std"
@@ -29,17 +29,12 @@ class LoadedModule:
     imports: dict[str, LoadedModule] = field(default_factory=dict)
     std_names: set[str] = field(default_factory=set)
 
-    def exports(self) -> dict[str, n.Function | n.Trait | n.TypeDecl]:
+    def exports(self) -> dict[str, n.Declaration]:
         """What others may use: all workers, whatever says `export`, and the default under "default"."""
-        found: dict[str, n.Function | n.Trait | n.TypeDecl] = {}
-        for item in self.module.items:
-            if isinstance(item, n.Import):
-                continue
-            if item.exported or (isinstance(item, n.Function) and item.kind == "worker"):
-                found[item.name] = item
-            if not isinstance(item, n.TypeDecl) and item.default:
-                found["default"] = item
-        return found
+        declared: list[n.Declaration] = [item for item in self.module.items if isinstance(item, n.Declaration)]
+        found = {i.name: i for i in declared if i.exported or (isinstance(i, n.Function) and i.kind == "worker")}
+        default = next((item for item in reversed(declared) if item.default), None)
+        return found | {"default": default} if default else found
 
 
 class Program(NamedTuple):
@@ -51,28 +46,21 @@ class Program(NamedTuple):
     modules: list[LoadedModule]
 
 
-def load_program(path: str | Path) -> Program:
-    """Reads a program. Raises `ProgramProblems`, with all faults, and `OSError` for an unreadable entry."""
-    program, problems = read_program(path)
-    if program is None or problems:
-        only_syntax = all(problem.code != "import" for problem in problems)
-        raise (SyntaxProblems if only_syntax else ProgramProblems)(problems)
-    return program
-
-
 def read_program(path: str | Path) -> tuple[Program | None, list[Problem]]:
-    """What can be read of a program, and what cannot. None when the entry itself cannot be parsed."""
-    reader = _ImportReader(Path(path))
-    entry = reader.module(reader.entry)
+    """What can be read of a program, and what cannot. None when the entry itself cannot be parsed.
+
+    Raises `OSError` for an unreadable entry.
+    """
+    reader = _ImportReader(Path(path).parent)
+    entry = reader.module(Path(path))
     return Program(entry, reader.order) if entry else None, reader.problems
 
 
 class _ImportReader:
     """Follows the imports of an entry file."""
 
-    def __init__(self, entry: Path) -> None:
-        self.entry = entry
-        self.root = entry.parent
+    def __init__(self, root: Path) -> None:
+        self.root = root
         self.seen: dict[Path, LoadedModule | None] = {}
         self.order: list[LoadedModule] = []
         self.problems: list[Problem] = []

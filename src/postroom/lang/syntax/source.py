@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cached_property
 
 
 def shortened(text: str, limit: int) -> str:
@@ -12,22 +13,17 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+@dataclass(eq=False, repr=False)
 class Source:
     """The text of one `.pw` file and its name, as its author knows it."""
 
-    __slots__ = ("_line_starts", "file", "text")
+    text: str
+    file: str
 
-    def __init__(self, text: str, file: str) -> None:
-        self.text = text
-        self.file = file
-        self._line_starts: list[int] | None = None
-
-    @property
+    @cached_property
     def line_starts(self) -> list[int]:
         """The offset at which each line begins; the first line begins at 0."""
-        if self._line_starts is None:
-            self._line_starts = [0, *(found.end() for found in re.finditer("\n", self.text))]
-        return self._line_starts
+        return [0, *(found.end() for found in re.finditer("\n", self.text))]
 
     def line_of(self, offset: int) -> int:
         """The line of an offset, counted from 1."""

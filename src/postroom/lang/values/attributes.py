@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial, reduce
 from typing import Any, Final
@@ -49,29 +50,21 @@ def _replace(value: str, old: Any, new: Any) -> str:
     return value.replace(old, new)
 
 
-def _tests(name: str, test: Callable[[str, str], bool]) -> Callable[[str, Any], bool]:
-    def tell(value: str, part: Any) -> bool:
+def _about_text(name: str, ask: Callable[[str, str], Any]) -> Callable[[str, Any], Any]:
+    def tell(value: str, part: Any) -> Any:
         _words(name, part)
-        return test(value, part)
+        return ask(value, part)
 
     return tell
 
 
 def _number(value: str) -> int | float:
     """The number that a string tells."""
-    try:
-        number = values.parsed(value.strip())
-    except WrongValue:
-        number = None
-    if not values.is_number(number):
-        raise WrongValue(f"{shown(value)} is not a number")
-    found: int | float = number
-    return found
-
-
-def _find_text(value: str, part: Any) -> int:
-    _words("indexOf", part)
-    return value.find(part)
+    with suppress(WrongValue):
+        number: int | float = values.parsed(value.strip())
+        if values.is_number(number):
+            return number
+    raise WrongValue(f"{shown(value)} is not a number")
 
 
 def _repeat(value: str, times: Any) -> str:
@@ -91,7 +84,7 @@ def _padding(value: str, width: Any, fill: Any) -> str:
     return str(fill * (missing // len(fill) + 1))[:missing]
 
 
-_includes = _tests("includes", lambda value, part: part in value)
+_includes = _about_text("includes", lambda value, part: part in value)
 
 STRING: Final[dict[str, Callable[..., Any]]] = {
     "upper": lambda value: value.upper(),
@@ -104,11 +97,11 @@ STRING: Final[dict[str, Callable[..., Any]]] = {
     "split": _split,
     "lines": values.lines_of,
     "replace": _replace,
-    "startsWith": _tests("startsWith", str.startswith),
-    "endsWith": _tests("endsWith", str.endswith),
+    "startsWith": _about_text("startsWith", str.startswith),
+    "endsWith": _about_text("endsWith", str.endswith),
     "includes": _includes,
     "contains": _includes,
-    "indexOf": _find_text,
+    "indexOf": _about_text("indexOf", str.find),
     "slice": _piece,
     "repeat": _repeat,
     "padStart": lambda value, width, fill=" ": _padding(value, width, fill) + value,
@@ -358,6 +351,4 @@ def field(value: Any, name: str) -> Any:
     """A field for `var { name } = value`."""
     if not isinstance(value, dict):
         raise WrongValue(f"only an object can be taken apart with {{...}}, and this is {shown(value)}")
-    if name not in value:
-        raise WrongValue(_missing(value, "object", name))
-    return value[name]
+    return index(value, name)

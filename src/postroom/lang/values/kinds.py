@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
+from typing import Final
+
+_KINDS: Final[dict[type, str]] = {
+    type(None): "null", bool: "boolean", int: "number", float: "number", str: "string", list: "array", range: "array",
+    dict: "object",
+}  # fmt: skip
 
 
 def kind_of(value: object) -> str:
     """What `typeof` says: null boolean number string array object function."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int | float):
-        return "number"
-    if isinstance(value, str):
-        return "string"
-    if isinstance(value, list | range):
-        return "array"
-    if isinstance(value, dict):
-        return "object"
+    for kind in type(value).__mro__:
+        if kind in _KINDS:
+            return _KINDS[kind]
     return "function" if callable(value) else "thing"
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import linecache
 import os
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
@@ -146,13 +147,17 @@ def place_of(traceback: TracebackType | None) -> SourcePlace | None:
 def places_of(traceback: TracebackType | None) -> list[SourcePlace]:
     """The places of programs in a traceback, the outermost first."""
     found: list[SourcePlace] = []
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        if code.co_filename.endswith(SUFFIX):
-            column = _column(traceback)
-            found.append(SourcePlace(code.co_filename, traceback.tb_lineno, column, code.co_name))
-        traceback = traceback.tb_next
+    for step in _in_programs(traceback):
+        code = step.tb_frame.f_code
+        found.append(SourcePlace(code.co_filename, step.tb_lineno, _column(step), code.co_name))
     return found
+
+
+def _in_programs(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename.endswith(SUFFIX):
+            yield traceback
+        traceback = traceback.tb_next
 
 
 def _column(traceback: TracebackType) -> int:
@@ -181,19 +186,9 @@ def located(error: Exception) -> Exception:
         error = told
     if error.place is None:
         error.place = place_of(error.__traceback__)
-        _cut(error.__traceback__)
+        for last in [*_in_programs(error.__traceback__)][-1:]:
+            last.tb_next = None  # what the runtime did below the program helps nobody
     return error
-
-
-def _cut(traceback: TracebackType | None) -> None:
-    """Let a traceback end in the program: what the runtime did below it helps nobody."""
-    last = None
-    while traceback is not None:
-        if traceback.tb_frame.f_code.co_filename.endswith(SUFFIX):
-            last = traceback
-        traceback = traceback.tb_next
-    if last is not None:
-        last.tb_next = None
 
 
 def _sentence(error: Exception) -> str:

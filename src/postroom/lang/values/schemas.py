@@ -18,19 +18,10 @@ Schema = dict[str, Any]
 Types = Mapping[str, n.TypeNode]
 
 ANY: Final[Schema] = {}
-_NAMED: Final[dict[str, Schema]] = {
-    "string": {"type": "string"},
-    "number": {"type": "number"},
-    "float": {"type": "number"},
-    "int": {"type": "integer"},
-    "bool": {"type": "boolean"},
-    "boolean": {"type": "boolean"},
-    "null": {"type": "null"},
-    "void": {"type": "null"},
-    "object": {"type": "object"},
-    "list": {"type": "array"},
-    "any": ANY,
-}
+#: The word of JSON schemas for each type that every program knows.
+_WORDS: Final = {name: name for name in ("string", "number", "boolean", "null", "object")} | {
+    "float": "number", "int": "integer", "bool": "boolean", "void": "null", "list": "array",
+}  # fmt: skip
 #: What a schema's word means to people.
 _SAID: Final = {"integer": "a whole number", "array": "a list", "object": "an object", "null": "null"}
 _MAX_FAULTS: Final = 8
@@ -71,7 +62,7 @@ class _Writer:
 
     def _named(self, name: str, names: tuple[str, ...]) -> Schema:
         if name not in self._types or name in names:  # one that stands for nothing but itself tells nothing
-            return dict(_NAMED.get(name, ANY))
+            return {"type": _WORDS[name]} if name in _WORDS else {}
         if name in self.shared or name in self._open:
             self._met_again.add(name)
             return {"$ref": _SHARED + name}
@@ -169,12 +160,11 @@ def from_text(text: str, schema: Schema) -> Any:
     """
     if is_text(schema):
         return text
+    problem = ""
     try:
         value = parsed(text)
     except Exception as error:  # noqa: BLE001  whatever it is, it is not JSON
         value, problem = text, str(error)
-    else:
-        problem = ""
     try:
         wrong = faults(value, schema)
     except RecursionError:

@@ -196,40 +196,21 @@ def add(one: Any, other: Any) -> Any:
         return text(one) + text(other)
     if isinstance(one, list | range) and isinstance(other, list | range):
         return [*one, *other]
-    return _calculate("+", one, other, lambda: one + other)
+    return _plus(one, other)
 
 
-def subtract(one: Any, other: Any) -> Number:
-    """`one - other`."""
-    return _calculate("-", one, other, lambda: one - other)
+def _quotient(one: Number, other: Number) -> Number:
+    """Whole when it comes out even."""
+    whole = isinstance(one, int) and isinstance(other, int) and one % other == 0
+    return one // other if whole else one / other
 
 
-def multiply(one: Any, other: Any) -> Number:
-    """`one * other`."""
-    return _calculate("*", one, other, lambda: one * other)
-
-
-def divide(one: Any, other: Any) -> Number:
-    """`one / other`: whole when it comes out even."""
-
-    def result() -> Any:
-        if isinstance(one, int) and isinstance(other, int) and one % other == 0:
-            return one // other
-        return one / other
-
-    return _calculate("/", one, other, result)
-
-
-def remainder(one: Any, other: Any) -> Number:
-    """`one % other`, with the sign of what is divided."""
-
-    def result() -> Number:
-        if isinstance(one, int) and isinstance(other, int):
-            rest = abs(one) % abs(other)
-            return -rest if one < 0 else rest
-        return math.fmod(one, other)
-
-    return _calculate("%", one, other, result)
+def _remainder(one: Number, other: Number) -> Number:
+    """With the sign of what is divided."""
+    if isinstance(one, int) and isinstance(other, int):
+        rest = abs(one) % abs(other)
+        return -rest if one < 0 else rest
+    return math.fmod(one, other)
 
 
 def negate(value: Any) -> Number:
@@ -240,21 +221,31 @@ def negate(value: Any) -> Number:
     return negative
 
 
-def _calculate(sign: str, one: Any, other: Any, result: Callable[[], Number]) -> Number:
-    if not (is_number(one) and is_number(other)):
-        hint = "numbers, strings and lists" if sign == "+" else "numbers"
-        raise WrongValue(f"{sign} is for {hint}, and here are {shown(one)} and {shown(other)}")
-    try:
-        value = result()
-    except (ZeroDivisionError, ValueError):
-        raise WrongValue(f"{_short(one)} cannot be divided by zero") from None
-    except OverflowError:
-        value = math.inf
-    if isinstance(value, float) and not math.isfinite(value):
-        raise WrongValue(f"the result of {_short(one)} {sign} {_short(other)} is too large")
-    if not -_LARGEST <= value <= _LARGEST:
-        raise WrongValue(f"the result of {_short(one)} {sign} {_short(other)} has more than {MAX_DIGITS} digits")
-    return value
+def _calculates(sign: str, result: Callable[[Any, Any], Number]) -> Callable[[Any, Any], Number]:
+    def calculated(one: Any, other: Any) -> Number:
+        if not (is_number(one) and is_number(other)):
+            hint = "numbers, strings and lists" if sign == "+" else "numbers"
+            raise WrongValue(f"{sign} is for {hint}, and here are {shown(one)} and {shown(other)}")
+        try:
+            value = result(one, other)
+        except (ZeroDivisionError, ValueError):
+            raise WrongValue(f"{_short(one)} cannot be divided by zero") from None
+        except OverflowError:
+            value = math.inf
+        if isinstance(value, float) and not math.isfinite(value):
+            raise WrongValue(f"the result of {_short(one)} {sign} {_short(other)} is too large")
+        if not -_LARGEST <= value <= _LARGEST:
+            raise WrongValue(f"the result of {_short(one)} {sign} {_short(other)} has more than {MAX_DIGITS} digits")
+        return value
+
+    return calculated
+
+
+_plus = _calculates("+", operator.add)
+subtract = _calculates("-", operator.sub)
+multiply = _calculates("*", operator.mul)
+divide = _calculates("/", _quotient)
+remainder = _calculates("%", _remainder)
 
 
 def _short(value: object) -> str:
