@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -72,11 +73,13 @@ def serve(listener: socket.socket) -> None:
     for name in LOADED:
         importlib.import_module(name)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         ready, _, _ = select.select([listener.fileno(), 0], [], [])
         if 0 in ready:
             return
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:  # those that are over
+                pass
         connection, _ = listener.accept()
         if os.fork() == 0:
             listener.close()
@@ -87,7 +90,6 @@ def serve(listener: socket.socket) -> None:
 
 def attend(connection: socket.socket) -> None:
     """Start what was asked for in a process of its own, and tell its exit code. Returns in that process as its program."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     raw, fds, _, _ = socket.recv_fds(connection, MAX_BYTES, 3)
     child = os.fork()
     if child:

@@ -34,5 +34,5 @@ BUILTINS: Final = {
     "exists": Signature(1, 1, "boolean"),  # whether there is such a file
 }
 
-#: What must be imported from std before it is known.
+#: Functions that must be imported from std before they are known.
 ONLY_IMPORTED: Final = frozenset(["log"])

@@ -158,7 +158,7 @@ def worker(function: Callable[..., Any]) -> Worker:
 
 
 def run_in(context: Context, function: Callable[..., Any], *given: Any) -> Any:
-    """Run a function of a program. What it raises tells the place in the program."""
+    """Run a function of a program. Errors that it raises tell their place in the program."""
     before = enter(context)
     try:
         return values.plain(function(Self(context), *given))
@@ -193,7 +193,7 @@ def throw(value: Any) -> NoReturn:
     raise thrown(value)
 
 
-#: What `catch e` gives.
+#: The value of `e` in `catch e`.
 caught = ErrorValue.of
 
 

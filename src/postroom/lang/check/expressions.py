@@ -41,7 +41,7 @@ _NOT_CALLED: Final = frozenset(
 
 @dataclass
 class Symbol:
-    """What a name stands for. `what` is one of: variable parameter function trait module builtin."""
+    """The meaning of a name. `what` is one of: variable parameter function trait module builtin."""
 
     name: str
     what: str

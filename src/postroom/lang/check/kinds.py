@@ -118,7 +118,7 @@ def fits(given: Kind, wanted: Kind) -> bool:
 
 
 def misfits(given: Kind, wanted: Kind) -> str:
-    """What is wrong with an object's fields, in words; "" when nothing is known to be."""
+    """The fault of an object's fields, in words; "" when none is known."""
     if given.fields is None or wanted.fields is None:
         return ""
     for name, kind in wanted.fields.items():

@@ -12,7 +12,7 @@ from postroom.lang.syntax.source import Span
 from postroom.lang.values.attributes import OBJECT
 
 ANYWHERE: Final = "*"  # a mailbox whose name is worked out when the program runs
-#: What every object has, so that no message need have it.
+#: Members of every object, which no message need have as fields.
 OBJECT_MEMBERS: Final = frozenset([*OBJECT, "length"])
 
 

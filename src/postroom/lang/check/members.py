@@ -13,7 +13,7 @@ SESSION: Final = {"id": STRING, "timestamp": STRING, "dir": STRING, "mailbox": K
 MAILBOX: Final = {"send": Kind("send"), "receive": Kind("receive")}
 
 _TEXTS: Final = Kind("list", element=STRING)
-#: What calling a member gives, where that is always the same; of all others nothing is known.
+#: The kind of a call's result, for members that always give the same; of all others nothing is known.
 _GIVES: Final = {
     "string": {
         **dict.fromkeys(("upper", "lower", "toUpperCase", "toLowerCase", "trim", "trimStart", "trimEnd"), STRING),
@@ -34,7 +34,7 @@ def members_of(kind: Kind) -> set[str]:
     """Every name that can stand after the dot of such a value."""
     if kind.name in {"session", "mailbox"}:
         return set(SESSION if kind.name == "session" else MAILBOX)
-    name = _runtime_name(kind)
+    name = {"int": "number", "list": "array"}.get(kind.name, kind.name)
     return {*METHODS.get(name, ()), *PROPERTIES.get(name, ()), *(kind.fields or ())}
 
 
@@ -58,7 +58,3 @@ def _method(kind: Kind, name: str) -> Kind:
         return kind.element or ANY
     gives = _GIVES.get("number" if kind.name == "int" else kind.name, {})
     return Kind("method", element=gives.get(name, ANY))
-
-
-def _runtime_name(kind: Kind) -> str:
-    return {"int": "number", "list": "array"}.get(kind.name, kind.name)

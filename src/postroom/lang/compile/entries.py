@@ -57,7 +57,7 @@ def entries_of(module: n.Module) -> list[EntryPoint]:
 
 
 def find_entry(module: n.Module, name: str | None) -> EntryPoint:
-    """What to start: by its name, by that of its annotation, or as Trait.method; without a name `main`.
+    """The entry point to start: by its name, by that of its annotation, or as Trait.method; without a name `main`.
 
     Without a name and without a `main`: the only entry point of a trait, else the only worker. WrongCall when that
     leaves a choice, or nothing.

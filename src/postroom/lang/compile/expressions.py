@@ -25,7 +25,7 @@ class ExpressionCompiler:
 
     def __init__(self, module: n.Module, block: Callable[..., list[ast.stmt]]) -> None:
         self._block = block
-        #: What stands at the top of the file: names as in Python, and how they may be used.
+        #: The names at the top of the file, as in Python; those of imports; the types.
         self.globals: dict[str, str] = {}
         self.imports: set[str] = set()
         self.types: ChainMap[str, n.TypeNode] = ChainMap()
@@ -310,7 +310,7 @@ class ExpressionCompiler:
     # Prompts
 
     def want(self, node: n.Expr | None, type: n.TypeNode | None) -> None:
-        """What `node` gives is to be of that type: the prompts in it are told so."""
+        """The value of `node` is to be of that type: the prompts in it are told so."""
         if node is None or type is None:
             return
         if isinstance(node, n.Paren):

@@ -45,7 +45,7 @@ def load_program_module(path: str | os.PathLike[str], trees: Mapping[str, n.Modu
 
 
 def load_module(importer: str, path: Sequence[str]) -> ModuleType:
-    """What `import` means in the file `importer`."""
+    """The module that an `import` in the file `importer` names."""
     return importlib.import_module(module_name(Path(importer).parent.joinpath(*path).with_suffix(SUFFIX)))
 
 

@@ -77,7 +77,7 @@ class Names:
         return found
 
     def find(self, name: str) -> str | None:
-        """What a local name is called in Python; None when there is none."""
+        """The name in Python of a local name; None when there is none."""
         own = self._scopes.get(name)
         return self._outer.find(name) if own is None and self._outer else own
 

@@ -70,7 +70,7 @@ class Door(NamedTuple):
 
 
 class Plugin(NamedTuple):
-    """What is written for a program."""
+    """The plugin of a program, as it is written."""
 
     name: str
     description: str

@@ -39,7 +39,7 @@ class Settings(NamedTuple):
 
 
 class Context:
-    """What the code of one worker needs to know."""
+    """The surroundings of one worker's code."""
 
     def __init__(self, name: str, settings: Settings, session: Session | None = None, *, worker: bool = False) -> None:
         self.name = name
@@ -49,7 +49,7 @@ class Context:
         self.opener: Callable[[], Session] | None = None
         #: Whether this runs in a worker's process, whose whole group ends with it.
         self.worker = worker
-        #: What `$?` says.
+        #: The value of `$?`.
         self.last_code = 0
         self._kept: dict[str, Any] = {}
 

@@ -79,7 +79,7 @@ def run_pipeline(
 ) -> PipelineResult:
     """Run commands side by side, the output of each the input of the next, to their end.
 
-    After, also if it raises (Ctrl-C): none of them runs any more. What they leave running in the background does.
+    After, also if it raises (Ctrl-C): none of them runs any more. Processes that they left in the background do.
     """
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # closed, or a pipe whose reader left
@@ -337,7 +337,7 @@ def _apply(redirect: Redirect, ends: dict[int, int], opened: list[int]) -> None:
         ends[place] = fd
 
 
-# What a program started, found by its mark
+# The processes that a program started, found by their mark
 
 _guard: Any = None
 

@@ -39,7 +39,7 @@ Step = Callable[[], Any]
 
 
 def think(prompt: str, schema: Schema | None = None, steps: Sequence[Step] = ()) -> Any:
-    """What the model answers: text, or a value of that shape; null, or an empty text, when it answered nothing.
+    """The answer of the model: text, or a value of that shape; null, or an empty text, when it answered nothing.
 
     Raises NoAnswer when the answer is not of that shape even after one more try.
     """
@@ -67,7 +67,7 @@ def think(prompt: str, schema: Schema | None = None, steps: Sequence[Step] = ())
 
 
 def ask(prompt: str, schema: Schema | None = None, steps: Sequence[Step] = ()) -> Any:
-    """What the person answers: text, or a value of that shape. They may run steps too, by writing DO and its number.
+    """The answer of the person: text, or a value of that shape. They may run steps too, by writing DO and its number.
 
     Raises NoAnswer when nobody can be asked, or when no answer of that shape came.
     """

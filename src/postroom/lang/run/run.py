@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from postroom.room import Room
     from postroom.sessions.session import Session
 
-#: What the processes of workers need of the language.
+#: The modules of the language that the processes of workers need.
 _PRELOAD: Final = ("postroom.lang.runtime", "postroom.lang.compile.import_hook")
 
 
 class Needs:
-    """What a program needs to run, as far as its text tells."""
+    """The needs of a program, as far as its text tells."""
 
     def __init__(self, program: Program) -> None:
         self.model = self.human = self.workers = False
@@ -92,7 +92,7 @@ class Run:
         if pipeline is not None:
             pipeline.end_own()
 
-    # What it needs
+    # Its needs
 
     def _see_to_needs(self) -> None:
         settings = self._settings

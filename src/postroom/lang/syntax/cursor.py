@@ -14,7 +14,7 @@ from .source import Span, shortened
 MAX_NESTING: Final = 1000
 
 _ROUND: Final = frozenset(["(", "[", "$(", "$(e", "($"])
-#: What stands at the beginning of a statement or declaration, or after the last one: a bracket does not go on there.
+#: Tokens that begin a statement or declaration, or stand after the last one: a bracket does not go on there.
 _BEGIN_ANEW: Final = frozenset([
     "}", "eof", "$", "var", "if", "for", "while", "return", "try", "break", "continue", "worker", "fun",
     "trait", "type", "import", "export",
@@ -114,19 +114,15 @@ class Cursor:
         self.skip_newlines()
         while self.kinds[self.i] != closer:
             found.append(read(self))
-            self.comma_or(closer, opened)
+            self.skip_newlines()
+            if self.accept(","):
+                self.skip_newlines()
+            elif self.kinds[self.i] != closer:
+                if opened is not None:
+                    self.still_open(opened)
+                self.unexpected(f", or {closer}")
         self.i += 1
         return found
-
-    def comma_or(self, closer: str, opened: int | None) -> None:
-        """After an item of a list: a comma (and anything up to the next item), or what closes the list."""
-        self.skip_newlines()
-        if self.accept(","):
-            self.skip_newlines()
-        elif self.kinds[self.i] != closer:
-            if opened is not None:
-                self.still_open(opened)
-            self.unexpected(f", or {closer}")
 
     def identifier(self, what: str) -> str:
         """A name that somebody chose; a word of the language is a fault that says so."""
@@ -146,15 +142,9 @@ class Cursor:
 
     # ---------------------------------------------------------------- faults
 
-    def found(self) -> str:
-        """The token at the place, in words."""
-        kind = self.kinds[self.i]
-        if kind in _NAMES:
-            return _NAMES[kind]
-        return shortened(self.here().text, 30)
-
     def unexpected(self, what: str, hint: str = "") -> NoReturn:
-        self.fail("syntax", f"expected {what}, found {self.found()}", hint)
+        found = _NAMES.get(self.kinds[self.i]) or shortened(self.here().text, 30)
+        self.fail("syntax", f"expected {what}, found {found}", hint)
 
     def fail(self, code: str, message: str, hint: str = "", span: Span | None = None) -> NoReturn:
         raise Stop(Problem(span or self.here(), code, message, hint))

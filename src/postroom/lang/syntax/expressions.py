@@ -233,7 +233,7 @@ def _text_key(c: Cursor) -> str:
 
 
 def _nothing(c: Cursor, kind: str) -> NoReturn:
-    """What cannot begin an expression, with a word on what was probably meant."""
+    """The fault of a token that cannot begin an expression, with a hint at the probable meaning."""
     before, hint = c.kinds[c.i - 1], ""
     if kind == "$":
         hint = "a command as a value is $(cmd), its output, or ($ cmd), whether it succeeded"

@@ -82,13 +82,12 @@ class _Formatter:
         if self.line:
             self.line += (" " if space else "") + text
             return
-        if self.blank_wanted and self.lines and not self._opens_block():
-            self.lines.append("")
+        if self.blank_wanted and self.lines:
+            above = self.lines[-1]
+            if not above.endswith(("{", "(", "[")) or above.lstrip().startswith("#"):
+                self.lines.append("")
         self.blank_wanted = False
         self.line = INDENT * (self._level() + self.goes_on) + text
-
-    def _opens_block(self) -> bool:
-        return self.lines[-1].endswith(("{", "(", "[")) and not self.lines[-1].lstrip().startswith("#")
 
     # ---------------------------------------------------------------- code
 

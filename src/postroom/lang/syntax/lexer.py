@@ -42,7 +42,7 @@ _CODE: Final = re.compile(
       | (?P<shell>\$(?=[ \t\r\n]|\Z)[ \t]*)""",
     re.VERBOSE,
 )
-#: What opens another mode in code: its token, the mode, and what closes that.
+#: Tokens that open another mode in code: the token, the mode, and the end of that.
 _OPENED_BY: Final = {
     "string": ('"', "string", '"'),
     "capture": ("$(", "shell", ")"),

@@ -36,11 +36,11 @@ class Node(_Dataclass):
 
 
 class Statement(Node):
-    """What a block holds, one after the other."""
+    """A statement: a block holds them, one after the other."""
 
 
 class Expr(Node):
-    """What has a value."""
+    """An expression: it has a value."""
 
 
 # ---------------------------------------------------------------- a file

@@ -37,7 +37,7 @@ _AFTER_STATEMENT: Final = {
     "&": "&& is and",
     "{": "a block belongs to if, for, while, try or a declaration",
 }
-#: What stands before a declaration: its comment, `export`, `default`.
+#: The words before a declaration: its comment, `export`, `default`.
 _Words = tuple[str, bool, bool]
 _RECURSION: Final = 20_000
 _ONLY_A_LINE_END: Final = re.compile(r"[ \t\r]*\n[ \t]*")

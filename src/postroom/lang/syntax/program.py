@@ -30,7 +30,7 @@ class LoadedModule:
     std_names: set[str] = field(default_factory=set)
 
     def exports(self) -> dict[str, n.Declaration]:
-        """What others may use: all workers, whatever says `export`, and the default under "default"."""
+        """The names that other files may use: all workers, all exports, and the default under "default"."""
         declared: list[n.Declaration] = [item for item in self.module.items if isinstance(item, n.Declaration)]
         found = {i.name: i for i in declared if i.exported or (isinstance(i, n.Function) and i.kind == "worker")}
         default = next((item for item in reversed(declared) if item.default), None)
@@ -47,7 +47,7 @@ class Program(NamedTuple):
 
 
 def read_program(path: str | Path) -> tuple[Program | None, list[Problem]]:
-    """What can be read of a program, and what cannot. None when the entry itself cannot be parsed.
+    """The readable part of a program, and the faults of the rest. None when the entry itself cannot be parsed.
 
     Raises `OSError` for an unreadable entry.
     """

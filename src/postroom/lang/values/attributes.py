@@ -236,9 +236,9 @@ NUMBER: Final[dict[str, Callable[..., Any]]] = {
     "abs": abs,
 }
 
-#: What can be called after a dot, by kind of value. The checks read the names too.
+#: The methods, which are called after a dot, by kind of value. The checks read the names too.
 METHODS: Final = {"string": STRING, "array": LIST, "object": OBJECT, "number": NUMBER}
-#: What can be read after a dot without a call.
+#: The properties, which are read after a dot without a call.
 PROPERTIES: Final = {"string": ("length",), "array": ("length", "first", "last"), "object": ("length",)}
 
 

@@ -1,4 +1,4 @@
-"""What kind of value something is, and how it is shown in an error's sentence."""
+"""Dynamic types: the kind of a value, and how it is shown in an error's sentence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KINDS: Final[dict[type, str]] = {
 
 
 def kind_of(value: object) -> str:
-    """What `typeof` says: null boolean number string array object function."""
+    """The answer of `typeof`: null boolean number string array object function."""
     for kind in type(value).__mro__:
         if kind in _KINDS:
             return _KINDS[kind]

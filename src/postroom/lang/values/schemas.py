@@ -22,7 +22,7 @@ ANY: Final[Schema] = {}
 _WORDS: Final = {name: name for name in ("string", "number", "boolean", "null", "object")} | {
     "float": "number", "int": "integer", "bool": "boolean", "void": "null", "list": "array",
 }  # fmt: skip
-#: What a schema's word means to people.
+#: The words of schemas, as people say them.
 _SAID: Final = {"integer": "a whole number", "array": "a list", "object": "an object", "null": "null"}
 _MAX_FAULTS: Final = 8
 #: Where a schema names one that it has under `$defs`.
@@ -130,7 +130,7 @@ def _is(value: object, word: str) -> bool:
 
 
 def said(schema: Schema) -> str:
-    """What a schema wants, in words."""
+    """The values that a schema allows, in words."""
     if "$ref" in schema:
         return f"a {schema['$ref'].removeprefix(_SHARED)}"
     if "anyOf" in schema:

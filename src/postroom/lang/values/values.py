@@ -86,7 +86,7 @@ def text(value: object) -> str:
 
 
 def joined(value: object) -> str:
-    """What `$@{list}` shows: the items as text, joined with ", "."""
+    """The text of `$@{list}`: the items as text, joined with ", "."""
     if not isinstance(value, list | range):
         raise WrongValue(f"$@{{...}} joins the items of a list, and this is {shown(value)}")
     return ", ".join(map(text, value))
@@ -299,7 +299,7 @@ def span_list(first: object, last: object) -> list[int]:
 
 
 def items(value: object) -> Iterable[Any]:
-    """What a loop goes through: a list's items, a text's lines, an object's field names."""
+    """The values that a loop goes through: a list's items, a text's lines, an object's field names."""
     if isinstance(value, list | dict):
         return tuple(value)  # what the loop's body does to the list does not change the loop
     if isinstance(value, range):
