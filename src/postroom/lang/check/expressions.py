@@ -262,13 +262,11 @@ class ExpressionChecker:
             return None
         return symbol
 
-    def _settable_part(self, node: n.Expr, value: Kind) -> None:
-        target = node.object if isinstance(node, n.MemberAccess | n.Index) else node
-        kind = self.kind(target)
+    def _settable_part(self, node: n.MemberAccess | n.Index, value: Kind) -> None:
+        kind = self.kind(node.object)
         if isinstance(node, n.Index):
             self.kind(node.index)
-        optional = isinstance(node, n.MemberAccess | n.Index) and node.optional
-        if optional or kind.name in {"mailroom", "session", "string"}:
+        if node.optional or kind.name in {"mailroom", "session", "string"}:
             self.error(node.span, "assignment", "this cannot be set")
         elif isinstance(node, n.MemberAccess) and kind.name == "object" and kind.closed and kind.fields is not None:
             if node.name in kind.fields:

@@ -296,19 +296,17 @@ class PartFollower:
         yield from self._set(node.target, value, env)
         return value
 
-    def _set(self, target: n.Expr, value: Any, env: Env) -> Steps:
+    def _set(self, target: n.Name | n.MemberAccess | n.Index, value: Any, env: Env) -> Steps:
         if isinstance(target, n.Name):
             holder = _holder(env, target.name)
             if holder is None:
                 raise Unclear
             holder[target.name] = value
             return
-        if not isinstance(target, n.MemberAccess | n.Index):
-            raise Unclear
         of = yield from self.value(target.object, env)
         key = target.name if isinstance(target, n.MemberAccess) else (yield from self.value(target.index, env))
         if isinstance(of, StandIn):
-            of.fields[key if isinstance(key, str | int) else key_of(key)] = value
+            of.fields[_field(key)] = value
         elif isinstance(of, dict) and isinstance(key, str | StandIn):
             of[key if isinstance(key, str) else _unknown_key(key)] = value
         elif isinstance(of, list) and isinstance(key, int) and 0 <= key < len(of):
@@ -333,8 +331,7 @@ class PartFollower:
         if isinstance(of, Namespace) and of.what == "mailroom" and isinstance(key, str):
             return of.member(key)
         if isinstance(of, StandIn):
-            name = key if isinstance(key, str | int) else key_of(key)
-            return of.fields.setdefault(name, StandIn(given=of.given))
+            return of.fields.setdefault(_field(key), StandIn(given=of.given))
         if isinstance(of, dict) and isinstance(key, StandIn):
             return of.get(_unknown_key(key), None if node.optional else StandIn())
         if isinstance(of, dict) and isinstance(key, str) and (key in of or node.optional):
@@ -428,6 +425,11 @@ class PartFollower:
 def _changes_something(step: n.DoBlock) -> bool:
     """Whether a step of a prompt does something that its worker, or another one, can see."""
     return any(isinstance(node, n.SelfExpression | n.Assign | n.Increment) for node in n.walk(step))
+
+
+def _field(key: Any) -> str | int:
+    """The field of a stand-in that a key names."""
+    return key if isinstance(key, str | int) else key_of(key)
 
 
 def _unknown_key(key: StandIn) -> str:

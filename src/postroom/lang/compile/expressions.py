@@ -148,16 +148,15 @@ class ExpressionCompiler:
     # Setting
 
     def _assign(self, node: n.Assign) -> ast.expr:
-        value, target = self.expr(node.value), n.bare(node.target)
-        if isinstance(target, n.Name):
-            return walrus(self.name_to_set(target), value)
-        return self._call_at("set", target, value)
+        value = self.expr(node.value)
+        if isinstance(node.target, n.Name):
+            return walrus(self.name_to_set(node.target), value)
+        return self._call_at("set", node.target, value)
 
-    def _call_at(self, what: str, target: n.Expr, value: ast.expr) -> ast.expr:
+    def _call_at(self, what: str, target: n.MemberAccess | n.Index, value: ast.expr) -> ast.expr:
         """Do something with a value at a field or an item."""
         if isinstance(target, n.MemberAccess):
             return call(f"{what}_member", self.expr(target.object), constant(target.name), value)
-        assert isinstance(target, n.Index)
         return call(f"{what}_index", self.expr(target.object), self.expr(target.index), value)
 
     def name_to_set(self, target: n.Name) -> str:
@@ -165,12 +164,11 @@ class ExpressionCompiler:
 
     def _increment(self, node: n.Increment) -> ast.expr:
         by = constant(1 if node.op == "++" else -1)
-        target = n.bare(node.target)
-        if isinstance(target, n.Name):
-            name = self.name_to_set(target)
+        if isinstance(node.target, n.Name):
+            name = self.name_to_set(node.target)
             new = walrus(name, call("step", load(name), by))
             return item_of(ast.Tuple(elts=[load(name), new], ctx=ast.Load()), 0)
-        return self._call_at("step", target, by)
+        return self._call_at("step", node.target, by)
 
     # Members and calls
 

@@ -109,7 +109,6 @@ class _Running:
         self._errors_end, self._errors = os.pipe()
         self._output_end, self._output = os.pipe() if capture else (-1, 1)
         self._open = {self._errors_end, self._errors} | ({self._output_end, self._output} if capture else set())
-        self._ours = [self._errors, *([self._output] if capture else [])]
         self._said = bytearray()
         self._complained = bytearray()
 
@@ -121,15 +120,12 @@ class _Running:
         self._open |= {source} if source else set()
         for place, command in enumerate(commands):
             last = place == len(commands) - 1
-            if last:
-                next_source, sink = -1, self._output
-            else:
-                next_source, sink = os.pipe()
-                self._open |= {next_source, sink}
+            next_source, sink = (-1, self._output) if last else os.pipe()
+            self._open |= {next_source, sink} - {-1, 1}
             self._start_one(command, {0: source, 1: sink, 2: self._errors}, last=last)
-            self._close(source, sink if not last else -1)
+            self._close(source, sink)
             source = next_source
-        self._close(*self._ours)
+        self._close(self._errors)
 
     def _start_one(self, command: ProgramCommand, ends: dict[int, int], *, last: bool) -> None:
         opened: list[int] = []

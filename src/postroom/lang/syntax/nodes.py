@@ -373,16 +373,16 @@ class Pipe(Expr):
 
 
 class Assign(Expr):
-    """`target = value`; the target is a `Name`, `MemberAccess` or `Index`. Its value is the value."""
+    """`target = value`. Its value is the value."""
 
-    target: Expr
+    target: Name | MemberAccess | Index
     value: Expr
 
 
 class Increment(Expr):
     """`x++` or `x--`; its value is what x was before."""
 
-    target: Expr
+    target: Name | MemberAccess | Index
     op: str
 
 
