@@ -222,7 +222,7 @@ def test_a_bare_block_is_a_program_and_may_have_declarations_beside_it() -> None
     module = parse("fun f() { return 1 }\n{\n  f()\n}\n", "test.pw")
 
     assert module.body is not None
-    assert len(module.body.statements) == 1
+    assert len(module.body.body.statements) == 1
 
 
 # ---------------------------------------------------------------- strings and prompts

@@ -82,16 +82,13 @@ class ModuleChecker:
             for item in module.items:
                 self._declare_item(item)
             self._check_defaults()
-            for item in module.items:
+            for item in module.items if module.body is None else [*module.items, module.body]:
                 if isinstance(item, n.Function):
                     self._function(item)
                 elif isinstance(item, n.Trait):
                     self._trait(item)
                 elif isinstance(item, n.TypeDecl):
                     self._type_declaration(item)
-            if module.body is not None:
-                self._enter_function(module.body, None)
-                self._block(module.body)
         return self._inner.problems
 
     # ---------------------------------------------------------------- declarations
@@ -157,18 +154,18 @@ class ModuleChecker:
 
     # ---------------------------------------------------------------- functions
 
-    def _enter_function(self, body: n.Block, function: n.Function | None) -> None:
+    def _enter_function(self, function: n.Function) -> None:
         self._inner.function = function
         self._loops = self._nested = 0
         self._assigned, self._inner.later = set(), {}
-        for node in n.walk(body):
+        for node in n.walk(function.body):
             if isinstance(node, n.Assign | n.Increment) and isinstance(node.target, n.Name):
                 self._assigned.add(node.target.name)
             elif isinstance(node, n.NamePattern):
                 self._inner.later.setdefault(node.name, node.span)
 
     def _function(self, function: n.Function) -> None:
-        self._enter_function(function.body, function)
+        self._enter_function(function)
         with self._inner_scope():
             for param in function.params:
                 if param.type is not None:
@@ -349,7 +346,7 @@ class ModuleChecker:
 
     def _return(self, node: n.Return) -> None:
         kind = self._kind(node.value) if node.value is not None else NULL
-        if self._inner.function is not None and self._inner.function.returns is not None:
+        if self._inner.function.returns is not None:
             wanted = self._kind_of(self._inner.function.returns, self._inner.function)
             self._wants(node.span, kind, wanted, f"what {self._inner.function.name} gives")
 
@@ -359,7 +356,7 @@ class ModuleChecker:
         if kind.name == "job":
             hint = "self.delegate([...]).await runs workers"
             self._warn(node.span, "worker", "this worker is named but not run", hint)
-        elif isinstance(value, n.Binary) and value.op == "==" and self._inner.function is not None:
+        elif isinstance(value, n.Binary) and value.op == "==" and self._inner.function.kind != "block":
             self._warn(node.span, "equals", "this is compared, and the answer is dropped", "= assigns")
 
 

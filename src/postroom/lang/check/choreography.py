@@ -103,8 +103,8 @@ def _roots(program: Program, parts: list[Part]) -> list[list[Part]]:
     leaders = [part for part in parts if delegates_of(part)]
     if leaders:
         return [[part] for part in _not_led(leaders)]
-    own = [part for part in parts if part.loaded is program.entry and not _for_others(part)]
-    crew = [part for part in own if part.function is not None and part.function.kind == "worker" and uses_of(part)]
+    own = [part for part in parts if part.loaded is program.entry and not part.function.exported]
+    crew = [part for part in own if part.function.kind == "worker" and uses_of(part)]
     return [crew] if crew else []
 
 
@@ -113,7 +113,7 @@ def _not_led(leaders: list[Part]) -> list[Part]:
     called = {
         (leader.name, node.callee.name)
         for leader in leaders
-        for node in n.walk(leader.body)
+        for node in n.walk(leader.function.body)
         if isinstance(node, n.Call) and isinstance(node.callee, n.Name | n.MemberAccess)
     }
     first = [part for part in leaders if not any(by != part.name and part.name == name for by, name in called)]
@@ -127,12 +127,8 @@ def _concerned(program: Program, parts: list[Part], runs: dict[str, list[Rehears
     return [
         part
         for part in parts
-        if part.name in took_part or (part.loaded is program.entry and (led or not _for_others(part)))
+        if part.name in took_part or (part.loaded is program.entry and (led or not part.function.exported))
     ]
-
-
-def _for_others(part: Part) -> bool:
-    return part.function is not None and part.function.exported
 
 
 def _rehearse(root: list[Part], max_steps: int) -> list[RehearsalRun]:

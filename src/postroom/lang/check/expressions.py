@@ -62,7 +62,7 @@ class ExpressionChecker:
         builtins = [name for name in BUILTINS if name not in ONLY_IMPORTED or name in loaded.std_names]
         self.names = ChainMap({name: Symbol(name, "builtin", None, Kind("builtin", title=name)) for name in builtins})
         self.types: ChainMap[str, n.TypeDecl] = ChainMap()
-        self.function: n.Function | None = None
+        self.function: n.Function
         self.later: dict[str, Span] = {}  # names of the function that are declared somewhere in it
         self._source = loaded.module.span.source
         self._check_step = check_step
@@ -300,7 +300,7 @@ class ExpressionChecker:
         return found or ANY
 
     def _self_member(self, node: n.MemberAccess) -> Kind:
-        if self.function is not None and self.function.kind == "fun":
+        if self.function.kind == "fun":
             hint = "give it what it needs as a parameter, or make it a skill"
             message = "self belongs to workers, skills and methods: a fun has no session"
             self.error(node.object.span, "self", message, hint)

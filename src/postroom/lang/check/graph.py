@@ -35,7 +35,7 @@ def _started_by(part: Part, known: dict[str, str]) -> list[str]:
     """The workers that a part calls: what it delegates to, also by way of a list."""
     if not delegates_of(part):
         return []
-    callees = [node.callee for node in n.walk(part.body) if isinstance(node, n.Call)]
+    callees = [node.callee for node in n.walk(part.function.body) if isinstance(node, n.Call)]
     names = [callee.name for callee in callees if isinstance(callee, n.Name)]
     names += [
         callee.name for callee in callees if isinstance(callee, n.MemberAccess) and isinstance(callee.object, n.Name)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from postroom.lang.builtins import MAIN
 from postroom.lang.syntax import nodes as n
 from postroom.lang.syntax.program import LoadedModule, Program
 from postroom.lang.syntax.source import Span
@@ -28,31 +29,27 @@ class MailUse:
 
 @dataclass(frozen=True)
 class Part:
-    """One function of a program that can take part in a session, or its bare block (`function` is None)."""
+    """One function of a program that can take part in a session, or its bare block."""
 
     name: str
     loaded: LoadedModule
-    function: n.Function | None
-    body: n.Block
+    function: n.Function
 
 
 def parts_of(program: Program) -> Iterator[Part]:
     """Every worker, skill and method of a program, and its bare block."""
     for loaded in program.modules:
-        for item in loaded.module.items:
-            if isinstance(item, n.Function) and item.kind != "fun":
-                yield Part(item.name, loaded, item, item.body)
-            elif isinstance(item, n.Trait):
-                for method in item.methods:
-                    yield Part(f"{item.name}.{method.name}", loaded, method, method.body)
+        for trait, function in n.functions_of(loaded.module):
+            if function.kind != "fun":
+                yield Part(f"{trait.name}.{function.name}" if trait else function.name, loaded, function)
         if loaded.module.body is not None:
-            yield Part("main", loaded, None, loaded.module.body)
+            yield Part(MAIN, loaded, loaded.module.body)
 
 
 def uses_of(part: Part) -> list[MailUse]:
     """Every `send` and `receive` of a part, in the order in which they are written."""
     aliases: dict[str, n.Expr] = {}
-    for node in n.walk(part.body):
+    for node in n.walk(part.function.body):
         if isinstance(node, n.Var) and isinstance(node.target, n.NamePattern) and node.value is not None:
             aliases.setdefault(node.target.name, node.value)
     found = []
@@ -65,7 +62,7 @@ def uses_of(part: Part) -> list[MailUse]:
 
 def _member_calls(part: Part, names: set[str]) -> Iterator[tuple[n.Call, n.MemberAccess]]:
     """The calls of members with one of these names."""
-    for node in n.walk(part.body):
+    for node in n.walk(part.function.body):
         if isinstance(node, n.Call) and isinstance(node.callee, n.MemberAccess) and node.callee.name in names:
             yield node, node.callee
 
@@ -88,7 +85,7 @@ def reads_of(part: Part) -> list[tuple[str, str, Span]]:
     names: dict[str, str] = {}
     found: list[tuple[str, str, Span]] = []
     again: set[str] = set()
-    for node in n.walk(part.body):
+    for node in n.walk(part.function.body):
         if isinstance(node, n.Var) and isinstance(value := node.value, n.Await) and id(value.value) in received:
             mailbox = received[id(value.value)]
             if isinstance(node.target, n.NamePattern):
@@ -100,7 +97,7 @@ def reads_of(part: Part) -> list[tuple[str, str, Span]]:
             again.add(node.target.name)
         elif isinstance(node, n.Assign | n.Increment):
             again.update(inner.name for inner in n.walk(node.target) if isinstance(inner, n.Name))
-    for node in n.walk(part.body):
+    for node in n.walk(part.function.body):
         if isinstance(node, n.MemberAccess) and isinstance(node.object, n.Name) and not node.optional:
             name = node.object.name
             if name in names and name not in again and node.name not in OBJECT_MEMBERS:

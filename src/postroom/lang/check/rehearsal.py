@@ -71,11 +71,11 @@ class PartFollower:
         self.top = {item.name: item for item in loaded.module.items if isinstance(item, n.Function)}
         self.types = {item.name: item for item in loaded.module.items if isinstance(item, n.TypeDecl)}
 
-    def run(self, body: n.Block, params: Iterable[n.NamePattern] = (), args: Iterable[Any] = ()) -> Steps:
+    def run(self, function: n.Function, args: Iterable[Any]) -> Steps:
         """Follows a function, or a bare block, to its end; its result."""
-        env: Env = ChainMap({param.name: value for param, value in zip(params, args, strict=False)})
+        env: Env = ChainMap({param.name: value for param, value in zip(function.params, args, strict=False)})
         try:
-            yield from self.block(body, env)
+            yield from self.block(function.body, env)
         except _Jump as jump:
             return jump.value
         return None
@@ -383,7 +383,7 @@ class PartFollower:
             raise Unclear
         inner = PartFollower(self.judge, self.send, callee.loaded, self.tries)
         inner.calls = self.calls
-        result = yield from inner.run(callee.function.body, callee.function.params, args)
+        result = yield from inner.run(callee.function, args)
         self.calls -= 1
         return result
 

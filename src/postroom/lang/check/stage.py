@@ -106,9 +106,8 @@ class RehearsalRun:
 
     def _start(self, part: Part) -> None:
         follower = PartFollower(self.judge, self._send, part.loaded, [0])
-        params = part.function.params if part.function is not None else []
-        given = [follower.stand_in(param.type) for param in params]
-        self._add(Actor(part.name, follower.run(part.body, params, given)))
+        given = [follower.stand_in(param.type) for param in part.function.params]
+        self._add(Actor(part.name, follower.run(part.function, given)))
 
     def _add(self, actor: Actor) -> Actor:
         if len(self._actors) >= MAX_ACTORS:
@@ -140,11 +139,8 @@ class RehearsalRun:
     def _delegate(self, actor: Actor, jobs: list[CalledWorker]) -> None:
         actor.team = []
         for job in jobs:
-            function = job.callee.function
-            steps = PartFollower(self.judge, self._send, job.callee.loaded, [0]).run(
-                function.body, function.params, job.args
-            )
-            actor.team.append(self._add(Actor(function.name, steps, actor)))
+            steps = PartFollower(self.judge, self._send, job.callee.loaded, [0]).run(job.callee.function, job.args)
+            actor.team.append(self._add(Actor(job.callee.function.name, steps, actor)))
         if not jobs:
             self._ready.append((actor, []))
 

@@ -72,10 +72,8 @@ class _Compiler:
                 body.append(self._function(item) if isinstance(item, n.Function) else self._trait(item))
                 if item.default:
                     body.append(at(item, assign("default", load(names[item.name]))))
-        block = self._module.body
-        if block is not None:
-            self._inner.begin(has_self=True)
-            body.append(at(block, function(MAIN_BLOCK, ["self"], self._block(block, value=True), [])))
+        if self._module.body is not None:
+            body.append(self._function(self._module.body))
         return body
 
     def _trait(self, item: n.Trait) -> ast.stmt:
@@ -87,10 +85,11 @@ class _Compiler:
         self._inner.begin(has_self=has_self)
         params = [*(["self"] if has_self else []), *(self._inner.names.declare(param.name) for param in item.params)]
         self._returns = item.returns
-        body = [*_docstring(item), *self._block(item.body)]
+        body = [*_docstring(item), *self._block(item.body, value=item.kind == "block")]
         self._returns = None
         decorators = [attribute(load(RUNTIME), "worker")] if item.kind == "worker" else []
-        return at(item, function(mangled(item.name), params, body, decorators))
+        name = MAIN_BLOCK if item.kind == "block" else mangled(item.name)
+        return at(item, function(name, params, body, decorators))
 
     # Statements
 

@@ -23,22 +23,12 @@ class WrongCall(PostroomError):
 class EntryPoint(NamedTuple):
     """Something that can be started: a worker, a function, a skill, a method of a trait, or the file's bare block."""
 
-    name: str
-    #: None for the bare block.
-    function: n.Function | None
+    function: n.Function
     trait: n.Trait | None = None
-
-    @property
-    def params(self) -> list[n.NamePattern]:
-        return self.function.params if self.function else []
-
-    @property
-    def doc(self) -> str:
-        return self.function.doc if self.function else ""
 
     def usage(self) -> str:
         """How it is called."""
-        return " ".join([self.name, *(f"{param.name}={_wanted(param)}" for param in self.params)])
+        return " ".join([self.function.name, *(f"{param.name}={_wanted(param)}" for param in self.function.params)])
 
 
 def _wanted(param: n.NamePattern) -> str:
@@ -47,13 +37,8 @@ def _wanted(param: n.NamePattern) -> str:
 
 def entries_of(module: n.Module) -> list[EntryPoint]:
     """Everything of a file that can be started, in the order of the file; the bare block is `main`."""
-    found: list[EntryPoint] = [EntryPoint(MAIN, None)] if module.body is not None else []
-    for item in module.items:
-        if isinstance(item, n.Function):
-            found.append(EntryPoint(item.name, item))
-        elif isinstance(item, n.Trait):
-            found += [EntryPoint(method.name, method, item) for method in item.methods]
-    return found
+    found = [EntryPoint(module.body)] if module.body is not None else []
+    return [*found, *(EntryPoint(function, trait) for trait, function in n.functions_of(module))]
 
 
 def find_entry(module: n.Module, name: str | None) -> EntryPoint:
@@ -65,16 +50,14 @@ def find_entry(module: n.Module, name: str | None) -> EntryPoint:
     entries = entries_of(module)
     wanted = name or MAIN
     for entry in entries:
-        full = f"{entry.trait.name}.{entry.name}" if entry.trait else entry.name
-        said_names = [note.argument for note in entry.function.annotations] if entry.function else []
-        if wanted in (entry.name, full, *said_names):
+        short = entry.function.name
+        full = f"{entry.trait.name}.{short}" if entry.trait else short
+        if wanted in (short, full, *(note.argument for note in entry.function.annotations)):
             return entry
-    candidates = [entry for entry in entries if entry.trait] or [
-        entry for entry in entries if entry.function is not None and entry.function.kind == "worker"
-    ]
+    candidates = [entry for entry in entries if entry.trait] or [e for e in entries if e.function.kind == "worker"]
     if name is None and len(candidates) == 1:
         return candidates[0]
-    names = [entry.name for entry in entries]
+    names = [entry.function.name for entry in entries]
     known = f"it has {', '.join(names)}" if names else "it has none"
     hint = near(wanted, names)
     raise WrongCall(f"the program has no worker {wanted!r}{'; ' + hint if hint else ''} ({known})")
@@ -84,21 +67,24 @@ def arguments_of(entry: EntryPoint, words: Sequence[str], module: n.Module) -> l
     """The arguments in order, from words NAME=VALUE. WrongCall, with the usage, when one is missing or wrong."""
     types = {item.name: item.type for item in module.items if isinstance(item, n.TypeDecl)}
     given: dict[str, str] = {}
-    names = [param.name for param in entry.params]
+    params = entry.function.params
+    names = [param.name for param in params]
     for word in words:
         name, found, value = word.partition("=")
         if not found:
             raise WrongCall(f"arguments are written NAME=VALUE, and {word!r} is not; call it as: {entry.usage()}")
         if name not in names:
             hint = near(name, names)
-            raise WrongCall(f"{entry.name} takes no {name!r}{'; ' + hint if hint else ''}; call it as: {entry.usage()}")
+            raise WrongCall(
+                f"{entry.function.name} takes no {name!r}{'; ' + hint if hint else ''}; call it as: {entry.usage()}"
+            )
         if name in given:
             raise WrongCall(f"{name} is given twice; call it as: {entry.usage()}")
         given[name] = value
     missing = [name for name in names if name not in given]
     if missing:
-        raise WrongCall(f"{entry.name} needs {', '.join(missing)}; call it as: {entry.usage()}")
-    return [_value(param, given[param.name], types) for param in entry.params]
+        raise WrongCall(f"{entry.function.name} needs {', '.join(missing)}; call it as: {entry.usage()}")
+    return [_value(param, given[param.name], types) for param in params]
 
 
 def _value(param: n.NamePattern, text: str, types: dict[str, n.TypeNode]) -> object:

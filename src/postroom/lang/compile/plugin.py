@@ -101,9 +101,9 @@ def plugin_of(module: n.Module) -> Plugin:
     """The plugin that a file describes: its default trait, else its exported one, else its only one."""
     trait = _trait_of(module)
     doors = [
-        Door(note.name, kebab(note.argument or entry.name), entry)
+        Door(note.name, kebab(note.argument or entry.function.name), entry)
         for entry in entries_of(module)
-        if entry.trait is trait and entry.function is not None
+        if entry.trait is trait
         for note in entry.function.annotations
         if note.name in (SKILL, COMMAND)
     ]
@@ -128,10 +128,10 @@ def _trait_of(module: n.Module) -> n.Trait:
 def _check_names(doors: list[Door]) -> None:
     for door in doors:
         if not door.name:
-            raise NotAPlugin(f"@{door.kind} of {door.entry.name} has no letter or digit in its name")
+            raise NotAPlugin(f"@{door.kind} of {door.entry.function.name} has no letter or digit in its name")
         twice = [other for other in doors if (other.kind, other.name) == (door.kind, door.name)]
         if len(twice) > 1:
-            methods = ", ".join(other.entry.name for other in twice)
+            methods = ", ".join(other.entry.function.name for other in twice)
             raise NotAPlugin(f"@{door.kind} {door.name} is said of several methods: {methods}")
 
 
@@ -183,22 +183,26 @@ def _manifest(plugin: Plugin) -> dict[str, Any]:
 
 def _description(door: Door) -> str:
     trait = one_line(door.entry.trait.doc) if door.entry.trait else ""
-    return one_line(door.entry.doc) or trait or f"Runs {door.entry.name}"
+    return one_line(door.entry.function.doc) or trait or f"Runs {door.entry.function.name}"
 
 
 def _command(plugin: Plugin, door: Door) -> str:
-    hint = " ".join(f"{param.name}={_type(param)}" for param in door.entry.params)
+    hint = " ".join(f"{param.name}={_type(param)}" for param in door.entry.function.params)
     allowed = f"Bash(${{CLAUDE_PLUGIN_ROOT}}/bin/{plugin.name}:*), Bash({plugin.name}:*)"  # bin/ is on the tool's PATH
     head = {"description": _description(door), "allowed-tools": allowed}
     if hint:
         head["argument-hint"] = hint
-    given = "\nWhat the user gave: $ARGUMENTS\n" if door.entry.params else ""
+    given = "\nWhat the user gave: $ARGUMENTS\n" if door.entry.function.params else ""
     return _front(head) + f"\n{_description(door)}\n{given}\n" + _how(plugin, door)
 
 
 def _skill(plugin: Plugin, door: Door) -> str:
     head = {"name": door.name, "description": _description(door)}
-    return _front(head) + f"\n# {door.name}\n\n{door.entry.doc.strip() or _description(door)}\n\n" + _how(plugin, door)
+    return (
+        _front(head)
+        + f"\n# {door.name}\n\n{door.entry.function.doc.strip() or _description(door)}\n\n"
+        + _how(plugin, door)
+    )
 
 
 def _front(fields: dict[str, str]) -> str:
@@ -209,8 +213,8 @@ def _front(fields: dict[str, str]) -> str:
 
 
 def _how(plugin: Plugin, door: Door) -> str:
-    params = door.entry.params
-    usage = " ".join([door.entry.name, *(f"{param.name}='...'" for param in params)])
+    params = door.entry.function.params
+    usage = " ".join([door.entry.function.name, *(f"{param.name}='...'" for param in params)])
     listed = "".join(f"- `{param.name}`: {_type(param)}\n" for param in params)
     return _HOW.format(
         with_arguments=", each argument in place of its dots" if params else "",

@@ -125,11 +125,11 @@ class Run:
     def _function(self, entry: EntryPoint) -> Callable[..., Any]:
         trees = {os.path.abspath(loaded.path): loaded.module for loaded in self.program.modules}
         module = load_program_module(self._path, trees)
-        if entry.function is None:
+        if entry.function.kind == "block":
             found: Callable[..., Any] = getattr(module, MAIN_BLOCK)
             return found
         holder: Any = getattr(module, mangled(entry.trait.name)) if entry.trait else module
-        found = getattr(holder, mangled(entry.name))
+        found = getattr(holder, mangled(entry.function.name))
         if entry.function.kind == "worker":
             return found.body  # type: ignore[attr-defined, no-any-return]
         if entry.function.kind == "fun":

@@ -54,10 +54,10 @@ class Comment(Node):
 
 
 class Module(Node):
-    """One file. `body` is the bare block of a program without a `main` worker; its last value is the result."""
+    """One file. `body` is its bare block, as a function of the kind "block"; the last value in it is the result."""
 
     items: list[Item]
-    body: Block | None
+    body: Function | None
     comments: list[Comment] = field(repr=False)
 
 
@@ -99,7 +99,7 @@ class Declaration(Statement):
 
 
 class Function(Declaration):
-    """`worker`, `skill`, `fun`, or a trait's method; `kind` says which ("method" for the last)."""
+    """`worker`, `skill`, `fun`, a trait's method ("method") or a file's bare block ("block"), by `kind`."""
 
     kind: str
     params: list[NamePattern]
@@ -493,6 +493,15 @@ TypeNode = TypeName | TypeLiteral | TypeList | TypeObject | TypeUnion
 Pattern = IgnorePattern | NamePattern | ObjectPattern | ListPattern
 ShellNode = ShellCommand | ShellPipeline | ShellChain
 Item = Import | Function | Trait | TypeDecl
+
+
+def functions_of(module: Module) -> Iterator[tuple[Trait | None, Function]]:
+    """The functions of a file and the methods of its traits, each with its trait; without the bare block."""
+    for item in module.items:
+        if isinstance(item, Function):
+            yield None, item
+        elif isinstance(item, Trait):
+            yield from ((item, method) for method in item.methods)
 
 
 def bare(expr: Expr) -> Expr:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NoReturn
 
+from postroom.lang.builtins import MAIN
+
 from . import nodes as n
 from .cursor import Cursor, Stop
 from .expressions import command_goes_wrong, expression, read_command
@@ -66,13 +68,14 @@ def parse(text: str, file: str) -> n.Module:
 
 def _module(c: Cursor) -> n.Module:
     items: list[n.Item] = []
-    body: n.Block | None = None
+    body: n.Function | None = None
     c.skip_separators()
     while c.kinds[c.i] != "eof":
         first = c.i
         try:
             if c.kinds[c.i] == "{" and body is None:
-                body = _block(c)
+                block = _block(c)
+                body = n.Function(block.span, "", False, False, MAIN, block.span, "block", [], None, block, [])
             else:
                 items.append(_item(c))
             if c.kinds[c.i] not in {"newline", ";", "eof"}:
