@@ -6,6 +6,7 @@ Postroom anew. Tests of how a command starts, or of signals, start the command l
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import os
@@ -39,25 +40,25 @@ MAX_BYTES = 1 << 20
 
 
 @cache
-def _listener() -> tuple[socket.socket, subprocess.Popen[bytes]]:
+def _listener() -> socket.socket:
     """The address of the fork server, which is started with the first run and ends with this process."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind("")  # an address of the system's choice, which is no file
     listener.listen(64)
     words = [sys.executable, __file__, str(listener.fileno())]
     server = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[listener.fileno()])
-    return listener, server
+    atexit.register(server.communicate)  # which closes its standard input, and waits for its end
+    return listener
 
 
 def run(words: list[str], cwd: Path, env: dict[str, str], given: bytes, timeout_s: float) -> tuple[int, bytes, bytes]:
     """Run one command to its end; its exit code, its output and its standard error."""
-    listener, _ = _listener()
     asked = json.dumps({"words": words, "cwd": str(cwd), "env": env}).encode()
     source, sink = os.pipe()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
             connection.settimeout(timeout_s)
-            connection.connect(listener.getsockname())
+            connection.connect(_listener().getsockname())
             socket.send_fds(connection, [asked], [source, out.fileno(), err.fileno()])
             os.close(source)
             with open(sink, "wb") as stdin:
