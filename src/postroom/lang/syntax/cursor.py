@@ -126,12 +126,9 @@ class Cursor:
 
     def identifier(self, what: str) -> str:
         """A name that somebody chose; a word of the language is a fault that says so."""
-        if self.kinds[self.i] != "name":
-            if self.kinds[self.i] in KEYWORDS:
-                self.fail("keyword", f"{self.kinds[self.i]} is a word of the language and cannot be {what}")
-            self.unexpected(what)
-        self.i += 1
-        return self.values[self.i - 1]
+        if self.kinds[self.i] in KEYWORDS:
+            self.fail("keyword", f"{self.kinds[self.i]} is a word of the language and cannot be {what}")
+        return self.key(what)
 
     def key(self, what: str) -> str:
         """The name of a field: any name, also a word of the language."""

@@ -153,8 +153,7 @@ class _Formatter:
         self.goes_on = self.blank_wanted = False
         space = kind == "}" and self.previous not in {"{", "newline"} and not self.importing
         self._put(kind, space=space)
-        self.previous = self.last = kind
-        self.unary = False
+        self._after(kind)
 
     def _spaced(self, kind: str, i: int) -> bool:
         """Whether a space stands before a token that is not the first of its line."""
@@ -299,5 +298,4 @@ class _Formatter:
             self.line = INDENT * self._level() + "}"
         else:
             self.line += " }" if end > i + 1 and last else "}"
-        self.previous = self.last = "}"
-        self.unary = self.goes_on = False
+        self._after("}")
