@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -130,21 +130,25 @@ def test_a_command_gets_the_words_that_were_written(command: str, words: list[st
     assert said(main("v 1")) == words
 
 
-# Every place where a value can reach a command; what arrives is said by `show`, or read back from the file.
+# Every place where a value can reach a command; what arrives is said by `show`, or read back from the file. WORDS are
+# the words of several values, which need not be started one by one, each written like the second text.
 PLACES = {
-    "a word": "return $(show ${a})",
-    "a quoted word": 'return $(show "${a}")',
-    "a short name": "return $(show $a)",
-    "a part of a word": 'return $(show pre"${a}"post)',
-    "a flag": "return $(show --flag=${a})",
-    "an item of a list": "return $(show $@{[a]})",
-    "the environment": "return $(A=${a} show)",
-    "a word of a pipeline": "return $(show ${a} | cat)",
-    "a word after &&": "return $(true && show ${a})",
-    "a word after ||": "return $(false || show ${a})",
-    "a statement": '$ show ${a} > out\nreturn read("out")',
-    "a test": 'if ($ show ${a} > out) { }\nreturn read("out")',
-    "a loop": 'var all = []\nfor var line in ($ show ${a}) { all.push(line) }\nreturn all.join("\\n")',
+    "a word": ("return $(show WORDS)", "${NAME}"),
+    "a quoted word": ("return $(show WORDS)", '"${NAME}"'),
+    "a short name": ("return $(show WORDS)", "$NAME"),
+    "a part of a word": ("return $(show WORDS)", 'pre"${NAME}"post'),
+    "a flag": ("return $(show WORDS)", "--flag=${NAME}"),
+    "an item of a list": ("return $(show WORDS)", "$@{[NAME]}"),
+    "the environment": ("return $(A=${v0} show)", ""),
+    "a word of a pipeline": ("return $(show WORDS | cat)", "${NAME}"),
+    "a word after &&": ("return $(true && show WORDS)", "${NAME}"),
+    "a word after ||": ("return $(false || show WORDS)", "${NAME}"),
+    "a statement": ('$ show WORDS > out\nreturn read("out")', "${NAME}"),
+    "a test": ('if ($ show WORDS > out) { }\nreturn read("out")', "${NAME}"),
+    "a loop": (
+        'var all = []\nfor var line in ($ show WORDS) { all.push(line) }\nreturn all.join("\\n")',
+        "${NAME}",
+    ),
 }
 PIECES = {"a part of a word": ("pre", "post"), "a flag": ("--flag=", "")}
 
@@ -160,11 +164,21 @@ def metacharacter_strings(count: int, seed: int) -> list[str]:
     return made
 
 
+def in_groups(strings: list[str], size: int) -> Iterator[list[str]]:
+    """So many at a time; the last group is filled up with empty ones."""
+    for start in range(0, len(strings), size):
+        group = strings[start : start + size]
+        yield group + [""] * (size - len(group))
+
+
 def check_strings(program: Make, here: Path, place: str, strings: list[str]) -> None:
-    main = program(PLACES[place], "a")
+    body, word = PLACES[place]
+    names = [f"v{number}" for number in range(8 if "WORDS" in body else 1)]
+    words = " ".join(word.replace("NAME", name) for name in names)
+    main = program(body.replace("WORDS", words), ", ".join(names))
     before, after = PIECES.get(place, ("", ""))
-    for text in strings:
-        assert said(main(text)) == [before + text + after], (place, text)
+    for texts in in_groups(strings, len(names)):
+        assert said(main(*texts)) == [before + text + after for text in texts], (place, texts)
     assert [path.name for path in here.iterdir() if path.name != "out"] == []
 
 
@@ -184,24 +198,28 @@ def test_ten_thousand_strings_arrive_byte_for_byte(program: Make, here: Path) ->
 
 def storm(program: Make, here: Path, count: int, seed: int) -> None:
     """Each string goes through every place at once; files and variables are read back too. No canary is ever made."""
+    names = [f"v{number}" for number in range(5)]
+    every = " ".join(f'${{{v}}} "${{{v}}}" ${v} pre"${{{v}}}"post --flag=${{{v}}} $@{{[{v}, {v}]}}' for v in names)
+    plain = " ".join(f"${{{v}}}" for v in names)
     main = program(
-        """
-        var all = $(show ${a} "${a}" $a pre"${a}"post --flag=${a} $@{[a, a]})
-        var piped = $(show ${a} | cat)
-        var more = $(false || show ${a})
-        var given = a | $(cat)
-        var here = $(cat <<< ${a})
-        $ A=${a} printenv A > out.txt
-        return { all, piped, more, given, here, env: read("out.txt") }
+        f"""
+        var all = $(show {every})
+        var piped = $(show {plain} | cat)
+        var more = $(false || show {plain})
+        var given = [{", ".join(f"{v} | $(cat)" for v in names)}]
+        var here = [{", ".join(f"$(cat <<< ${{{v}}})" for v in names)}]
+        $ {" ".join(f"{v}=${{{v}}}" for v in names)} printenv {" ".join(names)} > out.txt
+        return {{ all, piped, more, given, here, env: read("out.txt") }}
         """,
-        "a",
+        ", ".join(names),
     )
-    for text in metacharacter_strings(count, seed):
-        got = main(text)
-        assert said(got["all"]) == [text, text, text, f"pre{text}post", f"--flag={text}", text, text], text
-        assert got["piped"] == got["more"] == text + "\0", text
-        assert got["given"] == got["here"] == text.rstrip("\n"), text
-        assert got["env"] == text + "\n", text
+    for texts in in_groups(metacharacter_strings(count, seed), len(names)):
+        got = main(*texts)
+        wanted = [[text, text, text, f"pre{text}post", f"--flag={text}", text, text] for text in texts]
+        assert said(got["all"]) == [word for words in wanted for word in words], texts
+        assert said(got["piped"]) == said(got["more"]) == texts
+        assert got["given"] == got["here"] == [text.rstrip("\n") for text in texts], texts
+        assert got["env"] == "".join(text + "\n" for text in texts), texts
     assert sorted(path.name for path in here.iterdir()) == ["out.txt"]
 
 
