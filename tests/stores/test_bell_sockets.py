@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,7 +24,7 @@ from postroom.core.clock import SYSTEM
 from postroom.stores.bells import sockets
 from postroom.stores.bells.bells import Bells
 from postroom.stores.bells.page import SLOTS
-from postroom.stores.bells.sockets import NoBells
+from postroom.stores.bells.sockets import BellSockets, NoBells, _Descriptor
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users")
 NOBODY, SOMEBODY, THEIR_GROUP = 65534, 65533, 65532
@@ -139,16 +140,85 @@ def test_the_name_that_a_killed_process_left_is_used_again(folder: Path, bells: 
 
 
 def test_a_waiter_that_outlives_the_rooms_bells_gives_everything_back(folder: Path) -> None:
-    before = len(os.listdir("/dev/fd"))
     bells = Bells(folder, SYSTEM)
     waiter, switchboard = bells.listen(["a"]), bells.switchboard(None)
     assert switchboard is not None
+    opened = bells.sockets._open.copy()
+    maps = [weakref.ref(bells.page.memory), weakref.ref(bells.page.switchboards())]
     bells.close()
     waiter.close()
+    assert not bells.sockets._locks.closed
     switchboard.close()
-    del bells, waiter, switchboard  # and with them the maps of the page
-    assert len(os.listdir("/dev/fd")) == before
+    assert all(each.closed if isinstance(each, _Descriptor) else each.fileno() == -1 for each in opened)
+    del bells, waiter, switchboard
+    assert [each() for each in maps] == [None, None]
     assert os.listdir(folder / "sockets") == []
+
+
+@pytest.mark.parametrize("step", ["take", "_lock", "_bind"])
+def test_a_listener_that_races_with_the_end_of_the_bells_leaves_nothing_open(
+    folder: Path, bells: Bells, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The bells are closed before that step: before the slot is noted, before it is locked, before it has a socket."""
+    close_before(monkeypatch, bells.sockets, step, bells.close)
+    with suppress(NoBells):
+        bells.listen(["a"]).close()
+    assert bells.sockets._locks.closed
+    assert bells.sockets._sender.fileno() == -1
+    assert os.listdir(folder / "sockets" if (folder / "sockets").exists() else folder) in ([], ["bells"])
+
+
+def test_where_the_bells_end_while_a_slot_cannot_be_had_nothing_is_left_open(
+    folder: Path, bells: Bells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: str) -> socket.socket:
+        bells.close()
+        raise OSError("no sockets today")
+
+    monkeypatch.setattr(bells.sockets, "_bind", fails)
+    with pytest.raises(NoBells, match="no sockets today"):
+        bells.listen(["a"])
+    assert bells.sockets._locks.closed
+
+
+@pytest.mark.parametrize("step", ["take", "_lock", "_bind"])
+def test_a_wait_that_begins_while_its_room_is_closed_ends_with_the_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    with postroom.open(f"sqlite:{tmp_path}/room") as room:
+        close_before(monkeypatch, BellSockets, step, room.close)
+        with pytest.raises(postroom.RoomClosed):
+            room.board.claim("ada", timeout_s=60)
+
+
+def close_before(
+    monkeypatch: pytest.MonkeyPatch, where: BellSockets | type[BellSockets], step: str, close: Callable[[], None]
+) -> None:
+    """Before that step of a listener is first made, the bells are closed, as another thread may close them."""
+    made: Callable[..., object] = getattr(where, step)
+
+    def run(*arguments: object) -> object:
+        monkeypatch.setattr(where, step, made)
+        close()
+        return made(*arguments)
+
+    monkeypatch.setattr(where, step, run)
+
+
+def test_no_interrupt_is_lost_in_the_end_of_a_descriptor() -> None:
+    """Python drops what the handler of a signal raises in a destructor. Handlers run where Python code runs."""
+    number, other = os.pipe()
+    os.close(other)
+    ran: list[str] = []
+    descriptor = _Descriptor(number, "rb")
+    sys.setprofile(lambda frame, event, _: ran.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        del descriptor
+    finally:
+        sys.setprofile(None)
+    assert ran == []
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
 
 
 def test_when_the_folder_was_removed_it_is_made_again(folder: Path, bells: Bells) -> None:
@@ -370,30 +440,28 @@ def test_a_child_that_leaves_the_waiters_of_its_parent_does_not_make_them_deaf(b
 
 
 def test_a_forked_child_has_no_descriptor_of_its_parents_bells(folder: Path) -> None:
-    before = descriptors()
     bells = Bells(folder, SYSTEM)
     with bells.listen(["a"]) as waiter:
         for _ in range(3):  # so that there is a line, too
             bells.ring(["a"])
             assert waiter.wait(0)
-        ours = descriptors() - before
-        assert len(ours) == 5
+        ours = [each.fileno() for each in (*bells.sockets._open, *bells.sockets._lines.values())]
+        assert len(ours) == 4, "the locks, the sender, the waiter's, the line"
 
         def count(_: int, tell: int) -> None:
-            os.write(tell, b"%d" % len(ours & descriptors()))
+            os.write(tell, b"%d" % sum(map(is_open, ours)))
 
         with child(count) as (_, _, told):
-            assert os.read(told, 100) == b"1", "the map of the page, which has no locks"
+            assert os.read(told, 100) == b"0"
     bells.close()
 
 
-def descriptors() -> set[tuple[str, str]]:
-    """What this process has open, with the numbers."""
-    found = set()
-    for number in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # the one of the list itself
-            found.add((number, os.readlink(f"/proc/self/fd/{number}")))
-    return found
+def is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
 
 
 # Containers

@@ -22,8 +22,9 @@ import socket
 import stat
 import struct
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 from weakref import WeakSet
 
 #: The folder of the sockets, beside the page of flags.
@@ -45,24 +46,14 @@ class NoBells(Exception):
     """This system or this folder has no means to wake others; watch instead."""
 
 
-class _Closable(Protocol):
-    def close(self) -> None: ...
+class _Descriptor(FileIO):
+    """A descriptor that is closed with the last reference to this object, or before, and without a warning.
 
+    The destructor is C. In one of Python's the handler of a signal may run, and Python prints and drops whatever is
+    raised in a destructor: a Ctrl-C that came at that moment would be lost.
+    """
 
-class _Descriptor:
-    """A descriptor that is closed with the last reference to this object, or before."""
-
-    number = -1  # of one that was interrupted while it was made
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def close(self) -> None:
-        number, self.number = self.number, -1
-        if number >= 0:
-            os.close(number)
-
-    __del__ = close
+    __del__ = FileIO.close
 
 
 class BellSockets:
@@ -82,9 +73,10 @@ class BellSockets:
         self._closed = False
         # Opened anew: a map of the page is kept by forked children, with the open file that it was made of and its
         # locks.
-        self._locks = _Descriptor(os.open(page, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
+        self._locks = _Descriptor(os.open(page, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), "r+b")
         self._sender = _new_socket()
-        self._open: set[_Closable] = {self._sender, self._locks}
+        self._open: set[FileIO | socket.socket] = {self._sender, self._locks}
+        self._folders: list[int] = []  # descriptors that the prefix names, or did
         _all.add(self)
 
     # Ringing
@@ -95,9 +87,7 @@ class BellSockets:
         if line is None:
             return self._ring_by_name(slot)
         try:
-            os.write(line.number, b"!")
-        except BlockingIOError:
-            return True  # its queue is full of hints
+            line.write(b"!")  # or not, when its queue is full of hints
         except OSError:  # the owner of the slot is gone, and another process may have it now
             self._lines.pop(slot, None)  # not closed here: another thread may be about to write to it
             return self._ring_by_name(slot)
@@ -122,7 +112,7 @@ class BellSockets:
         """Ring the slot through a line of its own from now on."""
         with suppress(OSError), _new_socket() as line:
             line.connect(address)
-            self._lines[slot] = _Descriptor(line.detach())
+            self._lines[slot] = _Descriptor(line.detach(), "wb")
 
     def _address(self, slot: int) -> bytes:
         """The name of a slot's socket, if there is one. No symbolic link is followed, as the name or as the folder."""
@@ -139,12 +129,19 @@ class BellSockets:
     # Slots
 
     def take(self, slot: int) -> socket.socket | None:
-        """The slot's socket; None when somebody else has the slot. Raises NoBells where no socket can be had at all."""
+        """The slot's socket; None when somebody else has the slot. Raises NoBells where no socket can be had at all.
+
+        It may race with `close` in another thread. Here the slot is noted first and `_closed` read then; there `_closed`
+        is set first and the slots are looked at then. So either this call sees that the bells are closed, or `close`
+        sees the slot and leaves the rest to `_free`.
+        """
         mine = object()
         if self._taken.setdefault(slot, mine) is not mine:
             return None
         bound = None
         try:
+            if self._closed:
+                raise NoBells("the room was closed meanwhile")
             name = f"{self._prefix or self._enter(make=True)}{slot}"
             if self._lock(slot, fcntl.F_WRLCK, name):
                 bound = self._bind(name)
@@ -179,20 +176,20 @@ class BellSockets:
                 os.unlink(f"{self._prefix}{slot}")
             self.let_go(bound)
             self._free(slot)
-            if self._closed:
-                self.close()
 
     def _free(self, slot: int) -> None:
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # or all was closed before, and the lock went with it
             self._lock(slot, fcntl.F_UNLCK, "")
         self._taken.pop(slot, None)
+        if self._closed:
+            self.close()
 
     def _lock(self, slot: int, kind: int, name: str) -> bool:
         """Take or drop the lock of a slot. False when another process has it."""
         if _LOCK is None:
             return kind == fcntl.F_UNLCK or not _somebody_reads(name)
         try:
-            fcntl.fcntl(self._locks.number, _LOCK, _FLOCK.pack(kind, os.SEEK_SET, slot, 1, 0))
+            fcntl.fcntl(self._locks.fileno(), _LOCK, _FLOCK.pack(kind, os.SEEK_SET, slot, 1, 0))
         except (BlockingIOError, PermissionError):
             return False
         return True
@@ -209,19 +206,21 @@ class BellSockets:
             with suppress(FileExistsError):
                 place.mkdir(mode=0o700)
                 self._share(str(place), 0o2770)
-        folder = _Descriptor(os.open(place, _FOLDER))
-        about = os.fstat(folder.number)
-        ours = self._group or about.st_uid in (self._owner, os.geteuid())
-        if not ours or about.st_mode & (0o002 if self._group else 0o022):
-            raise NoBells(f"{place} is not the room's own (user {about.st_uid}, mode {about.st_mode & 0o7777:04o})")
-        prefix = f"{place}/"
-        if len(os.fsencode(prefix)) + _DIGITS > _NAME_BYTES_MOST:
-            prefix = f"/proc/self/fd/{folder.number}/"
-            if not os.path.isdir(prefix):
-                raise NoBells(f"the path of {place} is too long for sockets, and /proc is not there to shorten it")
-            self._open.add(folder)
-        else:
-            folder.close()
+        folder = os.open(place, _FOLDER)
+        try:
+            about = os.fstat(folder)
+            ours = self._group or about.st_uid in (self._owner, os.geteuid())
+            if not ours or about.st_mode & (0o002 if self._group else 0o022):
+                raise NoBells(f"{place} is not the room's own (user {about.st_uid}, mode {about.st_mode & 0o7777:04o})")
+            prefix = f"{place}/"
+            if len(os.fsencode(prefix)) + _DIGITS > _NAME_BYTES_MOST:
+                prefix = f"/proc/self/fd/{folder}/"
+                if not os.path.isdir(prefix):
+                    raise NoBells(f"the path of {place} is too long for sockets, and /proc is not there to shorten it")
+                self._folders.append(folder)
+        finally:
+            if folder not in self._folders:
+                os.close(folder)
         self._prefix = prefix
         return prefix
 
@@ -235,7 +234,7 @@ class BellSockets:
 
     # Descriptors
 
-    def let_go(self, descriptor: _Closable) -> None:
+    def let_go(self, descriptor: FileIO | socket.socket) -> None:
         """Close a descriptor that was kept."""
         self._open.discard(descriptor)
         descriptor.close()
@@ -252,6 +251,8 @@ class BellSockets:
         opened, self._open = self._open, set()
         for each in opened:
             each.close()
+        while self._folders:
+            os.close(self._folders.pop())
 
     def let_go_of_inherited(self) -> None:
         """In a forked child: close the copies. No lock is taken here, since a thread of the parent may have held it."""
