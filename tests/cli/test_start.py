@@ -18,7 +18,7 @@ OURS = """
     core core.backoff core.chore core.clock core.config core.crashpoints core.events core.limits core.message
     core.states core.trust core.untrusted core.system core.system.process core.system.files core.system.startup errors
     room stores stores.bells stores.bells.bells stores.bells.sockets stores.contract stores.liveness stores.cells
-    stores.sqlite stores.bells.page stores.bells.slots stores.bells.spinning stores.bells.switchboards
+    stores.sqlite stores.bells.page stores.bells.spinning stores.bells.switchboards
     stores.sqlite.connection stores.sqlite.contention stores.sqlite.file stores.sqlite.reading
     stores.sqlite.rows stores.sqlite.store stores.sqlite.wal stores.sqlite.claiming stores.sqlite.layout
     stores.sqlite.transactions stores.sqlite.housekeeping

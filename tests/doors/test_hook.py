@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow  # processes of their own
 OURS = """
     core core.clock core.config core.crashpoints core.events core.limits core.message core.states core.trust core.untrusted
     core.system core.system.process core.system.files core.system.startup errors stores stores.bells
-    stores.bells.bells stores.bells.page stores.bells.slots stores.bells.sockets
+    stores.bells.bells stores.bells.page stores.bells.sockets
     stores.bells.spinning stores.bells.switchboards stores.contract stores.liveness stores.cells stores.sqlite
     stores.sqlite.connection stores.sqlite.contention stores.sqlite.file stores.sqlite.reading
     stores.sqlite.rows stores.sqlite.store stores.sqlite.wal stores.sqlite.claiming stores.sqlite.layout

@@ -3,11 +3,11 @@
 - `page`: memory that all processes of a room map. It says which slot waits for which topics, so that ringing where
   nobody waits is one look at it (a tenth of a microsecond).
 - `sockets`: a datagram socket for each slot, in the room's folder; the kernel frees the slot when its owner dies.
-- `slots`: a waiter that owns one slot of the page.
 - `switchboards`: one slot for many waiters of one event loop, each with a byte of its own on the page, so that a
   thousand of them keep one socket.
 - `spinning`: a latency trick, behind one setting.
-- `bells`: all of it together. A store has one `Bells`, rings it after each commit, and listens through it.
+- `bells`: all of it together, and the waiter that owns one slot. A store has one `Bells`, rings it after each commit,
+  and listens through it.
 
 A ring is a hint. The waiter looks again, and looks by itself once a second in case a hint was lost.
 """

@@ -6,17 +6,17 @@ import errno
 import socket
 import threading
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from postroom.core.clock import Clock
 from postroom.stores.contract import FEED, Switchboard, Waiter
 
-from .page import ANY_TOPIC, FLAGS, NOBODY, SLOT_BYTES, SLOTS, TOPIC_BYTES, TOPICS, SharedPage, mark_of, nobody_follows
-from .slots import Slot
+from .page import ANY_TOPIC, FLAGS, NOBODY, SLOTS, TOPIC_BYTES, TOPICS, SharedPage, mark_of, nobody_follows
 from .sockets import BellSockets, NoBells
-from .spinning import Spinning
-from .switchboards import open_switchboard, ring_switchboard
+from .spinning import Spinner, Spinning, may_spin
+from .switchboards import BellSwitchboard, ring_switchboard
 
 _FEED_ALONE: Final = frozenset({FEED})
 _IDLE_KEPT: Final = 16
@@ -79,9 +79,7 @@ class Bells:
     def pass_on(self, topics: bytes) -> None:
         """A waiter leaves with a hint for one of these: another should look."""
         for at in range(0, len(topics), TOPIC_BYTES):
-            mark = topics[at : at + TOPIC_BYTES]
-            if mark.strip(b"\0"):
-                self._ring_one(mark)
+            self._ring_one(topics[at : at + TOPIC_BYTES])
 
     def _strike(self, slot: int) -> bool:
         """Wake the waiter of a slot. False when nobody is there any more."""
@@ -101,8 +99,7 @@ class Bells:
             slot = self._idle.pop() if self._idle else None
         if slot is None:
             slot = self._take_slot()
-        text = b"".join(marks) if len(marks) <= TOPICS else ANY_TOPIC
-        slot.arm(text.ljust(SLOT_BYTES, b"\0"), on_hint)
+        slot.arm(b"".join(marks) if len(marks) <= TOPICS else ANY_TOPIC, on_hint)
         return slot
 
     def _take_slot(self) -> Slot:
@@ -115,7 +112,14 @@ class Bells:
 
     def switchboard(self, on_hint: Callable[[], None] | None) -> Switchboard | None:
         """A switchboard for many waiters of one loop, or None when all are taken."""
-        return open_switchboard(self.page, self.sockets, self.pass_on, on_hint)
+        if self.page.switchboards() is None:
+            return None
+        with suppress(NoBells):
+            for place in range(SLOTS, FLAGS):
+                bound = self.sockets.take(place)
+                if bound is not None:
+                    return BellSwitchboard(self.page, self.sockets, self.pass_on, place - SLOTS, bound, on_hint)
+        return None
 
     def way(self) -> str:
         """How waiters are woken here, after having tried it once: by datagrams, or by watching, and why."""
@@ -146,6 +150,90 @@ class Bells:
         for slot in idle:
             slot.free()
         self.sockets.close()
+
+
+class Slot(Waiter):
+    """One place on the page, with the socket that owns it.
+
+    The flag on the page is up while the waiter is armed; a ringer takes it down before it sends. So a flag that is down
+    says that a hint is here or on its way, and no system call is needed to know that none is.
+    """
+
+    def __init__(self, bells: Bells, number: int, bound: socket.socket, clock: Clock) -> None:
+        self._bells = bells
+        self._page = bells.page.memory
+        self._number = number
+        self._socket = bound
+        self._fileno = bound.fileno()
+        self._clock = clock
+        self._spinner = Spinner(bells.spinning, bells.page, number) if may_spin() else None
+        self._topics = b""
+        self._armed = 0  # the flag that was put up
+        self._on_hint: Callable[[], None] | None = None
+        self._open = False
+        self._left_hints = False  # the waiter before left while it was rung
+
+    def arm(self, topics: bytes, on_hint: Callable[[], None] | None) -> None:
+        """Begin to wait for these topics."""
+        if self._left_hints:
+            self._left_hints = False
+            with suppress(BlockingIOError):
+                while self._socket.recv(16):
+                    pass
+        self._on_hint = on_hint
+        self._topics = topics
+        self._armed = self._bells.page.arm(self._number, topics)
+        self._open = True
+
+    def wait(self, timeout_s: float | None) -> bool:
+        if timeout_s != 0 and not self._clock.wait_readable((self._fileno,), timeout_s):
+            return False
+        try:
+            # one: should two have rung at the same moment, the second is taken at the next wait, as a hint without news
+            self._socket.recv(16)
+        except BlockingIOError:
+            return False
+        if self._spinner is not None:
+            self._spinner.hinted()
+        self._page[self._number] = self._armed
+        if self._on_hint is not None:
+            self._on_hint()
+        return True
+
+    def fileno(self) -> int:
+        if self._open:  # the caller is about to wait
+            if self._spinner is not None:
+                self._spinner.before_sleep()
+            if not self._page[self._number]:
+                # A hint is here, or a ringer died between taking the flag down and ringing.
+                try:
+                    self._socket.recv(1, socket.MSG_PEEK)
+                except BlockingIOError:
+                    self._page[self._number] = self._armed
+        return self._fileno
+
+    def close(self) -> None:
+        if not self._open or self._bells.sockets.inherited:  # a forked child leaves its parent's flags alone
+            return
+        self._open = False
+        self._left_hints = not self._page[self._number]
+        self._page[self._number] = 0
+        if self._left_hints:
+            # It leaves with a hint that it never looked after, and that may have been for one waiter only: pass it on
+            # (tests/stores/test_bells.py: test_who_leaves_with_a_hint_passes_it_on).
+            self._bells.pass_on(self._topics)
+        if not self._bells.put_back(self):
+            self.free()
+
+    def switchboard(self) -> Switchboard | None:
+        return self._bells.switchboard(self._on_hint)
+
+    def free(self) -> None:
+        """Let the socket, and with it the slot, go."""
+        self._fileno = -1
+        if self._spinner is not None:
+            self._spinner.free()
+        self._bells.sockets.give_back(self._number, self._socket)
 
 
 class Watcher(Waiter):

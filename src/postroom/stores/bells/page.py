@@ -15,6 +15,7 @@ except ImportError:  # another Python than CPython
     from hashlib import blake2b
 
 from postroom.core.system.files import map_part, open_shared
+from postroom.stores.contract import FEED
 
 #: The page: a flag per slot, a state per switchboard, the topics of each slot. Behind it, once a switchboard is needed,
 #: each switchboard: how many of its seats may be taken (two bytes of eight; the third counts rings), a byte per seat
@@ -52,6 +53,9 @@ def mark_of(topic: str) -> bytes:
     return blake2b(topic.encode(), digest_size=TOPIC_BYTES).digest()
 
 
+_FEED_MARK: Final = mark_of(FEED)
+
+
 class SharedPage:
     """The page of one room. `memory` is the map; it may be read and written by any process at any moment."""
 
@@ -79,6 +83,14 @@ class SharedPage:
             except OSError:
                 return None
         return self._switchboards
+
+    def arm(self, slot: int, topics: bytes) -> int:
+        """Say that a waiter is armed in a slot for these topics; the flag that says so."""
+        at = FLAGS + slot * SLOT_BYTES
+        self.memory[at : at + SLOT_BYTES] = topics.ljust(SLOT_BYTES, b"\0")
+        flag = ARMED_FOR_FEED if _FEED_MARK in topics or topics.startswith(ANY_TOPIC) else ARMED
+        self.memory[slot] = flag
+        return flag
 
     def slots_for(self, marks: Iterable[bytes], flags: bytes) -> list[int]:
         """The slots in which a waiter is armed for one of the topics, in their order."""

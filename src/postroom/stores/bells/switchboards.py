@@ -11,27 +11,13 @@ from typing import Final
 
 from postroom.stores.contract import Switchboard, Waiter
 
-from .page import ASLEEP, AWAKE, AWAY, BOARD_BYTES, SEATS, SLOTS, SWITCHBOARDS, TOPIC_BYTES, SharedPage, mark_of
-from .sockets import BellSockets, NoBells
+from .page import ASLEEP, AWAKE, AWAY, BOARD_BYTES, SEATS, SLOTS, TOPIC_BYTES, SharedPage, mark_of
+from .sockets import BellSockets
 
 #: A switchboard that is awake when it is rung for the 200th time is woken all the same, to see whether it still lives.
 _DOUBTFUL: Final = 200
 #: A waiter's last act: a hint for these topics, which may have been for it alone, is passed on.
 PassOn = Callable[[bytes], None]
-
-
-def open_switchboard(
-    page: SharedPage, sockets: BellSockets, pass_on: PassOn, on_hint: Callable[[], None] | None
-) -> Switchboard | None:
-    """The first switchboard that is free, or None when all are taken."""
-    for number in range(SWITCHBOARDS if page.switchboards() is not None else 0):
-        try:
-            bound = sockets.take(SLOTS + number)
-        except NoBells:
-            return None
-        if bound is not None:
-            return _BellSwitchboard(page, sockets, pass_on, number, bound, on_hint)
-    return None
 
 
 def ring_switchboard(
@@ -47,7 +33,7 @@ def ring_switchboard(
     for seat in seats:
         boards[at + 8 + seat] = 1
     place = SLOTS + switchboard
-    state = memory[place]  # after the seats: see _BellSwitchboard.take
+    state = memory[place]  # after the seats: see BellSwitchboard.take
     if state == AWAY:
         return False
     if state == AWAKE and not aloud:
@@ -61,7 +47,7 @@ def ring_switchboard(
     return False
 
 
-class _BellSwitchboard(Switchboard):
+class BellSwitchboard(Switchboard):
     """One switchboard of the page, with the socket that owns it."""
 
     def __init__(
@@ -179,7 +165,7 @@ class _BellSwitchboard(Switchboard):
 class _Seat(Waiter):
     """One of many waiters behind a switchboard; a place on it for each of its topics."""
 
-    def __init__(self, switchboard: _BellSwitchboard, numbers: tuple[int, ...], hinted: Callable[[], None]) -> None:
+    def __init__(self, switchboard: BellSwitchboard, numbers: tuple[int, ...], hinted: Callable[[], None]) -> None:
         self.numbers = numbers
         self.hinted = hinted
         self.rung = False
