@@ -563,8 +563,9 @@ def check_tables(tables: KnownEntries) -> None:
     rows = tables.rows.values()
     assert tables.order == sorted((row.kept.first, row.kept.entry.id) for row in rows)
     boxed = [key for channels in tables.boxes.values() for box in channels.values() for key in box]
-    assert sorted(boxed) == sorted(row.ready for row in rows if row.ready is not None)
-    assert tables.timers == sorted(row.timer for row in rows if row.timer is not None)
+    assert sorted(boxed) == sorted(tables._ready.values())
+    assert tables.timers == sorted(tables._timer.values())
+    assert {*tables._ready, *tables._timer} <= tables.rows.keys()
     for name, table in (("owner", tables.owners), ("waiter", tables.waits)):
         for process, ids in table.items():
             assert all(getattr(tables.rows[id].kept.entry, name) == process for id in ids)

@@ -15,7 +15,8 @@ from postroom.core.config import AGENT_LEASE_S, Config
 from postroom.core.message import Draft, LedgerEntry, id_of
 from postroom.core.states import State
 from postroom.errors import RoomUnreachable
-from postroom.stores.tables.tables import Row, Tables, discard, later_ms
+from postroom.stores.rules import discard, later_ms
+from postroom.stores.tables.tables import Row, Tables
 
 from .log import LogRecord, RowRecord
 from .message import Body, Unreadable, make_file, read_file

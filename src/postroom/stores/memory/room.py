@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -13,10 +12,10 @@ from typing import Any, Final, NamedTuple, Self
 from postroom.core.clock import Clock
 from postroom.core.config import Config
 from postroom.core.message import room_start_ms
-from postroom.errors import RoomClosed
-from postroom.stores import contract
+from postroom.stores.pipes import PipeWaiter, ring
+from postroom.stores.rules import discard
 from postroom.stores.tables.store import Turn
-from postroom.stores.tables.tables import Row, Tables, discard
+from postroom.stores.tables.tables import Row, Tables
 
 #: What may change of a row; its ledger only grows.
 _CHANGING: Final = (
@@ -55,7 +54,7 @@ class MemoryTables(Tables):
         self._saved: dict[Any, Any] = {}
         self._feed_before = self.feed, 0
         #: Topic -> its listeners. Weakly: one that was interrupted while it was about to wait is forgotten, and goes.
-        self.waiters: defaultdict[str, list[weakref.ref[MemoryWaiter]]] = defaultdict(list)
+        self.waiters: defaultdict[str, list[weakref.ref[PipeWaiter[str]]]] = defaultdict(list)
 
     def __enter__(self) -> Self:
         if self._saved:  # the rollback was interrupted, too
@@ -130,23 +129,19 @@ class MemoryTables(Tables):
 
     def ring(self, topic: str) -> None:
         for known in tuple(self.waiters.get(topic, ())):
-            waiter = known()
-            if waiter is not None:
-                waiter.ring()
+            ring(known)
 
     def ring_one(self, topic: str) -> None:
         for known in tuple(self.waiters.get(topic, ())):
-            waiter = known()
-            if waiter is not None:
+            if ring(known, topic):
                 waiters = self.waiters[topic]
                 waiters.remove(known)
                 waiters.append(known)
-                waiter.ring(alone_for=topic)
                 return
 
 
-class MemoryWaiter(contract.Waiter):
-    """A waiter with a pipe of its own: a byte lies in it while there is a hint that nobody has taken."""
+class MemoryWaiter(PipeWaiter[str]):
+    """A waiter for topics of a room in memory."""
 
     def __init__(
         self,
@@ -159,63 +154,30 @@ class MemoryWaiter(contract.Waiter):
         self._check = check  # raises when the store that listens was closed
         self._forget = forget
         self._topics = tuple(dict.fromkeys(topics))
-        self._rung = False
-        self._alone_for: list[str] = []  # for these messages nobody else was woken
-        self._closed = False
-        self._known = weakref.ref(self)
-        self._reader, self._writer = os.pipe()  # from here on an interrupt leaves it to `__del__`
-        os.set_blocking(self._reader, False)
+        super().__init__(room.clock)
         for topic in self._topics:
-            room.waiters[topic].append(self._known)
+            room.waiters[topic].append(self.known)
 
-    def ring(self, alone_for: str | None = None) -> None:
-        """Leave a hint. The caller has the room's lock."""
-        if alone_for is not None:
-            self._alone_for.append(alone_for)
-        if not self._rung:
-            os.write(self._writer, b"!")
-            self._rung = True
-
-    def wait(self, timeout_s: float | None) -> bool:
-        if self._take():
-            return True
-        if self._room.clock.wait_readable([self._reader], timeout_s):
-            self._rung = True  # also what was interrupted in the middle of ringing, or of taking
-        return self._take()
-
-    def _take(self) -> bool:
+    def take(self) -> bool:
         self._check()
         with self._room.turn.lock:
             self._check()
-            if self._closed:
-                raise RoomClosed("this waiter is closed")
-            if self._rung:
-                with suppress(BlockingIOError):
-                    os.read(self._reader, 16)
-                self._rung = False
-                self._alone_for.clear()
-                return True
-            return False
-
-    def fileno(self) -> int:
-        return self._reader
+            return self.take_hint()
 
     def close(self) -> None:
         with self._room.turn.lock:
             if self._reader < 0:
                 return
-            self._closed = True
+            self.is_closed = True
             for topic in self._topics:
                 with suppress(ValueError, KeyError):  # interrupted before it was there, or after it was taken out
-                    discard(self._room.waiters, topic, self._known)
+                    discard(self._room.waiters, topic, self.known)
             # A hint that this waiter alone was given, and did not take, would be lost with it: somebody else gets it
             # (tests/stores/test_memory.py).
-            for topic in self._alone_for:
+            for topic in self.alone_for:
                 self._room.ring_one(topic)
             self._forget(self)
-            reader, self._reader = self._reader, -1
-            os.close(reader)
-            os.close(self._writer)
+            self.let_go()
 
     def __del__(self) -> None:
         with suppress(AttributeError):  # it was interrupted while it was made

@@ -10,7 +10,7 @@ import msgspec
 
 from postroom.core.message import decode_payload, payload_text
 from postroom.core.states import State
-from postroom.errors import Fault, InvalidMessage
+from postroom.errors import Fault, raise_faults
 from postroom.stores.contract import ANY, Cell, Subscription, WorkDone
 
 from .entries import cell_subject, hex_of
@@ -55,8 +55,7 @@ def cell_write(room: NatsRoom, name: str, value: Any, expect: int = ANY) -> int 
     """Write a cell where its version is the expected one; its new version."""
     faults: list[Fault] = []
     text = payload_text(value, faults)
-    if faults:
-        raise InvalidMessage(faults)
+    raise_faults(faults)
     write = room.moment().write
     subject = cell_subject(name)
     data = b"" if value is None else msgspec.json.encode(CellDoc(name, msgspec.Raw(text.encode()), write))

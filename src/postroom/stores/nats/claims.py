@@ -11,16 +11,17 @@ from msgspec.structs import replace
 from postroom.core.message import Draft
 from postroom.core.states import NOTES, State
 from postroom.core.system.process import process_alive, this_process
-from postroom.errors import InvalidMessage, OutcomeUnknown, RoomError, RoomUnreachable
+from postroom.errors import OutcomeUnknown, RoomError, RoomUnreachable
 from postroom.stores.contract import OUTCOMES, Claimed, Delivery, Query, Settled, Ticket, Want
+from postroom.stores.rules import check_word
 
 from . import entries
-from .entries import OWN, Entry, Kept, LedgerLine, WriteTime, counts, judged, pattern_to
+from .entries import OWN, Entry, Kept, LedgerLine, WriteTime, counts, pattern_to
 from .following import SAFETY_LOOK_S, UNTIL_LOST
 from .putting import WritePlan
 from .reading import find
 from .room import NatsRoom, Replaced
-from .tables import Chosen
+from .tables import IndexedEntry
 from .wire import Changed
 
 #: Entries of claimed messages that are remembered; the receiver of an older one has to look it up to settle it.
@@ -57,7 +58,8 @@ def _claim_best(room: NatsRoom, want: Want) -> list[Delivery]:
         # not the same one twice in one claim, should its owner be gone already (tests/stores/test_model.py)
         with _picked(room, want, want.limit - len(taken), {kept.entry.id for kept in taken}) as picked:
             if picked.best or picked.ended:
-                taken += _make(room, _steps(picked, want), picked.moment, raises=not taken)
+                steps = _steps(picked, want)
+                taken += _taken(steps, room.replace_each(steps, picked.moment.write), raises=not taken)
                 continue
         if taken or not room.follower.look(patterns, SAFETY_LOOK_S):
             break
@@ -67,8 +69,8 @@ def _claim_best(room: NatsRoom, want: Want) -> list[Delivery]:
 class _Picked(NamedTuple):
     """The best that may be claimed, what the clock has ended, and the moment at which both were judged so."""
 
-    best: list[Chosen]
-    ended: list[Chosen]
+    best: list[IndexedEntry]
+    ended: list[IndexedEntry]
     moment: WriteTime
 
 
@@ -106,17 +108,11 @@ def _steps(picked: _Picked, want: Want) -> list[_Step]:
     return steps
 
 
-def _make(room: NatsRoom, steps: Sequence[_Step], moment: WriteTime, *, raises: bool) -> list[Kept]:
-    """Claim these, and write down what the clock did to the others; all at once. Those that were claimed, in their
-    order.
-
-    Whatever somebody else changed first is read anew, and is not claimed here.
-    """
-    return _taken(steps, room.replace_each(steps, moment.write), raises=raises)
-
-
 def _taken(steps: Sequence[_Step], ends: Sequence[Replaced], *, raises: bool) -> list[Kept]:
-    """What was claimed by these steps, as their writes ended."""
+    """What was claimed by these steps, in their order, as their writes ended.
+
+    A message that somebody else changed first was read anew, and is not claimed here.
+    """
     taken: list[Kept] = []
     trouble: BaseException | None = None
     for (_, entry), end in zip(steps, ends, strict=True):
@@ -141,12 +137,12 @@ def _claim_named(room: NatsRoom, want: Want) -> list[Delivery]:
         entry = kept.entry
         is_awaited = kept.state is State.AWAITED
         gone = not is_awaited and entry.owner is not None and process_alive(entry.owner) is False
-        may_have = is_awaited or judged(entry, moment.room_ms, gone=gone) is State.READY
+        may_have = is_awaited or entry.judged(moment.room_ms, gone=gone) is State.READY
         if entry.to_agent in (want.agent, None) and may_have:
             free.append((kept, gone))
     free.sort(key=lambda each: (-each[0].entry.priority, each[0].first))
     steps = [(kept, entries.claimed(kept, want, moment, gone=gone)) for kept, gone in free]
-    return _deliver(room, _make(room, steps, moment, raises=True), want)
+    return _deliver(room, _taken(steps, room.replace_each(steps, moment.write), raises=True), want)
 
 
 def _deliver(room: NatsRoom, taken: Sequence[Kept], want: Want) -> list[Delivery]:
@@ -184,8 +180,7 @@ def settle(
     claim_next: Want | None = None,
 ) -> Settled:
     """Say what became of a message, with the answer; then claim the next."""
-    if outcome not in OUTCOMES:
-        raise InvalidMessage("outcome", f"must be one of {', '.join(OUTCOMES)}, not {outcome!r}")
+    check_word("outcome", outcome, OUTCOMES)
     before = room.unsure.settling(ticket, outcome)
     said = _Settling(ticket, outcome, detail, delay_s, puts, before or room.moment().write)
     try:
@@ -248,7 +243,9 @@ def _settle_and_take(room: NatsRoom, said: _Settling, want: Want) -> Settled | N
 
 def _settle(room: NatsRoom, said: _Settling) -> Settled:
     ticket = said.ticket
-    kept = _as_it_stands(room, ticket)
+    kept = _newest_known(room, ticket)
+    if not counts(kept, ticket.token):
+        kept = room.read(ticket.id)
     ids: list[str] = []
     while counts(kept, ticket.token):
         moment = room.moment(said.write)
@@ -289,28 +286,18 @@ def _newest_known(room: NatsRoom, ticket: Ticket) -> Kept | None:
     return max(known, default=None, key=lambda kept: kept.seq)
 
 
-def _as_it_stands(room: NatsRoom, ticket: Ticket) -> Kept | None:
-    """The message of a ticket: as it is known here if the ticket counts for that, else as the leader knows it."""
-    kept = _newest_known(room, ticket)
-    return kept if counts(kept, ticket.token) else room.read(ticket.id)
-
-
 def extend(room: NatsRoom, ticket: Ticket, lease_s: float) -> bool:
     """Let a lease end that much later than now; False when the ticket no longer counts."""
-    write = room.moment().write
-    kept = _as_it_stands(room, ticket)
-    while counts(kept, ticket.token):
-        if kept.line_of(write) is not None:
-            return True
-        entry = entries.extended(kept, ticket.agent, lease_s, room.moment(write))
-        try:
-            (seq,) = room.commit([room.write_of(entry, kept.seq)], write).seqs
-        except Changed:
-            kept = room.read(ticket.id)
-            continue
-        room.mine[ticket.id] = Kept(seq, entry)
-        return True
-    return False
+
+    def step(kept: Kept, moment: WriteTime) -> Entry | None:
+        return entries.extended(kept, ticket.agent, lease_s, moment) if counts(kept, ticket.token) else None
+
+    known = _newest_known(room, ticket)
+    kept = room.change(ticket.id, step, known if counts(known, ticket.token) else None)
+    if not counts(kept, ticket.token):
+        return False
+    room.mine[ticket.id] = kept
+    return True
 
 
 # Notes, and questions that are given up
@@ -318,8 +305,7 @@ def extend(room: NatsRoom, ticket: Ticket, lease_s: float) -> bool:
 
 def note(room: NatsRoom, id: str, event: str, agent: str | None, detail: str | None = None) -> bool:
     """Add a line to the ledger of a message; False when there is none."""
-    if event not in NOTES:
-        raise InvalidMessage("event", f"must be one of {', '.join(NOTES)}, not {event!r}")
+    check_word("event", event, NOTES)
     there = []
 
     def step(kept: Kept, moment: WriteTime) -> Entry | None:

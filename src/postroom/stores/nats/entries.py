@@ -31,13 +31,12 @@ from postroom.core.message import Draft, LedgerEntry, Message, decode_payload, i
 from postroom.core.states import FINISHED, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, State, judge
 from postroom.core.system.process import this_process
 from postroom.stores.contract import Want
+from postroom.stores.rules import LEDGER_BYTES, later_ms
 
 #: Payloads up to this size travel with their entry; larger ones lie beside it, and are not written again at each step.
 INLINE_BYTES: Final = 4096
 #: A part of a large payload. The servers take 1 MiB at once unless told otherwise.
 PART_BYTES: Final = 512 * 1024
-#: A ledger takes no more notes when it is this large.
-LEDGER_BYTES: Final = 64 * 1024
 #: An entry's token that is its own sequence, which it cannot know before it is written.
 OWN: Final = -1
 #: The mark in place of an entry that stands elsewhere now. (The mark of a deleted one is empty.)
@@ -110,6 +109,23 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     top_key: int = 0
     #: Put away: it stands among the finished messages, not in its box.
     archived: bool = False
+
+    def judged(self, now_ms: int, *, gone: bool = False) -> State:
+        """The state as a reader sees it, see `states.judge`; `gone`: the process that holds it, or waits for it, is gone."""
+        state, wake_ms = self.state, self.wake_ms
+        if gone and state == State.CLAIMED:
+            wake_ms = now_ms  # its lease ends with its process
+        elif gone and state == State.AWAITED:
+            state = State.READY
+        return judge(state, wake_ms, self.expires_ms, self.deliveries >= self.max_deliveries, now_ms)
+
+    def timer_ms(self) -> int | None:
+        """When the clock changes its state next."""
+        if self.state == State.CLAIMED:
+            return self.wake_ms
+        if self.state in (State.READY, State.DELAYED):
+            return min((ms for ms in (self.wake_ms, self.expires_ms) if ms is not None), default=None)
+        return None
 
 
 #: An entry as it is written.
@@ -274,35 +290,6 @@ def parts_of(draft: Draft) -> list[bytes]:
     return [payload[start : start + PART_BYTES] for start in range(0, len(payload), PART_BYTES)]
 
 
-def later_ms(now_ms: int, seconds: float) -> int:
-    """A moment after now; never now itself."""
-    return now_ms + max(1, round(seconds * 1000))
-
-
-def is_expired(entry: Entry, now_ms: int) -> bool:
-    """Whether its time to live has ended."""
-    return entry.expires_ms is not None and entry.expires_ms <= now_ms
-
-
-def judged(entry: Entry, now_ms: int, *, gone: bool = False) -> State:
-    """The state as a reader sees it, see `states.judge`; `gone`: the process that holds it, or waits for it, is gone."""
-    state, wake_ms = entry.state, entry.wake_ms
-    if gone and state == State.CLAIMED:
-        wake_ms = now_ms  # its lease ends with its process
-    elif gone and state == State.AWAITED:
-        state = State.READY
-    return judge(state, wake_ms, entry.expires_ms, entry.deliveries >= entry.max_deliveries, now_ms)
-
-
-def timer_ms(entry: Entry) -> int | None:
-    """When the clock changes its state next."""
-    if entry.state == State.CLAIMED:
-        return entry.wake_ms
-    if entry.state in (State.READY, State.DELAYED):
-        return min((ms for ms in (entry.wake_ms, entry.expires_ms) if ms is not None), default=None)
-    return None
-
-
 def _next(kept: Kept, moment: WriteTime, event: str, agent: str | None, detail: str | None, **changes: Any) -> Entry:
     """The entry after one step: what went before is carried along, and the step is a line in the ledger."""
     entry = kept.entry
@@ -326,7 +313,7 @@ def wound(kept: Kept, moment: WriteTime, *, gone: bool = False) -> Entry | None:
     The token stays: until somebody else takes the message, its late holder may still settle it.
     """
     entry = kept.entry
-    seen = judged(entry, moment.room_ms, gone=gone)
+    seen = entry.judged(moment.room_ms, gone=gone)
     if seen is State.EXPIRED and entry.state != seen:
         return _next(kept, moment, "expired", None, NOT_IN_TIME, state=seen, error=NOT_IN_TIME)
     if entry.state == State.AWAITED and gone:
@@ -435,7 +422,9 @@ def requeued(kept: Kept, moment: WriteTime) -> Entry | None:
     kept = _let_go(kept, moment)
     if kept.state not in (State.DEAD, State.REFUSED, State.EXPIRED):
         return None
-    expires_ms = None if is_expired(kept.entry, moment.room_ms) else kept.entry.expires_ms
+    expires_ms = kept.entry.expires_ms
+    if expires_ms is not None and expires_ms <= moment.room_ms:
+        expires_ms = None
     return _next(
         kept, moment, "requeued", None, None,
         state=State.READY, token=OWN, deliveries=0, error=None, claimed_by=None, expires_ms=expires_ms, finished_ms=0,
@@ -459,8 +448,8 @@ _ENVELOPE: Final = sorted(
 def shown(kept: Kept, now_ms: int, wall_ms: int, payload: bytes | None = None, *, ledger: bool = False) -> Message:
     """An entry as a message of its own, judged by the clock."""
     entry = kept.entry
-    state = judged(entry, now_ms)
-    wake_ms = timer_ms(entry)
+    state = entry.judged(now_ms)
+    wake_ms = entry.timer_ms()
     wake_wall_ms = None if wake_ms is None else wake_ms - now_ms + wall_ms
     seen = [line for line in entry.ledger if line.event not in _UNSEEN] if ledger else []
     return Message(

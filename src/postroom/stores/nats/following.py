@@ -11,7 +11,6 @@ does.
 from __future__ import annotations
 
 import math
-import os
 import threading
 import weakref
 from collections import OrderedDict, defaultdict, deque
@@ -23,6 +22,7 @@ from postroom.core.clock import Clock
 from postroom.core.states import State
 from postroom.errors import RoomBusy, RoomClosed
 from postroom.stores import contract
+from postroom.stores.pipes import PipeWaiter, ring
 
 from .entries import MOVED, hex_of, is_there, pattern_to, patterns_around, subject_of, unpack
 from .tables import KnownEntries
@@ -94,7 +94,7 @@ class Follower:
         #: Waiters that are done, until all that they had is given back.
         self.ending: deque[NatsWaiter] = deque()
         #: Weakly: one that an interrupt takes from its owner is collected, and does not listen for ever.
-        self._waiters: defaultdict[Key, list[weakref.ref[NatsWaiter]]] = defaultdict(list)
+        self._waiters: defaultdict[Key, list[weakref.ref[PipeWaiter[Key]]]] = defaultdict(list)
         self._rung: OrderedDict[tuple[Key, int], None] = OrderedDict()
         self.closed = False
         wire.connection.on_loss = self._look_again
@@ -233,7 +233,7 @@ class Follower:
     def _ring_all(self) -> None:
         for waiters in tuple(self._waiters.values()):
             for known in tuple(waiters):
-                _ring(known)
+                ring(known)
 
     def learn(self, subject: str, seq: int, data: bytes) -> None:
         """An entry was read, written or heard of: if it is one of those that are followed, it is known from now on."""
@@ -315,10 +315,10 @@ class Follower:
             return
         if key[1] == _ONE:
             waiters[:] = waiters[1:] + waiters[:1]  # in one step: an interrupt must not lose one
-            any(_ring(known, key) for known in (waiters[-1], *waiters[:-1]))
+            any(ring(known, key) for known in (waiters[-1], *waiters[:-1]))
         else:
             for known in tuple(waiters):
-                _ring(known)
+                ring(known)
         if seq:  # last: an interrupt before may have left some asleep
             self._rung[key, seq] = None
             while len(self._rung) > _MAX_RUNG:
@@ -382,70 +382,29 @@ class Follower:
             self._ring_all()
 
 
-def _ring(known: weakref.ref[NatsWaiter], alone_for: Key | None = None) -> bool:
-    """Leave a hint with a waiter; False when nobody has it any more."""
-    waiter = known()
-    if waiter is not None:
-        waiter.ring(alone_for)
-    return waiter is not None
-
-
 def _around(pattern: str) -> str:
     """The pattern of all channels around that of one."""
     return f"m.o.{pattern.split('.')[2]}.>"
 
 
-class NatsWaiter(contract.Waiter):
-    """A waiter with a pipe of its own: a byte lies in it while there is a hint that nobody has taken."""
+class NatsWaiter(PipeWaiter[Key]):
+    """A waiter for changes of a room."""
 
     def __init__(self, follower: Follower, keys: list[Key], clock: Clock, step: AbstractContextManager[object]) -> None:
         self.keys = keys
         #: Those of its keys that are subscribed to for it.
         self.used: list[Key] = []
-        #: Those of them for which nobody else was woken.
-        self.alone_for: list[Key] = []
-        self.is_closed = False
-        self.known = weakref.ref(self)
         self._follower = follower
-        self._clock = clock
         # A signal's handler in the middle of one is refused the room: it would wait for the background loop, and that
         # for the lock.
         self._step = step
-        self._rung = False
-        self._reader, self._writer = os.pipe()  # from here on an interrupt leaves it to `__del__`
-        os.set_blocking(self._reader, False)
+        super().__init__(clock)
 
-    def ring(self, alone_for: Key | None = None) -> None:
-        """Leave a hint. The caller holds the follower's lock."""
-        if alone_for is not None:
-            self.alone_for.append(alone_for)
-        if not self._rung:
-            os.write(self._writer, b"!")
-            self._rung = True
-
-    def wait(self, timeout_s: float | None) -> bool:
-        if self._take():
-            return True
-        if self._clock.wait_readable([self._reader], timeout_s):
-            self._rung = True  # also what was interrupted in the middle of ringing, or of taking
-        return self._take()
-
-    def _take(self) -> bool:
+    def take(self) -> bool:
         with self._step, self._follower.lock:
-            if self.is_closed:
-                raise RoomClosed("this waiter is closed")
             if self._follower.closed:
                 raise RoomClosed
-            if self._rung:
-                with suppress(BlockingIOError):
-                    os.read(self._reader, 16)
-                self._rung = False
-                self.alone_for.clear()
-                return True
-            return False
-
-    def fileno(self) -> int:
-        return self._reader
+            return self.take_hint()
 
     def close(self) -> None:
         self._follower.ending.append(self)  # first: from here on, an interrupt leaves the rest to the next that ends
@@ -454,15 +413,6 @@ class NatsWaiter(contract.Waiter):
                 self._follower.tidy()
         except (RoomClosed, RoomBusy):  # a handler that closes the room may come in the middle of a step
             self._follower.tidy()
-
-    def let_go(self) -> None:
-        """Close its pipe. Under the follower's lock, when nobody knows it any more."""
-        reader, self._reader = self._reader, -1
-        if reader >= 0:
-            os.close(reader)
-        writer, self._writer = self._writer, -1
-        if writer >= 0:
-            os.close(writer)
 
     def __del__(self) -> None:
         with suppress(AttributeError):  # it was interrupted while it was made

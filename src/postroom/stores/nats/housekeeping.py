@@ -17,13 +17,14 @@ import msgspec
 
 from postroom.core.states import ASKER_GONE, FINISHED, State
 from postroom.stores.contract import FORGOTTEN, Query, Swept, WorkDone
+from postroom.stores.rules import FAILED, PROCESSED
 
 from . import entries
 from .cells import ARCHIVE_SUBJECT, TOMBSTONE_S, archive_of, cell_read, cell_write, tally_data, tally_of, work_subject
-from .entries import MOVED, Entry, Kept, is_there, judged, place_of, subject_of
+from .entries import MOVED, Entry, Kept, is_there, place_of, subject_of
 from .following import OPEN_PART
 from .putting import key_subject, key_without, part_subjects
-from .reading import FAILED, PROCESSED, know_for, matching
+from .reading import know_for, matching
 from .room import NatsRoom
 from .wire import Changed, StorageFull, Write
 
@@ -114,7 +115,7 @@ def _tally_writes(room: NatsRoom, changed: Iterable[Entry], times: int = 1) -> l
     now_ms = room.now_ms()
     by_agent: defaultdict[str, list[State]] = defaultdict(list)
     for entry in changed:
-        state = judged(entry, now_ms)
+        state = entry.judged(now_ms)
         if entry.claimed_by is not None and state in PROCESSED | FAILED:
             by_agent[entry.claimed_by].append(state)
     writes = []
@@ -203,7 +204,7 @@ def purge(room: NatsRoom, query: Query) -> int:
     room.bury_the_gone()
     with room.follower.lock:
         now_ms = room.now_ms()
-        rows = (row for row in matching(room, query, None) if judged(row.kept.entry, now_ms) is not State.CLAIMED)
+        rows = (row for row in matching(room, query, None) if row.kept.entry.judged(now_ms) is not State.CLAIMED)
         chosen = [row.kept for row in islice(rows, query.limit)]
     deleted = delete(room, chosen)
     room.reserve.keep()

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator
 from itertools import islice
 from operator import itemgetter
 from typing import Any
 
 from postroom.core.message import Message
-from postroom.core.states import FINISHED, PUBLIC_NAME, PUBLIC_STATES, State
-from postroom.errors import InvalidMessage
+from postroom.core.states import FINISHED, PUBLIC_NAME, State
 from postroom.stores import contract
 from postroom.stores.contract import Change, Page, Query, Stats, WorkDone
+from postroom.stores.rules import check_word, figures, matches, work_done
 
 from .cells import archive_of, tally_of
-from .entries import Entry, Kept, judged
+from .entries import Kept
 from .following import ARCHIVE, OPEN_PART
 from .room import NatsRoom, stream_settings, told_ms
 from .tables import IndexedEntry
-
-#: How the states of messages count as their last holder's work.
-PROCESSED = frozenset({State.ACKED, State.ANSWERED, State.REFUSED})
-FAILED = frozenset({State.READY, State.DELAYED, State.DEAD})
-
 
 _LOOKS = 5
 
@@ -37,8 +31,7 @@ def get(room: NatsRoom, id: str) -> Message | None:
 
 def find(room: NatsRoom, query: Query, cursor: int | None = None) -> Page:
     """List messages."""
-    if query.order not in contract.ORDERS:
-        raise InvalidMessage("order", f"must be one of {', '.join(contract.ORDERS)}, not {query.order!r}")
+    check_word("order", query.order, contract.ORDERS)
     know_for(room, query)
     with room.follower.lock:
         found = [row.kept for row in islice(matching(room, query, cursor), query.limit + 1)]
@@ -61,26 +54,7 @@ def matching(room: NatsRoom, query: Query, cursor: int | None) -> Iterator[Index
     if query.order == "claim":
         rows = iter(sorted(rows, key=lambda row: (-row.kept.entry.priority, row.kept.first)))
     now_ms = room.now_ms()  # the clock alone judges: claims judge whether a process is gone
-    return (row for row in rows if _matches(query, row.kept.entry, judged(row.kept.entry, now_ms)))
-
-
-def _matches(query: Query, entry: Entry, state: State) -> bool:
-    seen_by = (query.visible_to,) if query.channels is None else (query.visible_to, None)
-    return (
-        (query.ids is None or entry.id in query.ids)
-        and (query.states is None or state in query.states)
-        and (query.channels is None or entry.channel in query.channels)
-        and (query.visible_to is None or entry.to_agent in seen_by)
-        and query.to_agent in (None, entry.to_agent)
-        and query.from_agent in (None, entry.from_agent)
-        and query.type in (None, entry.type)
-        and query.correlation_id in (None, entry.correlation_id)
-        and query.answer_to in (None, entry.answer_to)
-        and query.claimed_by in (None, entry.claimed_by)
-        and not (query.waiting and (entry.waiter is None or entry.state == State.AWAITED))
-        and (query.sent_after_ms is None or entry.timestamp_ms >= query.sent_after_ms)
-        and (query.sent_before_ms is None or entry.timestamp_ms < query.sent_before_ms)
-    )
+    return (row for row in rows if matches(query, row.kept.entry, row.kept.entry, now_ms))
 
 
 def events(room: NatsRoom, after: int = 0, limit: int = 1000) -> list[Change]:
@@ -123,29 +97,22 @@ def stats(room: NatsRoom) -> Stats:
     room.follower.know(OPEN_PART)
     answer = room.wire.info()
     now_ms = room.now_ms()
-    states = dict.fromkeys(PUBLIC_STATES, 0)
+    entries = [kept.entry for kept in room.known() if not kept.entry.archived]
     archive, _ = archive_of(room)
-    for number, count in archive.counts.items():
-        states[PUBLIC_NAME[State(int(number))]] += count
-    sent_ms: defaultdict[tuple[str | None, str], list[int]] = defaultdict(list)
-    for entry in (kept.entry for kept in room.known() if not kept.entry.archived):
-        state = judged(entry, now_ms)
-        states[PUBLIC_NAME[state]] += 1
-        if state is State.READY:
-            sent_ms[entry.to_agent, entry.channel].append(entry.timestamp_ms)
-    names = sorted(sent_ms, key=lambda name: (name[0] or "", name[1]))
-    mailboxes = [contract.MailboxFigures(*name, len(sent_ms[name]), min(sent_ms[name])) for name in names]
     about = {
         "kind": "nats",
         "stream": room.wire.stream,
-        "messages": sum(states.values()),
+        "messages": len(entries) + sum(archive.counts.values()),
         "changes": answer["state"]["last_seq"],
         "bytes": answer["state"]["bytes"],
         "copies": answer["config"]["num_replicas"],
         "leader": answer.get("cluster", {}).get("leader"),
         "server_version": room.wire.connection.server.get("version"),
     }
-    return Stats(states=states, mailboxes=mailboxes, store=about)
+    stats = figures(((each.judged(now_ms), each.to_agent, each.channel, each.timestamp_ms) for each in entries), about)
+    for number, count in archive.counts.items():
+        stats.states[PUBLIC_NAME[State(int(number))]] += count
+    return stats
 
 
 def servers_report(room: NatsRoom) -> dict[str, Any]:
@@ -186,5 +153,4 @@ def work_of(room: NatsRoom, agent: str) -> WorkDone:
     room.follower.know(OPEN_PART)
     states = [kept.state for kept in room.known() if kept.entry.claimed_by == agent and not kept.entry.archived]
     gone, _ = tally_of(room, agent)
-    processed = sum(state in PROCESSED for state in states) + gone.processed
-    return WorkDone(processed, sum(state in FAILED for state in states) + gone.errors)
+    return work_done(states, gone)

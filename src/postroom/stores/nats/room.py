@@ -243,24 +243,25 @@ class NatsRoom:
             self.follower.wrote(each.subject, seq, each.data)
         return committed
 
-    def change(self, id: str, step: Callable[[Kept, WriteTime], Entry | None]) -> Kept | None:
-        """Take a message one step further, whatever others do to it meanwhile.
+    def change(
+        self, id: str, step: Callable[[Kept, WriteTime], Entry | None], known: Kept | None = None
+    ) -> Kept | None:
+        """Take a message one step further, whatever others do to it meanwhile; `known` spares the first look.
 
         None when there is no such step (any more).
         """
-        moment = self.moment()
-        while True:
-            kept = self.read(id)
-            if kept is None or kept.line_of(moment.write) is not None:
-                return kept
-            entry = step(kept, moment)
+        write = self.moment().write
+        kept = known or self.read(id)
+        while kept is not None and kept.line_of(write) is None:
+            entry = step(kept, self.moment(write))
             if entry is None:
                 return None
             try:
-                (seq,) = self.commit([self.write_of(entry, kept.seq)], moment.write).seqs
+                (seq,) = self.commit([self.write_of(entry, kept.seq)], write).seqs
+                return Kept(seq, entry)
             except Changed:
-                continue
-            return Kept(seq, entry)
+                kept = self.read(id)
+        return kept
 
     # Showing
 

@@ -10,49 +10,34 @@ from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from postroom.core.states import FINISHED, State
 from postroom.stores.contract import Want
+from postroom.stores.rules import discard
 
-from .entries import Entry, Kept, judged, timer_ms
+from .entries import Entry, Kept
 
 #: Deleted entries that are remembered, so that an older page of a slow server does not bring them back.
 _MAX_DROPPED: Final = 20_000
 
 
-class Chosen(NamedTuple):
-    """A row as it stood when it was chosen.
+class IndexedEntry(NamedTuple):
+    """An entry as it is known here: a value that is replaced whole, with every hint.
 
-    Rows change with every hint, as soon as the lock is free. Only the entry that was judged may be replaced: a step
-    that was made from a row as it is a moment later would replace whatever stands there then, also another's claim
-    (tests/stores/test_nats.py: test_what_another_takes_between_our_choice_and_our_claim_is_not_taken_again).
+    Only the entry that was judged may be replaced on the servers: a step that was made from the entry as it is a moment
+    later would replace whatever stands there then, also another's claim (tests/stores/test_nats.py:
+    test_what_another_takes_between_our_choice_and_our_claim_is_not_taken_again).
     """
 
     kept: Kept
-    gone: bool
-    waiter_gone: bool
-
-
-class IndexedEntry:
-    """An entry and where it stands in the tables. To be looked at under the lock only; see `Chosen`."""
-
-    __slots__ = ("kept", "owner_gone", "ready", "timer", "waiter_gone")
-
-    def __init__(self, kept: Kept) -> None:
-        self.kept = kept
-        self.owner_gone = False  # the process that holds it is gone
-        self.waiter_gone = False  # the process that waits for it, or for its answer, is gone
-        self.ready: tuple[int, int, str] | None = None
-        self.timer: tuple[int, str] | None = None
+    owner_gone: bool = False  # the process that holds it is gone
+    waiter_gone: bool = False  # the process that waits for it, or for its answer, is gone
 
     @property
     def gone(self) -> bool:
         """Whether the process is gone that this message depends on as it stands."""
         return self.waiter_gone if self.kept.entry.state == State.AWAITED else self.owner_gone
-
-    def chosen(self) -> Chosen:
-        return Chosen(self.kept, self.gone, self.waiter_gone)
 
 
 class KnownEntries:
@@ -64,6 +49,9 @@ class KnownEntries:
         # recipient (or nobody) -> channel -> (-priority, first sequence, id) of what may be claimed, the best first
         self.boxes: defaultdict[str | None, dict[str, list[tuple[int, int, str]]]] = defaultdict(dict)
         self.timers: list[tuple[int, str]] = []  # (room ms, id) of what the clock will change, the next first
+        # id -> where it stands in its box, and among the timers
+        self._ready: dict[str, tuple[int, int, str]] = {}
+        self._timer: dict[str, tuple[int, str]] = {}
         self.owners: defaultdict[str, set[str]] = defaultdict(set)  # process -> what it has claimed
         self.waits: defaultdict[str, set[str]] = defaultdict(set)  # process -> questions and held answers it waits for
         #: What the clock or the end of a process has changed and nobody has written down yet.
@@ -85,15 +73,12 @@ class KnownEntries:
         """
         if not self._is_torn:
             return
-        rows = self.rows.values()
-        for table in (self.boxes, self.owners, self.waits, self.overdue):
+        for table in (self.boxes, self.timers, self._ready, self._timer, self.owners, self.waits, self.overdue):
             table.clear()
-        self.order[:] = sorted((row.kept.first, row.kept.entry.id) for row in rows)
-        self.timers.clear()
-        for row in rows:
-            row.owner_gone = row.waiter_gone = False
-            row.ready = row.timer = None
-            self._place(row)
+        self.order[:] = sorted((row.kept.first, id) for id, row in self.rows.items())
+        for id, row in self.rows.items():
+            self.rows[id] = IndexedEntry(row.kept)
+            self._place(row.kept)
         self._is_torn = False
 
     # Learning
@@ -106,23 +91,22 @@ class KnownEntries:
         self.mend()
         self._is_torn = True
         if known is not None:
-            self._lift(known)
+            self._lift(known.kept.entry)
         if kept is None:
             self._drop(id, seq)
         else:
             if known is None:
-                known = self.rows[id] = IndexedEntry(kept)
                 insort(self.order, (kept.first, id))
-            known.kept, known.owner_gone, known.waiter_gone = kept, False, False
+            self.rows[id] = IndexedEntry(kept)
             self.top_key = max(self.top_key, kept.entry.top_key)
-            self._place(known)
+            self._place(kept)
         self._is_torn = False
 
     def forget(self, id: str) -> None:
         """Know nothing of it, as if it had never been heard of."""
         self.mend()
         self._is_torn = True
-        self._lift(self.rows[id])
+        self._lift(self.rows[id].kept.entry)
         self._remove(id)
         self._is_torn = False
 
@@ -137,49 +121,48 @@ class KnownEntries:
         row = self.rows.pop(id)
         del self.order[bisect_left(self.order, (row.kept.first, id))]
 
-    def _place(self, row: IndexedEntry) -> None:
-        entry = row.kept.entry
+    def _place(self, kept: Kept) -> None:
+        entry = kept.entry
         if entry.owner is not None and entry.state == State.CLAIMED:
             self.owners[entry.owner].add(entry.id)
         if entry.waiter is not None:
             self.waits[entry.waiter].add(entry.id)
         if entry.state == State.READY:
-            self._make_ready(row)
-        self._set_timer(row, timer_ms(entry))
+            self._make_ready(kept)
+        self._set_timer(entry.id, entry.timer_ms())
 
-    def _lift(self, row: IndexedEntry) -> None:
-        entry = row.kept.entry
-        _discard(self.owners, entry.owner, entry.id)
-        _discard(self.waits, entry.waiter, entry.id)
-        self._make_unready(row)
-        self._set_timer(row, None)
+    def _lift(self, entry: Entry) -> None:
+        for table, name in ((self.owners, entry.owner), (self.waits, entry.waiter)):
+            if name is not None and entry.id in table.get(name, ()):
+                discard(table, name, entry.id)
+        self._make_unready(entry)
+        self._set_timer(entry.id, None)
         self.overdue.pop(entry.id, None)
 
-    def _make_ready(self, row: IndexedEntry) -> None:
-        entry = row.kept.entry
-        row.ready = (-entry.priority, row.kept.first, entry.id)
-        insort(self.boxes[entry.to_agent].setdefault(entry.channel, []), row.ready)
+    def _make_ready(self, kept: Kept) -> None:
+        entry = kept.entry
+        ready = self._ready[entry.id] = (-entry.priority, kept.first, entry.id)
+        insort(self.boxes[entry.to_agent].setdefault(entry.channel, []), ready)
 
-    def _make_unready(self, row: IndexedEntry) -> None:
-        if row.ready is None:
+    def _make_unready(self, entry: Entry) -> None:
+        ready = self._ready.pop(entry.id, None)
+        if ready is None:
             return
-        entry = row.kept.entry
         channels = self.boxes[entry.to_agent]
         box = channels[entry.channel]
-        del box[bisect_left(box, row.ready)]
-        row.ready = None
+        del box[bisect_left(box, ready)]
         if not box:  # a room of many short-lived channels must not grow
             del channels[entry.channel]
         if not channels:
             del self.boxes[entry.to_agent]
 
-    def _set_timer(self, row: IndexedEntry, ms: int | None) -> None:
-        if row.timer is not None:
-            del self.timers[bisect_left(self.timers, row.timer)]
-            row.timer = None
+    def _set_timer(self, id: str, ms: int | None) -> None:
+        timer = self._timer.pop(id, None)
+        if timer is not None:
+            del self.timers[bisect_left(self.timers, timer)]
         if ms is not None:
-            row.timer = (ms, row.kept.entry.id)
-            insort(self.timers, row.timer)
+            timer = self._timer[id] = (ms, id)
+            insort(self.timers, timer)
 
     # What the clock does
 
@@ -197,14 +180,16 @@ class KnownEntries:
         self.mend()
         found = []
         for id in {*self.owners.get(process, ()), *self.waits.get(process, ())}:
-            row = self.rows[id]
-            before = row.owner_gone, row.waiter_gone
+            before, entry = self.rows[id], self.rows[id].kept.entry
             self._is_torn = True
-            row.owner_gone |= row.kept.entry.owner == process
-            row.waiter_gone |= row.kept.entry.waiter == process
-            if before != (row.owner_gone, row.waiter_gone):
+            row = self.rows[id] = IndexedEntry(
+                before.kept,
+                owner_gone=before.owner_gone or entry.owner == process,
+                waiter_gone=before.waiter_gone or entry.waiter == process,
+            )
+            if row != before:
                 found.append(id)
-            if row.gone and row.kept.entry.state in (State.CLAIMED, State.AWAITED):
+            if row.gone and entry.state in (State.CLAIMED, State.AWAITED):
                 self._turn(row, now_ms)
             else:
                 self.overdue[id] = None
@@ -214,21 +199,21 @@ class KnownEntries:
     def _turn(self, row: IndexedEntry, now_ms: int) -> None:
         """Put a row where its judged state belongs."""
         entry = row.kept.entry
-        seen = judged(entry, now_ms, gone=row.gone)
+        seen = entry.judged(now_ms, gone=row.gone)
         self._is_torn = True
-        self._make_unready(row)
-        self._set_timer(row, None)
+        self._make_unready(entry)
+        self._set_timer(entry.id, None)
         if seen is State.READY:
-            self._make_ready(row)
+            self._make_ready(row.kept)
             if entry.expires_ms is not None and entry.expires_ms > now_ms:
-                self._set_timer(row, entry.expires_ms)
+                self._set_timer(entry.id, entry.expires_ms)
         if seen in FINISHED or entry.state in (State.CLAIMED, State.AWAITED):
             self.overdue[entry.id] = None
         self._is_torn = False
 
     # Choosing
 
-    def best(self, want: Want, count: int, without: set[str]) -> list[Chosen]:
+    def best(self, want: Want, count: int, without: set[str]) -> list[IndexedEntry]:
         """The best of what may be claimed, at most so many, without those that are named."""
         self.mend()
         own, anyones = self.boxes.get(want.agent, {}), self.boxes.get(None, {})
@@ -236,7 +221,7 @@ class KnownEntries:
         sources = (own,) if want.channels is None else (own, anyones)
         boxes = [box[name] for name in names for box in sources if name in box]
         free = (islice((key for key in box if key[2] not in without), count) for box in boxes)
-        return [self.rows[id].chosen() for _, _, id in sorted(chain.from_iterable(free))[:count]]
+        return [self.rows[id] for _, _, id in sorted(chain.from_iterable(free))[:count]]
 
     def next_due_ms(self, want: Want) -> int | None:
         """When something that the agent takes from may become claimable by itself."""
@@ -246,22 +231,22 @@ class KnownEntries:
                 return ms
         return None
 
-    def all_overdue(self) -> list[Chosen]:
+    def all_overdue(self) -> list[IndexedEntry]:
         """What the clock or the end of a process has changed and nobody has written down yet."""
         self.mend()
-        return [self.rows[id].chosen() for id in self.overdue]
+        return [self.rows[id] for id in self.overdue]
 
-    def forget_overdue(self, chosen: Chosen) -> None:
+    def forget_overdue(self, chosen: IndexedEntry) -> None:
         """There was nothing to write down for this one, unless it has changed meanwhile."""
         row = self.rows.get(chosen.kept.entry.id)
         if row is not None and row.kept is chosen.kept:
             self.overdue.pop(chosen.kept.entry.id, None)
 
-    def overdue_for(self, want: Want) -> list[Chosen]:
+    def overdue_for(self, want: Want) -> list[IndexedEntry]:
         """Of what the clock has finished those that lie in the boxes the agent takes from."""
         self.mend()
         rows = (self.rows[id] for id in self.overdue if id not in self.picked)
-        return [row.chosen() for row in rows if row.ready is None and _may_take(want, row.kept.entry)]
+        return [row for row in rows if row.kept.entry.id not in self._ready and _may_take(want, row.kept.entry)]
 
     def in_order(self, after: int | None, *, newest: bool) -> Iterator[IndexedEntry]:
         """All rows by their first sequence, after (or, newest first, before) that one."""
@@ -278,10 +263,3 @@ def _may_take(want: Want, entry: Entry) -> bool:
     if want.channels is None:
         return entry.to_agent == want.agent
     return entry.channel in want.channels and entry.to_agent in (want.agent, None)
-
-
-def _discard(table: defaultdict[str, set[str]], name: str | None, item: Any) -> None:
-    if name is not None and name in table:
-        table[name].discard(item)
-        if not table[name]:
-            del table[name]

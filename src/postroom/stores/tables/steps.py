@@ -14,8 +14,9 @@ from postroom.core.states import ASKER_GONE, LEASE_ENDED, NOT_IN_TIME, OWNER_GON
 from postroom.errors import InvalidMessage
 from postroom.stores import contract
 from postroom.stores.contract import Claimed, Delivery, Query, Ticket, Want
+from postroom.stores.rules import check_word, later_ms, matches
 
-from .tables import Row, Tables, later_ms
+from .tables import Row, Tables
 
 #: What a message has from its draft, unchanged.
 _ENVELOPE: Final = sorted({*Draft.__struct_fields__} & {*Message.__struct_fields__} - {"payload", "waiter"})
@@ -220,6 +221,7 @@ def requeue(room: Tables, row: Row | None) -> bool:
 
 def matching(room: Tables, query: Query, cursor: int | None) -> Iterator[Row]:
     """The rows that a query asks for, in its order, after (or, newest first, before) the cursor."""
+    check_word("order", query.order, contract.ORDERS)
     if query.answer_to is not None:
         keys = room.answers.get(query.answer_to, [])
     elif query.correlation_id is not None:
@@ -230,33 +232,10 @@ def matching(room: Tables, query: Query, cursor: int | None) -> Iterator[Row]:
         keys = keys[: None if cursor is None else bisect_left(keys, cursor)][::-1]
     elif query.order == "oldest":
         keys = keys[0 if cursor is None else bisect_right(keys, cursor) :]
-    elif query.order == "claim":
-        keys = sorted(keys, key=lambda key: (-room.rows[key].draft.priority, key))
     else:
-        raise InvalidMessage("order", f"must be one of {', '.join(contract.ORDERS)}, not {query.order!r}")
+        keys = sorted(keys, key=lambda key: (-room.rows[key].draft.priority, key))
     now_ms = room.now_ms()
-    return (row for row in map(room.rows.__getitem__, keys) if _matches(query, row, now_ms))
-
-
-def _matches(query: Query, row: Row, now_ms: int) -> bool:
-    draft, sent_ms = row.draft, row.timestamp_ms
-    if query.ids is not None and row.id not in query.ids:
-        return False
-    seen_by = (query.visible_to,) if query.channels is None else (query.visible_to, None)
-    return (
-        (query.states is None or row.judged(now_ms) in query.states)
-        and (query.channels is None or draft.channel in query.channels)
-        and (query.visible_to is None or draft.to_agent in seen_by)
-        and query.to_agent in (None, draft.to_agent)
-        and query.from_agent in (None, draft.from_agent)
-        and query.type in (None, draft.type)
-        and query.correlation_id in (None, draft.correlation_id)
-        and query.answer_to in (None, draft.answer_to)
-        and query.claimed_by in (None, row.claimed_by)
-        and not (query.waiting and (row.waiter is None or row.state is State.AWAITED))
-        and (query.sent_after_ms is None or sent_ms >= query.sent_after_ms)
-        and (query.sent_before_ms is None or sent_ms < query.sent_before_ms)
-    )
+    return (row for row in map(room.rows.__getitem__, keys) if matches(query, row.draft, row, now_ms))
 
 
 def show(room: Tables, row: Row) -> Message:

@@ -21,12 +21,10 @@ from postroom.core.message import Draft, LedgerEntry, decode_payload, id_of, key
 from postroom.core.states import FINISHED, State, judge
 from postroom.core.system.process import process_alive
 from postroom.stores import contract
+from postroom.stores.rules import FAILED, PROCESSED, discard, later_ms
 
 #: Finished messages are forgotten one day; dead letters stay until somebody puts them back or purges them.
 FORGETTABLE: Final = FINISHED - {State.DEAD}
-#: How the states of messages count as their last holder's work.
-PROCESSED: Final = frozenset({State.ACKED, State.ANSWERED, State.REFUSED})
-FAILED: Final = frozenset({State.READY, State.DELAYED, State.DEAD})
 
 
 @dataclass(slots=True, eq=False)
@@ -342,15 +340,3 @@ class Tables:
             self.ring(contract.topic_to(draft.to_agent))
         else:
             self.ring_one(contract.topic_channel(draft.channel))
-
-
-def later_ms(now_ms: int, seconds: float) -> int:
-    """A moment after now; never now itself."""
-    return now_ms + max(1, round(seconds * 1000))
-
-
-def discard(table: dict[Any, Any], name: object, item: object) -> None:
-    """Take an item out of an index, and the index's entry away with its last one."""
-    table[name].remove(item)
-    if not table[name]:
-        del table[name]

@@ -1,0 +1,75 @@
+"""Rules that the stores which judge messages in Python share: which messages a query means, and what the figures count."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from postroom.core.states import PUBLIC_NAME, PUBLIC_STATES, State
+from postroom.errors import InvalidMessage
+
+from .contract import MailboxFigures, Query, Stats, WorkDone
+
+#: How the states of messages count as their last holder's work.
+PROCESSED: Final = frozenset({State.ACKED, State.ANSWERED, State.REFUSED})
+FAILED: Final = frozenset({State.READY, State.DELAYED, State.DEAD})
+#: A ledger takes no more notes when it is this large.
+LEDGER_BYTES: Final = 64 * 1024
+
+
+def check_word(field: str, word: str, known: Sequence[str]) -> None:
+    """Raise InvalidMessage unless the word is one of those that are known."""
+    if word not in known:
+        raise InvalidMessage(field, f"must be one of {', '.join(known)}, not {word!r}")
+
+
+def later_ms(now_ms: int, seconds: float) -> int:
+    """A moment after now; never now itself."""
+    return now_ms + max(1, round(seconds * 1000))
+
+
+def discard(table: dict[Any, Any], name: object, item: object) -> None:
+    """Take an item out of an index, and the index's entry away with its last one."""
+    table[name].remove(item)
+    if not table[name]:
+        del table[name]
+
+
+def matches(query: Query, envelope: Any, row: Any, now_ms: int) -> bool:
+    """Whether a message is one that a query asks for: its envelope (a draft's fields), and the row that keeps it."""
+    seen_by = (query.visible_to,) if query.channels is None else (query.visible_to, None)
+    return (
+        (query.ids is None or row.id in query.ids)
+        and (query.states is None or row.judged(now_ms) in query.states)
+        and (query.channels is None or envelope.channel in query.channels)
+        and (query.visible_to is None or envelope.to_agent in seen_by)
+        and query.to_agent in (None, envelope.to_agent)
+        and query.from_agent in (None, envelope.from_agent)
+        and query.type in (None, envelope.type)
+        and query.correlation_id in (None, envelope.correlation_id)
+        and query.answer_to in (None, envelope.answer_to)
+        and query.claimed_by in (None, row.claimed_by)
+        and not (query.waiting and (row.waiter is None or row.state == State.AWAITED))
+        and (query.sent_after_ms is None or row.timestamp_ms >= query.sent_after_ms)
+        and (query.sent_before_ms is None or row.timestamp_ms < query.sent_before_ms)
+    )
+
+
+def figures(messages: Iterable[tuple[State, str | None, str, int]], store: dict[str, Any]) -> Stats:
+    """The figures of messages: each with its state, its recipient (or nobody), its channel, and when it was sent."""
+    states = dict.fromkeys(PUBLIC_STATES, 0)
+    sent_ms: defaultdict[tuple[str | None, str], list[int]] = defaultdict(list)
+    for state, to_agent, channel, timestamp_ms in messages:
+        states[PUBLIC_NAME[state]] += 1
+        if state is State.READY:
+            sent_ms[to_agent, channel].append(timestamp_ms)
+    names = sorted(sent_ms, key=lambda name: (name[0] or "", name[1]))
+    mailboxes = [MailboxFigures(*name, len(sent_ms[name]), min(sent_ms[name])) for name in names]
+    return Stats(states=states, mailboxes=mailboxes, store=store)
+
+
+def work_done(states: Sequence[State], gone: WorkDone) -> WorkDone:
+    """What an agent did: the states of the messages that it had last, and what it did with those no longer kept."""
+    processed = sum(state in PROCESSED for state in states) + gone.processed
+    return WorkDone(processed, sum(state in FAILED for state in states) + gone.errors)
