@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from postroom.core.clock import SYSTEM
+from postroom.core.clock import SYSTEM, ManualClock
 from postroom.core.config import Config
 from postroom.stores.bells import page, sockets, spinning
 from postroom.stores.bells.bells import Bells, Watcher
@@ -249,52 +249,69 @@ def neighbours(monkeypatch):
     monkeypatch.setattr(spinning, "_bound_here", NoneHere())
 
 
-def spins_of(waiter) -> float:
-    """For how long a waiter spins before it sleeps, in times of what it does at most."""
-    begun_ns = SYSTEM.steady_ns()
-    waiter.fileno()
-    return (SYSTEM.steady_ns() - begun_ns) / SOON_NS
+class SpinClock(ManualClock):
+    """The clock of the spinning: it stands still, but for each turn of a waiter that spins, which is a quarter of its time."""
+
+    turns = 0
+
+    def turn(self):
+        self.turns += 1
+        self.advance(SOON_NS / 4e9)
+
+    def turns_of(self, waiter):
+        """How often a waiter turns before it sleeps."""
+        before = self.turns
+        waiter.fileno()
+        return self.turns - before
+
+
+@pytest.fixture
+def spin_clock(monkeypatch):
+    clock = SpinClock()
+    monkeypatch.setattr(spinning, "SYSTEM", clock)
+    monkeypatch.setattr(os, "sched_yield", clock.turn)
+    return clock
 
 
 def exchange(bells, waiter) -> None:
     """A waiter that is hinted at once, and then rings somebody itself."""
-    for _ in range(1000):
-        waiter.fileno()
-        bells.ring({"a"})
-        assert rung(waiter) == [True]
-        if waiter._spinner._soon:
-            break  # else the machine stood still in between
+    waiter.fileno()
+    bells.ring({"a"})
+    assert rung(waiter) == [True]
     bells.ring({"b"})
 
 
 @pytest.mark.usefixtures("neighbours")
-def test_in_an_exchange_a_waiter_spins_for_the_next_hint_once(bells):
+def test_in_an_exchange_a_waiter_spins_for_the_next_hint_once(bells, spin_clock):
     with bells.listen(["a"]) as waiter, bells.listen(["b"]):
         exchange(bells, waiter)
-        assert spins_of(waiter) >= 1
-        assert spins_of(waiter) < 1, "it slept since then"
+        assert spin_clock.turns_of(waiter) == 4
+        assert spin_clock.turns_of(waiter) == 0, "it slept since then"
 
 
 @pytest.mark.usefixtures("neighbours")
-def test_a_hint_ends_spinning(bells, monkeypatch):
+def test_a_hint_ends_spinning(bells, spin_clock, monkeypatch):
     with bells.listen(["a"]) as waiter, bells.listen(["b"]):
         exchange(bells, waiter)
-        monkeypatch.setattr(spinning, "SOON_NS", 60_000_000_000)
-        timer = threading.Timer(0.05, bells.ring, [{"a"}])
-        timer.start()
-        assert spins_of(waiter) < 30_000_000_000 / SOON_NS
-        timer.join()
-        assert waiter.wait(20)
+
+        def turn():
+            spin_clock.turn()
+            if spin_clock.turns == 2:
+                bells.ring({"a"})
+
+        monkeypatch.setattr(os, "sched_yield", turn)
+        assert spin_clock.turns_of(waiter) == 2
+        assert rung(waiter) == [True]
 
 
 @pytest.mark.usefixtures("neighbours")
-def test_a_hint_that_came_late_is_no_exchange(bells):
+def test_a_hint_that_came_late_is_no_exchange(bells, spin_clock):
     with bells.listen(["a"]) as waiter, bells.listen(["b"]):
         waiter.fileno()
-        SYSTEM.sleep(2 * SOON_NS / 1e9)
+        spin_clock.advance(SOON_NS / 1e9)
         bells.ring({"a", "b"})
         assert rung(waiter) == [True]
-        assert not waiter._spinner._soon
+        assert spin_clock.turns_of(waiter) == 0
 
 
 @pytest.mark.usefixtures("neighbours")
@@ -309,6 +326,7 @@ def test_a_waiter_that_rings_nobody_does_not_spin(bells, monkeypatch):
             assert rung(waiter) == [True]
 
 
+@pytest.mark.usefixtures("spin_clock")
 def test_a_waiter_that_its_own_process_rings_does_not_spin(bells, monkeypatch):
     monkeypatch.setattr(os, "sched_yield", lambda: pytest.fail("it spins"))
     with bells.listen(["a"]) as waiter, bells.listen(["b"]):

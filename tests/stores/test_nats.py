@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import nats
@@ -23,9 +23,11 @@ from postroom.core.system.process import this_process
 from postroom.errors import OutcomeUnknown, RoomDamaged, RoomError, RoomNotFound, RoomUnreachable
 from postroom.room import open_room
 from postroom.stores.contract import Query, Want, WorkDone
-from postroom.stores.nats import claims, heartbeats
+from postroom.stores.nats import claims, following, heartbeats
 from postroom.stores.nats import room as room_module
+from postroom.stores.nats import wire as wire_module
 from postroom.stores.nats.entries import pack, subject_of
+from postroom.stores.nats.following import NatsWaiter
 from postroom.stores.nats.heartbeats import process_subject
 from postroom.stores.nats.room import LAYOUT
 from postroom.stores.nats.store import NatsStore
@@ -77,14 +79,15 @@ def test_without_a_server_it_says_so_in_time(clock: ManualClock) -> None:
 
 def test_an_operation_waits_for_a_server_that_comes_back_and_not_for_ever(clock: ManualClock) -> None:
     with running_server() as server:
-        store = NatsStore(parse_url(f"nats://{server.address}/team"), Config(server_timeout_s=1), clock)
+        store = NatsStore(parse_url(f"nats://{server.address}/team"), Config(), clock)
         (id,) = store.put([letter()])
         server.kill()
 
-        with pytest.raises(RoomError):  # not known, when it was sent just before the end was seen
-            store.put([letter()])
-        with pytest.raises(RoomUnreachable):
-            store.get(id)
+        with impatience(store):
+            with pytest.raises(RoomError):  # not known, when it was sent just before the end was seen
+                store.put([letter()])
+            with pytest.raises(RoomUnreachable):
+                store.get(id)
 
         server.start()
         assert store.get(id) is not None
@@ -267,23 +270,34 @@ def test_several_messages_wait_for_their_step_when_too_many_others_have_begun_on
     assert [delivery.message.id for delivery in store.claim(want(limit=5)).deliveries] == ids
 
 
-def test_who_cannot_listen_leaves_nothing_behind(clock: ManualClock) -> None:
+def test_who_cannot_listen_leaves_nothing_behind(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     with running_server() as server:
-        store = NatsStore(parse_url(f"nats://{server.address}/team"), Config(server_timeout_s=0.5), clock)
+        store = NatsStore(parse_url(f"nats://{server.address}/team"), Config(), clock)
         server.kill()
-        before = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
+        made: list[NatsWaiter] = []
 
-        with pytest.raises(RoomUnreachable):
+        class Recorded(NatsWaiter):
+            def __init__(self, *arguments: Any) -> None:
+                super().__init__(*arguments)
+                made.append(self)
+
+        monkeypatch.setattr(following, "NatsWaiter", Recorded)
+        with pytest.raises(RoomUnreachable), impatience(store):
             store.listen(["to:bob", "feed"])
 
-        assert not store._room.follower._waiters
-        assert sys.platform != "linux" or len(os.listdir("/proc/self/fd")) <= before
+        follower = store._room.follower
+        assert not (follower._waiters or follower._uses or follower.ending)
+        assert [(each.fileno(), each._writer, each.used) for each in made] == [(-1, -1, [])]
         store.close()
 
 
 @pytest.fixture
 def cable(clock: ManualClock) -> Iterator[tuple[Proxy, NatsStore, NatsStore]]:
     """Somebody far away behind a cable, and somebody at the server, in one room."""
+    yield from cable_between(clock)
+
+
+def cable_between(clock: ManualClock) -> Iterator[tuple[Proxy, NatsStore, NatsStore]]:
     proxy, name = Proxy(shared_server().port), room_name()
     far = NatsStore(parse_url(f"nats://{proxy.address}/{name}"), Config(), clock)
     near = NatsStore(parse_url(f"nats://{shared_server().address}/{name}"), Config(), clock)
@@ -344,12 +358,13 @@ def test_an_answer_that_is_kept_back_on_the_way_is_looked_up_and_counts_once(
     proxy, far, near = cable
 
     def heal() -> None:
+        assert proxy.keeps_back.wait(20)
         proxy.drop()
         proxy.cut(to_server=False, to_client=False)
 
     def without_replies(call: Callable[[], Any]) -> Any:
         proxy.cut(to_server=False, to_client=True)
-        healing = threading.Timer(1.0, heal)
+        healing = threading.Thread(target=heal)
         healing.start()
         try:
             return call()
@@ -376,20 +391,26 @@ def test_an_answer_that_is_kept_back_on_the_way_is_looked_up_and_counts_once(
 
 @pytest.fixture
 def impatient(clock: ManualClock) -> Iterator[tuple[Proxy, NatsStore, NatsStore]]:
-    """The same, but who is far away does not wait for long."""
-    proxy, name = Proxy(shared_server().port), room_name()
-    near = NatsStore(parse_url(f"nats://{shared_server().address}/{name}"), Config(), clock)
-    far = NatsStore(parse_url(f"nats://{proxy.address}/{name}"), Config(server_timeout_s=0.7), clock)
-    yield proxy, far, near
-    far.close()
-    near.close()
-    proxy.close()
+    """The same, and whatever `unknown` makes with the far one does not wait for long."""
+    yield from cable_between(clock)
+
+
+@contextmanager
+def impatience(store: Any) -> Iterator[None]:
+    """The store waits for a tenth of a second only. To be used where no answer can come, however long it waits."""
+    connection = store._room.wire.connection
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection, "timeout_s", 0.1)
+        patch.setattr(connection, "_attempt_s", 0.1)
+        yield
 
 
 def heal(proxy: Proxy, far: NatsStore) -> None:
+    connection = far._room.wire.connection
+    before = connection.losses
     proxy.drop()
     proxy.cut(to_server=False, to_client=False)
-    until("the far one is back", far._room.wire.connection.up.is_set)
+    until("the far one is back", lambda: connection.losses > before and connection.up.is_set())
 
 
 WAYS = pytest.mark.parametrize("lost", ["reply", pytest.param("request", marks=pytest.mark.long)])
@@ -398,8 +419,9 @@ WAYS = pytest.mark.parametrize("lost", ["reply", pytest.param("request", marks=p
 def unknown(proxy: Proxy, far: NatsStore, lost: str, call: Callable[[], Any]) -> OutcomeUnknown:
     """What a call says whose request or reply is lost, however often it is made in its time."""
     proxy.cut(to_server=lost == "request", to_client=lost == "reply")
-    with pytest.raises(OutcomeUnknown) as caught:
+    with pytest.raises(OutcomeUnknown) as caught, impatience(far):
         call()
+    assert lost == "request" or proxy.keeps_back.wait(20)
     heal(proxy, far)
     return caught.value
 
@@ -496,11 +518,11 @@ def test_nobody_takes_another_s_word_that_it_lives_for_said_before_it_was(
     proxy, far, _ = impatient
     proxy.cut(to_server=True, to_client=False)
 
-    both = [in_background(far._room.lives.beat) for _ in range(2)]
-
-    for each in both:
-        with pytest.raises(RoomError):
-            each.result()
+    with impatience(far):
+        both = [in_background(far._room.lives.beat) for _ in range(2)]
+        for each in both:
+            with pytest.raises(RoomError):
+                each.result()
     heal(proxy, far)
 
 
@@ -510,12 +532,12 @@ def test_who_cannot_say_that_it_waits_no_more_says_it_when_the_room_answers_agai
     """Whoever asked is told of its own time-out; the answer that comes later is ordinary mail."""
     proxy, name = Proxy(shared_server().port), room_name()
     near = open_room(f"nats://{shared_server().address}/{name}")
-    far = open_room(f"nats://{proxy.address}/{name}", server_timeout_s=0.7)
+    far = open_room(f"nats://{proxy.address}/{name}")
     bob, ada = near.agent("bob"), far.agent("ada")
     asking = in_background(lambda: ada.ask("bob", {"q": 1}, timeout_s=60))
     question = bob.receive(timeout_s=30)
     proxy.cut(to_server=True, to_client=True)
-    with pytest.raises(RoomUnreachable):
+    with pytest.raises(RoomUnreachable), impatience(far.gateway.store):
         asking.result()
     question.reply({"a": 1})
     assert far.gateway._late
@@ -532,7 +554,7 @@ def test_who_cannot_say_that_it_waits_no_more_says_it_when_the_room_answers_agai
 def test_a_question_of_which_nobody_knows_whether_it_was_asked_is_not_waited_for() -> None:
     proxy, name = Proxy(shared_server().port), room_name()
     near = open_room(f"nats://{shared_server().address}/{name}")
-    far = open_room(f"nats://{proxy.address}/{name}", server_timeout_s=0.7)
+    far = open_room(f"nats://{proxy.address}/{name}")
     bob, ada = near.agent("bob"), far.agent("ada")
     store = far.gateway.store
     assert isinstance(store, NatsStore)
@@ -614,16 +636,23 @@ def test_a_hint_that_one_alone_was_given_and_did_not_take_goes_to_another(open_s
 
 def test_a_server_that_was_stopped_for_longer_than_anybody_waits_is_tried_once_more(clock: ManualClock) -> None:
     with running_server() as server:
-        store = NatsStore(parse_url(f"nats://{server.address}/team"), Config(server_timeout_s=2.5), clock)
+        store = NatsStore(parse_url(f"nats://{server.address}/team"), Config(), clock)
+        connection = store._room.wire.connection
+        pause = connection.pause
+
+        async def go_on_when_time_is_over(until: float) -> bool:
+            is_last = await pause(until)
+            if is_last:
+                connection._attempt_s = 20.0  # however slow this machine is
+                os.kill(server.pid, signal.SIGCONT)
+            return is_last
+
+        connection.pause = go_on_when_time_is_over  # type: ignore[method-assign]
         os.kill(server.pid, signal.SIGSTOP)
-        going_on = threading.Timer(3.5, os.kill, (server.pid, signal.SIGCONT))
-        going_on.start()
-        try:
+        with impatience(store):
             (id,) = store.put([letter()])
-            assert [message.id for message in store.find(Query()).messages] == [id]
-        finally:
-            going_on.join()
-            store.close()
+        assert [message.id for message in store.find(Query()).messages] == [id]
+        store.close()
 
 
 def state_known_to(store: NatsStore, id: str) -> State:
@@ -675,14 +704,18 @@ def test_who_was_not_chosen_is_woken_all_the_same(open_store: Opener) -> None:
         assert len(one.claim(work).deliveries) == 1
 
 
-def test_a_word_that_comes_after_nobody_waited_for_it_does_not_make_a_connection_deaf(clock: ManualClock) -> None:
+def test_a_word_that_comes_after_nobody_waited_for_it_does_not_make_a_connection_deaf(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Who listens asks the servers whether they heard it. Their late word once ended all hearing, for half a minute."""
     proxy = Proxy(shared_server().port)
-    store = NatsStore(parse_url(f"nats://{proxy.address}/{room_name()}"), Config(server_timeout_s=3), clock)
+    store = NatsStore(parse_url(f"nats://{proxy.address}/{room_name()}"), Config(), clock)
     wire = store._room.wire
     proxy.cut(to_server=False, to_client=True)
-    with pytest.raises(RoomUnreachable):
+    with pytest.raises(RoomUnreachable), impatience(store), monkeypatch.context() as patch:
+        patch.setattr(wire_module, "ATTEMPT_S", 0.1)
         store.listen(["to:bob"])
+    assert proxy.keeps_back.wait(20)
     subscriptions = len(wire.connection.client._subs)
 
     proxy.cut(to_server=False, to_client=False)

@@ -21,6 +21,8 @@ class Proxy:
         self.to_client = True
         self._stop = False
         self._drops = 0
+        #: Set while something is kept back on its way to the client.
+        self.keeps_back = threading.Event()
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
 
@@ -31,6 +33,7 @@ class Proxy:
     def cut(self, *, to_server: bool, to_client: bool) -> None:
         """Close these ways, open the others."""
         self.to_server, self.to_client = not to_server, not to_client
+        self.keeps_back.clear()
 
     def drop(self) -> None:
         """End all connections that there are now."""
@@ -70,6 +73,8 @@ class Proxy:
             for key, _ in ready.select(0.05):
                 is_open = self.to_server if key.fileobj is client else self.to_client
                 if not is_open:
+                    if key.fileobj is not client:
+                        self.keeps_back.set()
                     threading.Event().wait(0.02)
                     continue
                 try:
