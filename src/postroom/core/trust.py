@@ -84,18 +84,23 @@ class RoomEntry(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     group: bool = False
 
 
-class ServerEntry(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """A server that was allowed, and the credentials that it may be shown."""
+class Credentials(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """What servers are shown: `CREDENTIAL_OPTIONS`."""
 
-    path: str  # host:port
-    time_ms: int = 0
-    config_inode: int = 0
     creds: str | None = None
     user: str | None = None
     password_file: str | None = None
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
+
+
+class ServerEntry(Credentials, kw_only=True, frozen=True, omit_defaults=True):
+    """A server that was allowed, and the credentials that it may be shown."""
+
+    path: str  # host:port
+    time_ms: int = 0
+    config_inode: int = 0
     #: Whether a secret may travel to it without TLS. (To this machine itself it always may.)
     plaintext: bool = False
 

@@ -35,14 +35,17 @@ _FLOCK: Final = struct.Struct("hhqqi" if LINUX else "qqihh")
 
 
 class _Held:
-    """A file `alive` that this process has open."""
+    """A file `alive` that this process has open. The first descriptor is used; none is closed before all are."""
 
-    __slots__ = ("descriptor", "spare", "users")
+    __slots__ = ("descriptors", "users")
 
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        self.spare: list[int] = []  # further descriptors, which must not be closed before all are
+    def __init__(self) -> None:
+        self.descriptors: list[int] = []
         self.users = 0
+
+    def close(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
 
 
 #: By device and inode: one file may have several paths.
@@ -55,8 +58,7 @@ def _forked() -> None:
     global _mutex  # noqa: PLW0603  (another thread of the process before may have had it)
     _mutex = threading.RLock()
     for held in _held.values():
-        for descriptor in (held.descriptor, *held.spare):
-            os.close(descriptor)
+        held.close()
     _held.clear()
 
 
@@ -95,13 +97,12 @@ class Attendance:
                     return
                 about = os.fstat(descriptor)
                 identity = _identity(about)
-                if identity in _held:  # it was given another path in this very moment
-                    _held[identity].spare.append(descriptor)
-                elif not stat.S_ISREG(about.st_mode):
+                if not stat.S_ISREG(about.st_mode):
                     os.close(descriptor)
                     return
-                else:
-                    _held[identity] = _Held(descriptor)
+                held = _held.get(identity) or _Held()  # one that is there was given another path in this very moment
+                held.descriptors.append(descriptor)
+                _held[identity] = held
             assert identity is not None
             _held[identity].users += 1
             self._identity = identity
@@ -114,7 +115,7 @@ class Attendance:
             if held is None or byte is None:
                 return False
             try:
-                fcntl.lockf(held.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+                fcntl.lockf(held.descriptors[0], fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
             except OSError:  # a file system without locks
                 return False
             return True
@@ -168,7 +169,7 @@ class Attendance:
             if held is None:
                 return None
             try:
-                return _ask(held.descriptor, start, length)
+                return _ask(held.descriptors[0], start, length)
             except OSError:
                 return None
 
@@ -182,18 +183,14 @@ class Attendance:
             held.users -= 1
             if held.users == 0:
                 del _held[identity]
-                for descriptor in (held.descriptor, *held.spare):
-                    os.close(descriptor)
+                held.close()
 
 
 def _ask(descriptor: int, start: int, length: int) -> bool:
     """Ask the kernel for a lock that would be in the way of ours. Our own never are."""
-    if LINUX:
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
-        kind = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))[0]
-    else:
-        asked = _FLOCK.pack(start, length, 0, fcntl.F_WRLCK, os.SEEK_SET)
-        kind = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))[3]
+    lock, place = (fcntl.F_WRLCK, os.SEEK_SET), (start, length, 0)
+    asked = _FLOCK.pack(*lock, *place) if LINUX else _FLOCK.pack(*place, *lock)
+    kind = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))[0 if LINUX else 3]
     return bool(kind != fcntl.F_UNLCK)
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, TypeVar
 
+from postroom.core.config import Config
 from postroom.core.states import PUBLIC_NAME, PUBLIC_STATES, State
 from postroom.errors import InvalidMessage
 
 from .contract import MailboxFigures, Query, Stats, WorkDone
 
+_T = TypeVar("_T")
 #: How the states of messages count as their last holder's work.
 PROCESSED: Final = frozenset({State.ACKED, State.ANSWERED, State.REFUSED})
 FAILED: Final = frozenset({State.READY, State.DELAYED, State.DEAD})
@@ -73,3 +75,19 @@ def work_done(states: Sequence[State], gone: WorkDone) -> WorkDone:
     """What an agent did: the states of the messages that it had last, and what it did with those no longer kept."""
     processed = sum(state in PROCESSED for state in states) + gone.processed
     return WorkDone(processed, sum(state in FAILED for state in states) + gone.errors)
+
+
+def no_longer_kept(
+    finished: Iterable[tuple[_T, int, int]], config: Config, now_ms: int, count: int, size: int
+) -> Iterator[_T]:
+    """Of so many finished messages of that size, those that the settings no longer allow to keep.
+
+    `finished` are the oldest of them, oldest first, each with when it was finished (room time) and its size.
+    """
+    for message, finished_ms, its_size in finished:
+        too_old = finished_ms + config.keep_s * 1000 <= now_ms
+        if not too_old and count <= config.keep_count and size <= config.keep_bytes:
+            return
+        yield message
+        count -= 1
+        size -= its_size

@@ -13,7 +13,7 @@ import re
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from postroom.core import trust
 from postroom.core.config import CREDENTIAL_OPTIONS, Config, RoomUrl
@@ -26,16 +26,11 @@ _ROOM_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SERVER: Final = re.compile(r"(?:[^\s#?/\\@\x00-\x1f]*@)?(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[\w.-]+):\d{1,5}")
 
 
-class Access(NamedTuple):
+class Access(trust.Credentials, kw_only=True, frozen=True):
     """Where the servers are, and what they want to see."""
 
     servers: tuple[str, ...]
-    creds: str | None = None
-    user: str | None = None
     password: str | None = None
-    tls_ca: str | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
     #: Whether the user has said of every server that secrets may travel to it without TLS.
     plaintext: bool = False
 
@@ -112,9 +107,9 @@ def access_of(url: RoomUrl, config: Config) -> tuple[Access, str]:
     for option, value in given.items():
         if value is not None and option != "user":  # the others are files
             given[option] = os.path.expanduser(value)
-    password = _read_password(given.pop("password_file"))
+    password = _read_password(given["password_file"])
     plaintext = all(entry is not None and entry.plaintext for entry in entries.values())
-    return Access(servers, password=password, plaintext=plaintext, **given), name
+    return Access(servers=servers, password=password, plaintext=plaintext, **given), name
 
 
 def _check_address(url: RoomUrl, config: Config, entries: Mapping[str, trust.ServerEntry | None]) -> None:

@@ -88,17 +88,24 @@ def _channel_subject(channel: str) -> str:
     return f"s.{hex_of(channel)}"
 
 
+def _read_doc(room: NatsRoom, subject: str, default: Any) -> tuple[Any, int]:
+    """A document as the leader knows it, and its sequence; the default where there is none."""
+    found = room.wire.last_now(subject)
+    doc = decode_payload(found.data) if found is not None and found.data else default
+    return doc, 0 if found is None else found.seq
+
+
 def _change(room: NatsRoom, channel: str, step: Callable[[dict[str, int]], dict[str, int]]) -> bool:
     """Change the subscribers of a channel (agent -> since when) by compare-and-set. Whether that changed anything."""
     subject = _channel_subject(channel)
     while True:
-        found = room.wire.last_now(subject)
-        before = decode_payload(found.data)["agents"] if found is not None and found.data else {}
+        doc, seq = _read_doc(room, subject, {"agents": {}})
+        before = doc["agents"]
         agents = step(before)
         if agents == before:
             return False
         data = msgspec.json.encode({"channel": channel, "agents": agents}) if agents else b""
-        write = Write(subject, data, 0 if found is None else found.seq, None, 0 if agents else TOMBSTONE_S)
+        write = Write(subject, data, seq, None, 0 if agents else TOMBSTONE_S)
         with suppress(Changed):
             room.wire.commit_now([write], data.__eq__)
             return True
@@ -117,8 +124,7 @@ def unsubscribe(room: NatsRoom, channel: str, agent: str) -> bool:
 
 def subscribers(room: NatsRoom, channel: str) -> list[str]:
     """The agents that get a copy of each publication in a channel."""
-    found = room.wire.last_now(_channel_subject(channel))
-    return [] if found is None or not found.data else list(decode_payload(found.data)["agents"])
+    return list(_read_doc(room, _channel_subject(channel), {"agents": {}})[0]["agents"])
 
 
 def subscriptions(room: NatsRoom) -> list[Subscription]:
@@ -136,11 +142,8 @@ def work_subject(agent: str) -> str:
 
 def tally_of(room: NatsRoom, agent: str) -> tuple[WorkDone, int]:
     """What an agent did with messages that were put away or deleted, and the sequence of that count."""
-    found = room.wire.last_now(work_subject(agent))
-    if found is None:
-        return WorkDone(0, 0), 0
-    doc = decode_payload(found.data)
-    return WorkDone(doc["processed"], doc["errors"]), found.seq
+    doc, seq = _read_doc(room, work_subject(agent), {"processed": 0, "errors": 0})
+    return WorkDone(doc["processed"], doc["errors"]), seq
 
 
 class Archive(msgspec.Struct, frozen=True):
@@ -165,8 +168,8 @@ ARCHIVE_SUBJECT: Final = "a.all"
 
 def archive_of(room: NatsRoom) -> tuple[Archive, int]:
     """What was put away, and the sequence of that count."""
-    found = room.wire.last_now(ARCHIVE_SUBJECT)
-    return (Archive(), 0) if found is None else (msgspec.json.decode(found.data, type=Archive), found.seq)
+    doc, seq = _read_doc(room, ARCHIVE_SUBJECT, {})
+    return Archive(**doc), seq
 
 
 def tally_data(agent: str, work: WorkDone) -> bytes:

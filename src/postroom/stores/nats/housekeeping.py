@@ -17,7 +17,7 @@ import msgspec
 
 from postroom.core.states import ASKER_GONE, FINISHED, State
 from postroom.stores.contract import FORGOTTEN, Query, Swept, WorkDone
-from postroom.stores.rules import FAILED, PROCESSED
+from postroom.stores.rules import FAILED, PROCESSED, no_longer_kept
 
 from . import entries
 from .cells import ARCHIVE_SUBJECT, TOMBSTONE_S, archive_of, cell_read, cell_write, tally_data, tally_of, work_subject
@@ -296,7 +296,7 @@ def _key_writes(room: NatsRoom, kepts: Sequence[Kept]) -> list[Write]:
 
 def _forget_finished(room: NatsRoom) -> int:
     """Keep what the settings allow of the finished messages, the latest; forget the others."""
-    keep, now_ms = room.config, room.now_ms()
+    now_ms = room.now_ms()
     archive, _ = archive_of(room)
     here = _in_their_boxes(room, _FORGETTABLE)
     count = archive.forgettable + len(here)
@@ -304,17 +304,13 @@ def _forget_finished(room: NatsRoom) -> int:
     forgotten = 0
     while True:
         oldest = sorted([*_oldest_put_away(room), *here], key=lambda kept: (kept.entry.finished_ms, kept.first))
-        chosen: list[Kept] = []
-        for kept in oldest[:_CHUNK]:
-            too_old = kept.entry.finished_ms + keep.keep_s * 1000 <= now_ms
-            if not too_old and count <= keep.keep_count and size <= keep.keep_bytes:
-                break
-            chosen.append(kept)
-            count -= 1
-            size -= kept.entry.size
+        finished = ((kept, kept.entry.finished_ms, kept.entry.size) for kept in oldest[:_CHUNK])
+        chosen = list(no_longer_kept(finished, room.config, now_ms, count, size))
         if not chosen:
             return forgotten
         forgotten += delete(room, chosen)
+        count -= len(chosen)
+        size -= sum(kept.entry.size for kept in chosen)
         ids = {kept.entry.id for kept in chosen}
         here = [kept for kept in here if kept.entry.id not in ids]
 

@@ -14,7 +14,7 @@ from postroom.core.states import ASKER_GONE, LEASE_ENDED, NOT_IN_TIME, OWNER_GON
 from postroom.errors import InvalidMessage
 from postroom.stores import contract
 from postroom.stores.contract import Claimed, Delivery, Query, Ticket, Want
-from postroom.stores.rules import check_word, later_ms, matches
+from postroom.stores.rules import check_word, later_ms, matches, no_longer_kept
 
 from .tables import Row, Tables
 
@@ -67,43 +67,43 @@ def claim(room: Tables, want: Want) -> Claimed:
     return Claimed(deliveries, next_due_s)
 
 
-def end_gone_processes(room: Tables, done: list[str] | None = None) -> None:
-    """What a process held or waited for ends with it. `done` is told what became of messages."""
+def end_gone_processes(room: Tables) -> list[str]:
+    """What a process held or waited for ends with it. Returns what became of messages, in the ledger's words."""
+    done: list[str] = []
     for process in {*room.owners, *room.waits}:
         if room.process_alive(process) is False:
-            for key in sorted(room.owners.get(process, ())):
-                _let_go(room, room.rows[key], OWNER_GONE, done)
+            done += [_let_go(room, room.rows[key], OWNER_GONE) for key in sorted(room.owners.get(process, ()))]
             for key in sorted(room.waits.get(process, ())):
                 stop_waiting(room, room.rows[key], ASKER_GONE)
+    return done
 
 
-def wind(room: Tables, done: list[str] | None = None) -> None:
-    """Act on every timer that has run out: what is due is ready, what expired is expired, ended leases end."""
+def wind(room: Tables) -> list[str]:
+    """Act on every timer that has run out: what is due is ready, what expired is expired, ended leases end.
+
+    Returns what became of the others, in the ledger's words.
+    """
     now_ms = room.now_ms()
+    done: list[str] = []
     while room.timers and room.timers[0][0] <= now_ms:
         row = room.rows[room.timers[0][1]]
         if row.state is State.CLAIMED:
-            _let_go(room, row, LEASE_ENDED, done)
+            done.append(_let_go(room, row, LEASE_ENDED))
         elif row.expired(now_ms):
-            _expire(room, row, done)
+            done.append(_expire(room, row))
         else:
             room.change(row, State.READY)
             room.ring_mail(row)
+    return done
 
 
-def _expire(room: Tables, row: Row, done: list[str] | None) -> None:
+def _expire(room: Tables, row: Row) -> str:
     room.before_change(row)
     row.error = NOT_IN_TIME
-    room.move(row, State.EXPIRED, "expired", None, NOT_IN_TIME)
-    _note_done(done, "expired")
+    return room.move(row, State.EXPIRED, "expired", None, NOT_IN_TIME)
 
 
-def _note_done(done: list[str] | None, event: str) -> None:
-    if done is not None:
-        done.append(event)
-
-
-def _let_go(room: Tables, row: Row, why: str, done: list[str] | None = None) -> None:
+def _let_go(room: Tables, row: Row, why: str) -> str:
     """End a claim whose holder is late or gone: the message is ready again, or has had its chances.
 
     The token stays: until somebody else takes the message, its late holder may still settle it.
@@ -112,15 +112,12 @@ def _let_go(room: Tables, row: Row, why: str, done: list[str] | None = None) -> 
     if row.deliveries >= most:
         room.before_change(row)
         row.error = f"{why} (delivery {row.deliveries} of {most})"
-        room.move(row, State.DEAD, "dead", row.claimed_by, row.error)
-        _note_done(done, "dead")
-    elif row.expired(room.now_ms()):
-        _expire(room, row, done)
-    else:
-        # the owner stays with a message whose lease has ended, for it may still extend it
-        owner = row.owner if why is LEASE_ENDED else None
-        room.move(row, State.READY, "released", row.claimed_by, why, owner=owner)
-        _note_done(done, "released")
+        return room.move(row, State.DEAD, "dead", row.claimed_by, row.error)
+    if row.expired(room.now_ms()):
+        return _expire(room, row)
+    # the owner stays with a message whose lease has ended, for it may still extend it
+    owner = row.owner if why is LEASE_ENDED else None
+    return room.move(row, State.READY, "released", row.claimed_by, why, owner=owner)
 
 
 def stop_waiting(room: Tables, row: Row, why: str | None) -> None:
@@ -264,17 +261,9 @@ def show(room: Tables, row: Row) -> Message:
 
 def forget_finished(room: Tables) -> int:
     """Keep what the settings allow of the finished messages, the latest; forget the others."""
-    keep = room.config
-    rows: list[Row] = []
+    finished = ((room.rows[key], finished_ms, room.rows[key].size_bytes) for key, finished_ms in room.finished.items())
     count, size = len(room.finished), room.finished_bytes
-    for key, finished_ms in room.finished.items():
-        too_old = finished_ms + keep.keep_s * 1000 <= room.now_ms()
-        if not too_old and count <= keep.keep_count and size <= keep.keep_bytes:
-            break
-        rows.append(room.rows[key])
-        count -= 1
-        size -= rows[-1].size_bytes
-    return forget(room, rows)
+    return forget(room, list(no_longer_kept(finished, room.config, room.now_ms(), count, size)))
 
 
 def forget(room: Tables, rows: Sequence[Row]) -> int:

@@ -270,9 +270,7 @@ class TableStore(contract.Store):
 
     @changes
     def sweep(self, room: Tables) -> contract.Swept:
-        done: list[str] = []
-        steps.end_gone_processes(room, done)
-        steps.wind(room, done)
+        done = [*steps.end_gone_processes(room), *steps.wind(room)]
         return contract.Swept(
             done.count("expired"), done.count("released"), done.count("dead"), steps.forget_finished(room)
         )

@@ -191,12 +191,13 @@ class Tables:
         detail: str | None = None,
         *,
         owner: str | None = None,
-    ) -> None:
-        """Change a message's state, and say so in its ledger and in the feed."""
+    ) -> str:
+        """Change a message's state, and say so in its ledger and in the feed. Returns the event."""
         self.change(row, state, owner=owner)
         self.write(row, event, agent, detail)
         if state is State.READY:
             self.ring_mail(row)
+        return event
 
     def change(self, row: Row, state: State, *, until_ms: int | None = None, owner: str | None = None) -> None:
         """Give a message another state: a lease or a delay until that moment, a lease for that process."""
