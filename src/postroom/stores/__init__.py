@@ -1,7 +1,7 @@
 """Where messages are kept: one package for each scheme of a room's address, and those that other distributions add.
 
-A distribution adds a store by an entry point in the group `postroom.stores`: the scheme is its name, the store's class its
-object. The class is called as `cls(url, config, clock, create=create)`; `postroom.testing` is its suite.
+A distribution adds a store by an entry point in the group `postroom.stores`: the scheme is its name, the store's class
+its object. The class is called as `cls(url, config, clock, create=create)`; `postroom.testing` is its suite.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ ENTRY_POINTS: Final = "postroom.stores"
 def open_store(url: RoomUrl, config: Config, clock: Clock, *, create: bool = True) -> Store:
     """Open the store that a room's address names. The module of a store is imported only when it is used.
 
-    `create` False: a room on servers that is not there is not made, RoomNotFound says so. (A room in a folder is its folder.)
+    `create` False: a room on servers that is not there is not made, RoomNotFound says so. (A room in a folder is its
+    folder.)
 
     Raises RoomError for a scheme that no store has; each store says what else can go wrong.
     """

@@ -25,7 +25,7 @@ from postroom.errors import RoomBusy
 #: `cell_write(expect=ANY)`: whatever version is there.
 ANY: Final = -1
 
-#: What a receiver may say of a message it holds.
+#: The words that a receiver may say of a message it holds.
 OUTCOMES: Final = ("acked", "answered", "refused", "retry", "dead", "returned")
 
 #: How `find` may list.
@@ -48,7 +48,7 @@ def topic_channel(channel: str) -> str:
 
 
 def topic_message(id: str) -> str:
-    """What becomes of one message."""
+    """The changes of one message."""
     return f"message:{id}"
 
 
@@ -171,7 +171,7 @@ class Subscription(NamedTuple):
 
 
 class MailboxFigures(NamedTuple):
-    """What waits for one agent (or for nobody in particular) in one channel."""
+    """The mail that waits for one agent (or for nobody in particular) in one channel."""
 
     to_agent: str | None
     channel: str
@@ -195,7 +195,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Swept(NamedTuple):
-    """What housekeeping did."""
+    """Counts of what housekeeping did."""
 
     expired: int = 0
     released: int = 0
@@ -479,7 +479,7 @@ class Store(ABC):
 
     @abstractmethod
     def work_of(self, agent: str) -> WorkDone:
-        """What an agent did, counting also what is no longer kept. Changes nothing."""
+        """The work of an agent, counting also messages that are no longer kept. Changes nothing."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Rules that the stores which judge messages in Python share: which messages a query means, and what the figures count."""
+"""Rules of the stores that judge messages in Python: which messages a query means, and how the figures are counted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEDGER_BYTES: Final = 64 * 1024
 
 
 def check_word(field: str, word: str, known: Sequence[str]) -> None:
-    """Raise InvalidMessage unless the word is one of those that are known."""
+    """Raise InvalidMessage unless the word is known."""
     if word not in known:
         raise InvalidMessage(field, f"must be one of {', '.join(known)}, not {word!r}")
 
@@ -72,7 +72,7 @@ def figures(messages: Iterable[tuple[State, str | None, str, int]], store: dict[
 
 
 def work_done(states: Sequence[State], gone: WorkDone) -> WorkDone:
-    """What an agent did: the states of the messages that it had last, and what it did with those no longer kept."""
+    """The work of an agent: by the states of the messages that it had last, and its work on messages no longer kept."""
     processed = sum(state in PROCESSED for state in states) + gone.processed
     return WorkDone(processed, sum(state in FAILED for state in states) + gone.errors)
 

@@ -65,7 +65,7 @@ class SharedPage:
         descriptor = open_shared(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         try:
             self.memory = map_part(descriptor, 0, _PAGE_BYTES)
-            #: What the page is, whatever it is called.
+            #: The file that the page is, whatever its name.
             self.identity = _identity(descriptor)
         finally:
             os.close(descriptor)

@@ -131,9 +131,9 @@ class BellSockets:
     def take(self, slot: int) -> socket.socket | None:
         """The slot's socket; None when somebody else has the slot. Raises NoBells where no socket can be had at all.
 
-        It may race with `close` in another thread. Here the slot is noted first and `_closed` read then; there `_closed`
-        is set first and the slots are looked at then. So either this call sees that the bells are closed, or `close`
-        sees the slot and leaves the rest to `_free`.
+        It may race with `close` in another thread. Here the slot is noted first and `_closed` is read then; there
+        `_closed` is set first and the slots are looked at then. So either this call sees that the bells are closed, or
+        `close` sees the slot and leaves the rest to `_free`.
         """
         mine = object()
         if self._taken.setdefault(slot, mine) is not mine:
@@ -197,7 +197,7 @@ class BellSockets:
     # The folder
 
     def _enter(self, *, make: bool = False) -> str:
-        """What the names of sockets begin with.
+        """The prefix of the names of sockets.
 
         Raises OSError and NoBells when the folder cannot be used, or is not there.
         """

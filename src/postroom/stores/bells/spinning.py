@@ -4,7 +4,8 @@ In an exchange (the waiter's thread has just rung another process, and its last 
 looks at its flag on the page for as long before it sleeps. A waiter for which nothing comes sleeps as ever. It is not
 done among the threads of one process, where a thread that spins is in the way of the thread it waits for.
 
-It is off where the environment says POSTROOM_SPIN=0, and on machines with one core. docs/design/waking.md has the figures.
+It is off where the environment says POSTROOM_SPIN=0, and on machines with one core. docs/design/waking.md has the
+figures.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def may_spin() -> bool:
 
 
 class Spinning(threading.local):
-    """What a thread knows of its exchanges: whether it has rung a slot since it last waited."""
+    """The exchanges of a thread: whether it has rung a slot since it last waited."""
 
     rang = False
 

@@ -17,7 +17,7 @@ from postroom.stores.rules import discard
 from postroom.stores.tables.store import Turn
 from postroom.stores.tables.tables import Row, Tables
 
-#: What may change of a row; its ledger only grows.
+#: The fields of a row that may change; its ledger only grows.
 _CHANGING: Final = (
     *("expires_ms", "state", "wake_ms", "token", "deliveries", "claimed_by", "owner", "waiter"),
     *("last_delivered_ms", "error"),
@@ -32,6 +32,12 @@ class _Saved(NamedTuple):
     values: tuple[Any, ...]
     entries: int
     finished_ms: int | None
+
+    def put_back(self) -> Row:
+        for name, value in zip(_CHANGING, self.values, strict=True):
+            setattr(self.row, name, value)
+        del self.row.ledger[self.entries :]
+        return self.row
 
 
 class MemoryTables(Tables):
@@ -100,12 +106,15 @@ class MemoryTables(Tables):
         rows, finished = dict(self.rows), dict(self.finished)
         for key, saved in self._saved.items():
             if isinstance(key, tuple):
-                _put_back(getattr(self, key[0]), key[1], saved)
+                table, name = getattr(self, key[0]), key[1]
+                table.pop(name, None)
+                if saved is not None:
+                    table[name] = saved
                 continue
             rows.pop(key, None)
             finished.pop(key, None)
             if saved is not None:
-                rows[key] = _restored(saved)
+                rows[key] = saved.put_back()
                 if saved.finished_ms is not None:
                     finished[key] = saved.finished_ms
         feed, length = self._feed_before
@@ -114,7 +123,7 @@ class MemoryTables(Tables):
         self._saved = {}
 
     def _make_anew(self, rows: dict[int, Row], finished: dict[int, int]) -> None:
-        """All tables that follow from the rows; `finished` says when those that are were finished."""
+        """Make all tables that follow from the rows; `finished` says when finished messages were finished."""
         for table in (self.boxes, self.timers, self.owners, self.waits, self.answers, self.correlated, self.sent):
             table.clear()
         self.finished, self.finished_bytes = {}, 0
@@ -182,18 +191,3 @@ class MemoryWaiter(PipeWaiter[str]):
     def __del__(self) -> None:
         with suppress(AttributeError):  # it was interrupted while it was made
             self.close()
-
-
-def _restored(saved: _Saved) -> Row:
-    row = saved.row
-    for name, value in zip(_CHANGING, saved.values, strict=True):
-        setattr(row, name, value)
-    del row.ledger[saved.entries :]
-    return row
-
-
-def _put_back(table: dict[Any, Any], name: object, value: object) -> None:
-    if value is None:
-        table.pop(name, None)
-    else:
-        table[name] = value

@@ -24,7 +24,7 @@ _naming = threading.RLock()  # a signal's handler may open a room, too
 
 
 class MemoryStore(TableStore):
-    """The reference store. A room with a name is shared by all who open that name in this process, while one does."""
+    """The reference store. A room with a name is shared by all that open that name in this process, while one does."""
 
     durable: ClassVar[bool] = False
     shared: ClassVar[bool] = False

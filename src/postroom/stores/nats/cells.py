@@ -141,7 +141,7 @@ def work_subject(agent: str) -> str:
 
 
 def tally_of(room: NatsRoom, agent: str) -> tuple[WorkDone, int]:
-    """What an agent did with messages that were put away or deleted, and the sequence of that count."""
+    """The work of an agent on messages that were put away or deleted, and the sequence of that count."""
     doc, seq = _read_doc(room, work_subject(agent), {"processed": 0, "errors": 0})
     return WorkDone(doc["processed"], doc["errors"]), seq
 
@@ -167,7 +167,7 @@ ARCHIVE_SUBJECT: Final = "a.all"
 
 
 def archive_of(room: NatsRoom) -> tuple[Archive, int]:
-    """What was put away, and the sequence of that count."""
+    """The count of messages that were put away, and its sequence."""
     doc, seq = _read_doc(room, ARCHIVE_SUBJECT, {})
     return Archive(**doc), seq
 

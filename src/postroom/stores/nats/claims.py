@@ -26,7 +26,7 @@ from .wire import Changed
 
 #: Entries of claimed messages that are remembered; the receiver of an older one has to look it up to settle it.
 MAX_REMEMBERED: Final = 10_000
-#: What ends a message: nobody can claim it afterwards.
+#: Outcomes that end a message: nobody can claim it afterwards.
 _ENDINGS: Final = ("acked", "answered", "refused", "dead")
 
 
@@ -76,7 +76,7 @@ class _Picked(NamedTuple):
 
 @contextmanager
 def _picked(room: NatsRoom, want: Want, count: int, taken: set[str], write: str | None = None) -> Iterator[_Picked]:
-    """What to claim, which no other thread of this process picks meanwhile."""
+    """Messages to claim; no other thread of this process picks them meanwhile."""
     room.bury_the_gone()
     tables = room.tables
     ids: set[str] = set()
@@ -109,7 +109,7 @@ def _steps(picked: _Picked, want: Want) -> list[_Step]:
 
 
 def _taken(steps: Sequence[_Step], ends: Sequence[Replaced], *, raises: bool) -> list[Kept]:
-    """What was claimed by these steps, in their order, as their writes ended.
+    """The messages that these steps claimed, in their order, as their writes ended.
 
     A message that somebody else changed first was read anew, and is not claimed here.
     """
@@ -128,7 +128,7 @@ def _taken(steps: Sequence[_Step], ends: Sequence[Replaced], *, raises: bool) ->
 
 
 def _claim_named(room: NatsRoom, want: Want) -> list[Delivery]:
-    """Of the messages asked for by id those that the agent may have, best first."""
+    """The messages asked for by id, as far as the agent may have them, best first."""
     if not want.ids:  # a claim of nothing asks which processes are gone (tests/aio/test_waiting.py)
         room.bury_the_gone()
     moment = room.moment()
@@ -148,7 +148,7 @@ def _claim_named(room: NatsRoom, want: Want) -> list[Delivery]:
 def _deliver(room: NatsRoom, taken: Sequence[Kept], want: Want) -> list[Delivery]:
     if not want.settle:
         room.mine.update({kept.entry.id: kept for kept in taken})
-        while len(room.mine) > MAX_REMEMBERED:  # those that were never settled
+        while len(room.mine) > MAX_REMEMBERED:  # by messages that were never settled
             with suppress(KeyError, StopIteration, RuntimeError):  # another thread settled it first
                 room.mine.pop(next(iter(room.mine)))
     tickets = [Ticket(kept.entry.id, kept.token, want.agent) for kept in taken]
@@ -159,7 +159,7 @@ def _deliver(room: NatsRoom, taken: Sequence[Kept], want: Want) -> list[Delivery
 
 
 class _Settling(NamedTuple):
-    """What a receiver says of a message, and the name of the write by which it does."""
+    """An outcome that a receiver tells of a message, and the name of the write by which it does."""
 
     ticket: Ticket
     outcome: str

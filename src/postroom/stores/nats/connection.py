@@ -29,8 +29,6 @@ MOST_UNANSWERED: Final = 3
 PING_S: Final = 10
 #: Opening a room fails after this time without an answer, in seconds.
 OPEN_S: Final = 10.0
-#: What the headers of an entry take at most.
-_HEADERS_BYTES: Final = 1024
 
 #: One message to the servers: subject, data, headers as they are sent ("" without).
 Message = tuple[str, bytes, str]
@@ -164,7 +162,7 @@ class Connection:
         return RoomUnreachable(f"no NATS server answers at {where} ({why}); is it running, and is the address right?")
 
     async def _troubled(self, error: Exception) -> None:
-        """What a connection tells of its troubles: the operations that fail say it to their callers."""
+        """The callback for a trouble of the connection: operations that fail tell their callers of it."""
         if not self._refused.is_set():
             self._trouble = str(error) or self._trouble
         if isinstance(error, NotPrivate):
@@ -194,16 +192,6 @@ class Connection:
     def close(self) -> None:
         """End the connection. Safe to call twice, and the second call does what an interrupt kept the first from."""
         self.link.close(self.client.close)
-
-    @property
-    def most_bytes(self) -> int:
-        """What fits into one entry, beside its headers."""
-        return int(self.client.max_payload) - _HEADERS_BYTES
-
-    @property
-    def server(self) -> dict[str, Any]:
-        """What the server that we are connected to says of itself."""
-        return dict(self.client.server)
 
     # Asking
 
@@ -311,7 +299,7 @@ class Connection:
         return is_last
 
     def why(self) -> str:
-        """What the connection told of its troubles, as the end of a sentence."""
+        """The last trouble of the connection, as the end of a sentence."""
         return f" ({self._trouble})" if self._trouble else ""
 
 

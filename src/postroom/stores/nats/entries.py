@@ -111,7 +111,10 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     archived: bool = False
 
     def judged(self, now_ms: int, *, gone: bool = False) -> State:
-        """The state as a reader sees it, see `states.judge`; `gone`: the process that holds it, or waits for it, is gone."""
+        """The state as a reader sees it, see `states.judge`.
+
+        `gone`: the process that holds it, or waits for it, is gone.
+        """
         state, wake_ms = self.state, self.wake_ms
         if gone and state == State.CLAIMED:
             wake_ms = now_ms  # its lease ends with its process
@@ -250,7 +253,7 @@ def cell_subject(name: str) -> str:
 
 # The life of a message
 
-#: What a message has of its draft as it is.
+#: The fields that an entry has from its draft, unchanged.
 _OF_DRAFT: Final = sorted({*Entry.__struct_fields__} & {*Draft.__struct_fields__} - {"payload", "to_agent", "waiter"})
 
 

@@ -210,7 +210,7 @@ class Follower:
         return bool(due)
 
     def due(self, patterns: Iterable[str], believed_s: float) -> dict[str, _Followed]:
-        """What brings news of these patterns (the whole room if that is known) and was not looked at for that long."""
+        """The sources of news of these patterns (the whole room if that is known) that had no look for that long."""
         if self._whole is not None and OPEN_PART in self._loaded:
             current = {_WHOLE_ROOM: self._whole}
         else:

@@ -21,7 +21,7 @@ from .wire import Wire, Write
 BEAT_S: Final = 5.0
 ALIVE_S: Final = 20
 SILENT_S: Final = 10.0
-#: What was seen of a process elsewhere is believed for this long.
+#: A look at a process elsewhere is believed for this long.
 BELIEVED_S: Final = 2.0
 _SECOND_NS: Final = 1_000_000_000
 _MAX_KNOWN: Final = 10_000
@@ -33,7 +33,7 @@ def process_subject(process: str) -> str:
 
 
 class Lives:
-    """What one opened room knows of processes, and what it says of its own."""
+    """The lives of processes, as one opened room knows them, and the heartbeat of its own."""
 
     def __init__(self, wire: Wire, clock: Clock) -> None:
         self._wire = wire
@@ -84,7 +84,7 @@ class Lives:
         return seen[1]
 
     def look(self, processes: Iterable[str]) -> list[str]:
-        """Look for processes of other machines at the leader; those that are gone.
+        """Look for processes of other machines at the leader. Returns those that are gone.
 
         A process is gone that was not heard of at two looks some time apart, while our own connection stood: after
         servers were down everybody has time to speak again.

@@ -128,7 +128,7 @@ def _tally_writes(room: NatsRoom, changed: Iterable[Entry], times: int = 1) -> l
 
 
 def _in_chunks(kepts: Sequence[Kept], step: Callable[[Sequence[Kept]], bool]) -> int:
-    """Take a step with many messages; those that somebody else changed meanwhile are left out.
+    """Take a step with many messages; messages that somebody else changed meanwhile are left out.
 
     Returns how many were not.
     """
@@ -150,7 +150,7 @@ def _put_away_finished(room: NatsRoom) -> None:
 
 
 def _in_their_boxes(room: NatsRoom, states: Collection[State]) -> list[Kept]:
-    """What is in one of these states, and was not put away."""
+    """The messages in one of these states that were not put away."""
     return [kept for kept in room.known() if kept.state in states and not kept.entry.archived]
 
 
@@ -234,7 +234,7 @@ def delete(room: NatsRoom, kepts: Sequence[Kept]) -> int:
 
 
 def _take_out(room: NatsRoom, kepts: Sequence[Kept]) -> list[Kept]:
-    """Take entries out of the stream; those that had not changed."""
+    """Take entries out of the stream, but for entries that have changed. Returns what was taken out."""
     wire = room.wire
     answers = room.wire.results(
         [wire.api(f"STREAM.MSG.DELETE.{wire.stream}", seq=kept.seq, no_erase=True) for kept in kepts]

@@ -22,7 +22,7 @@ from .wire import MAX_TOGETHER, Changed, Write
 
 
 class KeyDoc(msgspec.Struct, frozen=True):
-    """What is kept of an idempotency key: the ids that it gave, and a hash of what was sent under it."""
+    """An idempotency key as it is kept: the ids that it gave, and a hash of what was sent under it."""
 
     sender: str
     key: str
@@ -175,14 +175,14 @@ def key_subject(sender: str, key: str | None) -> str:
 
 
 def _content(draft: Draft) -> str:
-    """What must be the same when a sender repeats an idempotency key."""
+    """A digest of everything that must be the same when a sender repeats an idempotency key."""
     to: Any = None if draft.publish else draft.to_agent
     said = msgspec.json.encode([draft.publish, to, draft.channel, draft.type, draft.payload_json])
     return blake2b(said, digest_size=16).hexdigest()
 
 
 def key_without(found_data: bytes, ids: set[str]) -> KeyDoc | None:
-    """What is left of a key when these messages are no longer kept; None when nothing is."""
+    """A key without messages that are no longer kept; None when no message is left."""
     doc = _decode_key(found_data)
     left = tuple(id for id in doc.ids if id not in ids)
     return msgspec.structs.replace(doc, ids=left) if left else None

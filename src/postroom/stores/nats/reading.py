@@ -107,7 +107,7 @@ def stats(room: NatsRoom) -> Stats:
         "bytes": answer["state"]["bytes"],
         "copies": answer["config"]["num_replicas"],
         "leader": answer.get("cluster", {}).get("leader"),
-        "server_version": room.wire.connection.server.get("version"),
+        "server_version": room.wire.connection.client.server.get("version"),
     }
     stats = figures(((each.judged(now_ms), each.to_agent, each.channel, each.timestamp_ms) for each in entries), about)
     for number, count in archive.counts.items():
@@ -116,7 +116,7 @@ def stats(room: NatsRoom) -> Stats:
 
 
 def servers_report(room: NatsRoom) -> dict[str, Any]:
-    """What the servers tell of a room and of themselves."""
+    """The servers' report of a room and of themselves."""
 
     def look() -> tuple[float, int, dict[str, Any]]:
         before_ns = room.clock.steady_ns()
@@ -134,7 +134,7 @@ def servers_report(room: NatsRoom) -> dict[str, Any]:
         if name != "metadata" and config.get(name) != value
     }
     return {
-        "version": room.wire.connection.server.get("version"),
+        "version": room.wire.connection.client.server.get("version"),
         "copies": config["num_replicas"],
         "leader": cluster.get("leader"),
         "others": cluster.get("replicas") or [],
@@ -149,7 +149,7 @@ def servers_report(room: NatsRoom) -> dict[str, Any]:
 
 
 def work_of(room: NatsRoom, agent: str) -> WorkDone:
-    """What an agent did, counting also what is no longer kept."""
+    """The work of an agent, counting also messages that are no longer kept."""
     room.follower.know(OPEN_PART)
     states = [kept.state for kept in room.known() if kept.entry.claimed_by == agent and not kept.entry.archived]
     gone, _ = tally_of(room, agent)

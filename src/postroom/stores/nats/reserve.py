@@ -27,15 +27,19 @@ SHARE: Final = 0.9
 #: The servers of a cluster tell each other within this time how much space they have.
 TOLD_S: Final = 3
 _SUBJECT: Final = "z.reserve"
+#: What the headers of an entry take at most.
+_HEADERS_BYTES: Final = 1024
 _SECOND_NS: Final = 1_000_000_000
 
 
 class Reserve:
-    """What one opened room knows of its reserve."""
+    """The reserve, as one opened room knows it."""
 
     def __init__(self, wire: Wire, clock: Clock) -> None:
         self._wire = wire
         self._clock = clock
+        #: Its subject, as a question to the servers names it.
+        self.filter = f"pr.{wire.room}.{_SUBJECT}"
         #: Whether it was given up, as far as is known here.
         self._is_out = False
         self._given_up_ns: int | None = None
@@ -45,11 +49,6 @@ class Reserve:
         self._looked_ns: int | None = None
         wire.on_full = self._give_up
         wire.on_reserve_out = self._heard_that_it_is_out
-
-    @property
-    def filter(self) -> str:
-        """Its subject, as a question to the servers names it."""
-        return f"pr.{self._wire.room}.{_SUBJECT}"
 
     def _heard_that_it_is_out(self) -> None:
         self._is_out = True
@@ -100,8 +99,7 @@ class Reserve:
 
     def put_back(self) -> None:
         """Write the reserve. Sends are refused from now on if there is no space for it."""
-        size = min(RESERVE_BYTES, self._wire.connection.most_bytes)
-        data = bytes(size)
+        data = bytes(min(RESERVE_BYTES, self._wire.connection.client.max_payload - _HEADERS_BYTES))
         try:
             self._wire.run(self._wire.commit([Write(_SUBJECT, data, 0)], data.__eq__, is_send=True))
         except Changed:

@@ -45,7 +45,7 @@ Replaced = Kept | BaseException | None
 
 
 class NatsRoom:
-    """What all the steps of a store share."""
+    """The state that all steps of a store share."""
 
     def __init__(self, access: Access, name: str, config: Config, clock: Clock, *, create: bool) -> None:
         self.name = name
@@ -75,7 +75,7 @@ class NatsRoom:
 
     def _prepare(self, create: bool) -> None:
         """Find the room's stream, or make it."""
-        server = self.wire.connection.server
+        server = self.wire.connection.client.server
         version = tuple(int(part) for part in str(server.get("version", "0.0")).split("-")[0].split(".")[:2])
         if version < LEAST_VERSION:
             raise RoomError(
@@ -169,7 +169,7 @@ class NatsRoom:
         return next(filter(None, map(self.kept_of, found)), None)
 
     def read_open(self, ids: Iterable[str]) -> list[Kept]:
-        """The entries of those that are kept and were not put away, in the order of the ids."""
+        """The entries of messages that are kept and were not put away, in the order of the ids."""
         subjects = [subject for subject in map(subject_of, dict.fromkeys(ids)) if subject is not None]
         if len(subjects) == 1:
             found = [self.wire.last_now(subjects[0])]
@@ -178,7 +178,7 @@ class NatsRoom:
         return [kept for kept in map(self.kept_of, found) if kept]
 
     def kept_of(self, found: StoredEntry | None) -> Kept | None:
-        """What was found, as an entry; what is known here learns of it."""
+        """A stored entry as a message's, None where it is none; the tables here learn of it."""
         if found is None:
             return None
         self.follower.learn(*found)

@@ -214,7 +214,7 @@ class KnownEntries:
     # Choosing
 
     def best(self, want: Want, count: int, without: set[str]) -> list[IndexedEntry]:
-        """The best of what may be claimed, at most so many, without those that are named."""
+        """The best messages that may be claimed, at most so many, without the named ones."""
         self.mend()
         own, anyones = self.boxes.get(want.agent, {}), self.boxes.get(None, {})
         names: Iterable[str] = own if want.channels is None else dict.fromkeys(want.channels)
@@ -232,7 +232,7 @@ class KnownEntries:
         return None
 
     def all_overdue(self) -> list[IndexedEntry]:
-        """What the clock or the end of a process has changed and nobody has written down yet."""
+        """The messages that the clock or the end of a process has changed, and for which nothing is written yet."""
         self.mend()
         return [self.rows[id] for id in self.overdue]
 
@@ -243,7 +243,7 @@ class KnownEntries:
             self.overdue.pop(chosen.kept.entry.id, None)
 
     def overdue_for(self, want: Want) -> list[IndexedEntry]:
-        """Of what the clock has finished those that lie in the boxes the agent takes from."""
+        """Messages that the clock has finished, in the boxes that the agent takes from."""
         self.mend()
         rows = (self.rows[id] for id in self.overdue if id not in self.picked)
         return [row for row in rows if row.kept.entry.id not in self._ready and _may_take(want, row.kept.entry)]

@@ -18,7 +18,7 @@ UNSURE_S: Final = 3600
 
 
 class DraftWrites(NamedTuple):
-    """What is written for one draft, under which name of a write."""
+    """The writes for one draft, and the name of the write."""
 
     draft: Draft
     ids: list[str]

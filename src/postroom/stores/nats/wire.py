@@ -39,7 +39,7 @@ _LATER: Final = ("batch is incomplete", "too many inflight")
 #: The hint to senders that the room's reserve was given up (reserve.py).
 RESERVE_OUT: Final = "z.out"
 
-#: What a subscription is given: the subject without its prefix, the sequence (0 when it is no change), what it says.
+#: The callback of a subscription: the subject without its prefix, the sequence (0 when it is no change), the data.
 OnChange = Callable[[str, int, bytes], None]
 
 #: The function that ends a subscription.
@@ -68,7 +68,7 @@ class StoredEntry(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """What was written, under these sequences; or, after a lost reply, how the first of it was found to stand now."""
+    """The end of a write: its sequences; or, after a lost reply, how the first of it was found to stand now."""
 
     seqs: list[int]
     found: StoredEntry | None = None
@@ -89,8 +89,8 @@ class Wire:
         self.room = room
         self.stream = f"POSTROOM_{room}"
         #: The callback that makes space when the servers have none, and says whether it did; and that for when another
-        #: did so.
-        self.on_full: Callable[[], Awaitable[bool]] = _makes_no_space
+        #: did so. The room's reserve sets both.
+        self.on_full: Callable[[], Awaitable[bool]]
         self.on_reserve_out: Callable[[], None] = lambda: None
         self._prefix = f"pr.{room}."
         self._hints = f"prh.{room}."
@@ -107,7 +107,7 @@ class Wire:
         )
 
     def info(self, **fields: Any) -> dict[str, Any]:
-        """What the servers say of the room's stream; from any thread."""
+        """The servers' report of the room's stream; from any thread."""
         return self.run(self.api(f"STREAM.INFO.{self.stream}", **fields))
 
     async def api_once(self, request: str, **fields: Any) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class Wire:
     # Reading
 
     async def last(self, subject: str) -> StoredEntry | None:
-        """What stands under a subject, as the leader knows it."""
+        """The entry under a subject, as the leader knows it."""
         return await self._get(last_by_subj=self._prefix + subject)
 
     def last_now(self, subject: str) -> StoredEntry | None:
@@ -298,7 +298,7 @@ class Wire:
         return [last - place for place in reversed(range(len(writes)))]
 
     def _messages(self, writes: Sequence[Write]) -> list[Message]:
-        """What is sent for these: of several an atomic batch, which the last one commits."""
+        """The messages that make these writes: for several an atomic batch, which the last one commits."""
         last = len(writes)
         batch = self.connection.client.new_inbox()[-22:] if last > 1 else ""
         messages: list[Message] = []
@@ -372,17 +372,13 @@ class Wire:
         await self.connection.client.publish(self._hints + subject, b"")
 
 
-async def _makes_no_space() -> bool:
-    return False
-
-
 def _request(request: str, fields: dict[str, Any]) -> Message:
     """A request to the servers' own interface."""
     return f"$JS.API.{request}", msgspec.json.encode(fields) if fields else b"", ""
 
 
 def _answer(reply: bytes) -> dict[str, Any]:
-    """What the servers' own interface replied. Raises NoReply while there is no leader."""
+    """The reply of the servers' own interface. Raises NoReply while there is no leader."""
     answer: dict[str, Any] = msgspec.json.decode(reply)
     error = answer.get("error", {})
     if error.get("code") == 503 and not _is_full(error):

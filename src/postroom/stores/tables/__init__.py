@@ -1,1 +1,1 @@
-"""What stores with tables in this process share: memory and files."""
+"""The common part of the stores with tables in this process: memory and files."""

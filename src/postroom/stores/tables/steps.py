@@ -18,7 +18,7 @@ from postroom.stores.rules import check_word, later_ms, matches, no_longer_kept
 
 from .tables import Row, Tables
 
-#: What a message has from its draft, unchanged.
+#: The fields that a message has from its draft, unchanged.
 _ENVELOPE: Final = sorted({*Draft.__struct_fields__} & {*Message.__struct_fields__} - {"payload", "waiter"})
 
 
@@ -37,7 +37,7 @@ def put(room: Tables, drafts: Sequence[Draft]) -> list[str]:
 
 
 def _content(room: Tables, draft: Draft) -> tuple[object, ...]:
-    """What must be the same when a sender repeats an idempotency key.
+    """Everything that must be the same when a sender repeats an idempotency key.
 
     A draft that is kept has no payload of its own.
     """
@@ -68,7 +68,7 @@ def claim(room: Tables, want: Want) -> Claimed:
 
 
 def end_gone_processes(room: Tables) -> list[str]:
-    """What a process held or waited for ends with it. Returns what became of messages, in the ledger's words."""
+    """End the claims and the waits of processes that are gone. Returns the events of the ledgers."""
     done: list[str] = []
     for process in {*room.owners, *room.waits}:
         if room.process_alive(process) is False:
@@ -81,7 +81,7 @@ def end_gone_processes(room: Tables) -> list[str]:
 def wind(room: Tables) -> list[str]:
     """Act on every timer that has run out: what is due is ready, what expired is expired, ended leases end.
 
-    Returns what became of the others, in the ledger's words.
+    Returns the events of the ledgers.
     """
     now_ms = room.now_ms()
     done: list[str] = []
@@ -146,7 +146,7 @@ def _deliver_best(room: Tables, want: Want) -> list[Delivery]:
 
 
 def _rows_named(room: Tables, want: Want) -> list[Row]:
-    """Of the messages asked for by id those that the agent may have, best first."""
+    """The messages asked for by id, as far as the agent may have them, best first."""
     rows = {row.key: row for row in map(room.row_of, want.ids or ()) if row is not None}.values()
     mine = [row for row in rows if row.draft.to_agent in (want.agent, None)]
     free = [row for row in mine if row.state in (State.READY, State.AWAITED) and room.at_hand(row)]

@@ -124,7 +124,7 @@ class TableStore(contract.Store):
 
     @abstractmethod
     def about(self) -> dict[str, Any]:
-        """What the store tells of itself in its figures."""
+        """The store's own part of its figures."""
 
     # Putting
 

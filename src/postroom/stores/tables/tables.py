@@ -109,7 +109,7 @@ class Tables:
     # Payloads. Here they are kept as text, in the row's own copy of the draft.
 
     def body_of(self, draft: Draft) -> str:
-        """What stands for the payload of a draft, in its row and when two are compared."""
+        """The text that stands for the payload of a draft, in its row and when two are compared."""
         return draft.payload_json
 
     def payload_of(self, row: Row) -> dict[str, Any]:
