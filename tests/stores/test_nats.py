@@ -7,15 +7,14 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import nats
 import pytest
-from tests.support.nats_proxy import Proxy
-from tests.support.nats_servers import room_name, running_server, shared_server
+from tests.support.nats_proxy import Proxy, impatience
+from tests.support.nats_servers import room_name, running_server, shared_server, until
 
-from postroom.core.clock import SYSTEM, ManualClock
+from postroom.core.clock import ManualClock
 from postroom.core.config import Config, parse_url
 from postroom.core.message import Draft, check
 from postroom.core.states import State
@@ -294,10 +293,6 @@ def test_who_cannot_listen_leaves_nothing_behind(clock: ManualClock, monkeypatch
 @pytest.fixture
 def cable(clock: ManualClock) -> Iterator[tuple[Proxy, NatsStore, NatsStore]]:
     """Somebody far away behind a cable, and somebody at the server, in one room."""
-    yield from cable_between(clock)
-
-
-def cable_between(clock: ManualClock) -> Iterator[tuple[Proxy, NatsStore, NatsStore]]:
     proxy, name = Proxy(shared_server().port), room_name()
     far = NatsStore(parse_url(f"nats://{proxy.address}/{name}"), Config(), clock)
     near = NatsStore(parse_url(f"nats://{shared_server().address}/{name}"), Config(), clock)
@@ -305,13 +300,6 @@ def cable_between(clock: ManualClock) -> Iterator[tuple[Proxy, NatsStore, NatsSt
     far.close()
     near.close()
     proxy.close()
-
-
-def until(what: str, holds: Callable[[], bool]) -> None:
-    end_ns = SYSTEM.steady_ns() + 30_000_000_000
-    while not holds():
-        assert SYSTEM.steady_ns() < end_ns, what
-        SYSTEM.sleep(0.02)
 
 
 def test_what_was_sent_while_a_receiver_was_away_wakes_it_when_it_is_back(
@@ -389,22 +377,6 @@ def test_an_answer_that_is_kept_back_on_the_way_is_looked_up_and_counts_once(
 # What nobody knows the end of, and is repeated
 
 
-@pytest.fixture
-def impatient(clock: ManualClock) -> Iterator[tuple[Proxy, NatsStore, NatsStore]]:
-    """The same, and whatever `unknown` makes with the far one does not wait for long."""
-    yield from cable_between(clock)
-
-
-@contextmanager
-def impatience(store: Any) -> Iterator[None]:
-    """The store waits for a tenth of a second only. To be used where no answer can come, however long it waits."""
-    connection = store._room.wire.connection
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connection, "timeout_s", 0.1)
-        patch.setattr(connection, "_attempt_s", 0.1)
-        yield
-
-
 def heal(proxy: Proxy, far: NatsStore) -> None:
     connection = far._room.wire.connection
     before = connection.losses
@@ -428,9 +400,9 @@ def unknown(proxy: Proxy, far: NatsStore, lost: str, call: Callable[[], Any]) ->
 
 @WAYS
 def test_a_send_whose_end_nobody_knew_is_stored_once_however_often_it_is_repeated(
-    impatient: tuple[Proxy, NatsStore, NatsStore], lost: str
+    cable: tuple[Proxy, NatsStore, NatsStore], lost: str
 ) -> None:
-    proxy, far, near = impatient
+    proxy, far, near = cable
     (first,) = unknown(proxy, far, lost, lambda: far.put([letter()])).ids
     (id,) = unknown(proxy, far, lost, lambda: far.put([letter()])).ids
     assert id == first
@@ -444,9 +416,9 @@ def test_a_send_whose_end_nobody_knew_is_stored_once_however_often_it_is_repeate
 
 
 def test_of_several_whose_end_nobody_knew_each_is_stored_once_also_when_they_are_repeated_otherwise(
-    impatient: tuple[Proxy, NatsStore, NatsStore],
+    cable: tuple[Proxy, NatsStore, NatsStore],
 ) -> None:
-    proxy, far, near = impatient
+    proxy, far, near = cable
     both = [letter(), letter("cleo")]
     ids = list(unknown(proxy, far, "request", lambda: far.put(both)).ids)
 
@@ -459,9 +431,9 @@ def test_of_several_whose_end_nobody_knew_each_is_stored_once_also_when_they_are
 
 @WAYS
 def test_an_ack_whose_end_nobody_knew_says_true_when_it_is_repeated_and_counts_once(
-    impatient: tuple[Proxy, NatsStore, NatsStore], lost: str
+    cable: tuple[Proxy, NatsStore, NatsStore], lost: str
 ) -> None:
-    proxy, far, near = impatient
+    proxy, far, near = cable
     (id,) = near.put([letter()])
     (delivery,) = far.claim(want()).deliveries
     unknown(proxy, far, lost, lambda: far.settle(delivery.ticket, "acked"))
@@ -477,9 +449,9 @@ def test_an_ack_whose_end_nobody_knew_says_true_when_it_is_repeated_and_counts_o
 
 @WAYS
 def test_an_answer_whose_end_nobody_knew_is_given_once_when_it_is_repeated(
-    impatient: tuple[Proxy, NatsStore, NatsStore], lost: str
+    cable: tuple[Proxy, NatsStore, NatsStore], lost: str
 ) -> None:
-    proxy, far, near = impatient
+    proxy, far, near = cable
     (id,) = near.put([letter(waiter=this_process())])
     (delivery,) = far.claim(want()).deliveries
     answer = check(Draft(from_agent="bob", to_agent="ada", payload={"n": 1}, answer_to=id))
@@ -493,11 +465,11 @@ def test_an_answer_whose_end_nobody_knew_is_given_once_when_it_is_repeated(
 
 
 def test_who_could_not_say_that_it_lives_says_it_at_its_next_claim(
-    impatient: tuple[Proxy, NatsStore, NatsStore], monkeypatch: pytest.MonkeyPatch
+    cable: tuple[Proxy, NatsStore, NatsStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others bury a process of another machine whose name stands in the room, and which they do not hear."""
     monkeypatch.setattr(heartbeats, "BEAT_S", 0.1)
-    proxy, far, near = impatient
+    proxy, far, near = cable
     near.put([letter()])
     unknown(proxy, far, "request", lambda: far.claim(want(owner=this_process())))
 
@@ -513,9 +485,9 @@ def test_who_could_not_say_that_it_lives_says_it_at_its_next_claim(
 
 
 def test_nobody_takes_another_s_word_that_it_lives_for_said_before_it_was(
-    impatient: tuple[Proxy, NatsStore, NatsStore], in_background: Callable[[Callable[[], Any]], Any]
+    cable: tuple[Proxy, NatsStore, NatsStore], in_background: Callable[[Callable[[], Any]], Any]
 ) -> None:
-    proxy, far, _ = impatient
+    proxy, far, _ = cable
     proxy.cut(to_server=True, to_client=False)
 
     with impatience(far):
@@ -643,7 +615,7 @@ def test_a_server_that_was_stopped_for_longer_than_anybody_waits_is_tried_once_m
         async def go_on_when_time_is_over(until: float) -> bool:
             is_last = await pause(until)
             if is_last:
-                connection._attempt_s = 20.0  # however slow this machine is
+                connection._attempt_s = 5.0  # however slow this machine is
                 os.kill(server.pid, signal.SIGCONT)
             return is_last
 

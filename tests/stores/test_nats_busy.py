@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.nats_servers import room_name, shared_server
+from tests.support.nats_servers import room_name, shared_server, until
 
-from postroom.core.clock import SYSTEM, ManualClock
+from postroom.core.clock import ManualClock
 from postroom.core.config import Config, parse_url
 from postroom.core.message import Draft, check
 from postroom.stores.contract import Query, Want
@@ -40,13 +40,6 @@ def pair(clock: ManualClock) -> Iterator[tuple[NatsStore, NatsStore]]:
 
 def letter(**fields: Any) -> Draft:
     return check(Draft(from_agent="ada", to_agent="bob", payload={"text": "hi"}, **fields))
-
-
-def until(what: str, holds: Callable[[], bool]) -> None:
-    end_ns = SYSTEM.steady_ns() + 30_000_000_000
-    while not holds():
-        assert SYSTEM.steady_ns() < end_ns, what
-        SYSTEM.sleep(0.02)
 
 
 def mail(room: NatsRoom) -> list[Write]:

@@ -8,6 +8,11 @@ from __future__ import annotations
 import selectors
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
 
 
 class Proxy:
@@ -90,3 +95,13 @@ class Proxy:
         self._door.close()
         for thread in self._threads:
             thread.join()
+
+
+@contextmanager
+def impatience(store: Any) -> Iterator[None]:
+    """The store waits for a tenth of a second only. To be used where no answer can come, however long it waits."""
+    connection = store._room.wire.connection
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection, "timeout_s", 0.1)
+        patch.setattr(connection, "_attempt_s", 0.1)
+        yield

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
@@ -203,7 +204,7 @@ class Swept(NamedTuple):
     purged: int = 0
 
 
-class Waiter(ABC):
+class Waiter(AbstractContextManager["Waiter"]):
     """A listener that waits for a hint that one of its topics may have changed.
 
     From the moment `listen` returned, no change is missed: arm first (`listen`, or the return of `wait`), then look,
@@ -228,9 +229,6 @@ class Waiter(ABC):
     def switchboard(self) -> Switchboard | None:
         """A switchboard of the same store; see `Store.switchboard`."""
         return None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

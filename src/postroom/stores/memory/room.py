@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Self
 
@@ -13,7 +12,6 @@ from postroom.core.clock import Clock
 from postroom.core.config import Config
 from postroom.core.message import room_start_ms
 from postroom.stores.pipes import PipeWaiter, ring
-from postroom.stores.rules import discard
 from postroom.stores.tables.store import Turn
 from postroom.stores.tables.tables import Row, Tables
 
@@ -147,47 +145,3 @@ class MemoryTables(Tables):
                 waiters.remove(known)
                 waiters.append(known)
                 return
-
-
-class MemoryWaiter(PipeWaiter[str]):
-    """A waiter for topics of a room in memory."""
-
-    def __init__(
-        self,
-        room: MemoryTables,
-        topics: Iterable[str],
-        check: Callable[[], None],
-        forget: Callable[[MemoryWaiter], None],
-    ) -> None:
-        self._room = room
-        self._check = check  # raises when the store that listens was closed
-        self._forget = forget
-        self._topics = tuple(dict.fromkeys(topics))
-        super().__init__(room.clock)
-        for topic in self._topics:
-            room.waiters[topic].append(self.known)
-
-    def take(self) -> bool:
-        self._check()
-        with self._room.turn.lock:
-            self._check()
-            return self.take_hint()
-
-    def close(self) -> None:
-        with self._room.turn.lock:
-            if self._reader < 0:
-                return
-            self.is_closed = True
-            for topic in self._topics:
-                with suppress(ValueError, KeyError):  # interrupted before it was there, or after it was taken out
-                    discard(self._room.waiters, topic, self.known)
-            # A hint that this waiter alone was given, and did not take, would be lost with it: somebody else gets it
-            # (tests/stores/test_memory.py).
-            for topic in self.alone_for:
-                self._room.ring_one(topic)
-            self._forget(self)
-            self.let_go()
-
-    def __del__(self) -> None:
-        with suppress(AttributeError):  # it was interrupted while it was made
-            self.close()

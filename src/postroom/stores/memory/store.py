@@ -9,15 +9,18 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from postroom.core.clock import Clock
 from postroom.core.config import Config
 from postroom.errors import RoomClosed
 from postroom.stores import contract
+from postroom.stores.pipes import PipeWaiter
+from postroom.stores.rules import discard
 from postroom.stores.tables.store import TableStore, whole
 
-from .room import MemoryTables, MemoryWaiter
+from .room import MemoryTables
 
 _named_rooms: dict[str, MemoryTables] = {}
 _naming = threading.RLock()  # a signal's handler may open a room, too
@@ -62,7 +65,7 @@ class MemoryStore(TableStore):
 
     @whole
     def listen(self, topics: Iterable[str]) -> contract.Waiter:
-        waiter = MemoryWaiter(self._room, topics, self.check, self.waiters.discard)
+        waiter = MemoryWaiter(self, self._room, topics)
         self.waiters.add(waiter)
         return waiter
 
@@ -78,3 +81,40 @@ class MemoryStore(TableStore):
                     del _named_rooms[room.name]
                 for waiter in tuple(self.waiters):  # a waiter in another thread comes back, and is told
                     waiter.ring()
+
+
+class MemoryWaiter(PipeWaiter[str]):
+    """A waiter for topics of a room in memory."""
+
+    def __init__(self, store: MemoryStore, room: MemoryTables, topics: Iterable[str]) -> None:
+        self._store = store
+        self._room = room
+        self._topics = tuple(dict.fromkeys(topics))
+        super().__init__(room.clock)
+        for topic in self._topics:
+            room.waiters[topic].append(self.known)
+
+    def take(self) -> bool:
+        self._store.check()
+        with self._room.turn.lock:
+            self._store.check()
+            return self.take_hint()
+
+    def close(self) -> None:
+        with self._room.turn.lock:
+            if self._reader < 0:
+                return
+            self.is_closed = True
+            for topic in self._topics:
+                with suppress(ValueError, KeyError):  # interrupted before it was there, or after it was taken out
+                    discard(self._room.waiters, topic, self.known)
+            # A hint that this waiter alone was given, and did not take, would be lost with it: somebody else gets it
+            # (tests/stores/test_memory.py).
+            for topic in self.alone_for:
+                self._room.ring_one(topic)
+            self._store.waiters.discard(self)
+            self.let_go()
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # it was interrupted while it was made
+            self.close()

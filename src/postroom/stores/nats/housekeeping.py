@@ -26,7 +26,7 @@ from .following import OPEN_PART
 from .putting import key_subject, key_without, part_subjects
 from .reading import know_for, matching
 from .room import NatsRoom
-from .wire import Changed, StorageFull, Write
+from .wire import Changed, IsMine, StorageFull, Write
 
 #: A finished message stays in its box for this long.
 IN_ITS_BOX_S: Final = 60.0
@@ -85,7 +85,7 @@ def _with_counts(
     kepts: Sequence[Kept],
     writes: Sequence[Write],
     counts: Callable[[], list[Write]],
-    is_mine: Callable[[bytes], bool],
+    is_mine: IsMine,
 ) -> bool:
     """Make these writes, with the counts as they are then, in one step; False when one of the messages has changed."""
     for _ in range(_TRIES):

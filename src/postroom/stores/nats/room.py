@@ -24,7 +24,7 @@ from .following import Follower
 from .heartbeats import Lives
 from .reserve import Reserve
 from .unsure import Unsure
-from .wire import Changed, Committed, StoredEntry, Wire, Write
+from .wire import Changed, Committed, IsMine, StoredEntry, Wire, Write
 
 #: Before this version the servers cannot write several entries in one step.
 LEAST_VERSION: Final = (2, 12)
@@ -42,6 +42,8 @@ _SECOND_NS: Final = 1_000_000_000
 
 #: How the replacing of an entry ended: as it stands then (None: not any more), or what was raised for it.
 Replaced = Kept | BaseException | None
+#: The next entry of a message; None when there is no such step.
+Step = Callable[[Kept, WriteTime], Entry | None]
 
 
 class NatsRoom:
@@ -221,9 +223,7 @@ class NatsRoom:
             replaced.append(Kept(seq, entry) if end.found is None else self.kept_of(end.found))
         return replaced
 
-    def _commit_each(
-        self, writes: Sequence[Write], is_mine: Callable[[bytes], bool]
-    ) -> list[Committed | BaseException]:
+    def _commit_each(self, writes: Sequence[Write], is_mine: IsMine) -> list[Committed | BaseException]:
         if len(writes) != 1:
             return self.wire.run_all([self.wire.commit([write], is_mine) for write in writes])
         try:
@@ -243,9 +243,7 @@ class NatsRoom:
             self.follower.wrote(each.subject, seq, each.data)
         return committed
 
-    def change(
-        self, id: str, step: Callable[[Kept, WriteTime], Entry | None], known: Kept | None = None
-    ) -> Kept | None:
+    def change(self, id: str, step: Step, known: Kept | None = None) -> Kept | None:
         """Take a message one step further, whatever others do to it meanwhile; `known` spares the first look.
 
         None when there is no such step (any more).

@@ -42,6 +42,9 @@ RESERVE_OUT: Final = "z.out"
 #: The callback of a subscription: the subject without its prefix, the sequence (0 when it is no change), the data.
 OnChange = Callable[[str, int, bytes], None]
 
+#: Whether an entry is what a write was to make of it: asked after a lost reply.
+IsMine = Callable[[bytes], bool]
+
 #: The function that ends a subscription.
 Unsubscribe = Callable[[], Coroutine[Any, Any, None]]
 
@@ -212,9 +215,7 @@ class Wire:
 
     # Writing
 
-    def commit_now(
-        self, writes: Sequence[Write], is_mine: Callable[[bytes], bool], *, is_send: bool = False
-    ) -> Committed:
+    def commit_now(self, writes: Sequence[Write], is_mine: IsMine, *, is_send: bool = False) -> Committed:
         """The same as `commit`, from any thread, in the shortest way as long as replies come."""
         try:
             return Committed(self._read_reply(self.connection.call(*self._messages(writes)), writes))
@@ -226,7 +227,7 @@ class Wire:
             return self.run(self.commit(writes, is_mine))
 
     async def commit(
-        self, writes: Sequence[Write], is_mine: Callable[[bytes], bool], *, unsure: bool = False, is_send: bool = False
+        self, writes: Sequence[Write], is_mine: IsMine, *, unsure: bool = False, is_send: bool = False
     ) -> Committed:
         """Write all of these in one step, durably. `is_mine` tells, of the first one's subject, whether it stands
         there.
@@ -255,7 +256,7 @@ class Wire:
                     raise self._how_it_ended(unsure) from None
             is_last = await self.connection.pause(until)
 
-    async def _look_back(self, writes: Sequence[Write], is_mine: Callable[[bytes], bool]) -> Committed | None:
+    async def _look_back(self, writes: Sequence[Write], is_mine: IsMine) -> Committed | None:
         """An attempt without a reply was followed by one that was refused: was it the first that changed things?
 
         None when all stands as it was expected to: the first attempt is still on its way through the servers.

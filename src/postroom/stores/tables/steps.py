@@ -115,9 +115,11 @@ def _let_go(room: Tables, row: Row, why: str) -> str:
         return room.move(row, State.DEAD, "dead", row.claimed_by, row.error)
     if row.expired(room.now_ms()):
         return _expire(room, row)
-    # the owner stays with a message whose lease has ended, for it may still extend it
-    owner = row.owner if why is LEASE_ENDED else None
-    return room.move(row, State.READY, "released", row.claimed_by, why, owner=owner)
+    owner = row.owner
+    event = room.move(row, State.READY, "released", row.claimed_by, why)
+    if why is LEASE_ENDED:
+        row.owner = owner  # it stays with the message, for it may still extend the lease
+    return event
 
 
 def stop_waiting(room: Tables, row: Row, why: str | None) -> None:

@@ -182,18 +182,9 @@ class Tables:
         if draft.idempotency_key is not None:
             yield self.sent, (draft.from_agent, draft.idempotency_key)
 
-    def move(
-        self,
-        row: Row,
-        state: State,
-        event: str,
-        agent: str | None,
-        detail: str | None = None,
-        *,
-        owner: str | None = None,
-    ) -> str:
+    def move(self, row: Row, state: State, event: str, agent: str | None, detail: str | None = None) -> str:
         """Change a message's state, and say so in its ledger and in the feed. Returns the event."""
-        self.change(row, state, owner=owner)
+        self.change(row, state)
         self.write(row, event, agent, detail)
         if state is State.READY:
             self.ring_mail(row)
