@@ -1,5 +1,8 @@
 """Where messages are kept: one package for each scheme of a room's address, and those that other distributions add.
 
+`contract` is the promise. `rules` and `pipes` are the parts that several stores share, `bells` and `liveness` those of
+stores in a folder.
+
 A distribution adds a store by an entry point in the group `postroom.stores`: the scheme is its name, the store's class
 its object. The class is called as `cls(url, config, clock, create=create)`; `postroom.testing` is its suite.
 """
