@@ -68,10 +68,12 @@ class PipeWaiter(Waiter, Generic[K]):
 
     def let_go(self) -> None:
         """Close the pipe. Under the lock, when nobody knows the waiter any more."""
-        ends, self._reader, self._writer = (self._reader, self._writer), -1, -1
-        for end in ends:
-            if end >= 0:
-                os.close(end)
+        reader, self._reader = self._reader, -1
+        if reader >= 0:
+            os.close(reader)
+        writer, self._writer = self._writer, -1
+        if writer >= 0:
+            os.close(writer)
 
 
 def ring(known: weakref.ref[PipeWaiter[K]], alone_for: K | None = None) -> bool:

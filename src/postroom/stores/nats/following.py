@@ -84,7 +84,7 @@ class Follower:
         self._clock = clock
         self._loop = wire.connection.link.loop
         self._followed: dict[str, _Followed] = {}
-        self._whole: _Followed | None = None
+        self._whole = _Followed()  # the whole room, once a part of it is known
         self._parts: set[str] = set()
         self._loaded: set[str] = set()
         self._reading = threading.Lock()
@@ -164,14 +164,14 @@ class Follower:
     def know(self, *parts: str) -> None:
         """Know these parts of the room whole, as they are now."""
         with self._reading:
-            if self._whole is None:
+            if (_WHOLE_ROOM, "") not in self._subscriptions:
                 self._use((_WHOLE_ROOM, ""), [])
-                self._whole = _Followed()
-            while not self._know(self._whole, {*parts}):
+            while not self._know({*parts}):
                 pass
 
-    def _know(self, whole: _Followed, parts: set[str]) -> bool:
+    def _know(self, parts: set[str]) -> bool:
         """One attempt; False when the connection was lost meanwhile, and hints with it."""
+        whole = self._whole
         before_ns, losses = self._clock.steady_ns(), self._wire.connection.losses
         with self.lock:
             known, anew = set(self._loaded), whole.looked_ns is None
@@ -211,7 +211,7 @@ class Follower:
 
     def due(self, patterns: Iterable[str], believed_s: float) -> dict[str, _Followed]:
         """The sources of news of these patterns (the whole room if that is known) that had no look for that long."""
-        if self._whole is not None and OPEN_PART in self._loaded:
+        if OPEN_PART in self._loaded:
             current = {_WHOLE_ROOM: self._whole}
         else:
             names = {*patterns, *map(_around, patterns)} & {*self._followed}
@@ -226,7 +226,7 @@ class Follower:
     def _look_again(self) -> None:
         """The connection was away: hints may be lost, and every waiter has to look."""
         with self.lock:
-            for followed in (*self._followed.values(), *filter(None, [self._whole])):
+            for followed in (*self._followed.values(), self._whole):
                 followed.looked_ns = None
             self._ring_all()
 
@@ -263,7 +263,7 @@ class Follower:
         with self.lock:
             if seq:
                 self.learn(subject, seq, data)
-            if key[0] == _WHOLE_ROOM and self._whole is not None and seq == self._whole.sure + 1:
+            if key[0] == _WHOLE_ROOM and seq == self._whole.sure + 1:
                 self._whole.sure = seq
             self._ring(key, seq)
             if seq and key[1] != _ONE:

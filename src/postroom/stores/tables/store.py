@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import wraps
 from itertools import islice
-from operator import methodcaller
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
@@ -57,21 +56,21 @@ class Turn:
             raise contract.in_the_middle()
 
 
-def _in_turn(
-    method: Callable[..., _T], enter: Callable[[Any], AbstractContextManager[Tables]] | None
-) -> Callable[..., _T]:
+def whole(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T]:
+    """Make a method one step: nobody else is in the tables meanwhile, and when it raises nothing of it is left.
+
+    tests/faults/test_interrupts.py interrupts steps at every moment at which they can be.
+    """
+
     @wraps(method)
-    def run(self: TableStore, /, *args: Any, **kwargs: Any) -> _T:
+    def run(self: _S, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         self.check()  # before the lock, which a fork may have copied while it was held
         turn = self.turn
         with turn.lock:
             turn.check()
             turn.taken = True
             try:
-                if enter is None:
-                    return method(self, *args, **kwargs)
-                with enter(self) as room:
-                    return method(self, room, *args, **kwargs)
+                return method(self, *args, **kwargs)
             except BaseException:
                 self.undo()
                 raise
@@ -81,24 +80,6 @@ def _in_turn(
                     turn.afterwards()
 
     return run
-
-
-def whole(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T]:
-    """Make a method one step: nobody else is in the tables meanwhile, and when it raises nothing of it is left.
-
-    tests/faults/test_interrupts.py interrupts steps at every moment at which they can be.
-    """
-    return _in_turn(method, None)
-
-
-def changes(method: Callable[Concatenate[_S, Tables, _P], _T]) -> Callable[Concatenate[_S, _P], _T]:
-    """The same, with the tables to change as an argument (`TableStore.step`)."""
-    return _in_turn(method, methodcaller("step"))
-
-
-def reads(method: Callable[Concatenate[_S, Tables, _P], _T]) -> Callable[Concatenate[_S, _P], _T]:
-    """The same, with the tables to read as an argument (`TableStore.reading`)."""
-    return _in_turn(method, methodcaller("reading"))
 
 
 class TableStore(contract.Store):
@@ -128,36 +109,40 @@ class TableStore(contract.Store):
 
     # Putting
 
-    @changes
-    def put(self, room: Tables, drafts: Sequence[Draft]) -> list[str]:
-        return steps.put(room, drafts)
+    @whole
+    def put(self, drafts: Sequence[Draft]) -> list[str]:
+        with self.step() as room:
+            return steps.put(room, drafts)
 
-    @changes
-    def subscribe(self, room: Tables, channel: str, agent: str) -> None:
-        if (channel, agent) not in room.subscribers:
-            room.set_subscriber(channel, agent, self.clock.wall_ms())
+    @whole
+    def subscribe(self, channel: str, agent: str) -> None:
+        with self.step() as room:
+            if (channel, agent) not in room.subscribers:
+                room.set_subscriber(channel, agent, self.clock.wall_ms())
 
-    @changes
-    def unsubscribe(self, room: Tables, channel: str, agent: str) -> bool:
-        known = (channel, agent) in room.subscribers
-        if known:
-            room.set_subscriber(channel, agent, None)
-        return known
+    @whole
+    def unsubscribe(self, channel: str, agent: str) -> bool:
+        with self.step() as room:
+            known = (channel, agent) in room.subscribers
+            if known:
+                room.set_subscriber(channel, agent, None)
+            return known
 
-    @reads
-    def subscriptions(self, room: Tables) -> list[Subscription]:
-        return [Subscription(*name, since_ms) for name, since_ms in sorted(room.subscribers.items())]
+    @whole
+    def subscriptions(self) -> list[Subscription]:
+        with self.reading() as room:
+            return [Subscription(*name, since_ms) for name, since_ms in sorted(room.subscribers.items())]
 
     # Taking
 
-    @changes
-    def claim(self, room: Tables, want: Want) -> Claimed:
-        return steps.claim(room, want)
+    @whole
+    def claim(self, want: Want) -> Claimed:
+        with self.step() as room:
+            return steps.claim(room, want)
 
-    @changes
+    @whole
     def settle(
         self,
-        room: Tables,
         ticket: Ticket,
         outcome: str,
         *,
@@ -167,121 +152,138 @@ class TableStore(contract.Store):
         claim_next: Want | None = None,
     ) -> Settled:
         check_word("outcome", outcome, contract.OUTCOMES)
-        row = steps.row_held_by(room, ticket)
-        state, ids = None, []
-        if row is not None:
-            ids = steps.put(room, puts)  # before the question ends, so that its answer still finds the waiter
-            said = ids[0] if outcome == "answered" and ids else detail
-            state = steps.settle(room, row, outcome, ticket.agent, said, delay_s)
-        claimed = None if claim_next is None else steps.claim(room, claim_next)
-        return Settled(row is not None, state, ids, claimed)
+        with self.step() as room:
+            row = steps.row_held_by(room, ticket)
+            state, ids = None, []
+            if row is not None:
+                ids = steps.put(room, puts)  # before the question ends, so that its answer still finds the waiter
+                said = ids[0] if outcome == "answered" and ids else detail
+                state = steps.settle(room, row, outcome, ticket.agent, said, delay_s)
+            claimed = None if claim_next is None else steps.claim(room, claim_next)
+            return Settled(row is not None, state, ids, claimed)
 
-    @changes
-    def extend(self, room: Tables, ticket: Ticket, lease_s: float) -> bool:
-        row = steps.row_held_by(room, ticket)
-        if row is not None:
-            room.change(row, State.CLAIMED, until_ms=later_ms(room.now_ms(), lease_s), owner=row.owner)
-            room.write(row, "extended", ticket.agent, f"{lease_s:g} s")
-        return row is not None
+    @whole
+    def extend(self, ticket: Ticket, lease_s: float) -> bool:
+        with self.step() as room:
+            row = steps.row_held_by(room, ticket)
+            if row is not None:
+                room.change(row, State.CLAIMED, until_ms=later_ms(room.now_ms(), lease_s), owner=row.owner)
+                room.write(row, "extended", ticket.agent, f"{lease_s:g} s")
+            return row is not None
 
-    @changes
-    def note(self, room: Tables, id: str, event: str, agent: str | None, detail: str | None = None) -> bool:
+    @whole
+    def note(self, id: str, event: str, agent: str | None, detail: str | None = None) -> bool:
         check_word("event", event, NOTES)
-        row = room.row_of(id)
-        if row is not None and len(msgspec.json.encode(row.ledger)) < LEDGER_BYTES:
-            room.write(row, event, agent, detail)
-        return row is not None
+        with self.step() as room:
+            row = room.row_of(id)
+            if row is not None and len(msgspec.json.encode(row.ledger)) < LEDGER_BYTES:
+                room.write(row, event, agent, detail)
+            return row is not None
 
-    @changes
-    def abandon(self, room: Tables, id: str) -> None:
-        question = room.row_of(id)
-        if question is not None and question.waiter is not None and question.state is not State.AWAITED:
-            steps.stop_waiting(room, question, "the asker no longer waits")
-        for key in room.answers.get(id, ()):
-            if room.rows[key].state is State.AWAITED:
-                steps.stop_waiting(room, room.rows[key], None)
+    @whole
+    def abandon(self, id: str) -> None:
+        with self.step() as room:
+            question = room.row_of(id)
+            if question is not None and question.waiter is not None and question.state is not State.AWAITED:
+                steps.stop_waiting(room, question, "the asker no longer waits")
+            for key in room.answers.get(id, ()):
+                if room.rows[key].state is State.AWAITED:
+                    steps.stop_waiting(room, room.rows[key], None)
 
-    @changes
-    def requeue(self, room: Tables, ids: Iterable[str]) -> list[str]:
-        steps.wind(room)
-        return [id for id in ids if steps.requeue(room, room.row_of(id))]
+    @whole
+    def requeue(self, ids: Iterable[str]) -> list[str]:
+        with self.step() as room:
+            steps.wind(room)
+            return [id for id in ids if steps.requeue(room, room.row_of(id))]
 
     # Reading
 
-    @reads
-    def get(self, room: Tables, id: str) -> Message | None:
-        row = room.row_of(id)
-        return None if row is None else msgspec.structs.replace(steps.show(room, row), ledger=tuple(row.ledger))
+    @whole
+    def get(self, id: str) -> Message | None:
+        with self.reading() as room:
+            row = room.row_of(id)
+            return None if row is None else msgspec.structs.replace(steps.show(room, row), ledger=tuple(row.ledger))
 
-    @reads
-    def find(self, room: Tables, query: Query, cursor: int | None = None) -> Page:
-        rows = list(islice(steps.matching(room, query, cursor), query.limit + 1))
-        more = len(rows) > query.limit > 0 and query.order != "claim"
-        rows = rows[: query.limit]
-        return Page([steps.show(room, row) for row in rows], rows[-1].key if more else None)
+    @whole
+    def find(self, query: Query, cursor: int | None = None) -> Page:
+        with self.reading() as room:
+            rows = list(islice(steps.matching(room, query, cursor), query.limit + 1))
+            more = len(rows) > query.limit > 0 and query.order != "claim"
+            rows = rows[: query.limit]
+            return Page([steps.show(room, row) for row in rows], rows[-1].key if more else None)
 
-    @reads
-    def events(self, room: Tables, after: int = 0, limit: int = 1000) -> list[Change]:
-        return [
-            Change(number, entry.event, entry.time_ms, entry.agent, entry.detail, steps.show(room, room.rows[key]))
-            for number, key, entry in room.news_after(after, limit)
-        ]
+    @whole
+    def events(self, after: int = 0, limit: int = 1000) -> list[Change]:
+        with self.reading() as room:
+            return [
+                Change(number, entry.event, entry.time_ms, entry.agent, entry.detail, steps.show(room, room.rows[key]))
+                for number, key, entry in room.news_after(after, limit)
+            ]
 
-    @reads
-    def number_at(self, room: Tables, wall_ms: int | None = None) -> int:
-        if wall_ms is None:
-            return room.last_number
-        # Up to the first later change, not to the last earlier one: a wall clock that was set back shows the same
-        # hour twice, and a feed that is read from too early misses nothing.
-        later = (number for number, _, entry in room.news_after(0) if entry.time_ms > wall_ms)
-        return next(later, room.last_number + 1) - 1
+    @whole
+    def number_at(self, wall_ms: int | None = None) -> int:
+        with self.reading() as room:
+            if wall_ms is None:
+                return room.last_number
+            # Up to the first later change, not to the last earlier one: a wall clock that was set back shows the same
+            # hour twice, and a feed that is read from too early misses nothing.
+            later = (number for number, _, entry in room.news_after(0) if entry.time_ms > wall_ms)
+            return next(later, room.last_number + 1) - 1
 
-    @reads
-    def stats(self, room: Tables) -> Stats:
-        now_ms = room.now_ms()
-        rows = (
-            (row.judged(now_ms), row.draft.to_agent, row.draft.channel, row.timestamp_ms) for row in room.rows.values()
-        )
-        return figures(rows, self.about() | {"messages": len(room.rows), "changes": room.last_number})
+    @whole
+    def stats(self) -> Stats:
+        with self.reading() as room:
+            now_ms = room.now_ms()
+            rows = (
+                (row.judged(now_ms), row.draft.to_agent, row.draft.channel, row.timestamp_ms)
+                for row in room.rows.values()
+            )
+            return figures(rows, self.about() | {"messages": len(room.rows), "changes": room.last_number})
 
     # Small values
 
-    @reads
-    def cell_read(self, room: Tables, name: str) -> Cell | None:
-        found = room.cells.get(name)
-        return None if found is None else Cell(name, found[0], decode_payload(found[1]))
+    @whole
+    def cell_read(self, name: str) -> Cell | None:
+        with self.reading() as room:
+            found = room.cells.get(name)
+            return None if found is None else Cell(name, found[0], decode_payload(found[1]))
 
-    @changes
-    def cell_write(self, room: Tables, name: str, value: Any, expect: int = contract.ANY) -> int | None:
+    @whole
+    def cell_write(self, name: str, value: Any, expect: int = contract.ANY) -> int | None:
         faults: list[Fault] = []
         text = payload_text(value, faults)
         raise_faults(faults)
-        version, _ = room.cells.get(name, (0, ""))
-        if expect not in (contract.ANY, version):
-            return None
-        return room.set_cell(name, None if value is None else text)
+        with self.step() as room:
+            version, _ = room.cells.get(name, (0, ""))
+            if expect not in (contract.ANY, version):
+                return None
+            return room.set_cell(name, None if value is None else text)
 
-    @reads
-    def cell_scan(self, room: Tables, prefix: str) -> list[Cell]:
-        found = sorted((name, *cell) for name, cell in room.cells.items() if name.startswith(prefix))
-        return [Cell(name, version, decode_payload(text)) for name, version, text in found]
+    @whole
+    def cell_scan(self, prefix: str) -> list[Cell]:
+        with self.reading() as room:
+            found = sorted((name, *cell) for name, cell in room.cells.items() if name.startswith(prefix))
+            return [Cell(name, version, decode_payload(text)) for name, version, text in found]
 
     # Housekeeping
 
-    @changes
-    def sweep(self, room: Tables) -> contract.Swept:
-        done = [*steps.end_gone_processes(room), *steps.wind(room)]
-        return contract.Swept(
-            done.count("expired"), done.count("released"), done.count("dead"), steps.forget_finished(room)
-        )
+    @whole
+    def sweep(self) -> contract.Swept:
+        with self.step() as room:
+            done = [*steps.end_gone_processes(room), *steps.wind(room)]
+            return contract.Swept(
+                done.count("expired"), done.count("released"), done.count("dead"), steps.forget_finished(room)
+            )
 
-    @changes
-    def purge(self, room: Tables, query: Query) -> int:
-        steps.wind(room)
-        rows = (row for row in steps.matching(room, query, None) if row.state is not State.CLAIMED)
-        return steps.forget(room, list(islice(rows, query.limit)))
+    @whole
+    def purge(self, query: Query) -> int:
+        with self.step() as room:
+            steps.wind(room)
+            rows = (row for row in steps.matching(room, query, None) if row.state is not State.CLAIMED)
+            return steps.forget(room, list(islice(rows, query.limit)))
 
-    @reads
-    def work_of(self, room: Tables, agent: str) -> contract.WorkDone:
-        kept = [row.state for row in room.rows.values() if row.claimed_by == agent]
-        return work_done(kept, contract.WorkDone(room.tally[agent, True], room.tally[agent, False]))
+    @whole
+    def work_of(self, agent: str) -> contract.WorkDone:
+        with self.reading() as room:
+            kept = [row.state for row in room.rows.values() if row.claimed_by == agent]
+            return work_done(kept, contract.WorkDone(room.tally[agent, True], room.tally[agent, False]))
