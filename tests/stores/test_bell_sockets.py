@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from tests.support.containers import CONTAINERS, need_containers
@@ -144,7 +145,7 @@ def test_a_waiter_that_outlives_the_rooms_bells_gives_everything_back(folder: Pa
     waiter, switchboard = bells.listen(["a"]), bells.switchboard(None)
     assert switchboard is not None
     opened = bells.sockets._open.copy()
-    maps = [weakref.ref(bells.page.memory), weakref.ref(bells.page.switchboards())]
+    maps: list[weakref.ref[Any]] = [weakref.ref(bells.page.memory), weakref.ref(bells.page.switchboards())]
     bells.close()
     waiter.close()
     assert not bells.sockets._locks.closed
