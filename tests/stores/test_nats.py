@@ -504,13 +504,14 @@ def test_who_cannot_say_that_it_waits_no_more_says_it_when_the_room_answers_agai
     """Whoever asked is told of its own time-out; the answer that comes later is ordinary mail."""
     proxy, name = Proxy(shared_server().port), room_name()
     near = open_room(f"nats://{shared_server().address}/{name}")
-    far = open_room(f"nats://{proxy.address}/{name}")
+    far = open_room(f"nats://{proxy.address}/{name}", server_timeout_s=2)
     bob, ada = near.agent("bob"), far.agent("ada")
     asking = in_background(lambda: ada.ask("bob", {"q": 1}, timeout_s=60))
     question = bob.receive(timeout_s=30)
-    proxy.cut(to_server=True, to_client=True)
-    with pytest.raises(RoomUnreachable), impatience(far.gateway.store):
-        asking.result()
+    with impatience(far.gateway.store):
+        proxy.cut(to_server=True, to_client=True)
+        with pytest.raises(RoomUnreachable):
+            asking.result()
     question.reply({"a": 1})
     assert far.gateway._late
     heal(proxy, far.gateway.store)  # type: ignore[arg-type]
@@ -526,7 +527,7 @@ def test_who_cannot_say_that_it_waits_no_more_says_it_when_the_room_answers_agai
 def test_a_question_of_which_nobody_knows_whether_it_was_asked_is_not_waited_for() -> None:
     proxy, name = Proxy(shared_server().port), room_name()
     near = open_room(f"nats://{shared_server().address}/{name}")
-    far = open_room(f"nats://{proxy.address}/{name}")
+    far = open_room(f"nats://{proxy.address}/{name}", server_timeout_s=2)
     bob, ada = near.agent("bob"), far.agent("ada")
     store = far.gateway.store
     assert isinstance(store, NatsStore)
@@ -621,6 +622,7 @@ def test_a_server_that_was_stopped_for_longer_than_anybody_waits_is_tried_once_m
 
         connection.pause = go_on_when_time_is_over  # type: ignore[method-assign]
         os.kill(server.pid, signal.SIGSTOP)
+        assert os.WIFSTOPPED(os.waitpid(server.pid, os.WUNTRACED)[1])
         with impatience(store):
             (id,) = store.put([letter()])
         assert [message.id for message in store.find(Query()).messages] == [id]
