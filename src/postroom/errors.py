@@ -46,7 +46,7 @@ PostroomError
     ├── RoomUnsafe                   this machine cannot keep a room safely (SQLite version, network file system)
     ├── RoomDamaged                  what is on disk is not what was written, or was written by a newer Postroom
     ├── RoomUnreachable              a server or a disk did not answer, or answered with an error
-    │   └── RoomGone                 what is open here is no longer what lies there: deleted, moved away, replaced, set back
+    │   └── RoomGone                 what is open here is no longer what lies there: deleted, replaced, set back, upgraded
     └── OutcomeUnknown               the reply was lost: the operation may or may not have happened; safe to repeat
 """
 
@@ -321,7 +321,7 @@ class RoomUnreachable(RoomError):
 
 
 class RoomGone(RoomUnreachable):
-    """The room was deleted, moved away, replaced or set back while it was open. It stays gone: open the room anew."""
+    """The room was deleted, moved away, replaced, set back or upgraded while it was open. It stays gone: open it anew."""
 
 
 class OutcomeUnknown(RoomError):

@@ -17,6 +17,7 @@ from postroom.mail.housekeeping import KEEPER_CELL, is_vacant
 from postroom.mail.presence import GONE, HEARTBEAT_LATE_S
 from postroom.room import Room
 from postroom.stores.contract import Stats
+from postroom.stores.layouts import copies
 from postroom.stores.liveness import BY_HEARTBEATS, BY_LOCKS, BY_PIDS
 
 from . import FAIL, NAMED, OK, WARN, Check, some
@@ -32,8 +33,8 @@ def room_checks(room: Room, integrity_s: float) -> Iterator[Check]:
     """The checks that ask the room."""
     store: Any = room.store
     has_file = hasattr(store, "faults")  # what only a SQLite room can tell
-    if has_file:
-        yield Check("layout", OK, f"version {store.layout()}")
+    if hasattr(store, "layout"):  # a room in a folder
+        yield layout(store)
     if has_file and integrity_s:
         yield integrity(store, integrity_s)
     stats, now_ms = room.stats(), room.clock.wall_ms()
@@ -48,6 +49,13 @@ def room_checks(room: Room, integrity_s: float) -> Iterator[Check]:
     yield waiting(room, now_ms)
     yield dead_letters(stats)
     yield upkeep(room, now_ms)
+
+
+def layout(store: Any) -> Check:
+    """The layout, and whether copies of the room in older ones are still kept."""
+    number, path = store.layout()
+    kept = f"; kept by an upgrade, to be removed when all is well: {some(found)}" if (found := copies(path)) else ""
+    return Check("layout", OK, f"version {number}{kept}")
 
 
 def integrity(store: Any, limit_s: float) -> Check:

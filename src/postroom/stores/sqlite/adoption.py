@@ -37,28 +37,20 @@ _COLUMNS: Final = (
 )
 
 
-def is_source_layout(execute: Execute) -> bool:
-    """Whether the file holds the source broker's tables."""
-    return bool(execute("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'messages'", ()))
-
-
 def set_aside(execute: Execute) -> list[str]:
-    """Rename the source's tables out of the way of ours. Returns those that were there."""
-    there = [
-        name
-        for name in SOURCE_TABLES
-        if execute("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", (name,))
-    ]
+    """Rename the source's tables out of the way of ours. Returns those that were there; none without `messages`."""
+    tables = {name for (name,) in execute("SELECT name FROM sqlite_schema WHERE type = 'table'", ())}
+    there = [name for name in SOURCE_TABLES if name in tables] if "messages" in tables else []
     for name in there:
         execute(f"ALTER TABLE {name} RENAME TO source_{name}", ())
     return there
 
 
-def take_over(execute: Execute, there: Sequence[str], wall_ms: int) -> int:
-    """Copy the rows that were set aside into our tables, and drop theirs. Returns how many messages came along."""
-    count = _messages(execute, wall_ms)
+def take_over(execute: Execute, there: Sequence[str], wall_ms: int) -> None:
+    """Copy the rows that were set aside into our tables, and drop theirs."""
+    _messages(execute, wall_ms)
     if "dead_letter_queue" in there:
-        count += _dead_letters(execute, wall_ms)
+        _dead_letters(execute, wall_ms)
     if "agent_status" in there:
         _agents(execute, wall_ms)
     if "channel_subscriptions" in there:
@@ -66,10 +58,9 @@ def take_over(execute: Execute, there: Sequence[str], wall_ms: int) -> int:
                 "FROM source_channel_subscriptions", ())  # fmt: skip
     for name in there:
         execute(f"DROP TABLE source_{name}", ())
-    return count
 
 
-def _messages(execute: Execute, wall_ms: int) -> int:
+def _messages(execute: Execute, wall_ms: int) -> None:
     rows = execute(f"SELECT {_COLUMNS} FROM source_messages ORDER BY created_at, rowid", ())
     key = 0
     for row in rows:
@@ -101,10 +92,9 @@ def _messages(execute: Execute, wall_ms: int) -> int:
             ledger=ledger_text("imported", wall_ms, None, f"was {id}, {status}"),
             payload=_object(payload),
         )
-    return len(rows)
 
 
-def _dead_letters(execute: Execute, wall_ms: int) -> int:
+def _dead_letters(execute: Execute, wall_ms: int) -> None:
     rows = execute("SELECT id, original_message, error, moved_at, retry_count FROM source_dead_letter_queue", ())
     for id, payload, error, moved_at, retries in rows:
         moved_ms = _time_ms(moved_at, wall_ms)
@@ -126,7 +116,6 @@ def _dead_letters(execute: Execute, wall_ms: int) -> int:
             ledger=ledger_text("imported", wall_ms, None, f"was {id}, of which only the payload was kept"),
             payload=_object(payload),
         )
-    return len(rows)
 
 
 def _agents(execute: Execute, wall_ms: int) -> None:

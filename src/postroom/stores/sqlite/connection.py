@@ -30,11 +30,15 @@ _IN_A_ROW: Final = 16
 _IN_A_ROW_SPAN: Final = 2 << FRACTION_BITS
 #: The byte of the -shm file that a writer locks (the format of SQLite's wal-index).
 _WRITE_LOCK_AT: Final = 120
+#: The layout of the file that every statement here is written for (`layout.py`, `upgrade.py`).
+LAYOUT: Final = 2
+#: A commit that failed so may be there after a crash, all the same.
+NOT_SYNCED: Final = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)
 _changes: Final = apsw.Connection.changes
 
 
-def in_our_words(error: apsw.Error, path: Path) -> RoomError:
-    """An error of SQLite as one of Postroom's, which says what to do."""
+def in_our_words(error: apsw.Error, path: Path, connection: apsw.Connection | None = None) -> RoomError:
+    """An error of SQLite as one of Postroom's, which says what to do. `connection` is the one that it came from."""
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return RoomBusy(lock_trouble(str(path), Path(f"{path}-shm"), _WRITE_LOCK_AT))
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):
@@ -43,7 +47,13 @@ def in_our_words(error: apsw.Error, path: Path) -> RoomError:
         return RoomUnreachable(f"the disk of {path} is full; nothing was changed")
     if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError):
         return RoomUnreachable(f"{path} cannot be written ({error}); check who owns it and its folder, and its disk")
-    if getattr(error, "extendedresult", 0) in (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC):
+    if isinstance(error, apsw.SQLError) and connection is not None:  # a table is not there under its name
+        layout: Any = connection.execute("PRAGMA user_version").get
+        if layout != LAYOUT:
+            from postroom.stores.layouts import upgraded  # seldom needed, and every command would load it
+
+            return upgraded(path, layout, LAYOUT)
+    if getattr(error, "extendedresult", 0) in NOT_SYNCED:
         # it lies in the log, unseen; should all processes die before the next change, recovery finds it there
         return RoomUnreachable(f"the disk of {path} failed to sync ({error}); it is not done, but may be after a crash")
     return RoomUnreachable(f"{path} could not be read or written ({error}); nothing was changed")
@@ -80,7 +90,7 @@ class ThreadConnection:
         try:
             return self.raw.execute(sql, bindings).fetchall()
         except apsw.Error as error:
-            raise in_our_words(error, self._path) from error
+            raise in_our_words(error, self._path, self.raw) from error
         finally:
             self.running = False
 
@@ -96,7 +106,7 @@ class ThreadConnection:
             self.raw.execute(sql, bindings)
             return ask(self.raw)
         except apsw.Error as error:
-            raise in_our_words(error, self._path) from error
+            raise in_our_words(error, self._path, self.raw) from error
         finally:
             self.running = False
 
@@ -109,7 +119,7 @@ class ThreadConnection:
         try:
             self.raw.executemany(sql, rows)
         except apsw.Error as error:
-            raise in_our_words(error, self._path) from error
+            raise in_our_words(error, self._path, self.raw) from error
         finally:
             self.running = False
 

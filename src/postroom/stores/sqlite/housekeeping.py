@@ -182,7 +182,7 @@ class SqliteHousekeeping:
         )
         if used <= self._config.keep_bytes or not kept:
             return 0
-        ((rows,),) = self._file.select("SELECT count(*) FROM mail")
+        ((rows,),) = self._file.execute("count_all")
         share = used * kept / max(1, rows)
         return int(max(0.0, 1 - self._config.keep_bytes / share) * kept)
 

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -18,19 +19,19 @@ from postroom.core.system.files import NETWORK_FILE_SYSTEMS, file_system_type, m
 from postroom.errors import RoomDamaged, RoomUnreachable, RoomUnsafe
 from postroom.stores.liveness import Attendance
 
-from .connection import in_our_words
+from .connection import LAYOUT, in_our_words
 from .rows import COLUMNS, Row
 
 DATABASE: Final = "messages.db"
 #: The file that is locked while the database is opened; the table of busy writers lies in it, too (`contention.py`).
 LOCK: Final = "lock"
-SCHEMA_VERSION: Final = 1
 #: "POST" in the file's header, so that `file` and others can tell what it is.
 APPLICATION_ID: Final = 0x504F5354
 #: A claim or an ack changes a few rows here and there: small pages are less to write (bench/README.md).
 PAGE_BYTES: Final = 2048
-_FOREIGN: Final = """SELECT type, name FROM sqlite_schema WHERE type = 'trigger'
-    OR (type = 'view' AND name COLLATE NOCASE IN ('meta', 'mail', 'processes', 'cells', 'tally', 'channel_subscriptions'))"""
+_FOREIGN: Final = f"""SELECT type, name FROM sqlite_schema WHERE type = 'trigger' OR (type = 'view' AND name COLLATE NOCASE IN
+    ('meta', 'mail', 'mail{LAYOUT}', 'processes', 'cells', 'cells{LAYOUT}', 'tally', 'channel_subscriptions'))"""
+_TOLD: Final = "SELECT name, value FROM meta WHERE name IN ('salt', 'tables')"
 
 
 class DatabaseLayout(NamedTuple):
@@ -108,34 +109,46 @@ def prepare(path: Path, connect: Callable[[], apsw.Connection], clock: Clock, at
             if version == 0:
                 sync_path_to(path.parent)
                 _make_schema(connection, clock)
-            elif version != SCHEMA_VERSION:
-                raise RoomDamaged(
-                    f"{path} has layout {version} and this Postroom knows layout {SCHEMA_VERSION}; "
-                    "use the newer Postroom that made it"
-                )
-            salt = _number(read_salt(connection), path)
-            statements = load_statements(salt)
+            elif version != LAYOUT:
+                from .upgrade import upgrade  # only for rooms of other layouts
+
+                upgrade(path, version, connect, connection, partial(read_statements, connection, path))
+            statements = read_statements(connection, path)
             last: Any = connection.execute(statements["last_number"]).get
-            return DatabaseLayout(
-                salt, statements, _room_time_offset(connection, int(last), clock, attendance, path), int(last)
-            )
+            offset_ns = _room_time_offset(connection, int(last), clock, attendance, path)
+            return DatabaseLayout(int(statements["salt"]), statements, offset_ns, int(last))
     except apsw.Error as error:
         raise in_our_words(error, path) from error
 
 
-def load_statements(salt: int) -> dict[str, str]:
-    """The statements of schema.sql by name, with their placeholders filled in."""
+def load_statements(salt: int, upgraded_to: str = "") -> dict[str, str]:
+    """The statements of schema.sql by name, with their placeholders filled in; and what stands for those.
+
+    `upgraded_to` is the layout of the last upgrade, which stands behind the names of some tables; "" without one.
+    """
     text = Path(__file__).with_name("schema.sql").read_text(encoding="utf-8")
+    given = {
+        "salt": str(salt), "columns": COLUMNS, "mail": f"mail{upgraded_to}", "cells": f"cells{upgraded_to}",
+    }  # fmt: skip
+    for name, part in given.items():
+        text = text.replace(f"{{{name}}}", part)
     found: dict[str, str] = {}
     for part in text.split("\n-- name: ")[1:]:
         name, _, body = part.partition("\n")
         found[name.strip()] = body.strip()
-    given = {"salt": str(salt), "columns": COLUMNS}
-    return {name: _fill_in(body, {**found, **given}) for name, body in found.items()}
+    return given | {name: _fill_in(body, found) for name, body in found.items()}
+
+
+def read_statements(connection: apsw.Connection, path: Path) -> dict[str, str]:
+    """The statements for the room in a file, as it is now."""
+    rows: list[Any] = connection.execute(_TOLD).fetchall()
+    told = dict(rows)
+    upgraded_to = str(_number(told["tables"], path)) if "tables" in told else ""
+    return load_statements(_number(told.get("salt"), path), upgraded_to)
 
 
 def _fill_in(text: str, parts: dict[str, str]) -> str:
-    """Put the parts that a statement names in braces into it, and theirs into those."""
+    """Put the statements that one names in braces into it, and theirs into those."""
     return re.sub(r"\{(\w+)\}", lambda mark: _fill_in(parts[mark[1]], parts), text)
 
 
@@ -162,7 +175,7 @@ def _make_schema(connection: apsw.Connection, clock: Clock) -> None:
     """Lay the tables out, in a new file or in one that the source document's broker made."""
     import secrets  # these two only when a room is made
 
-    from .adoption import is_source_layout, set_aside, take_over
+    from .adoption import set_aside, take_over
 
     salt = secrets.randbits(SALT_BITS)
     connection.execute(f"PRAGMA page_size = {PAGE_BYTES}").fetchall()
@@ -172,13 +185,14 @@ def _make_schema(connection: apsw.Connection, clock: Clock) -> None:
         return connection.execute(sql, bindings).fetchall()
 
     with connection:
-        there = set_aside(execute) if is_source_layout(execute) else []
-        execute(load_statements(salt)["schema"], ())
+        there = set_aside(execute)
+        statements = load_statements(salt)
+        execute(statements["schema"] + statements["views"], ())
         execute("INSERT INTO meta VALUES ('salt', ?)", (salt,))
         if there:
             take_over(execute, there, clock.wall_ms())
         execute(f"PRAGMA application_id = {APPLICATION_ID}", ())
-        execute(f"PRAGMA user_version = {SCHEMA_VERSION}", ())
+        execute(f"PRAGMA user_version = {LAYOUT}", ())
 
 
 def _room_time_offset(connection: apsw.Connection, last: int, clock: Clock, attendance: Attendance, path: Path) -> int:

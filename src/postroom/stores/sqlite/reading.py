@@ -16,7 +16,7 @@ from postroom.core.states import PUBLIC_NAME, State
 from postroom.errors import InvalidMessage
 from postroom.stores.contract import ORDERS, Change, MailboxFigures, Page, Query, Want
 
-from .rows import CHANGE, COLUMNS, OWNER, WAITER, Row, StepTime, where
+from .rows import CHANGE, OWNER, WAITER, Row, StepTime, where
 from .transactions import Transactions, whole
 
 _to_json = msgspec.json.Encoder().encode
@@ -53,7 +53,7 @@ class RowReading:
         if cursor is not None:
             condition += " AND key < :cursor" if newest else " AND key > :cursor"
         rows = self._file.select(
-            f"SELECT {COLUMNS} FROM mail WHERE {condition} ORDER BY key {'DESC' if newest else ''} LIMIT :limit",
+            f"{self._file.statements['found']} WHERE {condition} ORDER BY key {'DESC' if newest else ''} LIMIT :limit",
             {**values, "now": moment.now, "cursor": cursor, "limit": query.limit},
         )
         messages = [self._message(row, moment) for row in rows]
@@ -75,7 +75,7 @@ class RowReading:
             late = self._file.statements["late"]
             condition = f"(key IN (SELECT value FROM json_each(:candidates)) OR key IN ({late})) AND {condition}"
         return self._file.select(
-            f"SELECT {COLUMNS} FROM mail WHERE {condition} ORDER BY priority DESC, key LIMIT :limit",
+            f"{self._file.statements['found']} WHERE {condition} ORDER BY priority DESC, key LIMIT :limit",
             {**values, "now": moment.now, "limit": query.limit},
         )
 

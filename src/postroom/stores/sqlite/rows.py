@@ -206,8 +206,7 @@ def where(
         parts.append("key IN (SELECT value FROM json_each(:keys))")
         values["keys"] = keys
     if query.waiting:
-        waiting = "SELECT key FROM mail INDEXED BY waiting WHERE waiter IS NOT NULL"
-        parts.append(f"key IN ({waiting}) AND state IN (0, 1, 7)")
+        parts.append(f"key IN ({statements['asked']}) AND state IN (0, 1, 7)")
     return " AND ".join(parts) or "1", values
 
 
@@ -218,8 +217,8 @@ def _states_part(query: Query, statements: Mapping[str, str]) -> list[str]:
     parts = [f"{statements['judged']} IN ({wanted})"]
     # few among many: begin with their index (tests/stores/test_sqlite.py looks at the plans)
     if query.states == frozenset({State.DEAD}):
-        parts.insert(0, f"key IN (SELECT key FROM mail WHERE state = 6 UNION ALL {statements['late_claims']})")
+        parts.insert(0, f"key IN ({statements['set_aside']})")
     elif query.states == frozenset({State.CLAIMED}):
         held = "" if query.claimed_by is None else " AND claimed_by = :claimed_by"
-        parts.insert(0, f"key IN (SELECT key FROM mail INDEXED BY live WHERE {statements['claims']}{held})")
+        parts.insert(0, f"key IN ({statements['claimed']}{held})")
     return parts

@@ -2,7 +2,8 @@
 --
 -- A line `-- name: x` begins the statement (or the list of statements) called x; sqlite.py runs them by that name, and
 -- other statements may contain it as {x}.
--- tick() is the next number of the room (sqlite_file.py). {salt} is the room's share of every id (message.py).
+-- tick() is the next number of the room (connection.py). {salt} is the room's share of every id (message.py).
+-- {mail} and {cells} are the tables `mail` and `cells`, under the names that the last upgrade gave them (upgrade.py).
 -- RETURNING is kept out of the way of a message: SQLite makes and unmakes a table in memory for it at every call.
 --
 -- States (states.py), with what the timer `wake_at` of a row in that state means:
@@ -21,11 +22,11 @@
 
 -- name: schema
 CREATE TABLE meta (
-    name TEXT PRIMARY KEY,      -- 'salt'; 'floor', 'cell floor': no number below is given out again; 'epoch:<boot>': room time
-    value ANY
+    name TEXT PRIMARY KEY,      -- 'salt'; 'floor', 'cell floor': no number below is given out again; 'epoch:<boot>': room time;
+    value ANY                   -- 'tables': the layout of the last upgrade (upgrade.py)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE mail (
+CREATE TABLE {mail} (
     key INTEGER PRIMARY KEY,    -- its place in the order of the room
     state INTEGER NOT NULL DEFAULT 0,
     token INTEGER NOT NULL DEFAULT 0,       -- grows with every claim, retry and requeue; a stale one changes nothing
@@ -67,22 +68,22 @@ CREATE TABLE mail (
 -- What may be claimed, best first, and before it what is claimed, by the end of its lease. Mail to an agent in a channel
 -- other than the default one is in two indexes of its own while it is ready, because its reader may name the channel or
 -- not. Keys come for free behind each.
-CREATE INDEX live ON mail (live_agent, live_channel, live_rank)     -- serves: claim_one, claim_general, claim_for_anyone, claims, look
+CREATE INDEX live ON {mail} (live_agent, live_channel, live_rank)     -- serves: claim_one, claim_general, claim_for_anyone, claims, look
     WHERE {in_live};
-CREATE INDEX ready_elsewhere ON mail (to_agent, priority DESC)          -- serves: claim_elsewhere, claim_one, look
+CREATE INDEX ready_elsewhere ON {mail} (to_agent, priority DESC)          -- serves: claim_elsewhere, claim_one, look
     WHERE state = 0 AND channel <> 'general' AND to_agent IS NOT NULL;
-CREATE INDEX ready_in_channel ON mail (to_agent, channel, priority DESC)    -- serves: claim_in_channel, claim_one_in_channel
+CREATE INDEX ready_in_channel ON {mail} (to_agent, channel, priority DESC)    -- serves: claim_in_channel, claim_one_in_channel
     WHERE state = 0 AND channel <> 'general' AND to_agent IS NOT NULL;
 
-CREATE INDEX timers ON mail (wake_at, state)                            -- serves: timers, due, counts
+CREATE INDEX timers ON {mail} (wake_at, state)                            -- serves: timers, due, counts
     WHERE wake_at IS NOT NULL AND state <> 1;
-CREATE INDEX changed ON mail (change, state, claimed_by)                -- serves: feed, retention, counts
+CREATE INDEX changed ON {mail} (change, state, claimed_by)                -- serves: feed, retention, counts
     WHERE change IS NOT NULL AND state <> 1;
-CREATE INDEX dead ON mail (key) WHERE state = 6;                        -- serves: dead letters
-CREATE INDEX waiting ON mail (waiter, state) WHERE waiter IS NOT NULL;  -- serves: waiting askers, dead askers
-CREATE INDEX answers ON mail (answer_to) WHERE answer_to IS NOT NULL;   -- serves: the answer to a question
-CREATE INDEX correlations ON mail (correlation_id) WHERE correlation_id IS NOT NULL;
-CREATE INDEX idempotency ON mail (from_agent, idempotency_key)         -- unique but for the copies of a publication
+CREATE INDEX dead ON {mail} (key) WHERE state = 6;                        -- serves: dead letters
+CREATE INDEX waiting ON {mail} (waiter, state) WHERE waiter IS NOT NULL;  -- serves: waiting askers, dead askers
+CREATE INDEX answers ON {mail} (answer_to) WHERE answer_to IS NOT NULL;   -- serves: the answer to a question
+CREATE INDEX correlations ON {mail} (correlation_id) WHERE correlation_id IS NOT NULL;
+CREATE INDEX idempotency ON {mail} (from_agent, idempotency_key)         -- unique but for the copies of a publication
     WHERE idempotency_key IS NOT NULL;
 
 CREATE TABLE processes (                    -- processes that hold claims or wait for answers; gone ones are let go
@@ -90,7 +91,7 @@ CREATE TABLE processes (                    -- processes that hold claims or wai
     name TEXT NOT NULL UNIQUE               -- host:pid:start+byte, as process.py makes it
 );
 
-CREATE TABLE cells (                        -- small values with compare-and-set
+CREATE TABLE {cells} (                        -- small values with compare-and-set
     name TEXT PRIMARY KEY,
     version INTEGER NOT NULL,
     value TEXT NOT NULL                     -- JSON
@@ -109,8 +110,9 @@ CREATE TABLE channel_subscriptions (
     PRIMARY KEY (channel_name, agent_id)
 ) WITHOUT ROWID;
 
+-- name: views
 CREATE VIEW messages AS                     -- as people and the source document read them, worked out when read: SQLite
-SELECT mail.*,                              -- would work out a generated column at every write, too
+SELECT {mail}.*,                            -- would work out a generated column at every write, too
     printf('%08x-%04x-7%03x-%04x-%012x', key >> 37, (key >> 21) & 65535, (key >> 9) & 4095,
         32768 | ((key & 511) << 5) | ({salt} >> 48), {salt} & 281474976710655) AS id,
     CASE WHEN state IN (0, 7, 8) THEN 'pending' WHEN state = 1 THEN 'processing' WHEN state IN (2, 3) THEN 'done'
@@ -120,23 +122,23 @@ SELECT mail.*,                              -- would work out a generated column
     strftime('%Y-%m-%dT%H:%M:%fZ', (expires - (key >> 21) + sent_ms) / 1000.0, 'unixepoch') AS expires_at,
     strftime('%Y-%m-%dT%H:%M:%fZ', last_delivered_ms / 1000.0, 'unixepoch') AS last_delivered_at,
     '[' || rtrim(ledger || {told}, ',') || ']' AS history       -- the whole ledger, as JSON
-FROM mail;
+FROM {mail};
 
 CREATE VIEW agent_status AS                 -- true figures, worked out when read
 SELECT substr(c.name, 7) AS agent_id,
     json_extract(c.value, '$.status') AS status,
     json_extract(c.value, '$.current_task') AS current_task,
     strftime('%Y-%m-%dT%H:%M:%fZ', json_extract(c.value, '$.heartbeat_ms') / 1000.0, 'unixepoch') AS last_heartbeat,
-    (SELECT count(*) FROM mail WHERE live_agent = substr(c.name, 7) AND {in_live})
-        + (SELECT count(*) FROM mail WHERE state = 0 AND channel <> 'general' AND to_agent = substr(c.name, 7))
+    (SELECT count(*) FROM {mail} WHERE live_agent = substr(c.name, 7) AND {in_live})
+        + (SELECT count(*) FROM {mail} WHERE state = 0 AND channel <> 'general' AND to_agent = substr(c.name, 7))
         AS messages_pending,
     coalesce((SELECT processed FROM tally WHERE agent = substr(c.name, 7)), 0)
-        + (SELECT count(*) FROM mail WHERE change IS NOT NULL AND state <> 1 AND claimed_by = substr(c.name, 7) AND state IN (2, 3, 4))
+        + (SELECT count(*) FROM {mail} WHERE change IS NOT NULL AND state <> 1 AND claimed_by = substr(c.name, 7) AND state IN (2, 3, 4))
         AS messages_processed,
     coalesce((SELECT errors FROM tally WHERE agent = substr(c.name, 7)), 0)
-        + (SELECT count(*) FROM mail WHERE change IS NOT NULL AND state <> 1 AND claimed_by = substr(c.name, 7) AND state IN (0, 6, 7))
+        + (SELECT count(*) FROM {mail} WHERE change IS NOT NULL AND state <> 1 AND claimed_by = substr(c.name, 7) AND state IN (0, 6, 7))
         AS error_count
-FROM cells AS c WHERE c.name >= 'agent/' AND c.name < 'agent0';
+FROM {cells} AS c WHERE c.name >= 'agent/' AND c.name < 'agent0';
 
 CREATE VIEW dead_letter_queue AS
 SELECT id, payload AS original_message, error, delivery_count AS retry_count,
@@ -150,9 +152,9 @@ FROM messages WHERE state = 6;
 live_agent IS NULL AND live_channel IS NULL AND {in_live}
 
 -- name: last_number
-SELECT max(coalesce((SELECT max(key) FROM mail), 0),
-    coalesce((SELECT max(change) FROM mail INDEXED BY changed WHERE change IS NOT NULL AND state <> 1), 0),
-    coalesce((SELECT max(change) FROM mail INDEXED BY live WHERE {claims}), 0),
+SELECT max(coalesce((SELECT max(key) FROM {mail}), 0),
+    coalesce((SELECT max(change) FROM {mail} INDEXED BY changed WHERE change IS NOT NULL AND state <> 1), 0),
+    coalesce((SELECT max(change) FROM {mail} INDEXED BY live WHERE {claims}), 0),
     coalesce((SELECT value FROM meta WHERE name = 'floor'), 1) - 1)
 
 -- name: told
@@ -160,176 +162,179 @@ CASE implied WHEN 0 THEN '' ELSE json_array('claimed', last_delivered_ms, claime
     || CASE implied WHEN 2 THEN json_array('acked', ended_ms, claimed_by, NULL) || ',' ELSE '' END END
 
 -- name: insert
-INSERT INTO mail (key, state, wake_at, priority, to_agent, channel, from_agent, type, version, max_deliveries, sent_ms,
+INSERT INTO {mail} (key, state, wake_at, priority, to_agent, channel, from_agent, type, version, max_deliveries, sent_ms,
     expires, waiter, correlation_id, chain_id, hop_count, lane, trace, idempotency_key, answer_to, replay_of, payload)
 VALUES (coalesce(?1, tick()), ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)
 
 -- name: by_idempotency_key
-SELECT key, to_agent, channel, type, payload FROM mail WHERE from_agent = ?1 AND idempotency_key = ?2 ORDER BY key
+SELECT key, to_agent, channel, type, payload FROM {mail} WHERE from_agent = ?1 AND idempotency_key = ?2 ORDER BY key
 
 -- name: subscribers
 SELECT agent_id FROM channel_subscriptions WHERE channel_name = ?1 ORDER BY agent_id
 
 -- name: claim_general
-SELECT {columns} FROM mail INDEXED BY live
+SELECT {columns} FROM {mail} INDEXED BY live
 WHERE live_agent = ?1 AND live_channel IS NULL AND {in_live} AND (expires IS NULL OR expires > ?2)
 ORDER BY live_rank, key LIMIT ?3
 
 -- name: claim_one
 -- The best message in the default channel, and whether there is any in the others.
-SELECT {columns}, EXISTS (SELECT 1 FROM mail AS other INDEXED BY ready_elsewhere
+SELECT {columns}, EXISTS (SELECT 1 FROM {mail} AS other INDEXED BY ready_elsewhere
     WHERE other.to_agent = ?1 AND other.state = 0 AND other.channel <> 'general')
-FROM mail INDEXED BY live
+FROM {mail} INDEXED BY live
 WHERE live_agent = ?1 AND live_channel IS NULL AND {in_live} AND (expires IS NULL OR expires > ?2)
 ORDER BY live_rank, key LIMIT 1
 
 -- name: claim_elsewhere
-SELECT {columns} FROM mail INDEXED BY ready_elsewhere
+SELECT {columns} FROM {mail} INDEXED BY ready_elsewhere
 WHERE to_agent = ?1 AND state = 0 AND channel <> 'general' AND (expires IS NULL OR expires > ?2)
 ORDER BY priority DESC, key LIMIT ?3
 
 -- name: claim_in_channel
-SELECT {columns} FROM mail INDEXED BY ready_in_channel
+SELECT {columns} FROM {mail} INDEXED BY ready_in_channel
 WHERE to_agent = ?1 AND channel = ?4 AND state = 0 AND channel <> 'general' AND (expires IS NULL OR expires > ?2)
 ORDER BY priority DESC, key LIMIT ?3
 
 -- name: claim_for_anyone
-SELECT {columns} FROM mail INDEXED BY live
+SELECT {columns} FROM {mail} INDEXED BY live
 WHERE live_agent IS NULL AND live_channel = ?1 AND {in_live} AND (expires IS NULL OR expires > ?2)
 ORDER BY live_rank, key LIMIT ?3
 
 -- name: claim_one_in_channel
 -- The best message in a channel that is for any taker, and whether there is any there for the agent itself.
-SELECT {columns}, EXISTS (SELECT 1 FROM mail AS other INDEXED BY ready_in_channel
+SELECT {columns}, EXISTS (SELECT 1 FROM {mail} AS other INDEXED BY ready_in_channel
     WHERE other.to_agent = ?3 AND other.channel = ?1 AND other.state = 0 AND other.channel <> 'general')
-FROM mail INDEXED BY live
+FROM {mail} INDEXED BY live
 WHERE live_agent IS NULL AND live_channel = ?1 AND {in_live} AND (expires IS NULL OR expires > ?2)
 ORDER BY live_rank, key LIMIT 1
 
 -- name: claim_by_key
-SELECT {columns} FROM mail
+SELECT {columns} FROM {mail}
 WHERE key = ?1 AND (to_agent IS NULL OR to_agent = ?2)
     AND (state = 8 OR (state = 0 AND (expires IS NULL OR expires > ?3)))
 
 -- name: claim_answer
-SELECT {columns} FROM mail INDEXED BY answers WHERE answer_to = ?1 AND state = 8 AND (to_agent IS NULL OR to_agent = ?2)
-    AND (SELECT question.state FROM mail AS question WHERE question.key = ?1) = 3
+SELECT {columns} FROM {mail} INDEXED BY answers WHERE answer_to = ?1 AND state = 8 AND (to_agent IS NULL OR to_agent = ?2)
+    AND (SELECT question.state FROM {mail} AS question WHERE question.key = ?1) = 3
 LIMIT 1
 
 -- name: take
-UPDATE mail SET state = 1, token = token + 1, change = tick(), wake_at = ?2, delivery_count = delivery_count + 1,
+UPDATE {mail} SET state = 1, token = token + 1, change = tick(), wake_at = ?2, delivery_count = delivery_count + 1,
     last_delivered_ms = ?3, claimed_by = ?4, owner = ?5, waiter = CASE WHEN state <> 8 THEN waiter END, implied = 1
 WHERE key = ?1 AND state = ?6
 
 -- name: take_and_ack
-UPDATE mail SET state = 2, token = token + 1, change = tick(), wake_at = NULL, delivery_count = delivery_count + 1,
+UPDATE {mail} SET state = 2, token = token + 1, change = tick(), wake_at = NULL, delivery_count = delivery_count + 1,
     last_delivered_ms = ?2, claimed_by = ?3, owner = NULL, waiter = NULL, implied = 2, ended_ms = ?2
 WHERE key = ?1 AND state = ?4
 
 -- name: timers
-(SELECT min(wake_at) FROM mail INDEXED BY timers WHERE wake_at IS NOT NULL AND state <> 1),
-    (SELECT min(live_rank) FROM mail INDEXED BY live WHERE {claims})
+(SELECT min(wake_at) FROM {mail} INDEXED BY timers WHERE wake_at IS NOT NULL AND state <> 1),
+    (SELECT min(live_rank) FROM {mail} INDEXED BY live WHERE {claims})
 
 -- name: next_timers
 SELECT {timers}
 
 -- name: look
 -- Whether there is anything for an agent, and when the next timers run out: all that a claimer needs to know that expects nothing.
-SELECT EXISTS (SELECT 1 FROM mail INDEXED BY live
+SELECT EXISTS (SELECT 1 FROM {mail} INDEXED BY live
         WHERE live_agent = ?1 AND live_channel IS NULL AND {in_live} AND (expires IS NULL OR expires > ?2))
-    OR EXISTS (SELECT 1 FROM mail INDEXED BY ready_elsewhere
+    OR EXISTS (SELECT 1 FROM {mail} INDEXED BY ready_elsewhere
         WHERE to_agent = ?1 AND state = 0 AND channel <> 'general' AND (expires IS NULL OR expires > ?2)),
     {timers}
 
 -- name: due
-SELECT key, state, expires, delivery_count, max_deliveries, to_agent, channel FROM mail INDEXED BY timers
+SELECT key, state, expires, delivery_count, max_deliveries, to_agent, channel FROM {mail} INDEXED BY timers
 WHERE wake_at <= ?1 AND state <> 1 ORDER BY wake_at LIMIT 500
 
 -- name: ended_leases
-SELECT key, state, expires, delivery_count, max_deliveries, to_agent, channel FROM mail INDEXED BY live
+SELECT key, state, expires, delivery_count, max_deliveries, to_agent, channel FROM {mail} INDEXED BY live
 WHERE {claims} AND live_rank <= ?1 ORDER BY live_rank LIMIT 500
 
 -- name: make_ready
-UPDATE mail SET state = 0, wake_at = expires WHERE key = ?1
+UPDATE {mail} SET state = 0, wake_at = expires WHERE key = ?1
 
 -- name: expire
-UPDATE mail SET state = 5, change = tick(), wake_at = NULL, owner = NULL, waiter = NULL, error = ?2,
+UPDATE {mail} SET state = 5, change = tick(), wake_at = NULL, owner = NULL, waiter = NULL, error = ?2,
     implied = 0, ledger = ledger || {told} || ?3
 WHERE key = ?1
 
 -- name: release
 -- The owner stays with a message whose lease has ended, for it may still extend it; one that is gone does not.
-UPDATE mail SET state = 0, change = tick(), wake_at = expires, owner = CASE WHEN ?3 THEN owner END,
+UPDATE {mail} SET state = 0, change = tick(), wake_at = expires, owner = CASE WHEN ?3 THEN owner END,
     implied = 0, ledger = ledger || {told} || ?2
 WHERE key = ?1
 
 -- name: bury
-UPDATE mail SET state = 6, change = tick(), wake_at = NULL, owner = NULL, waiter = NULL, error = ?2,
+UPDATE {mail} SET state = 6, change = tick(), wake_at = NULL, owner = NULL, waiter = NULL, error = ?2,
     implied = 0, ledger = ledger || {told} || ?3
 WHERE key = ?1
 
 -- name: ack
 -- The usual end of a message: all that its ledger says stands in other columns.
-UPDATE mail SET state = 2, change = tick(), wake_at = NULL, owner = NULL, waiter = NULL, implied = 2, ended_ms = ?4
+UPDATE {mail} SET state = 2, change = tick(), wake_at = NULL, owner = NULL, waiter = NULL, implied = 2, ended_ms = ?4
 WHERE key = ?1 AND token = ?2 AND claimed_by = ?3 AND state = 1 AND implied = 1
 
 -- name: finish
-UPDATE mail SET state = ?3, change = tick(), wake_at = NULL, owner = NULL, waiter = NULL, error = coalesce(?4, error),
+UPDATE {mail} SET state = ?3, change = tick(), wake_at = NULL, owner = NULL, waiter = NULL, error = coalesce(?4, error),
     implied = 0, ledger = ledger || {told} || ?5
 WHERE key = ?1 AND token = ?2 AND state IN (0, 1)
 
 -- name: held
-SELECT delivery_count, max_deliveries, expires, to_agent, channel, waiter FROM mail
+SELECT delivery_count, max_deliveries, expires, to_agent, channel, waiter FROM {mail}
 WHERE key = ?1 AND token = ?2 AND state IN (0, 1)
 
 -- name: retry
-UPDATE mail SET state = ?2, token = token + 1, change = tick(), wake_at = ?3, owner = NULL, error = ?4,
+UPDATE {mail} SET state = ?2, token = token + 1, change = tick(), wake_at = ?3, owner = NULL, error = ?4,
     implied = 0, ledger = ledger || {told} || ?5
 WHERE key = ?1
 
 -- name: return
-UPDATE mail SET state = 0, token = token + 1, change = tick(), wake_at = expires, delivery_count = delivery_count - 1,
+UPDATE {mail} SET state = 0, token = token + 1, change = tick(), wake_at = expires, delivery_count = delivery_count - 1,
     claimed_by = NULL, owner = NULL, implied = 0, ledger = ledger || {told} || ?2
 WHERE key = ?1
 
 -- name: extend
-UPDATE mail SET state = 1, change = tick(), wake_at = ?3, implied = 0, ledger = ledger || {told} || ?4
+UPDATE {mail} SET state = 1, change = tick(), wake_at = ?3, implied = 0, ledger = ledger || {told} || ?4
 WHERE key = ?1 AND token = ?2 AND state IN (0, 1)
 
 -- name: note
-UPDATE mail SET change = tick(), implied = CASE WHEN length(ledger) < 65536 THEN 0 ELSE implied END,
+UPDATE {mail} SET change = tick(), implied = CASE WHEN length(ledger) < 65536 THEN 0 ELSE implied END,
     ledger = CASE WHEN length(ledger) < 65536 THEN ledger || {told} || ?2 ELSE ledger END
 WHERE key = ?1
 
 -- name: waiter_of
-SELECT waiter FROM mail WHERE key = ?1 AND waiter IS NOT NULL AND state IN (0, 1, 7)
+SELECT waiter FROM {mail} WHERE key = ?1 AND waiter IS NOT NULL AND state IN (0, 1, 7)
 
 -- name: stop_waiting
-UPDATE mail SET waiter = NULL, change = tick(), implied = 0, ledger = ledger || {told} || ?2
+UPDATE {mail} SET waiter = NULL, change = tick(), implied = 0, ledger = ledger || {told} || ?2
 WHERE key = ?1 AND waiter IS NOT NULL AND state IN (0, 1, 7)
 
 -- name: unhold
-UPDATE mail SET state = 0, waiter = NULL, change = tick(), wake_at = expires WHERE answer_to = ?1 AND state = 8
+UPDATE {mail} SET state = 0, waiter = NULL, change = tick(), wake_at = expires WHERE answer_to = ?1 AND state = 8
 RETURNING to_agent
 
+-- name: found
+SELECT {columns} FROM {mail}
+
 -- name: get
-SELECT {columns}, ledger FROM mail WHERE key = ?1
+SELECT {columns}, ledger FROM {mail} WHERE key = ?1
 
 -- name: requeue
-UPDATE mail SET state = 0, token = token + 1, change = tick(), delivery_count = 0, error = NULL, claimed_by = NULL,
+UPDATE {mail} SET state = 0, token = token + 1, change = tick(), delivery_count = 0, error = NULL, claimed_by = NULL,
     expires = CASE WHEN expires > ?2 THEN expires END, wake_at = CASE WHEN expires > ?2 THEN expires END,
     implied = 0, ledger = ledger || {told} || ?3
 WHERE key = ?1 AND state IN (4, 5, 6) RETURNING to_agent, channel
 
 -- name: stored_after
-SELECT {columns} FROM mail WHERE key > ?1 ORDER BY key LIMIT ?2
+SELECT {columns} FROM {mail} WHERE key > ?1 ORDER BY key LIMIT ?2
 
 -- name: changed_after
-SELECT {columns}, ledger FROM mail INDEXED BY changed WHERE change > ?1 AND state <> 1 ORDER BY change LIMIT ?2
+SELECT {columns}, ledger FROM {mail} INDEXED BY changed WHERE change > ?1 AND state <> 1 ORDER BY change LIMIT ?2
 
 -- name: claimed_after
 -- Goes through everything that is claimed just now and sorts it: those are few, and sparing each claim an index is worth it.
-SELECT {columns}, ledger FROM mail INDEXED BY live WHERE {claims} AND change > ?1 ORDER BY change LIMIT ?2
+SELECT {columns}, ledger FROM {mail} INDEXED BY live WHERE {claims} AND change > ?1 ORDER BY change LIMIT ?2
 
 -- name: processes
 SELECT id, name FROM processes
@@ -341,24 +346,24 @@ INSERT INTO processes (name) VALUES (?1) ON CONFLICT (name) DO UPDATE SET name =
 DELETE FROM processes WHERE id = ?1
 
 -- name: claims_of_process
-SELECT key, expires, delivery_count, max_deliveries, to_agent, channel FROM mail INDEXED BY live
+SELECT key, expires, delivery_count, max_deliveries, to_agent, channel FROM {mail} INDEXED BY live
 WHERE {claims} AND owner = ?1
 
 -- name: waits_of_process
-SELECT key, state, to_agent FROM mail WHERE waiter = ?1
+SELECT key, state, to_agent FROM {mail} WHERE waiter = ?1
 
 -- name: unhold_by_key
-UPDATE mail SET state = 0, waiter = NULL, change = tick(), wake_at = expires WHERE key = ?1
+UPDATE {mail} SET state = 0, waiter = NULL, change = tick(), wake_at = expires WHERE key = ?1
 
 -- name: cell_read
-SELECT name, version, value FROM cells WHERE name = ?1
+SELECT name, version, value FROM {cells} WHERE name = ?1
 
 -- name: cell_put
-INSERT INTO cells (name, version, value) VALUES (?1, ?2, ?3)
+INSERT INTO {cells} (name, version, value) VALUES (?1, ?2, ?3)
 ON CONFLICT (name) DO UPDATE SET version = max(excluded.version, version + 1), value = excluded.value RETURNING version
 
 -- name: cell_delete
-DELETE FROM cells WHERE name = ?1 RETURNING version
+DELETE FROM {cells} WHERE name = ?1 RETURNING version
 
 -- name: cell_floor
 SELECT coalesce((SELECT value FROM meta WHERE name = 'cell floor'), 0)
@@ -368,11 +373,11 @@ INSERT INTO meta (name, value) VALUES ('cell floor', ?1) ON CONFLICT (name) DO U
 
 -- name: cell_is_kept
 -- Whether a version that was once written is still there, or a newer one, or was deleted since (which leaves a floor above it).
-SELECT EXISTS (SELECT 1 FROM cells WHERE name = ?1 AND version >= ?2)
+SELECT EXISTS (SELECT 1 FROM {cells} WHERE name = ?1 AND version >= ?2)
     OR EXISTS (SELECT 1 FROM meta WHERE name = 'cell floor' AND value > ?2)
 
 -- name: cell_scan
-SELECT name, version, value FROM cells WHERE name >= ?1 AND name < ?2 ORDER BY name
+SELECT name, version, value FROM {cells} WHERE name >= ?1 AND name < ?2 ORDER BY name
 
 -- name: subscribe
 INSERT INTO channel_subscriptions (channel_name, agent_id, subscribed_at) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING
@@ -384,40 +389,55 @@ DELETE FROM channel_subscriptions WHERE channel_name = ?1 AND agent_id = ?2 RETU
 SELECT channel_name, agent_id, subscribed_at FROM channel_subscriptions ORDER BY channel_name, agent_id
 
 -- name: count_ready_general
-SELECT live_agent, 'general', count(*), min(key) FROM mail INDEXED BY live
+SELECT live_agent, 'general', count(*), min(key) FROM {mail} INDEXED BY live
 WHERE live_agent IS NOT NULL AND {in_live} GROUP BY live_agent
 
 -- name: count_ready_in_channel
-SELECT to_agent, channel, count(*), min(key) FROM mail INDEXED BY ready_in_channel
+SELECT to_agent, channel, count(*), min(key) FROM {mail} INDEXED BY ready_in_channel
 WHERE state = 0 AND channel <> 'general' AND to_agent IS NOT NULL GROUP BY to_agent, channel
 
 -- name: count_ready_for_anyone
-SELECT NULL, live_channel, count(*), min(key) FROM mail INDEXED BY live
+SELECT NULL, live_channel, count(*), min(key) FROM {mail} INDEXED BY live
 WHERE live_agent IS NULL AND live_channel IS NOT NULL AND {in_live} GROUP BY live_channel
 
 -- name: count_claimed
-SELECT 1, count(*) FROM mail INDEXED BY live WHERE {claims}
+SELECT 1, count(*) FROM {mail} INDEXED BY live WHERE {claims}
 
 -- name: count_delayed
-SELECT 7, count(*) FROM mail INDEXED BY timers WHERE wake_at IS NOT NULL AND state <> 1 AND state = 7
+SELECT 7, count(*) FROM {mail} INDEXED BY timers WHERE wake_at IS NOT NULL AND state <> 1 AND state = 7
 
 -- name: count_held
-SELECT 8, count(*) FROM mail INDEXED BY waiting WHERE waiter IS NOT NULL AND state = 8
+SELECT 8, count(*) FROM {mail} INDEXED BY waiting WHERE waiter IS NOT NULL AND state = 8
 
 -- name: count_finished
-SELECT state, count(*) FROM mail INDEXED BY changed
+SELECT state, count(*) FROM {mail} INDEXED BY changed
 WHERE change IS NOT NULL AND state <> 1 AND state BETWEEN 2 AND 6 GROUP BY state
 
 -- name: late
 -- The keys of all that something was due for, and nobody came by yet.
-SELECT key FROM mail INDEXED BY timers WHERE wake_at <= :now AND state <> 1
-UNION ALL SELECT key FROM mail INDEXED BY live WHERE {claims} AND live_rank <= :now
+SELECT key FROM {mail} INDEXED BY timers WHERE wake_at <= :now AND state <> 1
+UNION ALL SELECT key FROM {mail} INDEXED BY live WHERE {claims} AND live_rank <= :now
+
+-- name: asked
+SELECT key FROM {mail} INDEXED BY waiting WHERE waiter IS NOT NULL
+
+-- name: set_aside
+SELECT key FROM {mail} WHERE state = 6 UNION ALL {late_claims}
+
+-- name: claimed
+SELECT key FROM {mail} INDEXED BY live WHERE {claims}
+
+-- name: keys
+SELECT key FROM {mail}
+
+-- name: count_all
+SELECT count(*) FROM {mail}
 
 -- name: late_claims
-SELECT key FROM mail INDEXED BY live WHERE {claims} AND live_rank <= :now
+SELECT key FROM {mail} INDEXED BY live WHERE {claims} AND live_rank <= :now
 
 -- name: overdue
-SELECT state, {judged}, to_agent, channel, count(*), min(key) FROM mail WHERE key IN ({late}) GROUP BY 1, 2, 3, 4
+SELECT state, {judged}, to_agent, channel, count(*), min(key) FROM {mail} WHERE key IN ({late}) GROUP BY 1, 2, 3, 4
 
 -- name: judged
 CASE WHEN state IN (0, 7) AND expires <= :now THEN 5
@@ -427,31 +447,31 @@ CASE WHEN state IN (0, 7) AND expires <= :now THEN 5
     ELSE state END
 
 -- name: oldest_finished
-SELECT key FROM mail INDEXED BY changed WHERE change IS NOT NULL AND change <= ?1 AND state <> 1 AND state BETWEEN 2 AND 5
+SELECT key FROM {mail} INDEXED BY changed WHERE change IS NOT NULL AND change <= ?1 AND state <> 1 AND state BETWEEN 2 AND 5
 ORDER BY change LIMIT ?2
 
 -- name: tally_up
-INSERT INTO tally (agent, processed) SELECT claimed_by, count(*) FROM mail
+INSERT INTO tally (agent, processed) SELECT claimed_by, count(*) FROM {mail}
 WHERE key IN (SELECT value FROM json_each(?1)) AND claimed_by IS NOT NULL AND state IN (2, 3, 4) GROUP BY claimed_by
 ON CONFLICT (agent) DO UPDATE SET processed = processed + excluded.processed
 
 -- name: tally_errors
-INSERT INTO tally (agent, errors) SELECT claimed_by, count(*) FROM mail
+INSERT INTO tally (agent, errors) SELECT claimed_by, count(*) FROM {mail}
 WHERE key IN (SELECT value FROM json_each(?1)) AND claimed_by IS NOT NULL AND state IN (0, 6, 7) GROUP BY claimed_by
 ON CONFLICT (agent) DO UPDATE SET errors = errors + excluded.errors
 
 -- name: work_of
 SELECT coalesce((SELECT processed FROM tally WHERE agent = ?1), 0) + count(*) FILTER (WHERE state IN (2, 3, 4)),
     coalesce((SELECT errors FROM tally WHERE agent = ?1), 0) + count(*) FILTER (WHERE state IN (0, 6, 7))
-FROM mail INDEXED BY changed WHERE change IS NOT NULL AND state <> 1 AND claimed_by = ?1
+FROM {mail} INDEXED BY changed WHERE change IS NOT NULL AND state <> 1 AND claimed_by = ?1
 
 -- name: raise_floor
-INSERT INTO meta (name, value) SELECT 'floor', max(max(key), coalesce(max(change), 0)) + 1 FROM mail
+INSERT INTO meta (name, value) SELECT 'floor', max(max(key), coalesce(max(change), 0)) + 1 FROM {mail}
 WHERE key IN (SELECT value FROM json_each(?1)) HAVING count(*) > 0
 ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)
 
 -- name: delete
-DELETE FROM mail WHERE key IN (SELECT value FROM json_each(?1)) RETURNING key
+DELETE FROM {mail} WHERE key IN (SELECT value FROM json_each(?1)) RETURNING key
 
 -- name: meta_read
 SELECT value FROM meta WHERE name = ?1

@@ -310,7 +310,7 @@ class SqliteStore(Store):
         with self._steps.step() as moment:
             self._upkeep.apply_due_timers(moment)
             rows = self._file.select(
-                f"SELECT key FROM mail WHERE {condition} AND state <> 1 ORDER BY key LIMIT :limit",
+                f"{self._file.statements['keys']} WHERE {condition} AND state <> 1 ORDER BY key LIMIT :limit",
                 {**values, "now": moment.now, "limit": query.limit},
             )
             return self._upkeep.delete([key for (key,) in rows])
@@ -366,9 +366,9 @@ class SqliteStore(Store):
         """The room's time now, in which leases, delays and expiry are counted."""
         return self._steps.moment().now
 
-    def layout(self) -> int:
-        """The version of the file's tables."""
-        return int(self._file.select("PRAGMA user_version")[0][0])
+    def layout(self) -> tuple[int, Path]:
+        """The number of the file's layout, and what the names of copies that upgrades keep begin with."""
+        return int(self._file.select("PRAGMA user_version")[0][0]), self._file.path
 
     # Subscriptions and cells
 

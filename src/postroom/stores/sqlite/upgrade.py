@@ -1,0 +1,126 @@
+"""Schema migration: a room of an older layout becomes one of today's in one transaction, after a copy of it was kept.
+
+Programs that run meanwhile have statements of the older layout, and none of them may write into the newer one. So an
+upgrade gives the tables `mail` and `cells` other names (`mail2`, `cells2`): SQLite then refuses those statements, and
+today's cost nothing more. Programs from layout 2 on see why a table is missing (`connection.in_our_words`). For those
+of layout 1 the old name belongs to a virtual table of a module that no program has; the module's name is the sentence
+that SQLite, and so those programs, say.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+from postroom.core import crashpoints
+from postroom.core.system.files import sync_folder
+from postroom.errors import RoomUnreachable
+from postroom.stores.layouts import check_layout, free_copy, not_upgraded
+
+from .connection import LAYOUT, NOT_SYNCED, in_our_words
+
+#: The SQL that leads from each layout to the next, with {mail} and {cells} for those tables. The views, which only
+#: people read, are made anew after it.
+STEPS: Final[dict[int, str]] = {
+    1: "",  # the tables are the same; from layout 2 on, programs know what it means when they are not there
+}
+REFUSAL: Final = "this room was upgraded by a newer Postroom; restart this program with it"
+_MOVED: Final = ("mail", "cells")
+_VIEWS: Final = ("dead_letter_queue", "agent_status", "messages")
+
+
+def upgrade(
+    path: Path,
+    layout: int,
+    connect: Callable[[], apsw.Connection],
+    connection: apsw.Connection,
+    statements: Callable[[], dict[str, str]],
+) -> None:
+    """Bring a file to today's layout. `statements` reads those that suit the file at that moment (`layout.py`).
+
+    One process at a time: the caller is inside `layout.opening`.
+
+    After: the file has today's layout, and a copy of it as it was lies beside it. If it raised: the file is as it was,
+    and no copy was left but by a process that was killed. Programs that write meanwhile wait for their turn.
+    """
+    check_layout(path, layout, min(STEPS), LAYOUT)
+    copy = None
+    try:
+        with connection:  # nothing is written between the copy and the first step
+            copy = _keep_copy(path, layout, connect)
+            crashpoints.reached("upgrade.copied")
+            _take_steps(connection, layout, statements)
+            crashpoints.reached("upgrade.changed")
+    except BaseException as error:
+        if copy is not None and getattr(error, "extendedresult", 0) not in NOT_SYNCED:
+            copy.unlink()
+        if isinstance(error, apsw.Error):
+            raise not_upgraded(path, layout, LAYOUT, in_our_words(error, path)) from error
+        if isinstance(error, OSError):
+            why = RoomUnreachable(f"no copy of it can be kept ({error.strerror}); nothing was changed")
+            raise not_upgraded(path, layout, LAYOUT, why) from error
+        raise
+
+
+def _keep_copy(path: Path, layout: int, connect: Callable[[], apsw.Connection]) -> Path:
+    """Copy the file as it is now, log and all, under a name of its own. On the disk when this returns."""
+    draft = path.with_name(f"{path.name}.bak.new")
+    _remove(draft)  # of a process that was killed
+    try:
+        # made here, not by SQLite: no link is followed, and only those may read it who may read the room
+        new = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        os.close(os.open(draft, new, path.stat().st_mode & 0o777))
+        flags = apsw.SQLITE_OPEN_READWRITE
+        with closing(connect()) as source, closing(apsw.Connection(str(draft), flags, source.open_vfs)) as target:
+            crashpoints.reached("upgrade.copying")
+            with target.backup("main", source, "main") as backup:
+                backup.step()
+        copy = free_copy(path, layout)
+        draft.rename(copy)
+        sync_folder(path.parent)
+    except BaseException:
+        _remove(draft)
+        raise
+    return copy
+
+
+def _remove(draft: Path) -> None:
+    for name in (draft, Path(f"{draft}-journal")):
+        name.unlink(missing_ok=True)
+
+
+class _NoModule:
+    """What makes a virtual table. No program has it afterwards."""
+
+    def Create(self, *_: object) -> tuple[str, Any]:  # noqa: N802  (the names of apsw)
+        return "CREATE TABLE refused (x)", self
+
+    def Disconnect(self) -> None:  # noqa: N802
+        pass
+
+
+def _take_steps(connection: apsw.Connection, layout: int, statements: Callable[[], dict[str, str]]) -> None:
+    def run(sql: str) -> list[Any]:
+        return connection.execute(sql).fetchall()
+
+    names = {table: statements()[table] for table in _MOVED}
+    for view in _VIEWS:
+        run(f"DROP VIEW IF EXISTS {view}")
+    for number in range(layout, LAYOUT):
+        run(STEPS[number].format(**names))
+    module: Any = _NoModule()
+    connection.create_module(REFUSAL, module)
+    has_figures = run("SELECT 1 FROM sqlite_schema WHERE name = 'sqlite_stat1'")
+    for table, was in names.items():
+        run(f"ALTER TABLE {was} RENAME TO {table}{LAYOUT}")
+        run(f'CREATE VIRTUAL TABLE {was} USING "{REFUSAL}"')
+        if has_figures:
+            run(f"UPDATE sqlite_stat1 SET tbl = '{table}{LAYOUT}' WHERE tbl = '{was}'")
+    run(f"INSERT INTO meta VALUES ('tables', {LAYOUT}) ON CONFLICT (name) DO UPDATE SET value = excluded.value")
+    run(statements()["views"])
+    run(f"PRAGMA user_version = {LAYOUT}")
