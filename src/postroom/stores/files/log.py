@@ -25,7 +25,7 @@ import msgspec
 from postroom.core.clock import SYSTEM
 from postroom.core.message import LedgerEntry
 from postroom.core.system.files import lock_trouble, open_shared, sync_folder
-from postroom.errors import RoomBusy, RoomDamaged, RoomGone, RoomUnreachable
+from postroom.errors import RoomBusy, RoomDamaged, RoomUnreachable
 from postroom.stores.contract import in_the_middle
 
 _PLACE: Final = struct.Struct("<q")
@@ -92,6 +92,7 @@ class Log:
     """The log, its lock and its marks, in the folder `.postroom` of a room."""
 
     def __init__(self, folder: Path, busy_timeout_s: float, mode: int) -> None:
+        #: Where it lies; the room says when its layout is known.
         self.path = folder / "log"
         self._folder = folder
         self._busy_timeout_s = busy_timeout_s
@@ -182,12 +183,11 @@ class Log:
     # Reading
 
     def is_new(self) -> bool:
-        """Whether there is another log than the one that is open: the first, or a shorter one with the same meaning."""
-        try:
-            there = os.stat(self.path, follow_symlinks=False)
-        except FileNotFoundError:
-            raise RoomGone(f"{self.path} is gone; its room was deleted or moved away while it was open") from None
-        return there.st_ino != self._inode
+        """Whether there is another log than the one that is open: the first, or a shorter one with the same meaning.
+
+        Raises FileNotFoundError when there is none.
+        """
+        return os.stat(self.path, follow_symlinks=False).st_ino != self._inode
 
     def reopen(self) -> None:
         """Begin to read the log that is there now."""

@@ -8,22 +8,20 @@ between the log and the tree leaves the rest to the next holder of the lock.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import msgspec
 
 from postroom.core import crashpoints
 from postroom.core.clock import Clock
-from postroom.core.config import FILES_MARK, Config
+from postroom.core.config import Config
 from postroom.core.message import SALT_BITS, Draft, room_start_ms
-from postroom.core.states import State
 from postroom.core.system.files import file_system_type, make_private_folder, sync_path_to
-from postroom.errors import RoomClosed, RoomDamaged, RoomGone, RoomUnreachable
+from postroom.errors import RoomClosed, RoomGone, RoomUnreachable
 from postroom.stores import contract
 from postroom.stores.bells.bells import WATCHING, Bells, Watcher
 from postroom.stores.bells.sockets import NoBells
@@ -32,25 +30,15 @@ from postroom.stores.liveness import Attendance
 from postroom.stores.tables import steps
 from postroom.stores.tables.store import TableStore, Turn, whole
 
-from .board import BOARD, BOARD_FILES, TASKS, BoardFiles
-from .intake import INBOX, OUTBOX, Intake
+from .board import BOARD_FILES, BoardFiles
+from .commit import Commits, sync_folders
+from .intake import INBOX, Intake
+from .layout import COPIED, LAYOUT, MARK, About, make_folders, read_about, read_layout
 from .log import Log, LogRecord
 from .names import us_of_key
-from .room import BY_HAND, CHANNELS, FileRow, FileTables, LogStep, Prepared, prepare
+from .room import FileTables, LogStep, Prepared, prepare
 from .tree import OWN, TEMP, Tree
 from .waiter import FilesWaiter
-
-LAYOUT: Final = 1
-_PLACES: Final = ("claimed", "later", "held", "done", "dead", "rejected", "names")
-
-
-class About(msgspec.Struct):
-    """`.postroom/room.json`: the room's number, and how its time is made of the machine's since this boot."""
-
-    layout: int
-    salt: int
-    boot: str
-    base_ns: int
 
 
 class FilesStore(TableStore):
@@ -75,7 +63,6 @@ class FilesStore(TableStore):
         self._prepared: dict[int, Prepared] = {}
         self._first_line = 0
         self._waiters = 0
-        self._lost: set[str] = set()  # ids that were claimed here and taken by hand in the same moment
         try:
             make_private_folder(folder, sync=False)  # that is done when the room is laid out
             self._tree = Tree(folder, group=config.group)
@@ -96,6 +83,7 @@ class FilesStore(TableStore):
         self._log = log
         self._board = BoardFiles(self._tree)
         self._intake = Intake(self._tree, self._board, log.take_turn)
+        self._commits = Commits(self._tree, log, self._board, full_sync=self._config.sync == "full")
         self._parts += [log, self._intake]
         with log.locked():
             mode = 0o660 if self._config.group else 0o600
@@ -120,15 +108,19 @@ class FilesStore(TableStore):
 
     def _lay_out(self) -> None:
         """Make what is missing of the tree, and know what the room is."""
-        for path in (f"{INBOX}/{CHANNELS}", OUTBOX, BOARD, *(f"{OWN}/{name}" for name in _PLACES)):
-            self._tree.folder(path, make=True, sync=False)
-        about = self._read_about()
+        make_folders(self._tree)
+        about = read_about(self._tree)
         if about is None:
             import secrets  # only when a room is made
 
             sync_path_to(self.folder)
             about = About(LAYOUT, secrets.randbits(SALT_BITS), "", 0)
-        if not (self.folder / OWN / "log").exists():
+        elif about.is_old(self._tree):
+            from .upgrade import upgrade  # only for rooms of older layouts
+
+            about = upgrade(self._tree, about)
+        self._log.path = self.folder / about.log_path()
+        if not self._log.path.exists():
             self._log.begin_anew(LogRecord(base=0))
         self._about = about
         if about.boot != self.clock.boot_id() and not self._goes_on(about):
@@ -138,19 +130,6 @@ class FilesStore(TableStore):
         missing = [path for path in BOARD_FILES if self._tree.signature(path) is None]
         if missing:
             self._board.write(self._tables(), missing)  # and not the other, which somebody may have edited
-
-    def _read_about(self) -> About | None:
-        try:
-            about = msgspec.json.decode(self._tree.read(f"{OWN}/{FILES_MARK}", 65536), type=About)
-        except FileNotFoundError:
-            return None
-        except (OSError, msgspec.MsgspecError) as error:
-            raise RoomDamaged(f"{self.folder / OWN / FILES_MARK} cannot be read: {error}") from error
-        if about.layout != LAYOUT:
-            raise RoomDamaged(f"{self.folder} has layout {about.layout}, and this Postroom knows layout {LAYOUT}")
-        if not 0 <= about.salt < 1 << SALT_BITS or abs(about.base_ns) >= 1 << 62:
-            raise RoomDamaged(f"{self.folder / OWN / FILES_MARK} has numbers that no room has; it was made by others")
-        return about
 
     def _goes_on(self, about: About) -> bool:
         """Whether others use that time now: containers on one kernel may show different boot ids over one steady clock.
@@ -173,9 +152,9 @@ class FilesStore(TableStore):
         """
         room_ms = room_start_ms(self.clock, self._last_ms() + 1)
         base_ns = room_ms * 1_000_000 - self.clock.steady_ns()
-        self._about = About(LAYOUT, about.salt, self.clock.boot_id(), base_ns)
+        self._about = msgspec.structs.replace(about, boot=self.clock.boot_id(), base_ns=base_ns)
         self._log.set_mark(0)
-        self._tree.replace(f"{OWN}/{FILES_MARK}", msgspec.json.encode(self._about))
+        self._tree.replace(MARK, msgspec.json.encode(self._about))
         self._tree.sync("", OWN, INBOX)
         self._room = None
 
@@ -204,11 +183,14 @@ class FilesStore(TableStore):
 
     def _current_log(self) -> None:
         """Have that log open which is there now; when it was written anew, the tables are to be read anew."""
-        while self._log.is_new():
-            self.check_there()  # it may be the log of another room, which has taken the place of this one
-            self._log.reopen()
-            self._room = None
-            self._first_line = 0
+        try:
+            while self._log.is_new():
+                self.check_there()  # it may be the log of another room, which has taken the place of this one
+                self._log.reopen()
+                self._room = None
+                self._first_line = 0
+        except FileNotFoundError:
+            raise self._how_lost() from None
 
     def _new_tables(self) -> FileTables:
         about = self._about
@@ -221,57 +203,8 @@ class FilesStore(TableStore):
         """The tables; and what somebody began and did not end is ended. The caller has the lock."""
         room = self._tables()
         if self._log.mark() != self._log.size():
-            self._recover(room)
+            self._commits.recover(room)
         return room
-
-    def _recover(self, room: FileTables) -> None:
-        """Let the tree follow the log where somebody died before it had."""
-        mark = self._log.mark()
-        behind = [record for place, record in self._log.all_lines() if place > mark or mark > self._log.place]
-        self._log.cut_off()
-        try:
-            self._follow_again(behind, room)
-            self._board.suspect = True
-            self._board.take_up(room)  # what somebody wrote into the files meanwhile is not written over
-            self._board.write(room)
-        except OSError:
-            return  # the next one tries again
-        self._log.set_mark(self._log.place)
-        folders: list[int] = []
-        self._commit(room, LogStep(), folders)
-        _sync(folders)
-
-    def _follow_again(self, records: list[LogRecord], room: FileTables) -> None:
-        """Bring every file of some steps where it belongs in the end, from wherever they left it.
-
-        Whatever was moved already is left alone: in an inbox, a file of the same name may be somebody else's by now
-        (tests/stores/test_files.py:
-        test_a_file_dropped_under_the_name_of_one_that_was_being_moved_is_not_taken_for_it).
-        """
-        places: dict[int, list[str]] = {}
-        for record in records:
-            for each in record.rows:
-                places.setdefault(each.key, []).append(each.was)
-            self._remove(record)
-        for key, before in places.items():
-            row = room.rows.get(key)
-            if row is not None:
-                self._bring(row, before[::-1], room)
-
-    def _bring(self, row: FileRow, before: list[str], room: FileTables) -> None:
-        for was in dict.fromkeys(before):
-            if was == row.path or self._tree.kind(was) is None:
-                continue
-            if self._tree.kind(row.path) is None:
-                self._move(row, was, room)
-            elif self._tree.same(was, row.path):  # somebody died between the two halves of a move into an inbox
-                self._tree.unlink(was)
-            elif row.path.startswith(f"{INBOX}/") and not was.startswith(f"{INBOX}/"):
-                self._name_anew(room, row, was)
-                return
-        if row.signal is not None:
-            with suppress(FileExistsError, FileNotFoundError):
-                self._tree.link(row.path, row.signal)
 
     def undo(self) -> None:
         """What was written down counts; all else is forgotten, and the tables are read anew."""
@@ -305,17 +238,21 @@ class FilesStore(TableStore):
         self._begin()
         rings = LogStep()
         folders: list[int] = []
+
+        def commit() -> None:
+            self._commits.commit(room, rings, folders, unread=room is not self._room)
+
         due = look and self._intake.glance(self._tables())
         with self._log.locked():
             crashpoints.reached("files.locked")
             room = self._blank() if blind else self._caught_up()
             try:
                 if due:
-                    self._intake.take_in(room, lambda: self._commit(room, rings, folders))
+                    self._intake.take_in(room, commit)
                 yield room
-                self._commit(room, rings, folders)
+                commit()
             except BaseException as error:
-                _sync(folders)
+                sync_folders(folders)
                 if room.took and room is self._room:
                     self._room = None  # what was not written down did not happen
                     self._intake.look_again()
@@ -330,95 +267,12 @@ class FilesStore(TableStore):
         bells = self._bells  # once: another thread may close the room meanwhile
         if bells is not None:
             bells.ring(rings.everyone, rings.one_each)
-        _sync(folders)
+        sync_folders(folders)
 
     def _blank(self) -> FileTables:
         """Empty tables, where the room is in order; those of the room where it has to be put in order."""
         self._current_log()
         return self._new_tables() if self._log.mark() == self._log.size() else self._caught_up()
-
-    # Writing a step down, and letting the tree follow
-
-    def _commit(self, room: FileTables, rings: LogStep, folders: list[int]) -> None:
-        in_order = self._log.mark() == self._log.size()
-        while room.took:
-            step = room.took
-            record = room.record()
-            place = self._log.append(record, sync=self._config.sync == "full", unread=room is not self._room)
-            room.end_step(self._log.base + place)
-            rings.everyone.update(step.everyone)
-            rings.one_each += step.one_each
-            room.took = LogStep()
-            crashpoints.reached("files.logged")
-            try:
-                self._follow(record, room)
-                if any(name.startswith(TASKS) for name in step.cells):
-                    self._board.write(room)
-                crashpoints.reached("files.followed")
-                folders += self._folders_to_sync(record)
-            except OSError:
-                break  # it is written down, so it counts; the next holder of the lock lets the tree follow
-            if in_order and not room.took:
-                self._log.set_mark(place)
-        room.took = LogStep()
-
-    def _folders_to_sync(self, record: LogRecord) -> list[int]:
-        full = self._config.sync == "full"
-        changed = {row.path.rpartition("/")[0] for row in record.rows if full or row.was.startswith(f"{TEMP}/")}
-        return [self._tree.hold(folder) for folder in sorted(changed)]
-
-    def _follow(self, record: LogRecord, room: FileTables) -> None:
-        """Move the files of a step where they belong. What cannot be is a step of its own, in `room.took`."""
-        for each in record.rows:
-            row = room.rows[each.key]
-            if each.was != each.path and not self._move(row, each.was, room) and each.was.startswith(f"{INBOX}/"):
-                self._lose(room, row)
-            if each.fixed is not None and row.signal is not None:
-                with suppress(FileExistsError, FileNotFoundError):
-                    self._tree.link(row.path, row.signal)
-        self._remove(record)
-
-    def _remove(self, record: LogRecord) -> None:
-        for _, path, signal in record.gone:
-            self._tree.unlink(path)
-            if signal is not None:
-                self._tree.unlink(signal)
-
-    def _move(self, row: FileRow, was: str, room: FileTables) -> bool:
-        """Move a message's file where it belongs now. False when it is not where it was: somebody took it."""
-        try:
-            if not row.path.startswith(f"{INBOX}/"):
-                self._tree.rename(was, row.path)
-                return True
-            # a link, because it overwrites nothing, and because it does not wake processes that watch for others' files
-            self._tree.link(was, row.path)
-        except FileNotFoundError:
-            return False
-        except FileExistsError:
-            if not self._tree.same(was, row.path):
-                self._name_anew(room, row, was)
-                return True
-        except OSError as error:
-            if error.errno not in (errno.ENOTDIR, errno.ELOOP):
-                raise
-            return True  # something else stands where the folder was: the file stays where it is, and is found there
-        self._tree.unlink(was)
-        return True
-
-    def _lose(self, room: FileTables, row: FileRow) -> None:
-        """Somebody took the file by hand in the moment in which it was claimed here: the message is theirs."""
-        if row.state in (State.CLAIMED, State.ACKED):
-            self._lost.add(row.id)
-        if row.state is State.CLAIMED:
-            row.claimed_by = row.draft.to_agent or "somebody"
-            room.move(row, State.ACKED, "acked", row.claimed_by, BY_HAND)
-
-    @staticmethod
-    def _name_anew(room: FileTables, row: FileRow, was: str) -> None:
-        """Somebody else's file has that name since a moment: the message takes another."""
-        room.lying.pop(row.path, None)
-        row.path = was
-        room.touch(row)
 
     # The methods that do more than a step on the tables
 
@@ -479,16 +333,21 @@ class FilesStore(TableStore):
 
     def _really_ours(self, claimed: Claimed) -> Claimed:
         """Without what somebody took by hand in the same moment."""
-        if not self._lost:
+        lost = self._commits.lost
+        if not lost:
             return claimed
         with self.turn.lock:
-            ours = [delivery for delivery in claimed.deliveries if delivery.message.id not in self._lost]
-            self._lost -= {delivery.message.id for delivery in claimed.deliveries}
+            ours = [delivery for delivery in claimed.deliveries if delivery.message.id not in lost]
+            lost -= {delivery.message.id for delivery in claimed.deliveries}
         return Claimed(ours, claimed.next_due_s)
 
     def about(self) -> dict[str, Any]:
         told = {"kind": "files", "path": str(self.folder), "log_bytes": self._log.size(), "wake_up": self._wake_up()}
         return {**told, "liveness": self._attendance.judged_by()}
+
+    def layout(self) -> tuple[int, Path]:
+        """The number of the room's layout, and what the names of copies that upgrades keep begin with."""
+        return self._about.layout, self.folder / COPIED
 
     @property
     def process(self) -> str:
@@ -544,6 +403,16 @@ class FilesStore(TableStore):
             how = "moved away or replaced" if self.folder.exists() else "deleted or moved away"
             raise RoomGone(f"{self.folder} was {how} while the room was open; close the room and open it anew")
 
+    def _how_lost(self) -> RoomGone:
+        """Why there is no log where it was."""
+        with suppress(OSError):
+            layout = read_layout(self._tree)
+            if layout != LAYOUT:
+                from postroom.stores.layouts import upgraded  # seldom needed, and every command would load it
+
+                return upgraded(self.folder, layout, LAYOUT)
+        return RoomGone(f"{self._log.path} is gone; its room was deleted or moved away while it was open")
+
     def open_elsewhere(self) -> bool:
         return self._attendance.open_elsewhere()
 
@@ -585,13 +454,3 @@ class FilesStore(TableStore):
     def __del__(self) -> None:
         with suppress(AttributeError):  # it was interrupted while it was made
             self.close()
-
-
-def _sync(folders: list[int]) -> None:
-    """Make the names in folders survive a power cut, and let go of the folders."""
-    while folders:
-        folder = folders.pop()
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
