@@ -37,7 +37,8 @@ def test_points() -> list[str]:
 
 
 test_points.__test__ = False  # type: ignore[attr-defined]
-POINTS = [point for point in test_points() if not point.startswith("files.")]  # see test_files_kills.py
+#: For the others see test_files_kills.py and test_upgrades.py.
+POINTS = [point for point in test_points() if not point.startswith(("files.", "upgrade."))]
 
 QUICK = ("send", "send a batch", "claim", "ack", "answer", "retry", "dead", "expire", "release of the gone")
 NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in steps.STEPS]

@@ -222,11 +222,26 @@ def die_at(
 
 def die_in_call(folder: str, name: str, held: list[tuple[str, int, str]], at: int, journal: str) -> None:
     """Take a step and be killed just before the call to the system with that number that changes a file."""
-    import signal
-
     from postroom.stores.contract import Ticket
 
     store = open_files(folder)
+    _die_before_call(at)
+    STEPS[name](store, [Ticket(*each) for each in held])
+    Journal(journal).note("returned")
+
+
+def die_while_opening(folder: str, at: int, journal: str) -> None:
+    """Open a room, of whatever layout, and be killed just before the call with that number that changes a file."""
+    import shutil  # noqa: F401  (which has calls of its own under these names, loaded late)
+
+    _die_before_call(at)
+    open_files(folder).close()
+    Journal(journal).note("returned")
+
+
+def _die_before_call(at: int) -> None:
+    import signal
+
     left = [at]
 
     def dying(call: Any) -> Any:
@@ -240,5 +255,3 @@ def die_in_call(folder: str, name: str, held: list[tuple[str, int, str]], at: in
 
     for call in ("link", "rename", "unlink", "pwrite", "fsync", "open", "mkdir", "ftruncate"):
         setattr(os, call, dying(getattr(os, call)))
-    STEPS[name](store, [Ticket(*each) for each in held])
-    Journal(journal).note("returned")

@@ -69,6 +69,8 @@ def _fill(path: Path) -> None:
 def on_a_full_disk(place: str, out: str) -> None:
     """Fill a disk with messages, look at what is there, make room, and go on. All checks that need the disk are made here."""
     this_process()  # while all of Python's library can still be read, wherever it lies
+    import postroom.stores.sqlite.upgrade  # noqa: F401  (likewise)
+
     _mount_small_disk(place, "1m")
     folder, reserve = Path(place) / "room", Path(place) / "reserve"
     reserve.write_bytes(bytes(200_000))
@@ -134,6 +136,8 @@ def under_a_size_limit(folder: str, journal: str, limit_bytes: int) -> None:
 def as_a_reader(folder: str, out: str, user: int) -> None:
     """As an ordinary user: open a room in a folder that may only be read, and say what came of it."""
     this_process()  # while all of Python's library can still be read, wherever it lies
+    import postroom.stores.sqlite.upgrade  # noqa: F401  (likewise)
+
     if os.geteuid() == 0:
         os.setgroups([])
         os.setgid(user)

@@ -1,0 +1,437 @@
+"""Rooms of older layouts: they are upgraded once, a copy is kept first, and programs of the older layout are refused.
+
+The fixture rooms were made by `fixtures/make.py`. What programs of layout 1 did is recorded: their statements in
+`fixtures/layout-1.sql`, and for files the look at the log with which each of their steps begins.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from tests.support import ROOT
+
+import postroom
+from postroom.cli.doctor import room as doctor_room
+from postroom.core import crashpoints
+from postroom.core.clock import SYSTEM
+from postroom.core.config import Config
+from postroom.core.message import Draft, check
+from postroom.core.states import State
+from postroom.errors import RoomDamaged, RoomError, RoomGone, RoomNotAllowed, RoomUnreachable
+from postroom.stores.contract import Query, Store, Want
+from postroom.stores.files import layout as files_layout
+from postroom.stores.files import upgrade as files_upgrade
+from postroom.stores.files.store import FilesStore
+from postroom.stores.layouts import check_layout
+from postroom.stores.sqlite import connection as sqlite_connection
+from postroom.stores.sqlite import upgrade as sqlite_upgrade
+from postroom.stores.sqlite.layout import _fill_in, read_statements
+from postroom.stores.sqlite.rows import COLUMNS
+from postroom.stores.sqlite.store import SqliteStore
+
+FIXTURES = Path(__file__).with_name("fixtures")
+KINDS = ("sqlite", "files")
+POINTS = {
+    "sqlite": ("upgrade.copying", "upgrade.copied", "upgrade.changed"),
+    "files": ("upgrade.copying", "upgrade.copied", "upgrade.announced"),
+}
+#: What `fixtures/make.py` leaves in a room: the payload's `n`, and the state.
+LEFT = {
+    (0, State.ACKED), (1, State.DEAD), (2, State.REFUSED), (3, State.CLAIMED), (4, State.READY),
+    ("later", State.DELAYED), ("for anyone", State.READY), ("with a file", State.READY), ("asked", State.READY),
+    ("ask", State.ANSWERED), ("answer", State.AWAITED),
+}  # fmt: skip
+
+pytestmark = pytest.mark.parametrize("kind", KINDS)
+
+
+def unpack(kind: str, layout: int, to: Path) -> Path:
+    with tarfile.open(FIXTURES / f"layout-{layout}-{kind}.tar.gz") as archive:
+        archive.extractall(to, filter="fully_trusted")
+    if os.geteuid() == 0:  # whoever made the fixture: a room belongs to its user
+        for path in (to, *to.rglob("*")):
+            os.chown(path, 0, 0)
+    return to
+
+
+@pytest.fixture
+def old(kind: str, tmp_path: Path) -> Path:
+    """A room of layout 1."""
+    return unpack(kind, 1, tmp_path / "old")
+
+
+def open_store(kind: str, folder: Path) -> Any:
+    return (SqliteStore if kind == "sqlite" else FilesStore)(folder, Config(), SYSTEM)
+
+
+def seen(store: Store) -> set[tuple[Any, State]]:
+    return {(message.payload["n"], message.state) for message in store.find(Query()).messages}
+
+
+def everything(store: Store) -> Any:
+    """All that the room keeps, but for what opening it changes."""
+    messages = [store.get(message.id) for message in store.find(Query()).messages]
+    told = [(m.id, m.payload, m.token, m.delivery_count, m.claimed_by, m.ledger) for m in messages if m is not None]
+    return told, store.cell_scan(""), store.subscriptions()
+
+
+def copy_of(kind: str, folder: Path, number: str = "") -> Path:
+    name = "messages.db.layout-1.bak" if kind == "sqlite" else ".postroom/room.layout-1.bak"
+    return folder / f"{name}{number}"
+
+
+def copies(kind: str, folder: Path) -> list[str]:
+    place = folder if kind == "sqlite" else folder / ".postroom"
+    return sorted(path.name for path in place.iterdir() if ".bak" in path.name)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    left_out = ("lock", "alive", "bells", "turn", "seal")
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name not in left_out]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths if "/sockets/" not in str(path)}
+
+
+def rows_in(path: Path) -> Any:
+    """All tables of a file, as they are."""
+    with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
+        tables = ("sqlite_schema", "meta", "mail", "cells", "processes", "tally", "channel_subscriptions")
+        assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        return [db.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall() for table in tables]
+
+
+def layout_of(kind: str, folder: Path) -> int:
+    if kind == "files":
+        return int(json.loads((folder / ".postroom/room.json").read_text())["layout"])
+    with closing(apsw.Connection(str(folder / "messages.db"))) as db:
+        return int(db.pragma("user_version"))
+
+
+def is_whole(kind: str, folder: Path) -> None:
+    """The room opens, has today's layout and everything that the fixture had, and goes on."""
+    with closing(open_store(kind, folder)) as store:
+        assert seen(store) == LEFT
+        (id,) = store.put([check(Draft(from_agent="ada", to_agent="eve", type="info", payload={"n": "new"}))])
+        (delivery,) = store.claim(Want(agent="eve", lease_s=30)).deliveries
+        assert delivery.message.id == id
+        assert store.settle(delivery.ticket, "acked").held
+    assert layout_of(kind, folder) == 2
+    if kind == "sqlite":
+        with closing(apsw.Connection(str(folder / "messages.db"))) as db:
+            assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def run(code: str, *arguments: str, **settings: Any) -> subprocess.Popen[str]:
+    head = "import sys; from tests.stores.test_upgrades import *; kind, folder = sys.argv[1], Path(sys.argv[2])\n"
+    return subprocess.Popen(
+        [sys.executable, "-c", head + code, *arguments],
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **settings,
+    )
+
+
+# A room of an older layout is upgraded
+
+
+def test_a_room_of_layout_1_is_upgraded_when_it_is_opened_and_a_copy_is_kept(
+    kind: str, old: Path, tmp_path: Path
+) -> None:
+    before = content(unpack(kind, 1, tmp_path / "again"))
+    is_whole(kind, old)
+    assert copies(kind, old) == [copy_of(kind, old).name]
+    with postroom.open(f"{kind}:{old}") as room:
+        told = doctor_room.layout(room.store)
+    assert (told.verdict, told.says[:10]) == ("ok", "version 2;") and copy_of(kind, old).name in told.says
+    if kind == "sqlite":
+        copy = copy_of(kind, old)
+        assert copy.stat().st_mode & 0o777 == (old / "messages.db").stat().st_mode & 0o777
+        assert rows_in(copy) == rows_in(tmp_path / "again/messages.db")
+    else:
+        kept = content(copy_of(kind, old))
+        assert kept == {name: data for name, data in before.items() if name in kept}
+        assert {".postroom/log", ".postroom/room.json", ".postroom/keys", "board/status.json"} <= kept.keys()
+        assert {name for name in before if name.endswith(".json")} <= kept.keys()
+
+
+def test_the_board_the_session_and_the_attached_file_are_there(kind: str, old: Path) -> None:
+    with postroom.open(f"{kind}:{old}") as room:
+        tasks = {task.id: (task.title, task.after) for task in room.board.tasks()}
+        assert tasks == {"T1": ("first", ()), "T2": ("second", ("T1",))}
+        assert any(cell.name.startswith("session:") for cell in room.store.cell_scan("session"))
+        (message,) = [m for m in room.store.find(Query()).messages if m.payload["n"] == "with a file"]
+        assert room.artifact(message.payload["file"]["artifact"]).read_text() == "a file that was attached\n"
+        assert [(s.channel, s.agent) for s in room.store.subscriptions()] == [("news", "bob")]
+
+
+def test_the_copy_is_a_room_that_can_be_put_back_and_no_copy_is_overwritten(
+    kind: str, old: Path, tmp_path: Path
+) -> None:
+    open_store(kind, old).close()
+    copy, back = copy_of(kind, old), tmp_path / "back"
+    if kind == "sqlite":
+        back.mkdir()
+        copy.rename(back / "messages.db")
+    else:
+        copy.rename(back)
+    place = back if kind == "sqlite" else back / ".postroom"
+    (place / copy.name).write_text("an older copy")
+    assert layout_of(kind, back) == 1
+    is_whole(kind, back)
+    assert copies(kind, back) == [copy.name, f"{copy.name}.2"]
+    assert (place / copy.name).read_text() == "an older copy"
+
+
+def test_a_room_of_todays_layout_is_left_as_it_is(kind: str, tmp_path: Path) -> None:
+    today = unpack(kind, 2, tmp_path / "today")
+    is_whole(kind, today)
+    assert copies(kind, today) == []
+
+
+def test_processes_that_open_a_room_at_once_upgrade_it_once(kind: str, old: Path) -> None:
+    code = "sys.stdin.readline(); store = open_store(kind, folder); assert seen(store) == LEFT; store.close()"
+    children = [run(code, kind, str(old), stdin=subprocess.PIPE) for _ in range(4)]
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("\n")
+        child.stdin.flush()
+    assert [(child.communicate()[1], child.returncode) for child in children] == [("", 0)] * 4
+    assert copies(kind, old) == [copy_of(kind, old).name]
+    is_whole(kind, old)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_kill_at_a_step_of_the_upgrade_leaves_a_room_that_opens(kind: str, old: Path, number: int) -> None:
+    point = POINTS[kind][number]
+    child = run(f"crashpoints.die_at({point!r}); open_store(kind, folder)", kind, str(old))
+    assert (child.communicate()[1], child.returncode) == ("", -9)
+    is_whole(kind, old)
+    kept = [copy_of(kind, old).name, f"{copy_of(kind, old).name}.2"]
+    assert copies(kind, old) == (kept[:1] if point == "upgrade.copying" else kept)
+
+
+# No copy, no upgrade
+
+
+def test_without_space_for_the_copy_nothing_is_changed(kind: str, old: Path) -> None:
+    before = content(old)
+    code = """
+import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+open_store(kind, Path(sys.argv[3])).close()
+import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]),) * 2)
+try:
+    open_store(kind, folder)
+except RoomUnreachable as error:
+    print(error)
+"""
+    child = run(code, kind, str(old), str(old.with_name("warm")), "40000" if kind == "sqlite" else "4096")
+    told, errors = child.communicate()
+    assert errors == ""
+    assert "has layout 1 and must be upgraded to layout 2 to be used: " in told
+    assert copies(kind, old) == []
+    assert {name: data for name, data in content(old).items() if name in before} == before
+    assert layout_of(kind, old) == 1
+    is_whole(kind, old)
+
+
+def test_a_failure_in_a_step_leaves_the_room_and_no_copy(kind: str, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(crashpoints, "_actions", {"upgrade.copying": fail})
+    with pytest.raises(RoomUnreachable, match=r"must be upgraded to layout 2 to be used: .*No space left on device"):
+        open_store(kind, old)
+    monkeypatch.undo()
+    assert copies(kind, old) == []
+    is_whole(kind, old)
+
+
+def test_nothing_is_written_through_a_link(kind: str, old: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    draft = old / ("messages.db.bak.new" if kind == "sqlite" else ".postroom/room.bak.new")
+    draft.symlink_to(victim)
+    copy_of(kind, old).symlink_to(tmp_path / "nowhere")
+    with pytest.raises(RoomError, match="symbolic link"):
+        postroom.open(f"{kind}:{old}")
+    if kind == "sqlite":  # and below that check
+        open_store(kind, old).close()
+        assert copies(kind, old) == [copy_of(kind, old).name, f"{copy_of(kind, old).name}.2"]
+    else:
+        with pytest.raises(RoomError):
+            open_store(kind, old)
+    assert victim.read_text() == "precious"
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_room_that_is_not_allowed_is_not_upgraded(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tmp_path / "project"
+    room = unpack(kind, 1, project / ".postroom" if kind == "sqlite" else project)
+    before = content(project)
+    monkeypatch.chdir(project)
+    with pytest.raises(RoomNotAllowed):
+        postroom.open()
+    assert content(project) == before
+    assert layout_of(kind, room) == 1
+
+
+# Words
+
+
+def test_a_newer_layout_and_one_that_is_too_old_are_refused_truthfully(kind: str, old: Path) -> None:
+    for layout, words in ((7, "layout 7, .* reads layouts up to 2; .*newer.*: upgrade this one"), (-1, "too old")):
+        if kind == "sqlite":
+            with closing(apsw.Connection(str(old / "messages.db"))) as db:
+                db.pragma("user_version", layout)
+        else:
+            mark = old / ".postroom/room.json"
+            mark.write_text(json.dumps({**json.loads(mark.read_text()), "layout": layout}))
+        with pytest.raises(RoomDamaged, match=words):
+            open_store(kind, old)
+        assert copies(kind, old) == []
+    with pytest.raises(RoomDamaged, match="reads layouts 3 to 5; it is too old"):
+        check_layout(old, 2, 3, 5)
+
+
+# A program of an older layout has the room open
+
+
+def statements_of_layout_1() -> dict[str, str]:
+    text = (FIXTURES / "layout-1.sql").read_text()
+    found = dict(part.split("\n", 1) for part in text.split("\n-- name: ")[1:])
+    return {name: _fill_in(body, {**found, "salt": "1", "columns": COLUMNS}) for name, body in found.items()}
+
+
+def test_a_running_program_of_layout_1_is_refused(kind: str, old: Path) -> None:
+    if kind == "files":
+        log = old / ".postroom/log"
+        with (old / ".postroom/lock").open("a") as lock:
+            open_store(kind, old).close()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with pytest.raises(FileNotFoundError):  # it says: the log is gone
+                os.stat(log)
+        return
+    with closing(apsw.Connection(str(old / "messages.db"))) as running:
+        tick: Any = lambda: 1  # noqa: E731
+        running.create_scalar_function("tick", tick, 0)
+        statements = {
+            name: sql
+            for name, sql in statements_of_layout_1().items()
+            if re.match(r"(--.*\n)*\s*(SELECT|INSERT|UPDATE|DELETE)\b", sql) and re.search(r"\b(mail|cells)\b", sql)
+        }
+        writes = [name for name, sql in statements.items() if "SELECT" not in sql.split()[:1]]
+        assert len(statements) > 50 and len(writes) > 15
+        for sql in statements.values():
+            running.execute(f"EXPLAIN {sql}", bindings(sql)).fetchall()  # it could be run before
+        before = running.execute("SELECT count(*), max(key) FROM mail").fetchall()
+        open_store(kind, old).close()
+        for sql in statements.values():
+            with pytest.raises(apsw.SQLError, match=f"no such module: {sqlite_upgrade.REFUSAL}"):
+                running.execute(sql, bindings(sql)).fetchall()
+        assert running.execute("SELECT count(*), max(key) FROM messages").fetchall() == before
+
+
+def bindings(sql: str) -> Any:
+    named = re.findall(r":(\w+)", re.sub(r"'[^']*'", "", sql))
+    if named:
+        return dict.fromkeys(named, 1)
+    return (1,) * max([int(number) for number in re.findall(r"\?(\d+)", sql)], default=0)
+
+
+@pytest.fixture
+def to_layout_3(kind: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """What a Postroom of layout 3 does to a room that a store of layout 2 has open."""
+
+    def upgrade(store: Any) -> None:
+        with monkeypatch.context() as newer:
+            if kind == "sqlite":
+                newer.setattr(sqlite_upgrade, "LAYOUT", 3)
+                newer.setitem(sqlite_upgrade.STEPS, 2, "ALTER TABLE {mail} ADD COLUMN colour TEXT")
+                file = store._file
+                with closing(file._connect()) as connection:
+                    now = partial(read_statements, connection, file.path)
+                    sqlite_upgrade.upgrade(file.path, 2, file._connect, connection, now)
+            else:
+                newer.setattr(files_upgrade, "LAYOUT", 3)
+                newer.setitem(files_upgrade.STEPS, 2, lambda tree: tree.replace(".postroom/colour", b"red"))
+                with store._log.locked():
+                    about = files_layout.read_about(store._tree)
+                    assert about is not None
+                    files_upgrade.upgrade(store._tree, about)
+
+    return upgrade
+
+
+@pytest.mark.parametrize("layout", [1, 2])
+def test_a_running_program_of_layout_2_is_told_that_the_room_was_upgraded(
+    kind: str, layout: int, tmp_path: Path, to_layout_3: Callable[[Any], None]
+) -> None:
+    """Layout 1: the room was upgraded once before."""
+    room = unpack(kind, layout, tmp_path / "room")
+    with closing(open_store(kind, room)) as store:
+        draft = check(Draft(from_agent="ada", to_agent="eve", type="info", payload={"n": "new"}))
+        store.put([draft])
+        (delivery,) = store.claim(Want(agent="eve", lease_s=30)).deliveries
+        before = everything(store)
+        to_layout_3(store)
+        calls: list[Callable[[], Any]] = [
+            lambda: store.put([draft]),
+            lambda: store.put([draft, draft]),
+            lambda: store.claim(Want(agent="bob", lease_s=30)),
+            lambda: store.settle(delivery.ticket, "acked"),
+            lambda: store.extend(delivery.ticket, 30),
+            lambda: store.cell_write("x", {"a": 1}),
+            store.sweep,
+            lambda: store.find(Query()),
+        ]
+        for call in calls:
+            with pytest.raises(RoomGone, match="upgraded to layout 3 .*restart this program with the newer Postroom"):
+                call()
+    assert layout_of(kind, room) == 3
+    assert copies(kind, room)[-1].endswith("layout-2.bak")
+    with pytest.raises(RoomDamaged, match="layout 3, .* reads layouts up to 2"):
+        open_store(kind, room)
+    back = tmp_path / "back"
+    if kind == "sqlite":
+        back.mkdir()
+        (room / copies(kind, room)[-1]).rename(back / "messages.db")
+    else:
+        (room / ".postroom" / copies(kind, room)[-1]).rename(back)
+    with closing(open_store(kind, back)) as store:
+        assert everything(store) == before, "the copy is the room as it was"
+
+
+def test_an_upgraded_room_has_the_tables_of_a_new_one(kind: str, old: Path, tmp_path: Path) -> None:
+    if kind == "files":
+        pytest.skip("a files room has no schema")
+    open_store(kind, old).close()
+    open_store(kind, tmp_path / "new").close()
+
+    def schema(folder: Path) -> Any:
+        with closing(apsw.Connection(str(folder / "messages.db"))) as db:
+            salt = str(db.execute("SELECT value FROM meta WHERE name = 'salt'").get)
+            rows: Any = db.execute(
+                "SELECT type, name, sql FROM sqlite_schema WHERE sql NOT LIKE 'CREATE VIRTUAL%'"
+            ).fetchall()
+        moved, plain = re.compile(r"\b(mail|cells)2\b"), re.compile(r"--.*|\s+|\"")
+        return {
+            (type_, moved.sub(r"\1", name), plain.sub("", moved.sub(r"\1", sql.replace(salt, "SALT"))))
+            for type_, name, sql in rows
+        }
+
+    assert schema(old) == schema(tmp_path / "new")
+    assert sqlite_connection.LAYOUT == files_layout.LAYOUT == 2
