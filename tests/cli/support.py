@@ -74,6 +74,15 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "postroom", *words]
 
 
+def listing_modules(*words: str) -> str:
+    """A program that runs a command as a process of its own would, and prints the modules that were really loaded."""
+    return (
+        "import sys; from postroom import cli; from postroom.core.system import startup; "
+        f"startup.load_lazily(cli.DEFERRED); cli.main({list(words)}); print('\\n', *(name for name, module "
+        "in sys.modules.items() if not isinstance(module, startup.LazyModule)))"
+    )
+
+
 def start(*words: str, **options: Any) -> subprocess.Popen[str]:
     """Start the command line as a process of its own, with pipes."""
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -11,14 +11,14 @@ import pytest
 
 import postroom
 
-from .support import Cli, clean_environment, command
+from .support import Cli, clean_environment, command, listing_modules
 
 #: Everything of ours that `postroom send` loads. A line more is a millisecond more of every hook: is it worth that?
 OURS = """
     core core.backoff core.chore core.clock core.config core.crashpoints core.events core.limits core.message
     core.states core.trust core.untrusted core.system core.system.process core.system.files core.system.startup errors
-    room stores stores.bells stores.bells.bells stores.bells.sockets stores.contract stores.liveness stores.cells
-    stores.sqlite stores.bells.page stores.bells.spinning stores.bells.switchboards
+    board sessions room stores stores.bells stores.bells.bells stores.bells.sockets stores.contract stores.liveness
+    stores.cells stores.sqlite stores.bells.page stores.bells.spinning stores.bells.switchboards
     stores.sqlite.connection stores.sqlite.contention stores.sqlite.file stores.sqlite.reading
     stores.sqlite.rows stores.sqlite.store stores.sqlite.wal stores.sqlite.claiming stores.sqlite.layout
     stores.sqlite.transactions stores.sqlite.housekeeping
@@ -39,7 +39,7 @@ MAX_TIMES_BARE = 7
 
 def loaded_by(*words: str) -> set[str]:
     """The modules that a command loads, beyond those of a bare interpreter."""
-    program = f"import sys; from postroom.cli import main; main({list(words)}); print('\\n', *sys.modules)"
+    program = listing_modules(*words)
     bare, full = (
         subprocess.run(
             [sys.executable, "-c", text], env=clean_environment(), capture_output=True, text=True, check=True
@@ -129,7 +129,7 @@ def test_a_command_whose_streams_were_closed_does_its_work_and_writes_nowhere(cl
 
 def test_modules_that_wait_are_loaded_when_something_of_them_is_used() -> None:
     program = (
-        "import sys; from postroom.core.system import startup; startup.load_lazily(); import urllib.parse, uuid\n"
+        "import sys; from postroom.core.system import startup; startup.load_lazily(['ipaddress', 'platform']); import urllib.parse, uuid\n"
         "print(*('ip_address' in vars(sys.modules[name]) or 'machine' in vars(sys.modules[name]) for name in ('ipaddress', 'platform')))\n"
         "print(urllib.parse.urlsplit('http://[::1]:80/').hostname, uuid.UUID(int=1).version)\n"
         "import ipaddress, platform; print(ipaddress.ip_address('::1'), platform.system(), platform.machine() != '')\n"
@@ -138,3 +138,66 @@ def test_modules_that_wait_are_loaded_when_something_of_them_is_used() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert done.stdout.split("\n") == ["False False", "::1 None", f"::1 {os.uname().sysname} True", "True", ""]
+
+
+def said_by(program: str) -> list[str]:
+    """The lines that a Python program prints which has `startup`."""
+    program = f"import sys; from postroom.core.system import startup\n{program}"
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+
+
+def test_a_deferred_module_is_loaded_once_by_threads_that_use_it_at_the_same_time(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("import time; print('loaded'); time.sleep(0.1)\ndef f(): return last\nlast = 1\n")
+    program = (
+        f"import threading; sys.path.insert(0, {str(tmp_path)!r}); startup.load_lazily(['slow']); import slow\n"
+        "threads = [threading.Thread(target=lambda: print(slow.f())) for _ in range(8)]\n"
+        "[thread.start() for thread in threads]; [thread.join() for thread in threads]"
+    )
+
+    assert said_by(program) == ["loaded", *["1"] * 8]
+
+
+def test_others_get_the_real_module_and_the_proxy_passes_on_to_it() -> None:
+    program = (
+        "startup.load_lazily(['difflib', 'json']); import difflib, json; print(type(difflib).__name__)\n"
+        "from difflib import SequenceMatcher; print(type(sys.modules['difflib']).__name__)\n"
+        "print(difflib.SequenceMatcher is SequenceMatcher, hasattr(difflib, 'nothing'))\n"
+        "import json.tool; print(type(json).__name__, json.tool.__name__)\n"
+        "sys.modules['difflib'].new = 1; print(difflib.new); difflib.new = 2; print(sys.modules['difflib'].new)"
+    )
+
+    assert said_by(program) == ["LazyModule", "module", "True False", "module json.tool", "1", "2"]
+
+
+def test_a_deferred_module_that_cannot_be_loaded_says_so_each_time(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("import nowhere_at_all\n")
+    program = (
+        f"sys.path.insert(0, {str(tmp_path)!r}); startup.load_lazily(['broken']); import broken\n"
+        "for _ in range(2):\n    try: broken.x\n    except ImportError as error: print(error.name)"
+    )
+
+    assert said_by(program) == ["nowhere_at_all"] * 2
+
+
+def test_a_package_defers_its_own_modules_for_those_who_import_them_from_it() -> None:
+    program = (
+        "from postroom.mail import tokens; print('postroom.mail.tokens' in sys.modules)\n"
+        "print(tokens.Credential.__module__, 'postroom.mail.tokens' in sys.modules)\n"
+        "from postroom.mail import tokens as again; import postroom.mail.tokens; print(again is postroom.mail.tokens)\n"
+        "print(hasattr(postroom.mail, 'nothing'))\n"
+        "import pickle; print(pickle.loads(pickle.dumps(tokens.Credential)) is again.Credential)"
+    )
+
+    assert said_by(program) == ["False", "postroom.mail.tokens True", "True", "False", "True"]
+
+
+def test_times_are_as_ever_where_datetime_is_the_one_in_c() -> None:
+    program = (
+        "startup.load_lazily([]); import datetime, pickle, msgspec; now = datetime.datetime.now(datetime.UTC)\n"
+        "print(pickle.loads(pickle.dumps(now)) == now == msgspec.json.decode(msgspec.json.encode(now), type=type(now)))\n"
+        "print(datetime.datetime.strptime('2026', '%Y').year, type(now).__module__)"
+    )
+
+    assert said_by(program) == ["True", "2026 datetime"]

@@ -11,7 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from postroom import __version__
 from postroom.core.system import startup
@@ -20,11 +20,19 @@ from postroom.errors import PostroomError
 from . import exit_codes
 from .table import COMMANDS, GROUPS
 
+#: Modules that files import at their top and few commands use: in this process each is loaded at its first use. Those of
+#: the standard library take up to 5 ms of a start; a program that uses Postroom as a library mostly has them loaded.
+DEFERRED: Final = (
+    "difflib", "random", "shlex", "signal",
+    "fnmatch", "gettext", "ipaddress", "ntpath", "platform", "selectors", "textwrap",  # of the standard library's own files
+    "postroom.inference", "postroom.room",  # programs in Patchwork may ask no model and send nothing
+)  # fmt: skip
+
 
 def program() -> NoReturn:
     """The whole of the process `postroom`."""
     _fill_closed_streams()
-    startup.load_lazily()
+    startup.load_lazily(DEFERRED)
     startup.leave(main())
 
 

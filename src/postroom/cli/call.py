@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import postroom
 from postroom.core.config import FOLDER, shown_address
 from postroom.errors import RoomError
+from postroom.mail import tokens
 
 from . import exit_codes, options, output
 from .table import COMMANDS, Command
@@ -18,7 +19,6 @@ from .table import COMMANDS, Command
 if TYPE_CHECKING:
     from postroom.core.message import Message
     from postroom.mail.agent import Agent
-    from postroom.mail.tokens import Credential
     from postroom.room import Room
 
 #: The name of this door in the record of refusals.
@@ -77,7 +77,7 @@ class Invocation:
         self.args: Any = args
         self.json: bool = args.json
         self._room: Room | None = None
-        self._proved: Credential | None = None
+        self._proved: tokens.Credential | None = None
         self._asked = False
 
     def __enter__(self) -> Self:
@@ -138,17 +138,15 @@ class Invocation:
         return self.args.name or os.environ.get(AGENT_VARIABLE) or None
 
     @property
-    def credential(self) -> Credential | None:
+    def credential(self) -> tokens.Credential | None:
         """The proof of the token in the environment; None in a room without tokens. Raises IdentityRefused."""
         if not self._asked:
             if any(os.environ.get(name) for name in TOKEN_VARIABLES) or self.room.store.cell_scan(TOKEN_CELLS):
-                from postroom.mail import tokens
-
                 self._proved = tokens.prove(self.room.gateway, self.said_name, tokens.token_in(os.environ), DOOR)
             self._asked = True
         return self._proved
 
-    def proved(self, credential: Credential) -> None:
+    def proved(self, credential: tokens.Credential) -> None:
         """This call speaks as the holder of that credential, which was checked already."""
         self._proved, self._asked = credential, True
 
@@ -156,8 +154,6 @@ class Invocation:
         """In a room with tokens, raise IdentityRefused unless a person's token (or one of those agents') does this."""
         held = self.credential
         if held is not None:
-            from postroom.mail import tokens
-
             tokens.must_be_person(self.room.gateway, held.agent, DOOR, deed, human=held.human, unless=unless)
 
     @property

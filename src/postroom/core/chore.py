@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from postroom.errors import ROOM_IS_OVER, PostroomError
 
+from . import log
 from .clock import Clock
 from .system.process import current_pid, start_thread
 
@@ -145,11 +146,9 @@ class Chore:
         return self.closed
 
     def _log(self, error: Exception) -> None:
-        import logging  # 2 ms of every start otherwise, for what hardly ever happens
-
-        level = logging.DEBUG if isinstance(error, PostroomError) else logging.ERROR
-        log, extra = logging.getLogger("postroom"), {"action": "chore_failed"}
-        log.log(level, "%s: a step failed, and is taken again", self.name, exc_info=error, extra=extra)
+        write = log.LOG.debug if isinstance(error, PostroomError) else log.LOG.error
+        extra = {"action": "chore_failed"}
+        write("%s: a step failed, and is taken again", self.name, exc_info=error, extra=extra)
 
     def __del__(self) -> None:
         # Not earlier: a thread that still waits must not find another file under the same number.

@@ -8,6 +8,7 @@ so that a wall clock set back an hour neither frees nor freezes anything (tests/
 from __future__ import annotations
 
 import os
+import random
 import select
 import threading
 import time
@@ -104,8 +105,6 @@ class SystemClock:
         return self._boot_id
 
     def random(self) -> float:
-        import random  # with what it needs it takes 4 ms to load, and a command of one step draws no lots
-
         return random.random()
 
     def sleep(self, seconds: float) -> None:
@@ -128,8 +127,6 @@ class ManualClock:
         self._wall_ms = wall_ms
         self._steady_ns = 1_000_000_000_000
         self._boot = "manual-1"
-        import random
-
         self._random = random.Random(seed)
         self._sleepers: set[int] = set()
         self._alarms: set[_ManualAlarm] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import re
@@ -9,6 +10,7 @@ import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
 import msgspec
 
@@ -155,8 +157,6 @@ def parse_url(text: str) -> RoomUrl:
 
 
 def _options(query: str) -> dict[str, str]:
-    from urllib.parse import parse_qsl  # few addresses have options
-
     return dict(parse_qsl(query, keep_blank_values=True))
 
 
@@ -289,7 +289,5 @@ _RANGES: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
 
 
 def _nearest(name: str) -> str:
-    import difflib  # a millisecond of start-up that only a mistake needs
-
     near = difflib.get_close_matches(name, Config.__struct_fields__, n=1)
     return f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(Config.__struct_fields__)}"

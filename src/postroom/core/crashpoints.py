@@ -7,6 +7,7 @@ process ends there by SIGKILL, as if its power was cut.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 
 _actions: dict[str, Callable[[], None]] | None = None
@@ -26,8 +27,6 @@ def at(point: str, action: Callable[[], None]) -> None:
 
 def die_at(point: str, times_passed: int = 0) -> None:
     """For tests: kill this process with SIGKILL at the point, after it was passed that many times."""
-    import signal  # here, not at the point itself: nothing may happen there but the end
-
     left = [times_passed]
 
     def die() -> None:

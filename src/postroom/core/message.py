@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -344,6 +345,11 @@ def _check_text(value: str, place: str, faults: list[Fault]) -> None:
 
 FRACTION_BITS: Final = 21
 SALT_BITS: Final = 53
+
+
+def new_salt() -> int:
+    """The bits of a new room: by chance, so that no other room has them."""
+    return int.from_bytes(os.urandom(7)) >> (56 - SALT_BITS)
 
 
 #: A key has 63 bits, so a room's time ends in May 2109. It begins a hundred days before that at the latest.

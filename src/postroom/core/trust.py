@@ -23,6 +23,7 @@ Three things keep an entry from being forged or inherited:
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -33,6 +34,7 @@ import msgspec
 
 from postroom.errors import RoomError, RoomNotAllowed
 
+from . import git_index
 from .clock import SYSTEM
 from .config import (
     FILES_MARK,
@@ -368,11 +370,9 @@ def _brought_by_git(place: Path, address: str) -> str:
     folders = {os.path.realpath(place), os.path.realpath(room_folder(url) or place)}
     if not any(os.path.lexists(above / ".git") for folder in folders for above in Path(folder).parents):
         return ""
-    from .git_index import UnreadableIndex, tracked_of_room  # many rooms are in no repository
-
     try:
-        return next(iter(tracked_of_room(place, url)), "")
-    except UnreadableIndex:
+        return next(iter(git_index.tracked_of_room(place, url)), "")
+    except git_index.UnreadableIndex:
         return ""
 
 
@@ -490,8 +490,6 @@ def _shown(address: str) -> str:
 
 
 def _shell_word(text: str) -> str:
-    import shlex  # only for a sentence that is seldom said
-
     return shlex.quote(text)
 
 

@@ -15,6 +15,7 @@ from postroom.cli import exit_codes, options, output
 from postroom.cli.call import AGENT_VARIABLE, DOOR, OWNER_VARIABLE, TOKEN_VARIABLES, Invocation
 from postroom.core import trust
 from postroom.core.config import URL_VARIABLE
+from postroom.mail import tokens
 from postroom.room import Room
 
 #: The role of the program: lead or worker.
@@ -56,8 +57,6 @@ def _token_for(call: Invocation, name: str) -> Iterator[dict[str, str]]:
     if not any(os.environ.get(variable) for variable in TOKEN_VARIABLES):
         yield {}  # whether the room asks for one is seen when the agent is
         return
-    from postroom.mail import tokens  # without a token there is nothing to check
-
     gateway = call.room.gateway
     held = tokens.prove(gateway, None, tokens.token_in(os.environ), DOOR)
     if held is None or not held.human or held.agent == name:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from . import libc
 from .process import LINUX, is_stopped
 
 #: File systems on which SQLite's write-ahead log is not safe: their locks or shared memory do not reach other hosts.
@@ -65,8 +66,6 @@ def is_local(folder: Path, kind: str) -> bool:
     """
     if kind or not LINUX:
         return kind in LOCAL_FILE_SYSTEMS
-    from . import libc  # slow to load, and needed only where /proc does not tell
-
     return libc.file_system_number(folder) in LOCAL_FILE_SYSTEMS.values()
 
 

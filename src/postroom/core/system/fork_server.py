@@ -16,6 +16,7 @@ On a child's status pipe it writes one line when it has started, "PID", and one 
 
 from __future__ import annotations
 
+import atexit
 import errno
 import gc
 import importlib
@@ -27,27 +28,18 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
-from . import libc
 from .framing import HEADER_BYTES, read_exactly
+from .libc import die_with_parent
 from .process import LINUX, process_descriptor, process_started
+from .startup import load_target
 
 #: status, control, output, errors: the one over which a refusal is told comes first
 DESCRIPTORS: Final = 4
 EXIT_BROKEN: Final = 70
 _CLOSE_ON_EXEC: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-
-Target = Callable[[Any], Any]
-
-
-def load_target(name: str) -> Target:
-    """The function behind "module:function"."""
-    module, _, function = name.partition(":")
-    target: Target = getattr(importlib.import_module(module), function)
-    return target
 
 
 def take_over(setting: dict[str, Any]) -> None:
@@ -198,7 +190,7 @@ class _Server:
         os.setpgid(0, 0)
         if LINUX:
             with suppress(OSError):
-                libc.die_with_parent()
+                die_with_parent()
         if os.getppid() != server:
             os._exit(EXIT_BROKEN)
         signal.set_wakeup_fd(-1)
@@ -274,8 +266,6 @@ def _run_child(target: str, control: int) -> None:
         traceback.print_exc()
         code = 1
     with suppress(BaseException):
-        import atexit
-
         # as multiprocessing does: a fork has no other end
         threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
         atexit._run_exitfuncs()  # noqa: SLF001

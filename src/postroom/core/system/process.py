@@ -13,6 +13,8 @@ from typing import Final
 
 from postroom.core.clock import SYSTEM
 
+from . import ps
+
 LINUX: Final = sys.platform.startswith("linux")
 #: States of a process that works no more, and is only waiting to be reaped (a zombie).
 ENDED: Final = (b"Z", b"X")
@@ -68,10 +70,7 @@ def process_started(pid: int) -> str | None:
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             return None
         return None if fields[0] in ENDED else fields[19].decode()
-    import subprocess  # slow to load, and only other systems need it
-
-    answer = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return answer.stdout.strip().replace(" ", "_").replace(":", ".") or None
+    return ps.started(pid)
 
 
 _this: tuple[int, str] = (0, "")

@@ -1,39 +1,86 @@
-"""Fast starts and ends of commands: hooks start one at every step, and nearly all of its time is Python's own.
+"""Lazy imports, and fast starts and ends of commands: hooks start one at every step, and imports are most of its time.
 
-Only the command line uses this, in a process that is its own: a library does not change how others are loaded.
+A package defers modules of its own (`deferring`). Modules of others are deferred by the command line alone, in a process
+that is its own (`load_lazily`): a library does not change how others are loaded. docs/design.md tells why not LazyLoader.
 """
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import importlib
 import os
 import sys
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
+
+_REAL: Final = " real module"  # no name that a module could have
+#: Names that files ask for at their start, and what they get without loading the module: uuid wants to know the system,
+#: argparse a translation, which there is none of (`from gettext import` asks for the path first).
+_KNOWN: Final[dict[str, dict[str, Any]]] = {
+    "platform": {"system": lambda: os.uname().sysname},
+    "gettext": {"__path__": (), "gettext": str, "ngettext": lambda one, many, number: one if number == 1 else many},
+}
+_deferring: Final = _thread.RLock()  # a signal's handler may come in the middle of what it guards
 
 
-class _LazyModule(ModuleType):
-    """A module that is loaded when something of it is first used."""
+class LazyModule(ModuleType):
+    """A proxy: the first use of one of its names imports the real module, and all are passed on to that."""
 
     def __getattr__(self, name: str) -> Any:
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
-        return getattr(importlib.import_module(self.__name__), name)
+        return getattr(_real(self), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(_real(self), name, value)
 
 
-def load_lazily() -> None:
-    """Let modules of the standard library wait that others load and commands hardly ever use: 7 ms of each start.
+def _real(proxy: LazyModule) -> ModuleType:
+    """The module behind a proxy, imported with Python's own locks: of many threads that come at once, one loads it."""
+    known = vars(proxy)
+    if _REAL not in known:
+        name = proxy.__name__
+        with _deferring:  # free again before anything is imported
+            if sys.modules.get(name) is proxy:
+                del sys.modules[name]
+        known[_REAL] = importlib.import_module(name)
+    module: ModuleType = known[_REAL]
+    return module
 
-    `ipaddress` is there for addresses in brackets (urllib.parse), `platform` so that uuid knows on which system it is.
+
+def deferring(package: str, *names: str) -> Callable[[str], LazyModule]:
+    """The `__getattr__` of a package: `from package import name` takes no time, and loads the module when it is used.
+
+    `from package.name import thing` loads it at once, as ever; no proxy stands in sys.modules.
     """
-    for name in ("ipaddress", "platform"):
+
+    def find(name: str) -> LazyModule:
+        if name in names:
+            return LazyModule(f"{package}.{name}")
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return find
+
+
+def load_lazily(names: Iterable[str]) -> None:
+    """Put a proxy for each of these modules into sys.modules, so that `import name` takes no time in any file.
+
+    `from name import thing` loads the module at once, and then the real one stands in sys.modules.
+    """
+    for name in names:
         if name not in sys.modules:
-            sys.modules[name] = _LazyModule(name)
-    platform = sys.modules["platform"]
-    if isinstance(platform, _LazyModule) and hasattr(os, "uname"):
-        platform.__dict__["system"] = lambda: os.uname().sysname
+            proxy = sys.modules[name] = LazyModule(name)
+            vars(proxy).update(_KNOWN.get(name, {}))
+    if sys.version_info < (3, 12):  # it loads a datetime in Python first, and then takes this one all the same
+        sys.modules.setdefault("datetime", importlib.import_module("_datetime"))
+
+
+def load_target(name: str) -> Callable[..., Any]:
+    """The function or class behind "module:name"."""
+    module, _, inner = name.partition(":")
+    target: Callable[..., Any] = getattr(importlib.import_module(module), inner)
+    return target
 
 
 def load_msgspec() -> None:

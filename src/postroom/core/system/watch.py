@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from postroom.core.clock import SYSTEM
 
+from . import libc
 from .process import LINUX
 
 #: Instead of a name: look at the whole folder. Instead of a folder: look at all of them (a queue ran over).
@@ -94,8 +95,6 @@ class InotifyWatch(FolderWatch):
     """Folders watched by inotify."""
 
     def __init__(self) -> None:
-        from . import libc  # slow to load, and needed only by a process that watches
-
         super().__init__()
         self._call = libc.call
         self._tells_files: set[str] = set()
