@@ -11,16 +11,28 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from postroom.core.clock import Clock
-from postroom.core.config import FOLDER, Config, RoomUrl
+from postroom.core.config import FOLDER, FOLDER_SCHEMES, Config, RoomUrl
+from postroom.core.system.startup import deferring, load_target
 from postroom.errors import RoomError, RoomUnreachable, RoomUnsafe
 
 from .contract import Store
 
-SCHEMES: Final = ("memory", "sqlite", "files", "nats")
+#: For rooms of other layouts.
+__getattr__ = deferring(__name__, "layouts")
+
+#: The class of each scheme's store, loaded when a room has that scheme.
+SCHEMES: Final = {
+    "memory": "postroom.stores.memory.store:MemoryStore",
+    "sqlite": "postroom.stores.sqlite.store:SqliteStore",
+    "files": "postroom.stores.files.store:FilesStore",
+    "nats": "postroom.stores.nats.store:NatsStore",
+}
 ENTRY_POINTS: Final = "postroom.stores"
+#: Takes longer to load than a store, and is asked only for a scheme that is none of these.
+_INSTALLED: Final = "importlib.metadata:entry_points"
 
 
 def open_store(url: RoomUrl, config: Config, clock: Clock, *, create: bool = True) -> Store:
@@ -31,41 +43,29 @@ def open_store(url: RoomUrl, config: Config, clock: Clock, *, create: bool = Tru
 
     Raises RoomError for a scheme that no store has; each store says what else can go wrong.
     """
+    store_class = load_target(SCHEMES[url.scheme]) if url.scheme in SCHEMES else _added(url)
+    store: Store
     if url.scheme == "memory":
-        from postroom.stores.memory.store import MemoryStore
-
-        return MemoryStore(config, clock, name=url.rest)
-    if url.scheme == "sqlite":
-        from postroom.stores.sqlite.store import SqliteStore
-
-        check_folder(Path(url.rest), shared=config.group)
-        return SqliteStore(Path(url.rest), config, clock)
-    if url.scheme == "files":
-        from postroom.stores.files.store import FilesStore
-
-        check_folder(Path(url.rest) / FOLDER, shared=config.group)
-        return FilesStore(Path(url.rest), config, clock)
-    if url.scheme == "nats":
-        from postroom.stores.nats.store import NatsStore
-
-        return NatsStore(url, config, clock, create=create)
-    return _open_added(url, config, clock, create=create)
+        store = store_class(config, clock, name=url.rest)
+    elif url.scheme in FOLDER_SCHEMES:
+        folder = Path(url.rest)
+        check_folder(folder / FOLDER if url.scheme == "files" else folder, shared=config.group)
+        store = store_class(folder, config, clock)
+    else:
+        store = store_class(url, config, clock, create=create)
+    return store
 
 
-def _open_added(url: RoomUrl, config: Config, clock: Clock, *, create: bool) -> Store:
-    """Open a store that another distribution adds."""
-    from importlib.metadata import entry_points  # slow, and only for a scheme that is none of ours
-
-    added = entry_points(group=ENTRY_POINTS)
+def _added(url: RoomUrl) -> Any:
+    """The class of a store that another distribution adds."""
+    added = load_target(_INSTALLED)(group=ENTRY_POINTS)
     for each in added.select(name=url.scheme):
         try:
-            store_class = each.load()
+            return each.load()
         except (ImportError, AttributeError) as error:
             raise RoomError(
                 f"the store {url.scheme!r} ({each.value}) is installed and cannot be loaded: {error}; install it anew"
             ) from error
-        store: Store = store_class(url, config, clock, create=create)
-        return store
     known = ", ".join(f"{scheme}:" for scheme in (*SCHEMES, *sorted(added.names)))
     raise RoomError(f"no store is called {url.scheme!r} (in {url}); a room's address begins with one of: {known}")
 

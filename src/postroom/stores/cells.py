@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from postroom.core import backoff
 from postroom.core.clock import SYSTEM
 from postroom.errors import RoomBusy
 
@@ -36,10 +37,8 @@ def update(store: Store, name: str, change: Callable[[Any], Any], *, busy: str |
     """
     for lost in range(TRIES):
         if lost > _AT_ONCE:
-            from postroom.core.backoff import backoff_s  # seldom needed, and every hook would load it
-
             # in real time, also where the room's clock is a test's: the other writers are real
-            SYSTEM.sleep(backoff_s(lost - _AT_ONCE, store.clock.random(), _PAUSE_BASE_S, _PAUSE_CAP_S))
+            SYSTEM.sleep(backoff.backoff_s(lost - _AT_ONCE, store.clock.random(), _PAUSE_BASE_S, _PAUSE_CAP_S))
         cell = store.cell_read(name)
         before, version = (None, 0) if cell is None else (cell.value, cell.version)
         after = change(before)

@@ -9,6 +9,7 @@ import msgspec
 from postroom.core.config import FILES_MARK
 from postroom.core.message import SALT_BITS
 from postroom.errors import RoomDamaged
+from postroom.stores import layouts
 
 from .board import BOARD
 from .intake import INBOX, OUTBOX
@@ -76,9 +77,7 @@ def read_about(tree: Tree) -> About | None:
         raise _unreadable(tree, error) from error
     layout = _decode(tree, text, _Layout).layout
     if layout != LAYOUT:
-        from postroom.stores.layouts import check_layout  # seldom needed, and every command would load it
-
-        check_layout(tree.root, layout, OLDEST, LAYOUT)
+        layouts.check_layout(tree.root, layout, OLDEST, LAYOUT)
     about = _decode(tree, text, About)
     if not 0 <= about.salt < 1 << SALT_BITS or abs(about.base_ns) >= 1 << 62:
         raise RoomDamaged(f"{tree.root / MARK} has numbers that no room has; it was made by others")

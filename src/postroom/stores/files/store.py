@@ -19,10 +19,10 @@ import msgspec
 from postroom.core import crashpoints
 from postroom.core.clock import Clock
 from postroom.core.config import Config
-from postroom.core.message import SALT_BITS, Draft, room_start_ms
+from postroom.core.message import Draft, new_salt, room_start_ms
 from postroom.core.system.files import file_system_type, make_private_folder, sync_path_to
 from postroom.errors import RoomClosed, RoomGone, RoomUnreachable
-from postroom.stores import contract
+from postroom.stores import contract, layouts
 from postroom.stores.bells.bells import WATCHING, Bells, Watcher
 from postroom.stores.bells.sockets import NoBells
 from postroom.stores.contract import Claimed, Settled, Swept, Ticket, Want
@@ -30,6 +30,7 @@ from postroom.stores.liveness import Attendance
 from postroom.stores.tables import steps
 from postroom.stores.tables.store import TableStore, Turn, whole
 
+from . import upgrade
 from .board import BOARD_FILES, BoardFiles
 from .commit import Commits, sync_folders
 from .intake import INBOX, Intake
@@ -111,14 +112,10 @@ class FilesStore(TableStore):
         make_folders(self._tree)
         about = read_about(self._tree)
         if about is None:
-            import secrets  # only when a room is made
-
             sync_path_to(self.folder)
-            about = About(LAYOUT, secrets.randbits(SALT_BITS), "", 0)
+            about = About(LAYOUT, new_salt(), "", 0)
         elif about.is_old(self._tree):
-            from .upgrade import upgrade  # only for rooms of older layouts
-
-            about = upgrade(self._tree, about)
+            about = upgrade.upgrade(self._tree, about)
         self._log.path = self.folder / about.log_path()
         if not self._log.path.exists():
             self._log.begin_anew(LogRecord(base=0))
@@ -408,9 +405,7 @@ class FilesStore(TableStore):
         with suppress(OSError):
             layout = read_layout(self._tree)
             if layout != LAYOUT:
-                from postroom.stores.layouts import upgraded  # seldom needed, and every command would load it
-
-                return upgraded(self.folder, layout, LAYOUT)
+                return layouts.upgraded(self.folder, layout, LAYOUT)
         return RoomGone(f"{self._log.path} is gone; its room was deleted or moved away while it was open")
 
     def open_elsewhere(self) -> bool:

@@ -1,1 +1,8 @@
 """Rooms in one SQLite file: any number of processes, no server."""
+
+from __future__ import annotations
+
+from postroom.core.system.startup import deferring
+
+#: For the file of another broker, and for a file of an older layout.
+__getattr__ = deferring(__name__, "adoption", "upgrade")

@@ -21,6 +21,7 @@ from postroom.core.clock import Clock
 from postroom.core.message import FRACTION_BITS, key_at
 from postroom.core.system.files import lock_trouble
 from postroom.errors import RoomBusy, RoomDamaged, RoomError, RoomUnreachable
+from postroom.stores import layouts
 from postroom.stores.contract import in_the_middle
 
 from .rows import Row
@@ -50,9 +51,7 @@ def in_our_words(error: apsw.Error, path: Path, connection: apsw.Connection | No
     if isinstance(error, apsw.SQLError) and connection is not None:  # a table is not there under its name
         layout: Any = connection.execute("PRAGMA user_version").get
         if layout != LAYOUT:
-            from postroom.stores.layouts import upgraded  # seldom needed, and every command would load it
-
-            return upgraded(path, layout, LAYOUT)
+            return layouts.upgraded(path, layout, LAYOUT)
     if getattr(error, "extendedresult", 0) in NOT_SYNCED:
         # it lies in the log, unseen; should all processes die before the next change, recovery finds it there
         return RoomUnreachable(f"the disk of {path} failed to sync ({error}); it is not done, but may be after a crash")

@@ -14,11 +14,12 @@ from typing import Any, Final, NamedTuple
 import apsw
 
 from postroom.core.clock import Clock
-from postroom.core.message import FRACTION_BITS, SALT_BITS, room_start_ms
+from postroom.core.message import FRACTION_BITS, new_salt, room_start_ms
 from postroom.core.system.files import NETWORK_FILE_SYSTEMS, file_system_type, make_private_folder, sync_path_to
 from postroom.errors import RoomDamaged, RoomUnreachable, RoomUnsafe
 from postroom.stores.liveness import Attendance
 
+from . import adoption, upgrade
 from .connection import LAYOUT, in_our_words
 from .rows import COLUMNS, Row
 
@@ -110,9 +111,7 @@ def prepare(path: Path, connect: Callable[[], apsw.Connection], clock: Clock, at
                 sync_path_to(path.parent)
                 _make_schema(connection, clock)
             elif version != LAYOUT:
-                from .upgrade import upgrade  # only for rooms of other layouts
-
-                upgrade(path, version, connect, connection, partial(read_statements, connection, path))
+                upgrade.upgrade(path, version, connect, connection, partial(read_statements, connection, path))
             statements = read_statements(connection, path)
             last: Any = connection.execute(statements["last_number"]).get
             offset_ns = _room_time_offset(connection, int(last), clock, attendance, path)
@@ -173,11 +172,7 @@ def _refuse_foreign(connection: apsw.Connection, path: Path) -> None:
 
 def _make_schema(connection: apsw.Connection, clock: Clock) -> None:
     """Lay the tables out, in a new file or in one that the source document's broker made."""
-    import secrets  # these two only when a room is made
-
-    from .adoption import set_aside, take_over
-
-    salt = secrets.randbits(SALT_BITS)
+    salt = new_salt()
     connection.execute(f"PRAGMA page_size = {PAGE_BYTES}").fetchall()
     connection.execute("PRAGMA journal_mode = WAL").fetchall()
 
@@ -185,12 +180,12 @@ def _make_schema(connection: apsw.Connection, clock: Clock) -> None:
         return connection.execute(sql, bindings).fetchall()
 
     with connection:
-        there = set_aside(execute)
+        there = adoption.set_aside(execute)
         statements = load_statements(salt)
         execute(statements["schema"] + statements["views"], ())
         execute("INSERT INTO meta VALUES ('salt', ?)", (salt,))
         if there:
-            take_over(execute, there, clock.wall_ms())
+            adoption.take_over(execute, there, clock.wall_ms())
         execute(f"PRAGMA application_id = {APPLICATION_ID}", ())
         execute(f"PRAGMA user_version = {LAYOUT}", ())
 
