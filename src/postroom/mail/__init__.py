@@ -1,1 +1,8 @@
 """Agents and messages: sending, receiving, settling, asking, serving. Never names a store."""
+
+from __future__ import annotations
+
+from postroom.core.system.startup import deferring
+
+#: Files, loops and tokens, with hashes, chance and logging: a mere sender has none of them.
+__getattr__ = deferring(__name__, "attachments", "receiving", "serving", "tokens")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from postroom.core.config import AGENT_LEASE_S, LEASE_S
 from postroom.core.message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, DEFAULT_TYPE, Draft, Message, check_name
@@ -13,14 +13,10 @@ from postroom.core.untrusted import quoted
 from postroom.errors import Fault, InvalidMessage, ReceiveTimeout, UnknownMessage, raise_faults
 from postroom.stores.contract import Delivery, Ticket, Want
 
-from . import presence, questions
+from . import presence, questions, receiving, serving
 from .gateway import Gateway, Series, Steps
 from .received import NO_CAUSE, Envelope, Received, check_names, check_seconds, follow
 from .waiting import Inbox
-
-if TYPE_CHECKING:
-    from .receiving import Prefetcher
-    from .serving import Handler
 
 LOOP_ENDED = "the loop ended before it was settled"
 
@@ -214,13 +210,12 @@ class Agent:
         want = self._want(channels, lease_s)
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s)
-        from .receiving import MAX_PREFETCH, Prefetcher  # a one-shot command never needs it
+        if type(prefetch) is not int or not 1 <= prefetch <= receiving.MAX_PREFETCH:
+            limits = f"from 1 to {receiving.MAX_PREFETCH}"
+            raise InvalidMessage("prefetch", f"must be a whole number {limits}, not {prefetch!r}")
+        return self._gateway.each(self._listening(want, timeout_s, receiving.Prefetcher(self._gateway, want, prefetch)))
 
-        if type(prefetch) is not int or not 1 <= prefetch <= MAX_PREFETCH:
-            raise InvalidMessage("prefetch", f"must be a whole number from 1 to {MAX_PREFETCH}, not {prefetch!r}")
-        return self._gateway.each(self._listening(want, timeout_s, Prefetcher(self._gateway, want, prefetch)))
-
-    def _listening(self, want: Want, timeout_s: float | None, ahead: Prefetcher) -> Series[Received]:
+    def _listening(self, want: Want, timeout_s: float | None, ahead: receiving.Prefetcher) -> Series[Received]:
         with ahead, Inbox(self._gateway, want) as inbox:
             delivery = yield from inbox.steps(timeout_s)
             while delivery is not None:
@@ -236,7 +231,7 @@ class Agent:
 
     def serve(
         self,
-        handlers: Mapping[str, Handler],
+        handlers: Mapping[str, serving.Handler],
         concurrency: int = 4,
         *,
         channels: Iterable[str] | None = None,
@@ -251,9 +246,7 @@ class Agent:
         Runs `concurrency` messages at a time, in threads. Returns when `stop` is set, the room is closed or Ctrl-C is
         pressed, after the running functions have finished.
         """
-        from .serving import Serving  # a mere sender starts faster without it
-
-        Serving(self._gateway, self._want(channels, lease_s), handlers, concurrency, stop).run()
+        serving.Serving(self._gateway, self._want(channels, lease_s), handlers, concurrency, stop).run()
 
     def claimed(self, id: str) -> Received:
         """A message that this agent holds already, perhaps claimed by an earlier process of its.

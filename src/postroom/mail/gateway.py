@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
@@ -492,8 +493,6 @@ class Gateway:
         """
         with suppress(AttributeError):  # it was interrupted while it was made
             if not self._closed and self._pid == current_pid() and not sys.is_finalizing():
-                import warnings  # only for rooms that were forgotten
-
                 warnings.warn("a room was forgotten without close()", ResourceWarning, stacklevel=2, source=self)
 
     def _wait_for_askers(self) -> None:

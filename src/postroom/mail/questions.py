@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Generator, Iterable
 from contextlib import suppress
 from typing import Any, Final
@@ -199,8 +200,6 @@ class Question(Generator[Pause, bool, Received]):
     def _why_late(self) -> str:
         late = f"no answer to question {self._id} within {self._timeout_s:g} s"
         if self._peer is not None and not presence.is_known(self._gateway, self._peer):
-            import difflib  # a millisecond of start-up that only a mistake needs
-
             near = difflib.get_close_matches(self._peer, presence.names(self._gateway), n=1)
             hint = f"; did you mean {quoted(near[0])}?" if near else ""
             return f"{late}: nobody called {self._peer} has been seen in this room{hint}"

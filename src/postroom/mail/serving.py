@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -69,9 +70,8 @@ def as_failure(error: BaseException) -> BaseException:
     """
     if isinstance(error, Exception):
         return error
-    from asyncio import CancelledError  # slow to load, and hardly ever needed
-
-    if not isinstance(error, CancelledError):
+    asyncio = sys.modules.get("asyncio.exceptions")  # slow to load; without it nothing was cancelled
+    if asyncio is None or not isinstance(error, asyncio.CancelledError):
         return error
     failure = RuntimeError("something that the handler waited for was cancelled")
     failure.__cause__ = error
