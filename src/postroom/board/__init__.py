@@ -1,1 +1,8 @@
 """Tasks that agents take, each by one owner, and files that they reserve."""
+
+from __future__ import annotations
+
+from postroom.core.system.startup import deferring
+
+#: Many rooms have neither tasks nor reserved files.
+__getattr__ = deferring(__name__, "board", "reservations")

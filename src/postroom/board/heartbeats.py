@@ -11,6 +11,7 @@ import weakref
 from contextlib import suppress
 from typing import Final
 
+from postroom.core import log
 from postroom.core.chore import Chore
 from postroom.core.config import SAFETY_LOOK_S
 from postroom.errors import ROOM_IS_OVER, PostroomError
@@ -72,11 +73,8 @@ class TaskHeartbeats:
                 self._look_after(key, task)
             except ROOM_IS_OVER:
                 raise
-            except Exception:  # a busy or broken room now is no reason to let go of a task
-                import logging
-
-                log = logging.getLogger("postroom")
-                log.debug("a heartbeat of %r failed", task, exc_info=True, extra={"action": "heartbeat_failed"})
+            except Exception:  # noqa: BLE001  a busy or broken room now is no reason to let go of a task
+                log.LOG.debug("a heartbeat of %r failed", task, exc_info=True, extra={"action": "heartbeat_failed"})
 
     def _look_after(self, key: int, task: HeldTask) -> None:
         due_ns = self._due_ns.get(key)

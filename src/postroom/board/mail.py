@@ -19,7 +19,7 @@ from postroom.core.config import AGENT_LEASE_S
 from postroom.core.message import Draft, Message, check
 from postroom.core.states import State
 from postroom.errors import InvalidMessage, PostroomError, RoomError, UnknownTask
-from postroom.mail import presence
+from postroom.mail import presence, tokens
 from postroom.mail.gateway import Gateway
 from postroom.mail.received import words
 from postroom.stores.contract import Query, Want
@@ -160,8 +160,6 @@ def _status(book: Book, board: Steps, message: Message, id: str) -> None:
 
 def _must_lead(gateway: Gateway, message: Message, lead: str | None, deed: str) -> None:
     """In a room with tokens a task is called off and put back by its lead or by a person, at every door."""
-    from postroom.mail import tokens  # brings hashes and chance along, which most commands do without
-
     told = f"{deed} a task that {lead or 'nobody'} leads"
     human = message.lane == HUMAN_LANE
     tokens.must_be_person(gateway, message.from_agent, "board", told, human=human, unless=(lead, BOARD))

@@ -20,7 +20,8 @@ from postroom.mail.received import check_seconds
 from postroom.stores.cells import update
 
 from . import globs as patterns
-from .task import lease_fields, lease_left_s
+from .records import Book
+from .task import CLAIMED, lease_fields, lease_left_s
 
 CELL: Final = "reservations"
 #: One agent's globs in one reservation, and all reservations of a room.
@@ -143,9 +144,6 @@ class Reservations:
         """What the holder works on: what it said, else the task it holds, else what its heartbeat says."""
         if value["why"]:
             return str(value["why"])
-        from .records import Book
-        from .task import CLAIMED
-
         held = [each.value for each in Book(self._gateway).all().values() if each.value["owner"] == value["agent"]]
         tasks = [f"{task['id']} {task['title']}".strip() for task in held if task["state"] == CLAIMED]
         if tasks:
