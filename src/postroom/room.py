@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
+from postroom.board import board as boards
+from postroom.board import reservations as reserved_files
 from postroom.core.clock import SYSTEM, Clock, from_iso, iso
 from postroom.core.config import (
     FOLDER,
@@ -32,6 +34,7 @@ from postroom.mail.housekeeping import Upkeep
 from postroom.mail.presence import AgentInfo
 from postroom.mail.receipts import DeadLetter, Receipt, Wait, dead_letter_of, receipt_of
 from postroom.mail.received import check_names, check_seconds
+from postroom.sessions import session as sessions
 from postroom.stores.contract import FEED, Change, MailboxFigures, Page, Query, Stats, Store
 
 from .core import trust
@@ -44,13 +47,8 @@ from .errors import (
     RoomNotFound,
     UnknownMessage,
 )
-from .mail import presence
+from .mail import attachments, presence, tokens
 from .stores import open_store
-
-if TYPE_CHECKING:
-    from postroom.board.board import Board
-    from postroom.board.reservations import Reservation, Reservations, Reserved
-    from postroom.sessions.session import Session
 
 Moment = int | str | datetime
 
@@ -71,8 +69,8 @@ class Room:
         self._upkeep = Upkeep(self._gateway)
         self._lock = threading.RLock()  # a signal's handler may come in the middle of what it guards
         self._agents: dict[tuple[str, bool], Agent] = {}
-        self._board: Board | None = None
-        self._reserving: Reservations | None = None
+        self._board: boards.Board | None = None
+        self._reserving: reserved_files.Reservations | None = None
 
     @property
     def store(self) -> Store:
@@ -118,29 +116,21 @@ class Room:
 
     # Sessions
 
-    def session(self, id: str | None = None, *, name: str | None = None) -> Session:
+    def session(self, id: str | None = None, *, name: str | None = None) -> sessions.Session:
         """Open a session; with an id, join one that somebody opened, as the member of that name.
 
         Joining raises SessionFailed, Deadlock or SessionEnded at once when it is over, UnknownSession when there is none.
         """
-        from postroom.sessions.session import (  # those who only send start faster without it
-            SessionHome,
-            join_session,
-            open_session,
-        )
-
         self._gateway.check_open()
-        host = SessionHome(self._gateway, self.url.with_secrets(), self.folder)
-        return open_session(host) if id is None else join_session(host, id, name)
+        host = sessions.SessionHome(self._gateway, self.url.with_secrets(), self.folder)
+        return sessions.open_session(host) if id is None else sessions.join_session(host, id, name)
 
     @property
-    def board(self) -> Board:
+    def board(self) -> boards.Board:
         """The room's tasks."""
         with self._lock:
             if self._board is None:
-                from postroom.board.board import Board  # rooms without tasks start faster without it
-
-                board = Board(self._gateway)
+                board = boards.Board(self._gateway)
                 if self._board is None:
                     self._board = board
             return self._board
@@ -155,7 +145,7 @@ class Room:
         why: str | None = None,
         transient: bool = False,
         process: str | None = None,
-    ) -> Reservation:
+    ) -> reserved_files.Reservation:
         """Say that an agent works on files, such as "src/api/**", so that others keep out of its way. Advisory.
 
         It ends with `ttl_s`, its release, or this process; a transient one belongs to the agent and outlives the process
@@ -167,7 +157,7 @@ class Room:
             globs, agent, ttl_s, exclusive=exclusive, why=why, transient=transient, process=process
         )
 
-    def reservations(self) -> list[Reserved]:
+    def reservations(self) -> list[reserved_files.Reserved]:
         """What is reserved at this moment, the oldest first."""
         return self._reservations().all()
 
@@ -179,13 +169,11 @@ class Room:
         """Those of these files that another agent has reserved for itself alone, each with whose they are."""
         return self._reservations().in_the_way(paths, agent)
 
-    def _reservations(self) -> Reservations:
-        from postroom.board.reservations import Reservations
-
+    def _reservations(self) -> reserved_files.Reservations:
         self._gateway.check_open()
         with self._lock:
             if self._reserving is None:
-                reserving = Reservations(self._gateway)
+                reserving = reserved_files.Reservations(self._gateway)
                 if self._reserving is None:
                     self._reserving = reserving
             return self._reserving
@@ -397,8 +385,6 @@ class Room:
         )
 
     def _has_tokens(self) -> bool:
-        from .mail import tokens  # brings hashes and chance along, which most commands do without
-
         return tokens.has_tokens(self._gateway)
 
     def _stored_after(self, cursor: Moment) -> set[str]:
@@ -412,15 +398,11 @@ class Room:
 
         It is kept by content under the room's `artifacts/`: {"artifact": "sha256:…", "name", "bytes", "path"}.
         """
-        from .mail import attachments  # hashing and copying of files: few rooms need it
-
         self._gateway.check_open()
         return attachments.keep(attachments.folder_for(self.folder), Path(path).absolute())
 
     def artifact(self, reference: Mapping[str, Any] | str) -> Path:
         """The kept file behind a reference, wherever the room lies now. UnknownMessage when it is not here."""
-        from .mail import attachments
-
         self._gateway.check_open()
         return attachments.find(attachments.folder_for(self.folder), reference)
 
