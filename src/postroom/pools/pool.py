@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from copy import copy
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from postroom.core.clock import SYSTEM
 from postroom.core.events import Hooks, Listener
@@ -32,20 +32,17 @@ from postroom.errors import (
     WorkerTimeout,
     raise_faults,
 )
+from postroom.room import Room
 
 from .evaluation import Evaluation
 from .loop import enter, leave
 from .plan import Policy, WorkerPlan
 from .protocol import message_text, plain_text
+from .report import Report
 from .request import NEVER_NS, Request
 from .restarts import Recycling, RestartPolicy
+from .rooms import Answering, Following
 from .worker import EVALUATE_TIMEOUT_S, EVENTS, PoolWorker
-
-if TYPE_CHECKING:
-    from postroom.room import Room
-
-    from .report import Report
-    from .rooms import Answering, Following
 
 #: So many, unless told: enough for a worker that is done with one to find the next at once. One, where the oldest is
 #: dropped.
@@ -323,8 +320,6 @@ class WorkerPool:
         worker at a time. Returns when `stop` is set, the room is closed, the pool is drained or Ctrl-C is pressed,
         after what runs is done.
         """
-        from .rooms import Answering  # programs that only evaluate start faster without it
-
         stop = threading.Event() if stop is None else stop
         serving = Answering(self, room.agent(agent), channels, timeout_s, lease_s, answer, stop)
         self._services.append(serving)
@@ -343,8 +338,6 @@ class WorkerPool:
         `evaluate_message` and `begin` then find the results, or join the requests, of the last `keep` messages. Returns
         what follows: `close()` it, or use it as a context manager; it also ends with the pool.
         """
-        from .rooms import Following
-
         self._check_open()
         following = Following(self, room, channels, timeout_s, keep)
         self.report_to(room)
@@ -360,8 +353,6 @@ class WorkerPool:
         The page shows it. `serve`, `follow` and a coordinator with a room do this by themselves. It returns at once,
         and twice is once; the pool has the first name that it is given, and that of its evaluator until then.
         """
-        from .report import Report
-
         gateway = room.gateway
         gateway.check_open()
         with self._lock:

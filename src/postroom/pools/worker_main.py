@@ -22,8 +22,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 from postroom.core.clock import SYSTEM
-from postroom.core.system.fork_server import load_target, take_over
+from postroom.core.system.fork_server import take_over
 from postroom.core.system.framing import HEADER_BYTES, read_exactly
+from postroom.core.system.startup import load_target
 
 from .evaluation import Evaluation
 from .protocol import (
@@ -104,7 +105,7 @@ def load_evaluator(name: str, context: Mapping[str, Any]) -> Evaluator:
     except (TypeError, ValueError):  # written in C
         return function
     if any(p.name == "context" or p.kind is p.VAR_KEYWORD for p in parameters):
-        return lambda message: function(message, context=dict(context))  # type: ignore[call-arg]
+        return lambda message: function(message, context=dict(context))
     return function
 
 
