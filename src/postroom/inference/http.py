@@ -10,6 +10,7 @@ from __future__ import annotations
 import http.client
 import io
 import socket
+import ssl
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -221,8 +222,6 @@ class _Wire(io.RawIOBase):
         raise trouble
 
     def _secure(self, host: str, until_ns: int) -> None:
-        import ssl
-
         assert self._socket is not None
         context = ssl.create_default_context()
         self._socket.settimeout(_seconds_until(until_ns))  # counts for the whole handshake, not for each read of it

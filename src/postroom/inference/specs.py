@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from postroom.core.system.startup import load_target
 from postroom.errors import ModelMissing
 
 from .model import Model
@@ -25,6 +26,15 @@ _HOSTS: Final = (
     ("PLUGIN_ROOT", "codex"),
     ("CLAUDE_PLUGIN_ROOT", "claude"),
 )
+
+#: The class of each kind of model: at a server, with a name and an address, or on this machine. Each is loaded when it
+#: is named: all of them take as long to load as the rest of the package.
+_SERVERS: Final = {"ollama": "postroom.inference.ollama:OllamaModel", "openai": "postroom.inference.openai:OpenAIModel"}
+_LOCAL: Final = {
+    "mock": "postroom.inference.mock:MockModel",
+    "claude": "postroom.inference.agent_cli:ClaudeModel",
+    "codex": "postroom.inference.agent_cli:CodexModel",
+}
 
 _NAME_AT_URL: Final = re.compile(r"(.+?)@(\w+://.*)", re.S)
 
@@ -57,24 +67,14 @@ def open_model(spec: str | None = None) -> Model:
     """
     spec = default_spec() if spec is None else spec
     kind, _, name = spec.partition(":")
-    # Each kind is loaded when it is named: all of them take as long to load as the rest of the package.
-    if kind == "mock":
-        from .mock import MockModel
-
-        return MockModel(name)
-    if kind in ("claude", "codex"):
-        from .agent_cli import ClaudeModel, CodexModel
-
-        return ClaudeModel(name) if kind == "claude" else CodexModel(name)
+    model: Model
+    if kind in _LOCAL:
+        model = load_target(_LOCAL[kind])(name)
+        return model
     name, url = name_and_url(name)
-    if kind == "ollama" and name:
-        from .ollama import OllamaModel
-
-        return OllamaModel(name, url)
-    if kind == "openai" and name:
-        from .openai import OpenAIModel
-
-        return OpenAIModel(name, url or "")
+    if kind in _SERVERS and name:
+        model = load_target(_SERVERS[kind])(name, url or "")
+        return model
     said = spec if "@" not in spec else f"{kind.partition('@')[0]}:…"  # an address may hold a password
     raise ModelMissing(f"{said!r} is not a language model. {HOW}")
 
