@@ -13,6 +13,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
+from postroom import room as rooms
 from postroom.core.clock import SYSTEM
 from postroom.errors import ROOM_IS_OVER, AskFailed, PostroomError
 from postroom.lang.values import values
@@ -20,7 +21,6 @@ from postroom.lang.values.raised import NoAnswer
 
 if TYPE_CHECKING:
     from postroom.mail.received import Received
-    from postroom.room import Room
 
 TYPE: Final = "question"
 _STDIN: Final = 0
@@ -74,7 +74,7 @@ TERMINAL: Final = Terminal()
 class TerminalAnswers:
     """Answers the questions that workers send to the terminal's agent, in a thread of its own."""
 
-    def __init__(self, room: Room, name: str) -> None:
+    def __init__(self, room: rooms.Room, name: str) -> None:
         self._agent = room.agent(name)
         # its name says that it acts for no member of a session: it answers, and never begins anything
         self._thread = threading.Thread(target=self._run, name="postroom terminal", daemon=True)
@@ -94,10 +94,8 @@ class TerminalAnswers:
 
 def ask_in_room(url: str | None, whom: str, who: str, question: str, timeout_s: float | None) -> str:
     """Ask an agent of the room, and wait for its answer. NoAnswer, which says why, when none comes."""
-    from postroom.room import open_room
-
     payload: dict[str, Any] = {"text": question, "worker": who}
-    with open_room(url, create=False) as room:
+    with rooms.open_room(url, create=False) as room:
         try:
             asker = room.agent(f"{who}-{os.getpid()}", transient=True)
             answer = asker.ask(whom, payload, type=TYPE, timeout_s=timeout_s)
@@ -112,7 +110,7 @@ def _text_of(payload: Any) -> str:
     return values.compact(dict(payload))
 
 
-def check_known(room: Room, whom: str) -> None:
+def check_known(room: rooms.Room, whom: str) -> None:
     """Raise PostroomError, with the near names, when nobody of that name was ever in the room."""
     names = sorted(cell.name.removeprefix("agent/") for cell in room.store.cell_scan("agent/"))
     if whom in names:

@@ -22,6 +22,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 
 from postroom.core.clock import SYSTEM
+from postroom.core.system import children
 from postroom.core.system.process import process_descriptor, this_process
 
 MARK: Final = "POSTROOM_COMMAND"
@@ -343,9 +344,7 @@ def own_mark(*, guarded: bool) -> str:
     global _guard  # noqa: PLW0603  (one process, one guard)
     mark = this_process()
     if guarded and (_guard is None or _guard[0] != os.getpid()):
-        from postroom.core.system.children import ForkServer
-
-        server = ForkServer()
+        server = children.ForkServer()
         server.will("commands", "postroom.lang.run.pipeline:kill_marked", mark)
         _guard = (os.getpid(), server)
     return mark

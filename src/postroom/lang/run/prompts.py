@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from postroom import inference
 from postroom.errors import RoomClosed, SessionEnded, SessionFailed
 from postroom.lang.values import values
 from postroom.lang.values.raised import NoAnswer
@@ -18,9 +19,6 @@ from postroom.lang.values.schemas import Schema, from_text, is_text, said
 
 from . import human, transcript
 from .context import Context, current
-
-if TYPE_CHECKING:
-    from postroom.inference.model import Model
 
 MAX_TOKENS: Final = 4096
 TIMEOUT_S: Final = 600.0
@@ -96,17 +94,15 @@ def _complete(prompt: str, schema: Schema) -> str:
     settings = context.settings
 
     def get() -> str:
-        model: Model = context.keep("model", lambda: _open_model(settings.model))
+        model: inference.Model = context.keep("model", lambda: _open_model(settings.model))
         timeout_s = settings.answer_timeout_s or TIMEOUT_S
         return model.complete(prompt, schema=schema or None, max_tokens=MAX_TOKENS, timeout_s=timeout_s).text
 
     return _answered(context, "think", prompt, get)
 
 
-def _open_model(spec: str | None) -> Model:
-    from postroom.inference import open_model
-
-    return open_model(spec)
+def _open_model(spec: str | None) -> inference.Model:
+    return inference.open_model(spec)
 
 
 def _answered(context: Context, kind: str, prompt: str, get: Callable[[], str]) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
+from postroom import inference
+from postroom.core.system import children
 from postroom.lang.builtins import MAIN
 from postroom.lang.compile.compiler import MAIN_BLOCK
 from postroom.lang.compile.entries import EntryPoint, arguments_of, find_entry
@@ -20,8 +22,10 @@ from postroom.lang.compile.names import mangled
 from postroom.lang.runtime import run_in
 from postroom.lang.syntax import nodes as n
 from postroom.lang.syntax.program import Program
+from postroom.sessions import runners
 
 from . import human, transcript
+from . import room as run_room
 from .context import Context, Settings
 
 if TYPE_CHECKING:
@@ -101,10 +105,8 @@ class Run:
         if settings.replay:
             transcript.read(settings.replay)
         elif self.needs.model:
-            from postroom.inference import default_spec, open_model
-
-            spec = settings.model or default_spec()
-            open_model(spec).close()
+            spec = settings.model or inference.default_spec()
+            inference.open_model(spec).close()
             settings = settings._replace(model=spec)
         if self._room_url is not None:
             self._open_room()  # one that is not there is told of now, not in the middle
@@ -117,10 +119,7 @@ class Run:
 
     def _start_server(self) -> None:
         """Prefetch: the fork server loads the program, once for all workers, while this process goes on."""
-        from postroom.core.system.children import shared_server
-        from postroom.sessions.runners import MODULE
-
-        shared_server([MODULE, "postroom.stores.sqlite.store", *_PRELOAD, module_name(self._path)])
+        children.shared_server([runners.MODULE, "postroom.stores.sqlite.store", *_PRELOAD, module_name(self._path)])
 
     def _function(self, entry: EntryPoint) -> Callable[..., Any]:
         trees = {os.path.abspath(loaded.path): loaded.module for loaded in self.program.modules}
@@ -150,7 +149,5 @@ class Run:
 
     def _open_room(self) -> Room:
         if self._room is None:
-            from .room import open_run_room
-
-            self._room = open_run_room(self._room_url, self._stack)
+            self._room = run_room.open_run_room(self._room_url, self._stack)
         return self._room
