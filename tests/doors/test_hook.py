@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.cli.support import clean_environment, command
+from tests.cli.support import clean_environment, command, listing_modules
 
 from postroom.core import trust
 from postroom.doors import session_binding
@@ -318,7 +318,7 @@ def test_a_damaged_room_is_passed_over(claude: Session, tmp_path: Path) -> None:
 
 def test_where_there_is_no_room_next_to_nothing_is_loaded(claude: Session, tmp_path: Path) -> None:
     given = json.dumps({"hook_event_name": "PostToolUse", "session_id": claude.id, "cwd": str(tmp_path)})
-    program = "import sys; from postroom.cli import main; main(['hook', 'auto']); print(*sys.modules)"
+    program = listing_modules("hook", "auto")
     done = subprocess.run(
         [sys.executable, "-c", program],
         input=given,
@@ -354,7 +354,7 @@ def test_a_hook_loads_what_it_needs_and_no_more(room: Room, claude: Session, tmp
     claude("SessionStart")
     room.agent("ada").send("claude", {"text": "x"})
     given = json.dumps({"hook_event_name": "PostToolUse", "session_id": claude.id, "cwd": str(tmp_path)})
-    program = "import sys; from postroom.cli import main; main(['hook', 'auto']); print('\\n', *sys.modules)"
+    program = listing_modules("hook", "auto")
     bare, full = (
         subprocess.run(
             [sys.executable, "-c", text],

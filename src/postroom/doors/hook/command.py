@@ -21,10 +21,12 @@ from postroom.core.system.process import process_name
 from postroom.doors import hosts, session_binding
 from postroom.doors.hosts import END, PROMPT, START, STOP, TOOL, WAKE, Host
 from postroom.errors import PostroomError, RoomNotAllowed
-from postroom.mail import presence
+from postroom.mail import presence, tokens
 from postroom.mail.gateway import Gateway
 from postroom.stores import open_store
 from postroom.stores.contract import Ticket
+
+from . import codex_terminals
 
 #: Exit status by which a hook of Claude Code wakes an idle session; what it wrote to standard error is told the model.
 WAKE_UP: Final = 2
@@ -111,8 +113,6 @@ class Visit:
         return self._tell(name) if self._may_be_told() else 0
 
     def _in_codex(self, caller: session_binding.HostSession) -> tuple[session_binding.HostSession, Mapping[str, str]]:
-        from . import codex_terminals
-
         place = codex_terminals.find(self._gateway, caller.session, self._event, self._given.get("cwd"))
         return caller._replace(process=place.process), place.environment
 
@@ -222,8 +222,6 @@ def proved_name(gateway: Gateway, environment: Mapping[str, str]) -> str | None:
     """The name that the environment gives the session, proved where the room asks for it; None when it gives none."""
     name = environment.get("POSTROOM_AGENT") or None
     if environment.get("POSTROOM_TOKEN") or environment.get("POSTROOM_TOKEN_FILE") or gateway.store.cell_scan("token/"):
-        from postroom.mail import tokens
-
         credential = tokens.prove(gateway, name, tokens.token_in(dict(environment)), "hook")
         if credential is None:
             raise PostroomError("nobody")

@@ -10,6 +10,10 @@ import re
 import sys
 from typing import Final
 
+from postroom.core.system import startup
+
+from . import command
+
 MAX_STDIN: Final = 4 * 1024 * 1024
 _CWD: Final = re.compile(rb'"cwd"\s*:\s*"([^"\\]+)"')
 
@@ -20,13 +24,11 @@ def main(words: list[str]) -> int:
         given = sys.stdin.buffer.read(MAX_STDIN)
         if not may_have_room(given):
             return 0
-        from postroom.core.system import startup
-
         startup.load_msgspec()
-        from . import command
+        answer = command.main  # this loads it
     except Exception:  # noqa: BLE001  the host's work matters more than ours
         return 0
-    return command.main(words, given)
+    return answer(words, given)
 
 
 def may_have_room(given: bytes) -> bool:
