@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -76,8 +77,58 @@ def test_functions_fit_on_a_screen() -> None:
     assert ordered[int(len(ordered) * 0.95)] < MAX_P95_FUNCTION_LINES
 
 
-#: What brings in time or chance past the clock: module, and the names in it that do. `secrets` may be used: a room's own
-#: number must differ from that of every other room, also in tests.
+#: Imports stand at the top of a file. Inside a function they save the start of a command, or belong to an optional
+#: dependency; a module that few need is deferred by its package (`core/system/startup.py`).
+MAX_INNER_IMPORTS = 50
+MAY_IMPORT_INSIDE = ("cli/", "doors/hook/entry.py")
+OPTIONAL_IMPORTS = {"from .client import Error, RoomClient": "nats-py"}
+
+
+def inner_imports(text: str) -> list[str]:
+    """The imports inside the functions of a file."""
+    functions = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    inner = {node for function in functions for node in ast.walk(function)}
+    return [ast.unparse(node) for node in inner if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+def test_imports_stand_at_the_top_but_where_a_command_starts() -> None:
+    inner = {str(path.relative_to(PACKAGE)): inner_imports(path.read_text(encoding="utf-8")) for path in MODULES}
+    elsewhere = [
+        f"{name}: {text}"
+        for name, texts in inner.items()
+        for text in texts
+        if not name.startswith(MAY_IMPORT_INSIDE) and text not in OPTIONAL_IMPORTS
+    ]
+
+    assert elsewhere == []
+    assert sum(map(len, inner.values())) <= MAX_INNER_IMPORTS
+
+
+def test_the_rule_about_imports_inside_functions_catches() -> None:
+    text = "import os\nif TYPE_CHECKING:\n    import re\nclass A:\n    async def f(self):\n        def g():\n            import x.y"
+
+    assert inner_imports(text) == ["import x.y"]
+
+
+def test_every_deferred_module_is_there() -> None:
+    from postroom.cli import DEFERRED
+
+    packages = [path for path in MODULES if "= deferring(" in path.read_text(encoding="utf-8")]
+    own = [
+        path.with_name(f"{argument.value}.py")
+        for path in packages
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "deferring"
+        for argument in call.args[1:]
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+    ]
+
+    assert len(packages) >= 8
+    assert [path for path in own if not path.is_file()] == []
+    assert [name for name in DEFERRED if find_spec(name) is None] == []
+
+
+#: What brings in time or chance past the clock: module, and the names in it that do.
 TIME_AND_CHANCE = {
     "time": {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep"},
     "random": {"*"},
