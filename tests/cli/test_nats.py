@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 import socket
+import ssl
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,25 @@ def test_what_holds_passwords_and_keys_is_its_owners_alone(cli: Cli, tmp_path: P
     secret = [path for path in (tmp_path / "nats").iterdir() if path.suffix in (".conf", ".key", ".password")]
     assert len(secret) == 4
     assert {path.stat().st_mode & 0o077 for path in [*secret, tmp_path / "nats"]} == {0}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "a.example"])
+def test_a_strict_verifier_accepts_the_certificates(cli: Cli, tmp_path: Path, host: str) -> None:
+    """One that asks for every extension of RFC 5280, as Python does from 3.13 on."""
+    folder = tmp_path / "nats"
+    cli.ok("nats", "config", "--nodes", "1", "--hosts", host, "--dir", str(folder))
+    ours, theirs = ssl.create_default_context(cafile=folder / "ca.cert"), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ours.verify_flags |= ssl.VERIFY_X509_STRICT
+    theirs.load_cert_chain(folder / "n1.cert", folder / "n1.key")
+    to_us, to_them = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ours.wrap_bio(to_us, to_them, server_hostname=host)
+    server = theirs.wrap_bio(to_them, to_us, server_side=True)
+
+    for side in (client, server, client, server):
+        with suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+
+    assert client.getpeercert()["subject"] == ((("commonName", "n1"),),)  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
