@@ -87,6 +87,9 @@ MOVES: Final = (
     Move("unheld", frozenset({State.AWAITED}), State.READY, "the asker gave up; the answer is ordinary mail"),
 )
 
+#: The events that end a message, in whatever way.
+ENDING: Final = frozenset(move.event for move in MOVES if move.target in FINISHED)
+
 #: What ledgers say when nobody was there to say it.
 LEASE_ENDED: Final = "lease ended before the receiver settled it"
 OWNER_GONE: Final = "the receiver's process is gone"

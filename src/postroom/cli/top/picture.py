@@ -6,18 +6,19 @@ last: it never counts a room through to know its rates.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from postroom.core.clock import from_iso, iso
+from postroom.core.states import ENDING
 from postroom.doors.waits import in_cycles
 from postroom.mail.presence import AgentInfo
 from postroom.mail.receipts import Wait
 from postroom.room import Room
-from postroom.stores.contract import Change, MailboxFigures, Stats
+from postroom.stores.contract import Change, MailboxFigures
 
 #: Rates are those of the last so many seconds.
 WINDOW_S: Final = 5.0
@@ -26,8 +27,6 @@ MAX_CHANGES: Final = 4000
 PAGE: Final = 1000
 #: The newest dead letters that are shown.
 MAX_DEAD: Final = 20
-#: Events that end a message.
-ENDED: Final = frozenset({"acked", "answered", "refused", "expired", "dead"})
 #: Agents that need somebody's eye come first.
 _AGENT_ORDER: Final = {"gone": 0, "active": 1, "stopped": 8, "seen": 9}
 
@@ -115,12 +114,13 @@ class MailRates:
         """
         span_s = max(span_s, 0.001)
         weight = 1.0 if read_s is None else span_s / min(max(read_s, 0.001), span_s)
-        sample = _Sample(now_ns, span_s, {}, {})
+        sample = _Sample(now_ns, span_s, defaultdict(float), defaultdict(float))
         for change in changes:
-            counts = sample.stored if change.event == "stored" else sample.ended if change.event in ENDED else None
-            if counts is not None:
-                box = change.message.to_agent, change.message.channel
-                counts[box] = counts.get(box, 0.0) + weight
+            box = change.message.to_agent, change.message.channel
+            if change.event == "stored":
+                sample.stored[box] += weight
+            elif change.event in ENDING:
+                sample.ended[box] += weight
         self._samples.append(sample)
         while now_ns - self._samples[0].read_ns >= self._window_ns:
             self._samples.popleft()
@@ -201,7 +201,7 @@ class Lookout:
             states=stats.states,
             in_per_s=round(sum((flow.in_per_s for flow in flows.values()), 0.0), 1),
             out_per_s=round(sum((flow.out_per_s for flow in flows.values()), 0.0), 1),
-            oldest_age_s=_oldest_age_s(stats, now_ms),
+            oldest_age_s=max((_age_s(box.oldest_ms, now_ms) for box in stats.mailboxes), default=None),
             store=stats.store,
             agents=agent_lines(room.agents(), now_ms),
             mailboxes=box_lines(stats.mailboxes, flows, now_ms),
@@ -226,20 +226,8 @@ class Lookout:
 
     def _dead(self, now_ms: int) -> list[DeadLine]:
         found = self._room.peek(state="dead", order="newest", limit=MAX_DEAD)
+        ages_s = [_age_s(m.last_delivered_ms or m.timestamp_ms, now_ms) for m in found]
         return [
-            DeadLine(
-                m.id,
-                m.from_agent,
-                m.to_agent,
-                m.channel,
-                m.delivery_count,
-                m.error,
-                _age_s(m.last_delivered_ms or m.timestamp_ms, now_ms),
-            )
-            for m in found
+            DeadLine(m.id, m.from_agent, m.to_agent, m.channel, m.delivery_count, m.error, age_s)
+            for m, age_s in zip(found, ages_s, strict=True)
         ]
-
-
-def _oldest_age_s(stats: Stats, now_ms: int) -> float | None:
-    oldest = min((box.oldest_ms for box in stats.mailboxes), default=None)
-    return None if oldest is None else _age_s(oldest, now_ms)

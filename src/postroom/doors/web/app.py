@@ -47,6 +47,11 @@ TYPES: Final = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
+PARTS: Final = {
+    part.name: part.read_bytes()
+    for part in (resources.files("postroom.doors.web") / "page").iterdir()
+    if part.name.rpartition(".")[2] in TYPES
+}
 #: The size of a request's body: a payload of 1 MiB in JSON's longest spelling for `send`, names for the others.
 MAX_SEND_BYTES: Final = 6 * 1024 * 1024 + 64 * 1024
 MAX_BODY_BYTES: Final = 64 * 1024
@@ -148,7 +153,7 @@ _TOO_FAST: Final = Refusal(429, "RATE", "too many requests; wait a moment")
 def _refusal_response(refusal: Refusal, path: str) -> Response:
     headers = {"Retry-After": "1"} if refusal.status == 429 else {}
     if path == "/":
-        return Response(_part("closed.html"), refusal.status, headers, TYPES["html"])
+        return Response(PARTS["closed.html"], refusal.status, headers, TYPES["html"])
     return _json({"error": {"code": refusal.code, "message": refusal.message}}, refusal.status, headers)
 
 
@@ -184,18 +189,23 @@ class Pages:
 
     def routes(self) -> list[Route]:
         """Every path there is."""
+        reading = self._hub.reading
         reads = {
             "/": self._index,
             "/page/{name}": self._part_of_page,
             "/metrics": self._metrics,
             "/api/about": self._about,
-            "/api/recent": self._read(self._recent),
-            "/api/older": self._read(self._older),
+            "/api/recent": self._read(lambda asked: reading.recent(_lines(asked), _wanted(asked))),
+            "/api/older": self._read(
+                lambda asked: reading.older(_place(asked, "before"), _lines(asked), _wanted(asked))
+            ),
             "/api/past": self._read(self._past),
-            "/api/messages/{id}": self._read(self._message),
-            "/api/messages/{id}/payload": self._read(self._payload),
+            "/api/messages/{id}": self._read(lambda asked: reading.message(asked.path_params["id"])),
+            "/api/messages/{id}/payload": self._read(
+                lambda asked: reading.payload(asked.path_params["id"], _number(asked, "start", 0, 0, 2**40))
+            ),
             "/api/views/{name}": self._read(self._view),
-            "/api/deeds": self._read(self._deeds),
+            "/api/deeds": self._read(lambda _: {"deeds": deeds(self._hub.room)}),
             "/api/events": self._read(self._events),
             "/api/live": self._live,
             "/api/stream": self._stream,
@@ -221,16 +231,15 @@ class Pages:
         headers = {}
         if "token" in request.query_params:
             if not self._door.is_token(request.query_params["token"]):
-                return Response(_part("closed.html"), 401, media_type=TYPES["html"])
+                return Response(PARTS["closed.html"], 401, media_type=TYPES["html"])
             headers["Set-Cookie"] = self._door.set_cookie()
-        return Response(_part("index.html"), 200, headers, TYPES["html"])
+        return Response(PARTS["index.html"], 200, headers, TYPES["html"])
 
     async def _part_of_page(self, request: Request) -> Response:
         name = request.path_params["name"]
-        kind = name.rpartition(".")[2]
-        if kind not in TYPES or name not in PARTS:
+        if name not in PARTS:
             raise HTTPException(404, "there is no such part of the page")
-        return Response(_part(name), 200, {"Cache-Control": "no-cache"}, TYPES[kind])
+        return Response(PARTS[name], 200, {"Cache-Control": "no-cache"}, TYPES[name.rpartition(".")[2]])
 
     async def _about(self, request: Request) -> Response:
         room = self._hub.room
@@ -256,25 +265,11 @@ class Pages:
 
         return answer
 
-    def _recent(self, request: Request) -> Any:
-        return self._hub.reading.recent(_number(request, "limit", 500, 1, MAX_LINES), _wanted(request))
-
-    def _older(self, request: Request) -> Any:
-        before = _number(request, "before", 0, 0, _MAX_CURSOR) or None
-        return self._hub.reading.older(before, _number(request, "limit", 500, 1, MAX_LINES), _wanted(request))
-
     def _past(self, request: Request) -> Any:
-        limit = _number(request, "limit", 300, 1, MAX_LINES)
-        ahead = _number(request, "ahead", 0, 0, _MAX_CURSOR)
+        limit, ahead = _lines(request, 300), _place(request, "ahead")
         if ahead:
             return self._hub.reading.further(ahead, limit)
         return self._hub.reading.past(_number(request, "at_ms", self._hub.room.clock.wall_ms(), 0, 2**47), limit)
-
-    def _message(self, request: Request) -> Any:
-        return self._hub.reading.message(request.path_params["id"])
-
-    def _payload(self, request: Request) -> Any:
-        return self._hub.reading.payload(request.path_params["id"], _number(request, "start", 0, 0, 2**40))
 
     def _view(self, request: Request) -> Any:
         name = request.path_params["name"]
@@ -282,11 +277,8 @@ class Pages:
             raise HTTPException(404, f"there is no such view; there are: {', '.join(VIEWS)}")
         return self._hub.views.look(name, request.query_params.get("pick", ""))
 
-    def _deeds(self, _: Request) -> Any:
-        return {"deeds": deeds(self._hub.room)}
-
     def _events(self, request: Request) -> Any:
-        after = _number(request, "after", 0, 0, _MAX_CURSOR)
+        after = _place(request, "after") or 0
         found = self._hub.reading.events(after, _number(request, "limit", 100, 1, MAX_EVENTS))
         return {"events": found, "cursor": found[-1]["cursor"] if found else str(after)}
 
@@ -351,6 +343,15 @@ def _number(request: Request, field: str, default: int, least: int, most: int) -
     return whole_number(field, request.query_params.get(field), default, least, most)
 
 
+def _lines(request: Request, default: int = 500) -> int:
+    return _number(request, "limit", default, 1, MAX_LINES)
+
+
+def _place(request: Request, field: str) -> int | None:
+    """A cursor of the feed; None where none is named, or 0."""
+    return _number(request, field, 0, 0, _MAX_CURSOR) or None
+
+
 def _cursor(request: Request) -> int:
     """Where a stream goes on: a browser that lost the connection says so in a header of its own."""
     last = request.headers.get("last-event-id")
@@ -361,39 +362,18 @@ _SIGN_IN: Final = msgspec.json.Decoder(by_hand.SignIn)
 
 
 async def _wish(request: Request, decoder: Any, most_bytes: int) -> Any:
-    """The wish in a request's body, read by the decoder of its shape."""
-    body = await _body(request, most_bytes)
-    try:
-        return decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise errors.InvalidMessage("body", str(error)) from None
-
-
-async def _body(request: Request, most_bytes: int) -> bytes:
-    """The body of a request, if it is JSON, not too large and not too slow."""
+    """The wish in a request's body, read by the decoder of its shape, if it is JSON, not too large and not too slow."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, "the body must be application/json")
-    parts: list[bytes] = []
-    size = 0
+    body = bytearray()
     try:
         async with asyncio.timeout(BODY_S):
             async for part in request.stream():
-                parts.append(part)
-                size += len(part)
-                if size > most_bytes:
+                body += part
+                if len(body) > most_bytes:
                     raise HTTPException(413, f"the body must have at most {most_bytes} bytes", {"Connection": "close"})
+        return decoder.decode(body)
     except TimeoutError:
         raise HTTPException(408, "the body took too long", {"Connection": "close"}) from None
-    return b"".join(parts)
-
-
-def _read_parts() -> dict[str, bytes]:
-    folder = resources.files("postroom.doors.web") / "page"
-    return {each.name: each.read_bytes() for each in folder.iterdir() if each.name.rpartition(".")[2] in TYPES}
-
-
-PARTS: Final = _read_parts()
-
-
-def _part(name: str) -> bytes:
-    return PARTS[name]
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise errors.InvalidMessage("body", str(error)) from None

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable
 from typing import Final, NamedTuple, TypeVar
 
+from postroom.core.states import ENDING
 from postroom.room import Room
 from postroom.stores.contract import Change
 
@@ -24,7 +25,6 @@ MAX_WAITS: Final = 40
 MAX_SERIES: Final = 400
 #: Rates are those of so many buckets.
 _RATE_BUCKETS: Final = 2
-ENDED: Final = frozenset({"acked", "answered", "refused", "expired", "dead"})
 
 Box = tuple[str | None, str]
 Name = TypeVar("Name")
@@ -82,7 +82,7 @@ class Hour:
         if change.event == "stored":
             _bucket(self._boxes, box, message.timestamp_ms).came += 1
             _bucket(self._agents, message.from_agent, message.timestamp_ms).came += 1
-        elif change.event in ENDED:
+        elif change.event in ENDING:
             _bucket(self._boxes, box, change.time_ms).went += 1
             if change.agent is not None:
                 _bucket(self._agents, change.agent, change.time_ms).went += 1
@@ -126,23 +126,14 @@ class Hour:
 
 def _bucket(every: dict[Name, dict[int, TenSeconds]], name: Name, time_ms: int) -> TenSeconds:
     """The bucket of a moment. Of series beyond the limit it is one that nobody reads."""
-    series = every.get(name)
-    if series is None:
-        if len(every) >= MAX_SERIES:
-            return TenSeconds()
-        series = every[name] = {}
-    bucket = series.get(time_ms // BUCKET_MS)
-    if bucket is None:
-        bucket = series[time_ms // BUCKET_MS] = TenSeconds()
-        if len(series) > BUCKETS + 10:
-            _forget(series)
-    return bucket
-
-
-def _forget(series: dict[int, TenSeconds]) -> None:
-    newest = max(series)
-    for number in [number for number in series if number <= newest - BUCKETS]:
-        del series[number]
+    if name not in every and len(every) >= MAX_SERIES:
+        return TenSeconds()
+    series = every.setdefault(name, {})
+    if len(series) > BUCKETS + 10:
+        newest = max(series)
+        for number in [number for number in series if number <= newest - BUCKETS]:
+            del series[number]
+    return series.setdefault(time_ms // BUCKET_MS, TenSeconds())
 
 
 def _figures(series: dict[int, TenSeconds], now_ms: int) -> HourFigures:

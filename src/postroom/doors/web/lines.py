@@ -21,23 +21,11 @@ LOOKS: Final = (
 )
 
 #: How a message looks after each event of its ledger; others change nothing to the eye.
-LOOK_AFTER: Final = {
-    "stored": "stored",
-    "notified": "notified",
-    "shown": "notified",
-    "claimed": "claimed",
-    "retried": "retried",
-    "released": "retried",
-    "returned": "stored",
-    "acked": "acked",
-    "answered": "answered",
-    "refused": "refused",
-    "expired": "expired",
-    "dead": "dead",
-    "requeued": "stored",
-    "unheld": "stored",
-    "due": "stored",
-}
+LOOK_AFTER: Final = (
+    {look: look for look in LOOKS if look != "delayed"}
+    | {"shown": "notified", "released": "retried"}
+    | dict.fromkeys(("returned", "requeued", "unheld", "due"), "stored")
+)
 
 #: Of a message's text, a line shows so many characters.
 PREVIEW: Final = 160

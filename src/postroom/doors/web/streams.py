@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Final
+from collections.abc import AsyncIterator, Callable
+from typing import Final, ParamSpec
 
 import msgspec
 
@@ -14,7 +14,9 @@ from .follower import MAX_CHANGES
 from .hub import Hub
 from .lines import folded
 from .reading import event_data
-from .views import VIEWS
+from .views import VIEWS, Data
+
+P = ParamSpec("P")
 
 #: A view is polled this often, in seconds, without a change (processes end, leases run); and no more often than this.
 LOOK_S: Final = 1.0
@@ -56,10 +58,19 @@ class _Looks:
         span_s = max(self._gap_s, LEAST_GAP_S if self.dirty else LOOK_S)
         return max(0.0, self._looked + span_s - self._loop.time())
 
-    def looked(self, began: float) -> None:
-        self._looked = self._loop.time()
-        self._gap_s = (self._looked - began) / MAX_SHARE
-        self.dirty = False
+    async def asked(self, hub: Hub, look: Callable[P, Data], *args: P.args, **kwargs: P.kwargs) -> Data | None:
+        """A look, taken now; None where the room is busy or its servers are away: the next one will do."""
+        began = self._loop.time()
+        try:
+            return await hub.ask(look, *args, **kwargs)
+        except ROOM_IS_OVER:
+            raise
+        except RoomError:
+            return None
+        finally:
+            self._looked = self._loop.time()
+            self._gap_s = (self._looked - began) / MAX_SHARE
+            self.dirty = False
 
 
 async def live(hub: Hub, after: int | None, view: str, pick: str) -> AsyncIterator[bytes]:
@@ -72,14 +83,11 @@ async def live(hub: Hub, after: int | None, view: str, pick: str) -> AsyncIterat
         pulse, look = _Looks(loop), _Looks(loop)
         while not hub.closing.is_set():
             if pulse.due_s() == 0:
-                began = loop.time()
-                with_figures = await _pulse(hub)
-                pulse.looked(began)
-                yield with_figures
+                figures = await pulse.asked(hub, hub.views.pulse)
+                yield b": later\n\n" if figures is None else event("pulse", _encode(figures))
             if view in VIEWS and look.due_s() == 0:
-                began = loop.time()
-                data = await _look(hub, view, pick)
-                look.looked(began)
+                found = await look.asked(hub, hub.views.look, view, pick)
+                data = b"" if found is None else _encode({"view": view, "pick": pick, **found})
                 if data and data != look.last:
                     look.last = data
                     yield event("view", data)
@@ -106,24 +114,6 @@ def _caught_up(hub: Hub, after: int | None) -> bytes:
         return frame_event(hub.room.cursor(), b"[]", len(changes), jumped=True)
     number = changes[-1].number if changes else after
     return frame_event(number, _encode(folded(changes)), len(changes), jumped=False)
-
-
-async def _pulse(hub: Hub) -> bytes:
-    try:
-        return event("pulse", _encode(await hub.ask(hub.views.pulse)))
-    except ROOM_IS_OVER:
-        raise
-    except RoomError:  # busy, or its servers are away: the next one will do
-        return b": later\n\n"
-
-
-async def _look(hub: Hub, view: str, pick: str) -> bytes:
-    try:
-        return _encode({"view": view, "pick": pick, **await hub.ask(hub.views.look, view, pick)})
-    except ROOM_IS_OVER:
-        raise
-    except RoomError:
-        return b""
 
 
 async def whole(hub: Hub, after: int) -> AsyncIterator[bytes]:
