@@ -50,70 +50,58 @@ def parse(text: str) -> JsonNode:
     return node
 
 
-def has_member(text: str, path: tuple[str, ...]) -> bool:
-    """Whether there is something at that path."""
-    return bool(text.strip()) and _find(parse(text), path) is not None
+def value_at(text: str, path: tuple[str, ...]) -> Any:
+    """The value at a path, as plain data; None when there is none."""
+    node = _find(parse(text), path) if text.strip() else None
+    return None if node is None else node.data
 
 
 def with_member(text: str, path: tuple[str, ...], value: Any) -> str:
-    """The text with that value at that path, which must not be there yet. Objects on the way are made."""
+    """The text with that value at that path, instead of one that is there. Parsed, and all else found unchanged.
+
+    Objects on the way are made.
+    """
     if not text.strip():
         return json.dumps(_nested(path, value), indent=2) + "\n"
-    node = parse(text)
+    if value_at(text, path) == value:
+        return text
+    text = without_member(text, path)
+    root = node = parse(text)
+    inner: Any = root.data
     for depth, name in enumerate(path):
-        if node.members is None:
+        if node.members is None or not isinstance(inner, dict):  # a name that stands twice may be both
             raise NotJson(f"{'.'.join(path[:depth]) or 'the file'} is not an object; nothing was changed")
-        inner = next((member.value for member in node.members if member.name == name), None)
-        if inner is None:
-            return _inserted(text, node, name, _nested(path[depth + 1 :], value))
-        node = inner
-    raise NotJson(f"{'.'.join(path)} is there already; nothing was changed")
+        below = next((member.value for member in node.members if member.name == name), None)
+        if below is None:
+            inner[name] = made = _nested(path[depth + 1 :], value)
+            return _checked(_inserted(text, node, name, made), root.data)
+        node, inner = below, inner.get(name)
+    raise AssertionError("it was taken out")
 
 
 def without_member(text: str, path: tuple[str, ...]) -> str:
-    """The text without what is at that path. Objects that become empty stay: somebody may have put them there."""
-    root = parse(text)
-    found = _find(root, path)
-    if found is None:
+    """The text without what is at that path. Parsed, and all else found unchanged.
+
+    Objects that become empty stay: somebody may have put them there.
+    """
+    if not text.strip():
         return text
+    root = parse(text)
     parent = _find(root, path[:-1])
-    assert parent is not None
-    assert parent.members is not None
-    index = next(place for place, member in enumerate(parent.members) if member.name == path[-1])
-    member = parent.members[index]
+    members = [] if parent is None else parent.members or []
+    index = next((place for place, member in enumerate(members) if member.name == path[-1]), None)
+    if parent is None or index is None:
+        return text
+    member = members[index]
     comma = _skip(text, member.value.end)
     if text[comma] == ",":
-        return text[: member.start] + text[_BLANK.match(text, comma + 1).end() :]  # type: ignore[union-attr]
-    start = end = parent.start + 1
-    if index:
-        start = parent.members[index - 1].value.end
-        end = _skip(text, start) + 1  # behind the comma
-    between = text[end : member.start]  # a comment there stays
-    return text[:start] + (between if between.strip() else "") + text[member.value.end :]
-
-
-def with_checked_member(text: str, path: tuple[str, ...], value: Any) -> str:
-    """The text with that value at that path, instead of one that is there. Parsed, and all else found unchanged."""
-    found = has_member(text, path)
-    if found and value_at(text, path) == value:
-        return text
-    after = with_member(without_member(text, path) if found else text, path, value)
-    expected = inner = value_at(text, ()) if text.strip() else {}
-    for name in path[:-1]:
-        inner = inner.setdefault(name, {})
-    inner[path[-1]] = value
-    return _checked(after, expected)
-
-
-def without_checked_member(text: str, path: tuple[str, ...]) -> str:
-    """The text without what is at that path. Parsed, and all else found unchanged."""
-    if not has_member(text, path):
-        return text
-    expected = inner = value_at(text, ())
-    for name in path[:-1]:
-        inner = inner[name]
-    del inner[path[-1]]
-    return _checked(without_member(text, path), expected)
+        after = text[: member.start] + text[_BLANK.match(text, comma + 1).end() :]  # type: ignore[union-attr]
+    else:
+        start = members[index - 1].value.end if index else parent.start + 1
+        between = text[_skip(text, start) + 1 if index else start : member.start]  # behind the comma; a comment stays
+        after = text[:start] + (between if between.strip() else "") + text[member.value.end :]
+    parent.data.pop(path[-1])
+    return _checked(after, root.data)
 
 
 def _checked(after: str, expected: Any) -> str:
@@ -147,7 +135,7 @@ def _inserted(text: str, node: JsonNode, name: str, value: Any) -> str:
     if not node.members:
         rest = text[node.start + 1 :]
         gap = "" if _skip(text, node.start + 1) != node.end - 1 or rest.lstrip(" ").startswith("\n") else "\n" + indent
-        return text[: node.start + 1] + f"\n{inner}{member}" + (gap or "") + rest
+        return text[: node.start + 1] + f"\n{inner}{member}" + gap + rest
     last = node.members[-1].value.end
     comma = _skip(text, last)
     if text[comma] == ",":  # a trailing comma: ours comes behind it
@@ -162,8 +150,7 @@ def _indent_at(text: str, place: int) -> str:
 
 
 def _skip(text: str, place: int) -> int:
-    match = _SPACE.match(text, place)
-    return place if match is None else match.end()
+    return _SPACE.match(text, place).end()  # type: ignore[union-attr]  it matches anything
 
 
 def _value(text: str, start: int) -> JsonNode:
@@ -217,9 +204,3 @@ def _after(text: str, end: int, close: str) -> int:
 def _wrong(text: str, place: int) -> NotJson:
     line = text.count("\n", 0, place) + 1
     return NotJson(f"line {line} is not JSON; mend the file first, nothing was changed")
-
-
-def value_at(text: str, path: tuple[str, ...]) -> Any:
-    """The value at a path, as plain data; None when there is none."""
-    node = _find(parse(text), path)
-    return None if node is None else node.data

@@ -174,8 +174,7 @@ def newline(text: str) -> str:
 
 def _skip(text: str, place: int) -> int:
     """Past white space, line ends and comments."""
-    match = _SPACE.match(text, place)
-    return place if match is None else match.end()
+    return _SPACE.match(text, place).end()  # type: ignore[union-attr]  it matches anything
 
 
 class _Scan:

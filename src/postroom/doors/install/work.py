@@ -185,7 +185,7 @@ def _installed(step: Step) -> FileChange:
                 after = step.text
             case JsonEntry():
                 head = json.dumps(step.head, indent=2) + "\n" if step.head and not text.strip() else text
-                after = jsonc.with_checked_member(head, step.member, step.value)
+                after = jsonc.with_member(head, step.member, step.value)
             case Codex():
                 after = codex_settings.with_ours(text, step.wanted)
             case _:
@@ -247,11 +247,11 @@ def _taken_out(path: Path, now: bytes, part: dict[str, Any], original: str | Non
 
 def _without_entry(text: str, member: tuple[str, ...], original: str | None) -> str:
     """Without the entry, and without the objects around it that were made for it and are empty."""
-    text = jsonc.without_checked_member(text, member)
+    text = jsonc.without_member(text, member)
     for path in (member[:depth] for depth in range(len(member) - 1, 0, -1)):
-        made = original is not None and not jsonc.has_member(original, path)
-        if made and jsonc.has_member(text, path) and jsonc.value_at(text, path) == {}:
-            text = jsonc.without_checked_member(text, path)
+        made = original is not None and jsonc.value_at(original, path) is None
+        if made and jsonc.value_at(text, path) == {}:
+            text = jsonc.without_member(text, path)
     if original == "" and "//" not in re.sub(r'"[^"]*"', "", text) and "/*" not in text:
         left = jsonc.value_at(text, ()) if text.strip() else {}
         return "" if isinstance(left, dict) and set(left) <= {"$schema"} else text
@@ -261,7 +261,7 @@ def _without_entry(text: str, member: tuple[str, ...], original: str | None) -> 
 def _value_in(step: JsonEntry, now: bytes) -> Any:
     """The value in a JSON file where our entry belongs; None when there is none."""
     try:
-        return jsonc.value_at(now.decode("utf-8", "surrogateescape"), step.member) if now.strip() else None
+        return jsonc.value_at(now.decode("utf-8", "surrogateescape"), step.member)
     except jsonc.NotJson as error:
         raise PostroomError(f"{step.path}: {error}") from None
 
