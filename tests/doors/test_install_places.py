@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.cli.support import Cli
 
+from postroom.core.system.files import write_file
 from postroom.doors.install import jsonc, plans, work
 from postroom.errors import PostroomError
 
@@ -152,7 +153,7 @@ def test_a_link_in_the_place_of_the_new_file_is_not_written_through(tmp_path: Pa
     for name in (".settings.json.postroom-new", f".settings.json.{os.getpid()}.postroom-new"):
         (tmp_path / name).symlink_to(victim)
 
-    work.write_file(path, b'{"a": 1}')
+    write_file(path, b'{"a": 1}')
 
     assert victim.read_text(encoding="utf-8") == "mine"
     assert path.read_text(encoding="utf-8") == '{"a": 1}' and not path.is_symlink()
@@ -170,7 +171,7 @@ def test_a_reader_finds_the_old_file_or_the_new_one_whole(tmp_path: Path) -> Non
     reader = threading.Thread(target=read)
     reader.start()
     for letter in (b"b", b"a") * 20:
-        work.write_file(path, letter * 100_000)
+        write_file(path, letter * 100_000)
     stop.set()
     reader.join()
 

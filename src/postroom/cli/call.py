@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import postroom
@@ -87,13 +87,13 @@ class Invocation:
         if self._room is not None:
             self._room.close()
 
-    def tell(self, document: object, *lines: str) -> int:
+    def tell(self, document: object, *lines: str, write: Callable[[str], None] = output.write) -> int:
         """Write the result of the command: a document with --json, else lines, made harmless. Returns DONE."""
         if self.json:
             output.document(document)
         else:
             for line in lines:
-                output.write(output.visible(line))
+                write(output.visible(line))
         return exit_codes.DONE
 
     def tell_rows(
@@ -103,7 +103,7 @@ class Invocation:
         if self.json:
             output.document(list(documents))
         else:
-            output.table(columns, rows, empty=empty)
+            output.table(columns, rows, empty)
 
     @property
     def room(self) -> Room:

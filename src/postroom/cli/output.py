@@ -149,7 +149,7 @@ def _json_escape(char: str) -> str:
     return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", empty: str = "nothing") -> None:
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "nothing", *, title: str = "") -> None:
     """Show rows under their columns: as a table at a terminal, as aligned text elsewhere."""
     cells = [["" if value is None else visible(str(value)) for value in row] for row in rows]
     if not cells:

@@ -17,7 +17,6 @@ import msgspec
 from postroom.cli import exit_codes, options, output
 
 if TYPE_CHECKING:
-    from postroom.cli.bench.load import Load
     from postroom.cli.bench.rounds import BenchReport, Progress
     from postroom.cli.bench.tables import Table
     from postroom.cli.call import Invocation
@@ -155,17 +154,11 @@ def _load(call: Invocation) -> int:
 
     args = call.args
     found = load(args.agents, args.messages, args.folder, args.room)
-    if call.json:
-        output.document(found)
-    else:
-        _show_load(found)
-    return exit_codes.FAILED if found.lost else exit_codes.DONE
-
-
-def _show_load(found: Load) -> None:
-    output.write(f"{found.agents} agents, each in a process of its own, sent {found.sent:,} messages to each other.")
-    output.write(f"Received: {found.received:,}. Lost: {found.lost:,}. Delivered twice: {found.doubled:,}.")
-    output.write(
+    call.tell(
+        found,
+        f"{found.agents} agents, each in a process of its own, sent {found.sent:,} messages to each other.",
+        f"Received: {found.received:,}. Lost: {found.lost:,}. Delivered twice: {found.doubled:,}.",
         f"From before the send to after the claim: p50 {found.p50_ms:.2f} ms, p99 {found.p99_ms:.2f} ms, "
-        f"slowest {found.slowest_ms:.2f} ms."
+        f"slowest {found.slowest_ms:.2f} ms.",
     )
+    return exit_codes.FAILED if found.lost else exit_codes.DONE

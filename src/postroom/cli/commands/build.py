@@ -23,18 +23,19 @@ def build_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--python", action="store_true", help="print the Python that the program becomes")
 
 
-def build(call: Invocation) -> int:
+def build(call: Invocation) -> int | None:
     args = call.args
     if bool(args.output) == args.python:
         raise exit_codes.UsageError("say what to build: -o DIR for a plugin, or --python (see `postroom build --help`)")
     try:
         program = read_program(args.file)
-        return _python(call, program) if args.python else _plugin(call, program)
+        (_python if args.python else _plugin)(call, program)
     except PostroomError as error:
         return report(error, as_json=call.json)
+    return exit_codes.DONE
 
 
-def _python(call: Invocation, program: Program) -> int:
+def _python(call: Invocation, program: Program) -> None:
     from postroom.lang.compile.compiler import python_source
 
     texts = {str(loaded.path): python_source(loaded.module) for loaded in program.modules}
@@ -42,18 +43,11 @@ def _python(call: Invocation, program: Program) -> int:
         output.document({"python": texts})
     else:
         sys.stdout.write("\n\n".join(texts.values()))
-    return exit_codes.DONE
 
 
-def _plugin(call: Invocation, program: Program) -> int:
+def _plugin(call: Invocation, program: Program) -> None:
     from postroom.lang.compile.plugin import build_plugin
 
     folder = call.args.output
-    written = build_plugin(program, Path(folder))
-    if call.json:
-        output.document({"folder": folder, "files": [str(path) for path in written]})
-        return exit_codes.DONE
-    for path in written:
-        output.write(output.visible(str(path)))
-    output.write(f"\nTry it: claude --plugin-dir {output.visible(folder)}")
-    return exit_codes.DONE
+    files = [str(path) for path in build_plugin(program, Path(folder))]
+    call.tell({"folder": folder, "files": files}, *files, "", f"Try it: claude --plugin-dir {folder}")

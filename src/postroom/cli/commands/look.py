@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from postroom.cli import options, output
@@ -13,6 +14,8 @@ from postroom.errors import PostroomError, RoomError
 from postroom.mail.presence import AgentInfo
 from postroom.stores.contract import MailboxFigures
 
+#: The columns of a table, its rows, and what is said when there are none.
+TableParts = tuple[tuple[str, ...], Iterable[Sequence[object]], str]
 #: The recipient of a message that names none.
 ANYBODY: Final = "(anybody)"
 
@@ -37,8 +40,8 @@ def status(call: Invocation) -> None:
     output.write(f"messages  {counts or 'none yet'}")
     for name, value in stats.store.items():
         output.write(f"{name:<9} {output.visible(str(value))}")
-    _show_agents(agents, room.clock.wall_ms())
-    _show_mailboxes(stats.mailboxes, room.clock.wall_ms())
+    output.table(*_agents_table(agents, room.clock.wall_ms()))
+    output.table(*_mailboxes_table(stats.mailboxes, room.clock.wall_ms()))
     if waits:
         asked = [(wait.asker, wait.peer or ANYBODY, wait.question_id) for wait in waits]
         output.table(("asker", "waits for", "question"), asked)
@@ -48,34 +51,28 @@ def status(call: Invocation) -> None:
 
 def agents(call: Invocation) -> None:
     found = call.room.agents()
-    if call.json:
-        output.document([agent._asdict() for agent in found])
-    else:
-        _show_agents(found, call.room.clock.wall_ms())
+    call.tell_rows((agent._asdict() for agent in found), *_agents_table(found, call.room.clock.wall_ms()))
 
 
-def _show_agents(agents: list[AgentInfo], now_ms: int) -> None:
-    rows = [
+def _agents_table(agents: list[AgentInfo], now_ms: int) -> TableParts:
+    rows = (
         (a.name, a.status, output.ago(from_iso(a.last_heartbeat), now_ms), a.pending, a.current_task) for a in agents
-    ]
-    output.table(("agent", "status", "last seen", "waiting", "task"), rows, empty="no agents yet")
+    )
+    return ("agent", "status", "last seen", "waiting", "task"), rows, "no agents yet"
 
 
 def mailboxes(call: Invocation) -> None:
     boxes = call.room.stats().mailboxes
-    if call.json:
-        output.document([_mailbox_dict(box) for box in boxes])
-    else:
-        _show_mailboxes(boxes, call.room.clock.wall_ms())
+    call.tell_rows(map(_mailbox_dict, boxes), *_mailboxes_table(boxes, call.room.clock.wall_ms()))
 
 
 def _mailbox_dict(box: MailboxFigures) -> dict[str, object]:
     return {"to_agent": box.to_agent, "channel": box.channel, "depth": box.depth, "oldest": iso(box.oldest_ms)}
 
 
-def _show_mailboxes(boxes: list[MailboxFigures], now_ms: int) -> None:
-    rows = [(box.to_agent or ANYBODY, box.channel, box.depth, output.ago(box.oldest_ms, now_ms)) for box in boxes]
-    output.table(("mailbox", "channel", "waiting", "oldest"), rows, empty="no mail is waiting")
+def _mailboxes_table(boxes: list[MailboxFigures], now_ms: int) -> TableParts:
+    rows = ((box.to_agent or ANYBODY, box.channel, box.depth, output.ago(box.oldest_ms, now_ms)) for box in boxes)
+    return ("mailbox", "channel", "waiting", "oldest"), rows, "no mail is waiting"
 
 
 def peek_options(parser: argparse.ArgumentParser) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postroom.cli import exit_codes, output
+from postroom.core.system.files import write_file
 
 from .programs import write_error
 
@@ -25,14 +26,12 @@ def check_options(parser: argparse.ArgumentParser) -> None:
 def check(call: Invocation) -> int:
     from postroom.lang.check.check import check_file
 
-    found: dict[str, list[Problem]] = {}
-    for file in call.args.files:
-        found[file] = _reading(file, check_file)
+    found: dict[str, list[Problem]] = {file: _reading(file, check_file) for file in call.args.files}
     problems = [problem for some in found.values() for problem in some]
     graph = "".join(map(_graph, call.args.files)) if call.args.graph else None
     if call.json:
-        said: dict[str, Any] = {"problems": [problem.plain() for problem in problems]}
-        output.document(said if graph is None else {**said, "graph": graph})
+        drawn = {} if graph is None else {"graph": graph}
+        output.document({"problems": [problem.plain() for problem in problems], **drawn})
     else:
         _tell(found, graph)
     errors = [problem for problem in problems if call.args.strict or problem.severity == "error"]
@@ -97,10 +96,11 @@ def _format(file: str, *, only_look: bool) -> bool | None:
     """Whether the text changes; None when it is not a program, which is then said."""
     from postroom.lang.syntax.formatter import formatted
     from postroom.lang.syntax.problems import SyntaxProblems
+    from postroom.lang.syntax.program import decoded
 
     try:
         data = sys.stdin.buffer.read() if file == "-" else _reading(file, lambda name: Path(name).read_bytes())
-        text = _decoded(data, file)
+        text = decoded(data, file)
         made = formatted(text, file)
     except SyntaxProblems as faults:
         write_error(str(faults))
@@ -108,23 +108,5 @@ def _format(file: str, *, only_look: bool) -> bool | None:
     if file == "-" and not only_look:
         sys.stdout.write(made)
     elif made != text and not only_look:
-        _replace(Path(file), made)
+        write_file(Path(file), made.encode())
     return made != text
-
-
-def _decoded(data: bytes, file: str) -> str:
-    from postroom.lang.syntax.program import decoded
-
-    return decoded(data, file)
-
-
-def _replace(path: Path, text: str) -> None:
-    """Writes a file anew, whole or not at all; whoever may read it stays the same."""
-    path = path.resolve()  # a link stays a link
-    new = path.with_name(f".{path.name}.new")
-    try:
-        new.write_bytes(text.encode())
-        new.chmod(path.stat().st_mode)
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)

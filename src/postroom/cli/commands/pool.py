@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
 from typing import Any, Final
 
 from postroom.cli import exit_codes, output
 from postroom.cli.call import Invocation
 from postroom.core.clock import SYSTEM, iso
+from postroom.core.system.files import write_file
 from postroom.errors import ModelMissing
 
 from .pool_scenarios import PHASES
@@ -34,10 +34,12 @@ def pool(call: Invocation) -> int:
     reports = []
     for name in names:
         report = check(name)
-        before = _last(folder, name)
-        kept = _keep(folder, name, report)
-        report["change"] = change(before, report)
-        report["file"] = str(kept) if kept is not None else None
+        place = None if folder is None else path_of(folder, name)
+        before = None if place is None else _last(place)
+        if place is not None:
+            place.parent.mkdir(mode=0o700, exist_ok=True)
+            write_file(place, (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())
+        report |= {"change": change(before, report), "file": place and str(place)}
         reports.append(report)
         if not call.json:
             _show(report)
@@ -83,27 +85,13 @@ def path_of(folder: Path, name: str) -> Path:
     return folder / FOLDER / f"worker-{name}-results-latest.json"
 
 
-def _last(folder: Path | None, name: str) -> dict[str, Any] | None:
+def _last(place: Path) -> dict[str, Any] | None:
     """The results of the last time, if there are any that can be read."""
-    if folder is None:
-        return None
     try:
-        last = json.loads(path_of(folder, name).read_text(encoding="utf-8"))
+        last = json.loads(place.read_text(encoding="utf-8"))
         return last if isinstance(last.get("details"), list) else None
     except (OSError, ValueError, AttributeError):
         return None
-
-
-def _keep(folder: Path | None, name: str, report: dict[str, Any]) -> Path | None:
-    """Write the results where the next run finds them: whole, or not at all."""
-    if folder is None:
-        return None
-    path = path_of(folder, name)
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}.tmp")
-    draft.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    draft.replace(path)
-    return path
 
 
 def change(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, str]:

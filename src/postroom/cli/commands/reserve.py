@@ -56,20 +56,12 @@ def reserve(call: Invocation) -> int:
     )
     (shown,) = [each for each in call.room.reservations() if each.id == made.id]
     kind = "shared" if args.shared else "reserved"
-    return _say(call, shown.to_dict(), f"{kind} for {call.name} until {shown.until}: {', '.join(made.globs)}")
-
-
-def _say(call: Invocation, document: object, sentence: str) -> int:
-    """As `call.tell`, with a sentence of our own: it needs no fence."""
-    if call.json:
-        output.document(document)
-    else:
-        output.say(output.visible(sentence))
-    return exit_codes.DONE
+    said = f"{kind} for {call.name} until {shown.until}: {', '.join(made.globs)}"
+    return call.tell(shown.to_dict(), said, write=output.say)  # a sentence of our own: it needs no fence
 
 
 def _say_guard(call: Invocation, path: Path, done: str) -> int:
-    return _say(call, {"hook": str(path), "done": done}, f"{done}: {path}")
+    return call.tell({"hook": str(path), "done": done}, f"{done}: {path}", write=output.say)
 
 
 def _list(call: Invocation) -> None:

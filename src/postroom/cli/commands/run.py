@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import signal
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from postroom.cli import exit_codes, options, output
 from postroom.errors import PostroomError
@@ -33,9 +33,11 @@ def run_options(parser: argparse.ArgumentParser) -> None:
 def run(call: Invocation) -> int:
     from postroom.lang.run.context import Settings
     from postroom.lang.run.run import Run
+    from postroom.lang.values import values
 
     args = call.args
-    name, words = _name_and_words(args.words)
+    words = args.words
+    name = words.pop(0) if words and "=" not in words[0] else None
     settings = Settings(
         model=args.model,
         human=args.human,
@@ -49,25 +51,12 @@ def run(call: Invocation) -> int:
         result = Run(read_program(args.file), settings, args.room).start(name, words)
     except PostroomError as error:
         return report(error, as_json=call.json)
-    _show(result, as_json=call.json)
+    if call.json:
+        output.document({"result": result})
+    elif result is not None:
+        output.write(result if isinstance(result, str) else values.pretty(result))
     return exit_codes.DONE
 
 
 def _on_terminate(_number: int, _frame: object) -> NoReturn:
     raise SystemExit(128 + signal.SIGTERM)
-
-
-def _name_and_words(words: list[str]) -> tuple[str | None, list[str]]:
-    """What to start, if it is named, and the arguments."""
-    if words and "=" not in words[0]:
-        return words[0], words[1:]
-    return None, words
-
-
-def _show(result: Any, *, as_json: bool) -> None:
-    from postroom.lang.values import values
-
-    if as_json:
-        output.document({"result": result})
-    elif result is not None:
-        output.write(result if isinstance(result, str) else values.pretty(result))

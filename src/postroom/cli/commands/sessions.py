@@ -77,12 +77,10 @@ def _stop(call: Invocation) -> int:
     before = report.report(room.gateway, id).info
     gone = report.stop(room.gateway, id, call.args.grace)
     after = report.report(room.gateway, id).info
-    if call.json:
-        output.document(report.info_dict(after) | {"workers_gone": gone})
-    elif before.state in (report.FAILED, report.ENDED):
-        output.write(f"session {id} was over already: it had {before.state}")
-    else:
-        output.write(f"session {id} is stopped" + ("" if gone else "; some of its workers still run"))
+    said = f"session {id} is stopped" + ("" if gone else "; some of its workers still run")
+    if before.state in (report.FAILED, report.ENDED):
+        said = f"session {id} was over already: it had {before.state}"
+    call.tell(report.info_dict(after) | {"workers_gone": gone}, said)
     return exit_codes.DONE if gone else exit_codes.FAILED
 
 

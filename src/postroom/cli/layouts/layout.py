@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from postroom.board.actions import ACTIONS
 from postroom.core.config import FOLDER, POINTER, RoomUrl, parse_url, room_folder
-from postroom.doors.install.work import write_file
+from postroom.core.system.files import write_file
 from postroom.errors import PostroomError
 from postroom.mail.presence import enter, names
 from postroom.room import Room
@@ -119,7 +119,8 @@ class Layout:
         return Step(word, f"{path}/", lambda: self._inside(path).mkdir(mode=0o700, parents=True, exist_ok=True))
 
     def _file(self, path: Path, text: str) -> Step:
-        return Step("" if self._inside(path).exists() else "make", str(path), lambda: _write(self._inside(path), text))
+        word = "" if self._inside(path).exists() else "make"
+        return Step(word, str(path), lambda: write_file(self._inside(path), text.encode()))
 
     def _block(self, path: Path, text: str) -> Step:
         """A marked block at the end of a file that belongs to others. One that was edited is left as it is."""
@@ -130,7 +131,7 @@ class Layout:
         lines = before.replace("\r\n", "\n")
         gap = "" if not lines or lines.endswith("\n\n") else "\n" if lines.endswith("\n") else "\n\n"
         more = gap + block if lines == before else (gap + block).replace("\n", "\r\n")  # as the file ends its lines
-        return Step("add to" if before else "make", str(path), lambda: _write(path, before + more))
+        return Step("add to" if before else "make", str(path), lambda: write_file(path, (before + more).encode()))
 
     def _worktree(self, name: str) -> Iterator[Step]:
         place = self.checkout(name)
@@ -195,10 +196,6 @@ def _text_of(path: Path) -> str:
         return ""
     except UnicodeDecodeError:
         raise LayoutFailed(f"{path} is not UTF-8 text, so nothing can be added to it; nothing was made") from None
-
-
-def _write(path: Path, text: str) -> None:
-    write_file(path, text.encode())
 
 
 def _git(folder: Path, *words: str) -> str:

@@ -127,6 +127,28 @@ def _lock_holder(path: Path, place: int) -> int | None:
     return None
 
 
+def write_file(path: Path, content: bytes) -> None:
+    """Write one file, whole or not at all; its rights stay as they are. A link is followed: what it names is changed.
+
+    The new content is written to a file of its own that must not be there: a link in its place is never written through.
+    """
+    path = Path(os.path.realpath(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.{os.getpid()}.postroom-new")
+    new.unlink(missing_ok=True)
+    try:
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666), "wb") as file:
+            file.write(content)
+            if path.exists():
+                os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder survive a power cut; syncing a file does not sync the way to it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)

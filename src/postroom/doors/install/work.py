@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from postroom.core.system.files import write_file
 from postroom.errors import PostroomError
 
 from . import codex_settings, jsonc, toml_text
@@ -290,40 +291,22 @@ def _write_all(changes: Iterable[FileChange]) -> None:
         for change in changes:
             if _read(change.path) != change.before:
                 raise PostroomError(f"{change.path} was changed at this moment; nothing was changed, try again")
-            write_file(change.path, change.after)
+            _write(change.path, change.after)
             done.append(change)
     except (OSError, PostroomError) as error:
         for change in reversed(done):
             with suppress(OSError):
-                write_file(change.path, change.before)
+                _write(change.path, change.before)
         if isinstance(error, PostroomError):
             raise
         raise PostroomError(f"{error.filename} cannot be written ({error.strerror}); nothing was changed") from None
 
 
-def write_file(path: Path, content: bytes | None) -> None:
-    """One file, whole or not at all; its rights stay as they are. A link is followed: what it names is changed.
-
-    The new content is written to a file of its own that must not be there: a link in its place is never written through.
-    """
-    path = Path(os.path.realpath(path))
+def _write(path: Path, content: bytes | None) -> None:
     if content is None:
-        path.unlink(missing_ok=True)
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.{os.getpid()}.postroom-new")
-    new.unlink(missing_ok=True)
-    try:
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666), "wb") as file:
-            file.write(content)
-            if path.exists():
-                os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-    except OSError:
-        new.unlink(missing_ok=True)
-        raise
+        Path(os.path.realpath(path)).unlink(missing_ok=True)
+    else:
+        write_file(path, content)
 
 
 def _missing(folder: Path) -> list[Path]:
