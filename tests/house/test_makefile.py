@@ -152,5 +152,6 @@ def test_the_classifiers_name_the_pythons_that_ci_runs() -> None:
         if re.fullmatch(r"Programming Language :: Python :: 3\.\d+", one)
     }
     least = project["requires-python"].removeprefix(">= ")
-    newer = re.findall(r"^NEWER=(.+)$", (ROOT / ".ci/run").read_text(encoding="utf-8"), re.M)
-    assert named == {least, *newer}
+    newer = re.search(r"^NEWER=(.+)$", (ROOT / ".ci/run").read_text(encoding="utf-8"), re.M)
+    assert newer is not None
+    assert named == {least, newer[1]}
