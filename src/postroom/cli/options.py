@@ -60,12 +60,8 @@ def command_of(name: str) -> tuple[CommandParser, Callable[[Any], int | None]]:
     module = importlib.import_module(f"postroom.cli.commands.{command.module}")
     function = command.function or name
     parser = parser_for(name)
-    getattr(module, f"{function}_options", no_options)(parser)
+    getattr(module, f"{function}_options", lambda _: None)(parser)  # some have none of their own
     return parser, getattr(module, function)
-
-
-def no_options(_: argparse.ArgumentParser) -> None:
-    """The options of a command that has none of its own."""
 
 
 def flag(parser: argparse._ActionsContainer, name: str, help: str) -> None:

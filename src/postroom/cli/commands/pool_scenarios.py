@@ -6,8 +6,8 @@ them that decide together. A scenario says what it measured and whether that is 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
@@ -116,7 +116,9 @@ def rapid_fire() -> Finding:
     count = 100
     with worker() as one:
         started_ns = SYSTEM.steady_ns()
-        errors = sum(error is not None for error in at_once([lambda: one.ping(5.0)] * count))
+        with ThreadPoolExecutor(count) as threads:
+            pings = [threads.submit(one.ping, 5.0) for _ in range(count)]
+        errors = sum(ping.exception() is not None for ping in pings)
         took_ms = passed_ms(started_ns)
     metrics = {"throughput": count * 1000 / took_ms, "errorRate": errors / count}
     return Finding(errors == 0, f"{errors} errors in {count} pings at once, {took_ms:.0f} ms for all", metrics)
@@ -143,24 +145,6 @@ def clean_shutdown() -> Finding:
     return Finding(
         took_ms < SHUTDOWN_MS, f"over after {took_ms:.1f} ms (limit {SHUTDOWN_MS:.0f})", {"latency": took_ms}
     )
-
-
-def at_once(calls: list[Callable[[], object]]) -> list[BaseException | None]:
-    """Make calls in a thread each; what each raised."""
-    errors: list[BaseException | None] = [None] * len(calls)
-
-    def run(place: int) -> None:
-        try:
-            calls[place]()
-        except Exception as error:  # noqa: BLE001  it is counted
-            errors[place] = error
-
-    threads = [threading.Thread(target=run, args=(place,)) for place in range(len(calls))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return errors
 
 
 # Phase 2: workers that judge

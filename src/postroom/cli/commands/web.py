@@ -9,6 +9,7 @@ import tempfile
 import threading
 import webbrowser
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Final
@@ -81,21 +82,14 @@ def while_served(room: Room) -> Iterator[str]:
     guard, server = _modules()
     sock = server.listening(LOOPBACK, None)
     token = guard.new_token()
-    ends: list[Callable[[], object]] = []
-    serving = threading.Event()
-
-    def began(end: Callable[[], object]) -> None:
-        ends.append(end)
-        serving.set()
-
-    thread = threading.Thread(target=server.serve, args=(room, sock, token), kwargs={"began": began})
+    began: Future[Callable[[], object]] = Future()
+    thread = threading.Thread(target=server.serve, args=(room, sock, token), kwargs={"began": began.set_result})
     thread.start()
+    end = began.result()
     try:
-        serving.wait()
         yield server.address_of(sock, token)
     finally:
-        for end in ends:
-            end()
+        end()
         thread.join()
 
 

@@ -38,30 +38,18 @@ def home() -> Path | None:
 
 
 class HostProbe(NamedTuple):
-    """How a program is asked: the words to run, and whether its exit status and output are good."""
+    """How a program is asked: the words to run, and what its output has in it when all is well."""
 
     program: str
     words: Callable[[plans.Wish], list[str]]
-    good: Callable[[int, str], bool]
+    has: tuple[str, ...] = ()
 
 
 JUDGES: Final = {
-    "claude-code": HostProbe(
-        "claude",
-        lambda wish: ["plugin", "validate", "--strict", str(plans.claude_folder(wish))],
-        lambda code, _: code == 0,
-    ),
-    "codex": HostProbe(
-        "codex", lambda _: ["mcp", "list", "--json"], lambda code, said: code == 0 and '"postroom"' in said
-    ),
-    "gemini": HostProbe(
-        "gemini", lambda wish: ["extensions", "validate", str(plans.gemini_folder(wish))], lambda code, _: code == 0
-    ),
-    "opencode": HostProbe(
-        "opencode",
-        lambda _: ["mcp", "list"],
-        lambda code, said: code == 0 and "postroom" in said and "connected" in said,
-    ),
+    "claude-code": HostProbe("claude", lambda w: ["plugin", "validate", "--strict", str(plans.claude_folder(w))]),
+    "codex": HostProbe("codex", lambda _: ["mcp", "list", "--json"], ('"postroom"',)),
+    "gemini": HostProbe("gemini", lambda w: ["extensions", "validate", str(plans.gemini_folder(w))]),
+    "opencode": HostProbe("opencode", lambda _: ["mcp", "list"], ("postroom", "connected")),
 }
 
 
@@ -117,7 +105,7 @@ def _judged(name: str, wish: plans.Wish, judge: HostProbe, program: str) -> Chec
     except OSError as error:
         return Check(name, WARN, f"{judge.program} cannot be run ({error.strerror})")
     said = done.stdout + done.stderr
-    if judge.good(done.returncode, said):
+    if done.returncode == 0 and all(word in said for word in judge.has):
         return Check(name, OK, f"installed ({wish.scope}); {judge.program} accepts it")
     words = " ".join(["", *judge.words(wish)])
     last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "it said nothing")

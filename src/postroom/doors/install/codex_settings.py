@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any, Final, NamedTuple
 
-from . import toml_text
+from . import texts, toml_text
 from .ours import AGENT, is_hook, is_server
 from .toml_text import NotToml, Path
 
@@ -36,7 +36,7 @@ class Wanted(NamedTuple):
         return {"command": self.words[0], "args": self.words[1:], "tool_timeout_sec": 3700, **named}
 
     def group(self, event: str) -> dict[str, Any]:
-        return {"hooks": [{"type": "command", "command": self.hook, "timeout": self.events[event]}]}
+        return texts.handler(self.hook, self.events[event])
 
 
 def with_ours(text: str, wanted: Wanted) -> str:

@@ -63,11 +63,14 @@ def with_member(text: str, path: tuple[str, ...], value: Any) -> str:
     """
     if not text.strip():
         return json.dumps(_nested(path, value), indent=2) + "\n"
-    if value_at(text, path) == value:
+    root = parse(text)
+    found = _find(root, path)
+    if found is not None and found.data == value:
         return text
-    text = without_member(text, path)
-    root = node = parse(text)
-    inner: Any = root.data
+    if found is not None:
+        text = without_member(text, path)
+        root = parse(text)
+    node, inner = root, root.data
     for depth, name in enumerate(path):
         if node.members is None or not isinstance(inner, dict):  # a name that stands twice may be both
             raise NotJson(f"{'.'.join(path[:depth]) or 'the file'} is not an object; nothing was changed")

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from postroom import __version__
-from postroom.doors.hosts import HOSTS
 from postroom.errors import PostroomError
 
 from . import codex_settings, texts
@@ -110,7 +109,7 @@ def steps_for(wish: Wish) -> list[Step]:
     if wish.scope not in SCOPES:
         raise PostroomError(f"the scope is {' or '.join(SCOPES)}, not {wish.scope!r}")
     makers = {
-        "claude-code": _claude,
+        "claude-code": lambda wish: plugin_files(wish, claude_folder(wish)),
         "codex": _codex,
         "gemini": _gemini,
         "opencode": _opencode,
@@ -118,7 +117,10 @@ def steps_for(wish: Wish) -> list[Step]:
         "vscode": _vscode,
         "windsurf": _windsurf,
     }
-    return makers[HOSTS[wish.host].name](wish)
+    steps = makers[wish.host](wish)
+    if wish.host not in ("claude-code", "gemini"):  # whose own folder has it
+        steps.append(Own(_base(wish) / ".agents" / "skills" / "postroom" / "SKILL.md", texts.SKILL))
+    return steps
 
 
 def _base(wish: Wish) -> Path:
@@ -158,17 +160,9 @@ def gemini_folder(wish: Wish) -> Path:
     return _folder(wish, "GEMINI_CLI_HOME", "") / ".gemini" / "extensions" / "postroom"
 
 
-def _claude(wish: Wish) -> list[Step]:
-    return plugin_files(wish, claude_folder(wish))
-
-
-def _skill(wish: Wish) -> Own:
-    return Own(_base(wish) / ".agents" / "skills" / "postroom" / "SKILL.md", texts.SKILL)
-
-
 def _codex(wish: Wish) -> list[Step]:
     wanted = codex_settings.Wanted([*wish.program, "mcp"], wish.agent, wish.hook, texts.CODEX_EVENTS)
-    return [Codex(_folder(wish, "CODEX_HOME", ".codex") / "config.toml", wanted), _skill(wish)]
+    return [Codex(_folder(wish, "CODEX_HOME", ".codex") / "config.toml", wanted)]
 
 
 def _gemini(wish: Wish) -> list[Step]:
@@ -202,7 +196,6 @@ def _opencode(wish: Wish) -> list[Step]:
     return [
         JsonEntry(settings, ("mcp", "postroom"), server, head={"$schema": "https://opencode.ai/config.json"}),
         Own(plugins / "postroom.js", texts.OPENCODE_PLUGIN.replace("%COMMAND%", command)),
-        _skill(wish),
     ]
 
 
@@ -211,11 +204,7 @@ def _cursor(wish: Wish) -> list[Step]:
     steps: list[Step] = [JsonEntry(_base(wish) / ".cursor" / "mcp.json", ("mcpServers", "postroom"), wish.server())]
     if wish.scope == PROJECT:
         steps.append(Own(wish.project / ".cursor" / "rules" / "postroom.mdc", rules))
-    return [*steps, _skill(wish)]
-
-
-def _agents_page(wish: Wish) -> MarkedBlock:
-    return MarkedBlock(wish.project / "AGENTS.md", texts.rules_block(), texts.BLOCK_START, texts.BLOCK_END)
+    return steps
 
 
 def _vscode(wish: Wish) -> list[Step]:
@@ -223,20 +212,22 @@ def _vscode(wish: Wish) -> list[Step]:
     user = data / "Code" / "User" / "mcp.json"
     settings = user if wish.scope == USER else wish.project / ".vscode" / "mcp.json"
     steps: list[Step] = [JsonEntry(settings, ("servers", "postroom"), wish.server(type="stdio"))]
-    return [*steps, *([_agents_page(wish)] if wish.scope == PROJECT else []), _skill(wish)]
+    if wish.scope == PROJECT:
+        page = wish.project / "AGENTS.md"
+        steps.append(MarkedBlock(page, texts.rules_block(), texts.BLOCK_START, texts.BLOCK_END))
+    return steps
 
 
 def _windsurf(wish: Wish) -> list[Step]:
     entry = wish.server()
     if wish.scope == PROJECT:
         rules = f"---\ntrigger: always_on\n---\n\n{texts.RULES}"
-        steps: list[Step] = [
+        return [
             JsonEntry(wish.project / ".devin" / "config.json", ("mcpServers", "postroom"), entry),
             Own(wish.project / ".devin" / "rules" / "postroom.md", rules),
         ]
-        return [*steps, _skill(wish)]
     legacy = wish.home / ".codeium" / "windsurf"
-    steps = [JsonEntry(_config(wish) / "devin" / "config.json", ("mcpServers", "postroom"), entry)]
+    steps: list[Step] = [JsonEntry(_config(wish) / "devin" / "config.json", ("mcpServers", "postroom"), entry)]
     if legacy.is_dir():  # the older agent of the same program
         steps.append(JsonEntry(legacy / "mcp_config.json", ("mcpServers", "postroom"), entry))
-    return [*steps, _skill(wish)]
+    return steps

@@ -70,28 +70,23 @@ def pretty(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
-def _handler(command: str, timeout: float, **more: Any) -> dict[str, Any]:
-    return {"hooks": [{"type": "command", "command": command, "timeout": timeout, **more}]}
+#: When Codex calls its hook, and how many seconds it may take.
+CODEX_EVENTS: Final = {"SessionStart": 10, "UserPromptSubmit": 10, "PostToolUse": 10, "Stop": 10, "SessionEnd": 3}
+#: Claude Code has one more, which wakes an idle session.
+WAKING: Final = "FileChanged"
+_REWAKE: Final = {"asyncRewake": True, "rewakeMessage": "postroom:", "rewakeSummary": "postroom: new mail"}
+
+
+def handler(command: str, timeout: float) -> dict[str, Any]:
+    """A group of hooks with ours alone, as Claude Code and Codex write it."""
+    return {"hooks": [{"type": "command", "command": command, "timeout": timeout}]}
 
 
 def claude_hooks(command: str) -> dict[str, Any]:
     """The hooks of Claude Code, which Codex reads too: it passes over the events and fields that it does not know."""
-    wake = {"asyncRewake": True, "rewakeMessage": "postroom:", "rewakeSummary": "postroom: new mail"}
-    return {
-        "description": DESCRIPTION,
-        "hooks": {
-            "SessionStart": [_handler(command, 10)],
-            "UserPromptSubmit": [_handler(command, 10)],
-            "PostToolUse": [_handler(command, 10)],
-            "FileChanged": [_handler(command, 30, **wake)],
-            "Stop": [_handler(command, 10)],
-            "SessionEnd": [_handler(command, 3)],
-        },
-    }
-
-
-#: When Codex calls its hook, and how many seconds it may take.
-CODEX_EVENTS: Final = {"SessionStart": 10, "UserPromptSubmit": 10, "PostToolUse": 10, "Stop": 10, "SessionEnd": 3}
+    hooks = {event: [handler(command, timeout)] for event, timeout in (CODEX_EVENTS | {WAKING: 30}).items()}
+    hooks[WAKING][0]["hooks"][0] |= _REWAKE
+    return {"description": DESCRIPTION, "hooks": hooks}
 
 
 def gemini_hooks(command: str) -> dict[str, Any]:

@@ -231,12 +231,9 @@ class MailCalls:
             problem = visible(str(error).removeprefix("Invalid message: id: "))
             return {"id": visible(id), "counted": False, "state": await self._state(id), "problem": problem}
         self.room.post(_noting([id], caller.agent, "shown", "mcp: it named the id"))
-        if given.outcome == "done":
-            counted = await message.ack()
-        elif given.outcome == "retry":
-            counted = await message.retry(given.why)
-        else:
-            counted = await message.refuse(given.why)
+        words = () if given.outcome == "done" else (given.why,)
+        end = {"done": message.ack, "retry": message.retry, "refuse": message.refuse}[given.outcome]
+        counted = await end(*words)
         lost = {} if counted else {"problem": "it is no longer yours: somebody else has taken it meanwhile"}
         return {"id": id, "counted": counted, "state": await self._state(id), **lost}
 

@@ -10,7 +10,6 @@ import asyncio
 import fcntl
 import logging
 import os
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, cast
@@ -364,12 +363,8 @@ def _leave_on_signals(answering: PostroomServer) -> None:
 
     loop = asyncio.get_running_loop()
     leaving: list[asyncio.Task[None]] = []
-
-    def begin(number: int) -> None:
-        leaving.append(loop.create_task(leave(number)))
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, begin, number)
+    for number in http_server.SIGNALS:
+        loop.add_signal_handler(number, lambda by=number: leaving.append(loop.create_task(leave(by))))
 
 
 class HttpDoor:

@@ -110,41 +110,34 @@ def folded(changes: Iterable[Change]) -> list[MessageLine]:
 _ALONE: Final = ("text", "value", "content", "message")
 
 
-def preview(payload: Mapping[str, Any], size: int = PREVIEW) -> str:
+def preview(payload: Mapping[str, Any]) -> str:
     """The beginning of what a payload says. Does not go through a large one to show little of it."""
-    if len(payload) == 1:
-        (name, value) = next(iter(payload.items()))
-        if name in _ALONE:
-            return value[:size] if isinstance(value, str) else _short(value, size)
-    return _short(payload, size)
-
-
-def _short(value: object, size: int) -> str:
-    parts: list[str] = []
-    left = size
-    for part in _pieces(value, size):
-        parts.append(part[:left])
-        left -= len(part)
-        if left <= 0:
+    shown: object = payload
+    if len(payload) == 1 and (name := next(iter(payload))) in _ALONE:
+        shown = payload[name]
+    text = ""
+    for part in _pieces(shown):
+        text += part
+        if len(text) >= PREVIEW:
             break
-    return "".join(parts)
+    return text[:PREVIEW]
 
 
-def _pieces(value: object, size: int, *, inner: bool = False) -> Iterator[str]:
+def _pieces(value: object, *, inner: bool = False) -> Iterator[str]:
     """JSON without its outermost braces and without quotes, piece by piece; nobody need ask for all of them."""
     if isinstance(value, str):
-        yield value[:size]
+        yield value[:PREVIEW]
     elif isinstance(value, Mapping):
         yield "{" if inner else ""
         for number, (name, item) in enumerate(value.items()):
-            yield f"{', ' if number else ''}{name[:size]}: "
-            yield from _pieces(item, size, inner=True)
+            yield f"{', ' if number else ''}{name[:PREVIEW]}: "
+            yield from _pieces(item, inner=True)
         yield "}" if inner else ""
     elif isinstance(value, list | tuple):
         yield "["
         for number, item in enumerate(value):
             yield ", " if number else ""
-            yield from _pieces(item, size, inner=True)
+            yield from _pieces(item, inner=True)
         yield "]"
     else:
         yield {True: "true", False: "false", None: "null"}[value] if isinstance(value, bool | None) else str(value)

@@ -33,11 +33,12 @@ _MAX_ASKED: Final = 200
 class CursorError(PostroomError):
     """A cursor that the feed cannot go on from. `code` is CURSOR_EXPIRED or CURSOR_AHEAD."""
 
-    def __init__(self, code: str, message: str, oldest: int, newest: int) -> None:
-        self.code = code
-        self.oldest = oldest
-        self.newest = newest
-        super().__init__(message)
+    def __init__(self, after: int, oldest: int, newest: int) -> None:
+        self.code = "CURSOR_AHEAD" if after > newest else "CURSOR_EXPIRED"
+        self.oldest, self.newest = oldest, newest
+        expired = f"not all changes after {after} are kept any more; begin anew, or go on from {oldest}"
+        ahead = f"the feed has only come to {newest}; this cursor is of another room"
+        super().__init__(ahead if after > newest else expired)
 
 
 class RoomReading:
@@ -147,17 +148,8 @@ class RoomReading:
         """Raise CursorError when the feed cannot go on from there without a gap. 0 is the beginning of what is kept."""
         newest = self._room.cursor()
         forgotten = self._room.store.forgotten()
-        if after > newest:
-            raise CursorError(
-                "CURSOR_AHEAD", f"the feed has only come to {newest}; this cursor is of another room", forgotten, newest
-            )
-        if 0 < after < forgotten:
-            raise CursorError(
-                "CURSOR_EXPIRED",
-                f"not all changes after {after} are kept any more; begin anew, or go on from {forgotten}",
-                forgotten,
-                newest,
-            )
+        if after > newest or 0 < after < forgotten:
+            raise CursorError(after, forgotten, newest)
 
     def events(self, after: int, limit: int) -> list[Data]:
         """The changes after a number, oldest first, with whole envelopes. Raises CursorError."""

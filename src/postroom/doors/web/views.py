@@ -70,20 +70,15 @@ class Views:
 
     def look(self, view: str, pick: str = "") -> Data:
         """One view; `pick` names what of it was chosen."""
-        now_ms = self._room.clock.wall_ms()
-        looks: dict[str, Callable[[], Data]] = {
-            "agents": lambda: self._agents(now_ms),
-            "mailboxes": lambda: self._mailboxes(now_ms),
-            "board": self._board,
-            "sessions": lambda: self._sessions(pick),
-            "dead": self._dead,
-        }
-        return looks[view]()
+        if view == "sessions":
+            return self._sessions(pick)
+        look: Callable[[], Data] = getattr(self, f"_{view}")
+        return look()
 
     # Agents
 
-    def _agents(self, now_ms: int) -> Data:
-        room, hour = self._room, self._hour()
+    def _agents(self) -> Data:
+        room, hour, now_ms = self._room, self._hour(), self._room.clock.wall_ms()
         held = room.peek(state="claimed", order="newest", limit=MAX_CLAIMED)
         agents = []
         for agent in room.agents():
@@ -140,7 +135,8 @@ class Views:
 
     # Mailboxes
 
-    def _mailboxes(self, now_ms: int) -> Data:
+    def _mailboxes(self) -> Data:
+        now_ms = self._room.clock.wall_ms()
         stats, hour = self._room.stats(), self._hour()  # the depth at this moment is known in any case
         depths = {(box.to_agent, box.channel): box for box in stats.mailboxes}
         hour.note_depths({key: box.depth for key, box in depths.items()}, now_ms)
@@ -300,12 +296,12 @@ def decisions(room: Room) -> list[Data]:
     return sorted(found, key=lambda each: -each["time_ms"])[:MAX_DECISIONS]
 
 
-def tail_of(path: Path, size_bytes: int = MAX_OUTPUT_BYTES) -> str:
+def tail_of(path: Path) -> str:
     """The end of a file, from the beginning of a line; nothing when there is none."""
     with suppress(OSError), open(path, "rb", opener=no_follow) as file:
         file.seek(0, 2)
-        start = max(0, file.tell() - size_bytes)
+        start = max(0, file.tell() - MAX_OUTPUT_BYTES)
         file.seek(start)
-        text = file.read(size_bytes).decode("utf-8", "replace")
+        text = file.read(MAX_OUTPUT_BYTES).decode("utf-8", "replace")
         return text.partition("\n")[2] if start else text
     return ""
