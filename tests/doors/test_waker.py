@@ -29,9 +29,25 @@ class Bell:
         self.hears = hears
 
     async def __call__(self, room: aio.Room, name: str, messages: list[Message]) -> None:
-        self.rings.append([message.payload["text"] for message in messages])
         if self.hears:
             await room.call(lambda inner: session_binding.tell(inner.gateway, name, messages, "test"))
+        self.rings.append([message.payload["text"] for message in messages])
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When each look of the waker began that is over; by the loop's clock."""
+    look = waker._look
+    begun: list[float] = []
+
+    async def noted(room: aio.Room, name: str) -> set[str]:
+        began = asyncio.get_running_loop().time()
+        found = await look(room, name)
+        begun.append(began)
+        return found
+
+    monkeypatch.setattr(waker, "_look", noted)
+    return begun
 
 
 async def settle(true: Callable[[], bool]) -> None:
@@ -48,10 +64,9 @@ def test_a_burst_is_one_ring_and_what_was_told_is_not_rung_again(url: str) -> No
             await room.call(lambda inner: session_binding.bind(inner.gateway, CLAUDE))
             for number in range(5):
                 await room.agent("ada").send("claude", {"text": f"{number}"})
-            await settle(lambda: bool(bell.rings))
-            await asyncio.sleep(4 * waker.SETTLE_S)
+            await settle(lambda: sum(len(ring) for ring in bell.rings) == 5)
             await room.agent("ada").send("claude", {"text": "more"})
-            await settle(lambda: len(bell.rings) > 1)
+            await settle(lambda: bell.rings[-1] == ["more"])
             ringing.cancel()
             await asyncio.gather(ringing, return_exceptions=True)
 
@@ -62,8 +77,11 @@ def test_a_burst_is_one_ring_and_what_was_told_is_not_rung_again(url: str) -> No
     run(main())
 
 
-def test_a_ring_that_nobody_heard_is_repeated_and_then_given_up(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ring_that_nobody_heard_is_repeated_and_then_given_up(
+    url: str, monkeypatch: pytest.MonkeyPatch, looks: list[float]
+) -> None:
     monkeypatch.setattr(waker, "AGAIN_S", 0.01)
+    monkeypatch.setattr(waker, "IDLE_LOOK_S", 0.01)
     monkeypatch.setattr(waker, "MAX_TRIES", 3)
 
     async def main() -> None:
@@ -73,7 +91,8 @@ def test_a_ring_that_nobody_heard_is_repeated_and_then_given_up(url: str, monkey
             ringing = asyncio.create_task(waker.ring_for(room, "claude-code", bell))
             await room.agent("ada").send("claude", {"text": "x"})
             await settle(lambda: len(bell.rings) == 4)
-            await asyncio.sleep(0.3)
+            before = len(looks)
+            await settle(lambda: len(looks) > before + 3)
             assert bell.rings == [["x"]] * 4
             ringing.cancel()
             await asyncio.gather(ringing, return_exceptions=True)
@@ -110,7 +129,7 @@ def test_what_is_read_before_the_ring_is_not_rung_for(url: str, monkeypatch: pyt
     run(main())
 
 
-def test_a_session_whose_terminal_is_gone_is_not_woken(url: str) -> None:
+def test_a_session_whose_terminal_is_gone_is_not_woken(url: str, looks: list[float]) -> None:
     async def main() -> None:
         async with aio.open(url) as room:
             bell = Bell(hears=True)
@@ -118,7 +137,8 @@ def test_a_session_whose_terminal_is_gone_is_not_woken(url: str) -> None:
             await room.call(lambda inner: session_binding.bind(inner.gateway, gone))
             ringing = asyncio.create_task(waker.ring_for(room, "claude-code", bell))
             await room.agent("ada").send("claude", {"text": "x"})
-            await asyncio.sleep(4 * waker.SETTLE_S)
+            sent = asyncio.get_running_loop().time()
+            await settle(lambda: looks[-1:] > [sent])
             assert bell.rings == []
             await room.call(lambda inner: session_binding.bind(inner.gateway, CLAUDE._replace(process=this_process())))
             await settle(lambda: bell.rings == [["x"]])

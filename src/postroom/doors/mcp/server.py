@@ -213,11 +213,12 @@ class PostroomServer:
         calls, caller = await self._own(ctx, uri)
         key = (id(ctx.session._connection), uri)  # noqa: SLF001  the session is made anew for each request
         if key not in self._watches:
-            telling = _tell(calls.room, caller.agent, uri, ctx.session.send_resource_updated)
-            task = self._watches[key] = asyncio.create_task(telling)
+            task, armed = _telling(calls.room, caller.agent, uri, ctx.session.send_resource_updated)
+            self._watches[key] = task
             task.add_done_callback(lambda _: self._watches.pop(key, None))
             while len(self._watches) > _MAX_WATCHES:
                 self._watches.pop(next(iter(self._watches))).cancel()
+            await armed.wait()
         return types.EmptyResult()
 
     async def _unsubscribe(self, ctx: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
@@ -245,7 +246,10 @@ class PostroomServer:
                 async def publish(uri: str) -> None:
                     await bus.publish(ResourceUpdated(uri))
 
-                watching = [asyncio.create_task(_tell(calls.room, caller.agent, uri, publish)) for uri in own]
+                for uri in own:
+                    task, armed = _telling(calls.room, caller.agent, uri, publish)
+                    watching.append(task)
+                    await armed.wait()
         honoured = asked.model_copy(update={"resource_subscriptions": uris or None})
         try:
             return await ListenHandler(bus)(ctx, params.model_copy(update={"notifications": honoured}))
@@ -262,12 +266,22 @@ async def _no_progress(_done_s: float, _total_s: float, _text: str) -> None:
     return
 
 
-async def _tell(room: aio.Room, agent: str, uri: str, tell: Callable[[str], Awaitable[None]]) -> None:
-    """Tell a client of each change of a resource, until cancelled."""
-    async with room.hints([topic_cells("board/") if uri == BOARD_URI else topic_to(agent)]) as hints:
-        await anext(hints)  # armed
-        async for _ in hints:
-            await tell(uri)
+def _telling(
+    room: aio.Room, agent: str, uri: str, tell: Callable[[str], Awaitable[None]]
+) -> tuple[asyncio.Task[None], asyncio.Event]:
+    """A task that tells a client of each change of a resource, and the event from which on it misses none."""
+    armed = asyncio.Event()
+
+    async def telling() -> None:
+        async with room.hints([topic_cells("board/") if uri == BOARD_URI else topic_to(agent)]) as hints:
+            async for _ in hints:
+                if armed.is_set():
+                    await tell(uri)
+                armed.set()
+
+    task = asyncio.create_task(telling())
+    task.add_done_callback(lambda _: armed.set())
+    return task, armed
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
