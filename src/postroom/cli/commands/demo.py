@@ -162,13 +162,16 @@ def _kill_half_way(room: Room, ada: Agent, processes: dict[str, subprocess.Popen
     held = jobs[2]
     tell(f"ada put {len(jobs)} jobs into the channel {JOBS!r}, for whoever claims each first: {' or '.join(WORKERS)}.")
 
-    victim = _until(room, "nobody claimed job 3", lambda: _holder(room.receipt(held)))
+    def holders() -> list[str | None]:
+        return [entry.agent for entry in room.receipt(held).events if entry.event == "claimed"]
+
+    victim = _until(room, "nobody claimed job 3", holders)[0]
     killed_ns = room.clock.steady_ns()
     processes[victim].send_signal(signal.SIGKILL)
     processes[victim].wait()
     tell(f"{victim} (pid {processes[victim].pid}) holds job 3, and was killed with SIGKILL while it did.")
 
-    _until(room, "job 3 was not delivered again", lambda: _taken_again(room.receipt(held)))
+    _until(room, "job 3 was not delivered again", lambda: len(holders()) > 1)
     after_ms = (room.clock.steady_ns() - killed_ns) / 1e6
     heir = next(name for name in WORKERS if name != victim)
     tell(f"{heir} got job 3 in its place, {after_ms:.0f} ms after the kill.")
@@ -176,14 +179,6 @@ def _kill_half_way(room: Room, ada: Agent, processes: dict[str, subprocess.Popen
     _until(room, "not all jobs were done", lambda: all(room.receipt(id).state == "acked" for id in jobs))
     tell(f"All {len(jobs)} jobs are acked, each of them once. None was lost.")
     return Story(jobs, held, victim, heir, after_ms)
-
-
-def _holder(receipt: Receipt) -> str | None:
-    return next((entry.agent for entry in receipt.events if entry.event == "claimed"), None)
-
-
-def _taken_again(receipt: Receipt) -> bool:
-    return [entry.event for entry in receipt.events].count("claimed") > 1
 
 
 def _check(receipts: list[Receipt], story: Story) -> None:

@@ -145,8 +145,5 @@ def sql(call: Invocation) -> None:
         if type(error) is RoomError:  # about the query, not about the room
             raise QueryFailed(str(error)) from None
         raise
-    call.tell_rows((dict(zip(columns, map(_json_value, row), strict=True)) for row in rows), columns, rows, "no rows")
-
-
-def _json_value(value: object) -> object:
-    return value.hex() if isinstance(value, bytes) else value
+    plain = ([value.hex() if isinstance(value, bytes) else value for value in row] for row in rows)
+    call.tell_rows((dict(zip(columns, row, strict=True)) for row in plain), columns, rows, "no rows")

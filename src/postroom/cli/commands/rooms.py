@@ -6,6 +6,7 @@ import argparse
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from postroom.cli import exit_codes, options, output
 from postroom.cli.call import Invocation
@@ -14,9 +15,11 @@ from postroom.core import trust
 from postroom.core.clock import from_iso, iso
 from postroom.core.config import FOLDER, URL_VARIABLE, RoomUrl, address_of, room_folder
 from postroom.errors import RoomNotAllowed, UnknownMessage
-from postroom.room import Room
 
 from .allow import check_untracked
+
+if TYPE_CHECKING:
+    from postroom.cli.layouts.layout import Layout, Step
 
 
 def init_options(parser: argparse.ArgumentParser) -> None:
@@ -62,12 +65,7 @@ def _init_layout(call: Invocation) -> None:
     if args.worktrees:
         layout.check_git()
     steps = [step for step in layout.steps() if step.word]
-    new = [] if args.dry_run else layout.enter(_administered(call, layout.address.with_secrets()))
-    for step in () if args.dry_run else steps:
-        step.make()
-    if not args.dry_run and (root / FOLDER).is_dir() and trust.judge_place(root / FOLDER).why:
-        with suppress(OSError):
-            trust.allow_place(root / FOLDER, how="made")
+    new = [] if args.dry_run else _made(call, layout, steps)
     would = "would " if args.dry_run else ""
     lines = [f"{would}{step.word:<6} {step.path}" for step in steps]
     if not steps and not new:
@@ -80,11 +78,18 @@ def _init_layout(call: Invocation) -> None:
     call.tell({"room": layout.url, "dry_run": args.dry_run, "steps": done, "agents": agents}, *lines)
 
 
-def _administered(call: Invocation, url: str) -> Room:
-    """The room at that address, made if it is not there. One that has tokens takes agents in from a person alone."""
-    room = call.make_room(url)
+def _made(call: Invocation, layout: Layout, steps: list[Step]) -> list[str]:
+    """Make what is missing; returns the agents that are new. A room with tokens takes them in from a person alone."""
+    room = call.make_room(layout.address.with_secrets())
     call.must_be_person("take agents into the room")
-    return room
+    new = layout.enter(room)
+    for step in steps:
+        step.make()
+    place = layout.root / FOLDER
+    if place.is_dir() and trust.judge_place(place).why:
+        with suppress(OSError):
+            trust.allow_place(place, how="made")
+    return new
 
 
 def _address(folder: str | None) -> str:

@@ -105,18 +105,15 @@ def _revoke(call: Invocation) -> int:
     if call.args.all:
         by = call.credential.agent if call.credential is not None else ""
         count = tokens.switch_off(gateway, by, os.getuid())
+        revoked = f"{count} token{'s' * (count != 1)} revoked"
+        said = [f"{revoked}: this room has none any more, and every name is believed"]
     else:
         count = tokens.revoke_tokens(gateway, name)
-    if call.json:
-        output.document({"agent": name, "revoked": count})
-    elif call.args.all:
-        revoked = f"{count} token{'s' * (count != 1)} revoked"
-        output.write(f"{revoked}: this room has none any more, and every name is believed")
-    elif count:
-        output.write(f"{count} token{'s' * (count > 1)} of {output.visible(name)} revoked")
-    else:
+        said = [f"{count} token{'s' * (count > 1)} of {name} revoked"] if count else []
+    call.tell({"agent": name, "revoked": count}, *said)
+    if not said and not call.json:
         output.note(f"{name} has no token")
-    return exit_codes.DONE if count or call.args.all else exit_codes.NOTHING
+    return exit_codes.DONE if said else exit_codes.NOTHING
 
 
 def _list(call: Invocation) -> None:

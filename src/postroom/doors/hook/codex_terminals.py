@@ -39,7 +39,7 @@ def find(gateway: Gateway, session: str | None, event: str, cwd: object) -> Term
     server = _caller()
     if server is None:
         return TerminalPlace(None, os.environ)
-    if not _is_server(server):
+    if b"app-server" not in _words(server):
         return TerminalPlace(process_name(server), os.environ)  # a program with its server inside
     bound = session_binding.bound_to(gateway, "codex").values()
     mine = next((value["process"] for value in bound if session is not None and value["session"] == session), None)
@@ -100,10 +100,6 @@ def _is_codex(pid: int) -> bool:
     with suppress(OSError):
         return os.path.basename(os.readlink(f"/proc/{pid}/exe")).removesuffix(" (deleted)") == PROGRAM
     return False
-
-
-def _is_server(pid: int) -> bool:
-    return b"app-server" in _words(pid)
 
 
 def _words(pid: int) -> set[bytes]:

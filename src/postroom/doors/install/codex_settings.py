@@ -116,9 +116,10 @@ def _others(data: dict[str, Any]) -> dict[str, Any]:
     }
     hooks: dict[str, Any] = {}
     for event, groups in _table(data, "hooks").items():
-        left = [_others_in_group(group) for group in groups] if isinstance(groups, list) else groups
-        hooks[event] = [group for group in left if group is not None] if isinstance(left, list) else left
-    hooks = {event: left for event, left in hooks.items() if left != []}
+        left = groups
+        if isinstance(groups, list):
+            left = [other for group in groups if (other := _others_in_group(group)) is not None]
+        hooks |= {event: left} if left != [] else {}
     rest = {
         name: each for name, each in data.items() if name not in {"mcp_servers", "hooks"} or not isinstance(each, dict)
     }

@@ -153,7 +153,7 @@ def _indent_at(text: str, place: int) -> str:
 
 
 def _skip(text: str, place: int) -> int:
-    return _SPACE.match(text, place).end()  # type: ignore[union-attr]  it matches anything
+    return _SPACE.match(text, place).end()  # type: ignore[union-attr]
 
 
 def _value(text: str, start: int) -> JsonNode:

@@ -174,7 +174,7 @@ def newline(text: str) -> str:
 
 def _skip(text: str, place: int) -> int:
     """Past white space, line ends and comments."""
-    return _SPACE.match(text, place).end()  # type: ignore[union-attr]  it matches anything
+    return _SPACE.match(text, place).end()  # type: ignore[union-attr]
 
 
 class _Scan:

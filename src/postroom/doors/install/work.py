@@ -42,12 +42,10 @@ class FileChange(NamedTuple):
 
     def diff(self) -> str:
         """The change as a patch shows it."""
-        old, new = (_lines(content) for content in (self.before, self.after))
-        names = (
-            os.devnull if self.before is None else str(self.path),
-            os.devnull if self.after is None else str(self.path),
-        )
-        return "".join(difflib.unified_diff(old, new, *names))
+        sides = (self.before, self.after)
+        was, became = (os.devnull if content is None else str(self.path) for content in sides)
+        old, new = map(_lines, sides)
+        return "".join(difflib.unified_diff(old, new, was, became))
 
 
 def _lines(content: bytes | None) -> list[str]:

@@ -124,9 +124,9 @@ class MailCalls:
     async def _inbox(self, caller: Caller, given: tools.InboxCall, progress: Progress) -> dict[str, Any]:
         if given.id is not UNSET:
             return await self._read_one(caller, str(given.id), given.offset)
-        if given.mode == "peek":
-            return await self._peek(caller, given, progress)
         channels = None if given.channels is UNSET else tuple(given.channels)
+        if given.mode == "peek":
+            return await self._peek(caller, given, channels, progress)
         taken: list[Message] = []
         try:
             held = await self._claim(caller, given.limit, channels, taken)
@@ -174,8 +174,9 @@ class MailCalls:
             if given.limit > 1:  # what came together is given together
                 await self._claim(caller, given.limit - 1, channels, taken)
 
-    async def _peek(self, caller: Caller, given: tools.InboxCall, progress: Progress) -> dict[str, Any]:
-        channels = None if given.channels is UNSET else given.channels
+    async def _peek(
+        self, caller: Caller, given: tools.InboxCall, channels: tuple[str, ...] | None, progress: Progress
+    ) -> dict[str, Any]:
         found = await self.room.peek(agent=caller.agent, channels=channels, limit=given.limit)
         if not found and given.wait_s:
             coming = self._mail_comes(caller.agent, channels, given.wait_s)
@@ -187,7 +188,7 @@ class MailCalls:
         told = [shown.mail(message, words, seen_before=message.delivery_count > 0) for message in found]
         return {"messages": told, "waiting": waiting}
 
-    async def _mail_comes(self, agent: str, channels: list[str] | None, wait_s: float) -> None:
+    async def _mail_comes(self, agent: str, channels: tuple[str, ...] | None, wait_s: float) -> None:
         """Return when something is there to look at, or when the time is over. Nothing is taken."""
 
         async def come() -> None:
@@ -232,7 +233,7 @@ class MailCalls:
             return {"id": visible(id), "counted": False, "state": await self._state(id), "problem": problem}
         self.room.post(_noting([id], caller.agent, "shown", "mcp: it named the id"))
         words = () if given.outcome == "done" else (given.why,)
-        end = {"done": message.ack, "retry": message.retry, "refuse": message.refuse}[given.outcome]
+        end: Any = {"done": message.ack, "retry": message.retry, "refuse": message.refuse}[given.outcome]
         counted = await end(*words)
         lost = {} if counted else {"problem": "it is no longer yours: somebody else has taken it meanwhile"}
         return {"id": id, "counted": counted, "state": await self._state(id), **lost}
@@ -271,7 +272,13 @@ class MailCalls:
             await self._must_lead(caller, id)
             counted = await board.abort(id, given.text or None, by=me, _person=caller.lane == "human")
         else:
-            counted = await self._report(await board.held(id, me), given)
+            task, text = await board.held(id, me), given.text or None
+            if given.action == "done":
+                counted = await task.done(text and {"text": text})
+            elif given.action == "blocked":
+                counted = await task.blocked(text or "no reason given")
+            else:
+                counted = await task.release(text)
         return shown.tasks([await board.get(id)], 1) | {"counted": counted}
 
     async def _must_lead(self, caller: Caller, id: str) -> None:
@@ -281,16 +288,6 @@ class MailCalls:
         await self.room.call(
             lambda room: tokens.must_be_person(room.gateway, caller.agent, "mcp", deed, human=human, unless=(lead,))
         )
-
-    @staticmethod
-    async def _report(held: Any, given: tools.BoardCall) -> bool:
-        if given.action == "done":
-            counted = await held.done({"text": given.text} if given.text else None)
-        elif given.action == "blocked":
-            counted = await held.blocked(given.text or "no reason given")
-        else:
-            counted = await held.release(given.text or None)
-        return bool(counted)
 
     async def _who(self, caller: Caller, _: tools.Who, __: Progress) -> dict[str, Any]:
         agents = await self.room.agents()

@@ -152,14 +152,10 @@ class PostroomServer:
         if params.name not in tools.BY_NAME:
             names = ", ".join(tools.BY_NAME)
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {visible(params.name)[:100]}; there are: {names}")
-
-        async def progress(done_s: float, total_s: float, text: str) -> None:
-            await ctx.session.report_progress(done_s, total_s, text)
-
         try:
             calls, caller = await self._caller(ctx)
-            result = await calls.call(caller, params.name, params.arguments, progress)
-        except (PostroomError, ToolFailed) as error:
+            result = await calls.call(caller, params.name, params.arguments, ctx.session.report_progress)
+        except PostroomError as error:
             text = str(error) if isinstance(error, ToolFailed) else shown.error(error)
             return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
         text = msgspec.json.encode(result).decode()
@@ -242,12 +238,8 @@ class PostroomServer:
                 for uri in set(uris) - set(own):
                     calls.refused(caller, f"reader of {uri}")
                 uris = own
-
-                async def publish(uri: str) -> None:
-                    await bus.publish(ResourceUpdated(uri))
-
                 for uri in own:
-                    task, armed = _telling(calls.room, caller.agent, uri, publish)
+                    task, armed = _telling(calls.room, caller.agent, uri, lambda uri: bus.publish(ResourceUpdated(uri)))
                     watching.append(task)
                     await armed.wait()
         honoured = asked.model_copy(update={"resource_subscriptions": uris or None})
@@ -377,8 +369,12 @@ def _leave_on_signals(answering: PostroomServer) -> None:
 
     loop = asyncio.get_running_loop()
     leaving: list[asyncio.Task[None]] = []
+
+    def begin(number: int) -> None:
+        leaving.append(loop.create_task(leave(number)))
+
     for number in http_server.SIGNALS:
-        loop.add_signal_handler(number, lambda by=number: leaving.append(loop.create_task(leave(by))))
+        loop.add_signal_handler(number, begin, number)
 
 
 class HttpDoor:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from postroom.core.message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, DEFAULT_TYPE, Draft, Message
+from postroom.core.message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, DEFAULT_TYPE, Message
 from postroom.core.states import FINISHED, State
 from postroom.errors import IdentityRefused, InvalidMessage
 from postroom.mail import presence, tokens
@@ -126,18 +126,10 @@ class ByHand:
             near = get_close_matches(wish.to, presence.names(room.gateway), n=3)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise InvalidMessage("to", f"nobody called {wish.to!r} was ever in this room{hint}")
-        room.agent(who.name, transient=True)
-        draft = Draft(
-            from_agent=who.name,
-            payload=wish.payload,
-            to_agent=wish.to,
-            channel=wish.channel,
-            type=wish.type,
-            priority=wish.priority,
-            lane=who.lane,
-            max_deliveries=room.config.max_deliveries,
+        sender = room.agent(who.name, transient=True)
+        id = sender.send(
+            wish.to, wish.payload, channel=wish.channel, type=wish.type, priority=wish.priority, _lane=who.lane
         )
-        id = room.gateway.send(draft)
         self._remember(who, "sent", [id], "")
         return {"id": id}
 

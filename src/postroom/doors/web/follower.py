@@ -140,7 +140,9 @@ class FeedFollower:
         give_up_ns = self._room.clock.steady_ns() + round(FILL_S * 1e9)
         while read < number and not stop.closed:
             if self._room.clock.steady_ns() > give_up_ns:
-                self._begin_anew(number, stop)
+                with self._lock:  # no other thread begins meanwhile: its beginning would be undone
+                    if not stop.closed:
+                        self._began(number)
                 return
             try:
                 page = self._room.events(read, PAGE)
@@ -153,11 +155,6 @@ class FeedFollower:
                 return
             self._seen([change for change in page if change.number <= number])
             read = page[-1].number
-
-    def _begin_anew(self, number: int, stop: Chore) -> None:
-        with self._lock:  # no other thread begins meanwhile: its beginning would be undone
-            if not stop.closed:
-                self._began(number)
 
     def close(self) -> None:
         """End for all watchers. The thread is over when it returns."""
