@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import http.client
 import json
-import subprocess
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.cli.support import clean_environment, command
+from tests.cli.support import clean_environment
+
+from .forked import Forked
 
 PATIENCE_S = 30.0
 MODERN = "2026-07-28"
@@ -84,38 +86,29 @@ class Http:
 @contextmanager
 def http_server(room: Path, *more: str) -> Iterator[Http]:
     """`postroom mcp --http 0` in a room, until the block ends."""
-    process = subprocess.Popen(
-        command("mcp", "--http", "0", "--room", f"sqlite:{room}", *more),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=clean_environment(),
-    )
-    assert process.stdout is not None and process.stderr is not None
+    process = Forked(["mcp", "--http", "0", "--room", f"sqlite:{room}", *more], clean_environment())
     try:
-        line = process.stdout.readline()
-        assert line.startswith("http://127.0.0.1:"), line + process.stderr.read()
+        line = process.stdout.readline().decode()
+        assert line.startswith("http://127.0.0.1:"), line + process.stderr.read().decode()
         yield Http(int(line.split(":")[2].partition("/")[0]), process.pid)
         assert process.poll() is None, process.stderr.read()
     finally:
-        process.terminate()
-        _, said = process.communicate(timeout=PATIENCE_S)
+        process.send_signal(signal.SIGTERM)
+        said = process.end(PATIENCE_S)
     assert "Traceback" not in said, said
 
 
 class Stdio:
     """A server on pipes, spoken to line by line."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: Forked) -> None:
         self.process = process
 
     def send(self, line: bytes) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write(line + b"\n")
         self.process.stdin.flush()
 
     def read(self) -> Any:
-        assert self.process.stdout is not None
         return json.loads(self.process.stdout.readline())
 
     def answer_to(self, id: int) -> Any:
@@ -135,25 +128,10 @@ class Stdio:
 @contextmanager
 def stdio_server(room: Path, *more: str, **environment: str) -> Iterator[Stdio]:
     """`postroom mcp` on pipes, until the block ends."""
-    process = subprocess.Popen(
-        command("mcp", "--room", f"sqlite:{room}", *more),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=clean_environment(**environment),
-    )
+    process = Forked(["mcp", "--room", f"sqlite:{room}", *more], clean_environment(**environment))
     try:
         yield Stdio(process)
     finally:
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            process.wait(PATIENCE_S)
-        finally:
-            process.kill()
-            assert process.stderr is not None and process.stdout is not None
-            said = process.stderr.read()
-            process.stderr.close()
-            process.stdout.close()
+        said = process.end(PATIENCE_S)
     assert process.returncode == 0, said
-    assert said == b"", said
+    assert said == "", said
