@@ -146,5 +146,5 @@ def test_check_loads_no_room_and_no_runtime(folder: Path) -> None:
 def test_checking_an_example_takes_at_most_twenty_starts_of_a_bare_interpreter(folder: Path) -> None:
     bare_ms = min(cpu_ms_of([sys.executable, "-c", "pass"], folder) for _ in range(5))
     for path in sorted(EXAMPLES.glob("*.pw")):
-        took_ms = [cpu_ms_of(command("check", str(path)), folder) for _ in range(3)]
-        assert min(took_ms) < 20 * bare_ms, (path.name, took_ms, bare_ms)
+        words = command("check", str(path))
+        assert any(cpu_ms_of(words, folder) < 20 * bare_ms for _ in range(3)), (path.name, bare_ms)

@@ -75,9 +75,11 @@ def test_sending_takes_little_more_than_its_imports(cli: Cli, tmp_path: Path) ->
     """Against a bare interpreter in the same run: how fast a machine is, is not Postroom's doing."""
     send, bare = command("send", "bob", "hi", "--as", "ada", "--new"), [sys.executable, "-c", "pass"]
 
-    took_ms = [(cpu_ms_of(send, tmp_path), cpu_ms_of(bare, tmp_path)) for _ in range(20)]
-
-    assert min(mine for mine, _ in took_ms) < MAX_TIMES_BARE * min(python for _, python in took_ms), took_ms
+    mine_ms, bare_ms = [cpu_ms_of(send, tmp_path)], [cpu_ms_of(bare, tmp_path) for _ in range(5)]
+    while min(mine_ms) >= MAX_TIMES_BARE * min(bare_ms):
+        assert len(mine_ms) < 20, (mine_ms, bare_ms)
+        mine_ms.append(cpu_ms_of(send, tmp_path))
+        bare_ms.append(cpu_ms_of(bare, tmp_path))
 
 
 @pytest.mark.parametrize(
