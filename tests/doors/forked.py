@@ -68,7 +68,7 @@ class Forked:
         finally:
             self.send_signal(signal.SIGKILL)
             with self.stdout, self.stderr:
-                said = self.stderr.read().decode()
+                said: str = self.stderr.read().decode()
         return said
 
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import re
 import threading
@@ -54,11 +53,8 @@ def commands_text() -> str:
 
 def _command_text(name: str) -> str:
     command = COMMANDS[name]
-    parser = options.parser_for(name)
-    common = {id(action) for action in parser._actions}
-    module = importlib.import_module(f"postroom.cli.commands.{command.module}")
-    getattr(module, f"{command.function or name}_options", options.no_options)(parser)
-    own = [action for action in parser._actions if id(action) not in common]
+    common = len(options.parser_for(name)._actions)
+    own = options.command_of(name)[0]._actions[common:]
     words = [str(action.metavar or action.dest) for action in own if not action.option_strings]
     lines = [f"**`{' '.join(['postroom', name, *words])}`** {command.summary}.", ""]
     for action in own:

@@ -26,7 +26,7 @@ from postroom.errors import RoomBusy
 from postroom.mail.gateway import Gateway
 from postroom.mail.presence import held_by
 from postroom.stores.cells import update
-from postroom.stores.contract import Cell, Query
+from postroom.stores.contract import Query
 
 CELLS: Final = "door/"
 #: So many unread messages are looked at; a pointer names the first few.
@@ -60,23 +60,16 @@ def bind(gateway: Gateway, caller: HostSession, name: str | None = None) -> str:
 def _candidates(gateway: Gateway, caller: HostSession, name: str | None) -> Iterable[str]:
     if name is not None:
         return [name]
-    bound = [cell for cell in gateway.store.cell_scan(CELLS) if cell.value["host"] == caller.host]
-    mine = [_agent(cell) for cell in bound if _is_same(cell.value, caller)]
+    mine = [name for name, value in bound_to(gateway, caller.host).items() if _is_same(value, caller)]
     numbered = (f"{caller.default_name}-{number}" for number in range(2, _MAX_NAMES))
     return [*mine, caller.default_name, *numbered]
 
 
-def _agent(cell: Cell) -> str:
-    return cell.name.removeprefix(CELLS)
-
-
 def _is_same(value: Value, caller: HostSession) -> bool:
     """Whether the cell is this session's; a session that cannot say which it is, is the one that is there."""
-    if caller.session is None and caller.process is None:
-        return True
-    if caller.session is not None and value["session"] == caller.session:
-        return True
-    return caller.process is not None and value["process"] == caller.process
+    said = {"session": caller.session, "process": caller.process}
+    known = [field for field in said if said[field] is not None]
+    return not known or any(value[field] == said[field] for field in known)
 
 
 def _take(gateway: Gateway, caller: HostSession, name: str, *, sure: bool) -> bool:
@@ -122,16 +115,14 @@ def look(gateway: Gateway, name: str) -> Value | None:
 
 def bound_to(gateway: Gateway, host: str) -> dict[str, Value]:
     """The names that sessions of one kind have, with their cells."""
-    return {_agent(cell): cell.value for cell in gateway.store.cell_scan(CELLS) if cell.value["host"] == host}
+    cells = gateway.store.cell_scan(CELLS)
+    return {cell.name.removeprefix(CELLS): cell.value for cell in cells if cell.value["host"] == host}
 
 
 def leave(gateway: Gateway, caller: HostSession, name: str) -> None:
     """The session ended: its name is free for the next one."""
-
-    def change(value: Value) -> Value | None:
-        return value | {"session": None, "process": None, "attended": False} if _is_same(value, caller) else None
-
-    _update(gateway, name, change)
+    free: Value = {"session": None, "process": None, "attended": False}
+    _update(gateway, name, lambda value: value | free if _is_same(value, caller) else None)
 
 
 # Telling a session of its mail

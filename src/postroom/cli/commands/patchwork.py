@@ -76,13 +76,9 @@ def fmt_options(parser: argparse.ArgumentParser) -> None:
 
 
 def fmt(call: Invocation) -> int:
-    changed, wrong = [], []
-    for file in call.args.files:
-        outcome = _format(file, only_look=call.args.check)
-        if outcome is None:
-            wrong.append(file)
-        elif outcome:
-            changed.append(file)
+    outcomes = [(file, _format(file, only_look=call.args.check)) for file in call.args.files]
+    changed = [file for file, changes in outcomes if changes]
+    wrong = [file for file, changes in outcomes if changes is None]
     if call.json:
         output.document({"changed": changed, "unreadable": wrong})
     elif "-" not in call.args.files:

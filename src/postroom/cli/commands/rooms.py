@@ -175,17 +175,13 @@ def _since(text: str, now_ms: int) -> int | str:
             most = options.MAX_DIGITS
             raise UsageError(f"--since {text!r} is no number of the feed: those have at most {most} digits")
         return int(text)
-    try:
+    with suppress(ValueError):
         return iso(from_iso(text))
-    except ValueError:
-        pass
     try:
-        span_ms = round(options.seconds(text) * 1000)
+        return iso(now_ms - round(options.seconds(text) * 1000))
     except argparse.ArgumentTypeError:
         raise UsageError(
             f"--since {text!r} is neither a time (2026-11-15T06:00:00Z), a span (10s, 5m, 2h, 1d) nor a number"
         ) from None
-    try:
-        return iso(now_ms - span_ms)
     except (ValueError, OverflowError):
         raise UsageError(f"--since {text!r} is longer ago than there are years") from None

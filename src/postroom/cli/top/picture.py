@@ -147,13 +147,11 @@ class _Sample(NamedTuple):
 
 def box_lines(boxes: Iterable[MailboxFigures], flows: Mapping[Box, Flow], now_ms: int) -> list[BoxLine]:
     """Those first in which most waits or moves; also those that are empty because they are read."""
-    depths = {(box.to_agent, box.channel): box for box in boxes}
-    lines = []
-    for key in depths.keys() | flows.keys():
-        box, flow = depths.get(key), flows.get(key, Flow())
-        oldest_age_s = None if box is None else _age_s(box.oldest_ms, now_ms)
-        depth = 0 if box is None else box.depth
-        lines.append(BoxLine(*key, depth, oldest_age_s, round(flow.in_per_s, 1), round(flow.out_per_s, 1)))
+    waiting = {(box.to_agent, box.channel): (box.depth, _age_s(box.oldest_ms, now_ms)) for box in boxes}
+    lines = [
+        BoxLine(*box, *waiting.get(box, (0, None)), *(round(per_s, 1) for per_s in flows.get(box, Flow())))
+        for box in waiting.keys() | flows.keys()
+    ]
     return sorted(lines, key=lambda b: (-max(b.depth, b.in_per_s + b.out_per_s), b.to_agent or "", b.channel))
 
 

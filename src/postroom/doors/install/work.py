@@ -133,15 +133,16 @@ def plan_uninstall(wish: Wish) -> list[FileChange]:
         if now is None:
             continue
         _check_place(wish, path)
+        after: bytes | None = now
         if entry is not None and _packed(now) == entry["after"]:
-            changes.append(FileChange(path, now, _unpacked(entry["before"])))
+            after = _unpacked(entry["before"])
         elif entry is not None and "part" in entry:
-            changes.append(FileChange(path, now, _taken_out(path, now, entry["part"], _original(entry))))
-        elif isinstance(step, Own) or (isinstance(step, JsonEntry) and not is_server(_value_in(step, now))):
-            ours = isinstance(step, Own) and now == step.text.encode()  # one that somebody made theirs stays
-            changes.append(FileChange(path, now, None if ours else now))
-        elif step is not None:
-            changes.append(FileChange(path, now, _taken_out(path, now, _part_of(step), _original(entry))))
+            after = _taken_out(path, now, entry["part"], _original(entry))
+        elif isinstance(step, Own):  # one that somebody made theirs stays
+            after = None if now == step.text.encode() else now
+        elif step is not None and (not isinstance(step, JsonEntry) or is_server(_value_in(step, now))):
+            after = _taken_out(path, now, _part_of(step), _original(entry))
+        changes.append(FileChange(path, now, after))
     return [change for change in changes if change.is_needed]
 
 

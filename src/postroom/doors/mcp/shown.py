@@ -89,9 +89,7 @@ def tasks(found: Iterable[Task], limit: int) -> dict[str, Any]:
         if task.unmet:
             entry["unmet"] = [name_of(id) for id in task.unmet[:10]]
         shown.append(entry)
-        odd = _odd(owner=task.owner or "-") | {
-            f"waits for {n}": id for n, id in enumerate(task.unmet[:10]) if _odd(id=id)
-        }
+        odd = _odd(owner=task.owner or "-", **{f"waits for {n}": id for n, id in enumerate(task.unmet[:10])})
         facts = "; ".join(f"{what} {untrusted.quoted(name, MAX_QUOTED)}" for what, name in odd.items())
         payload = readable(task.payload)[:200] if task.payload else ""
         said = " · ".join(part for part in (task.title, payload, task.why) if part)[:300]

@@ -156,16 +156,16 @@ def percentile(ordered: list[int], share: float) -> int | None:
 def _plot(series: dict[int, TenSeconds], now_ms: int, since_ms: int) -> Plot:
     current = now_ms // BUCKET_MS
     depths = _depths(series, current)
-    came, went, depth, waits = [], [], [], []
-    for point in range(POINTS):
-        numbers = range(current - BUCKETS + 1 + point * _PER_POINT, current - BUCKETS + 1 + (point + 1) * _PER_POINT)
+    plot = Plot([], [], [], [])
+    for first in range(current - BUCKETS + 1, current + 1, _PER_POINT):
+        numbers = range(first, first + _PER_POINT)
         buckets = [series[number] for number in numbers if number in series]
-        came.append(sum(bucket.came for bucket in buckets))
-        went.append(sum(bucket.went for bucket in buckets))
-        known = [depths[number] for number in numbers if (number + 1) * BUCKET_MS > since_ms]
-        depth.append(max(known) if known else None)
-        waits.append(percentile(sorted(ms for bucket in buckets for ms in bucket.waits_ms), 0.95))
-    return Plot(came, went, depth, waits)
+        plot.came.append(sum(bucket.came for bucket in buckets))
+        plot.went.append(sum(bucket.went for bucket in buckets))
+        known = (depths[number] for number in numbers if (number + 1) * BUCKET_MS > since_ms)
+        plot.depth.append(max(known, default=None))
+        plot.wait_p95_ms.append(percentile(sorted(ms for bucket in buckets for ms in bucket.waits_ms), 0.95))
+    return plot
 
 
 def _depths(series: dict[int, TenSeconds], current: int) -> dict[int, int]:

@@ -70,16 +70,10 @@ class RoomReading:
         return {"lines": self._lines(found)[::-1], "older": _text(cursor)}
 
     def _lines(self, messages: list[Message]) -> list[MessageLine]:
-        lines = []
-        asked = 0
-        for message in messages:
-            whole = None
-            if message.state in WAITING and asked < _MAX_ASKED:
-                asked += 1
-                whole = self._room.store.get(message.id)
-            last = whole.ledger[-1] if whole is not None and whole.ledger else None
-            lines.append(line_of(message) if last is None else line_of(message, last.event, last.time_ms))
-        return lines
+        waiting = [message.id for message in messages if message.state in WAITING][:_MAX_ASKED]
+        asked = {id: whole.ledger[-1:] for id in waiting if (whole := self._room.store.get(id)) is not None}
+        last = {id: (entry.event, entry.time_ms) for id, ledger in asked.items() for entry in ledger}
+        return [line_of(message, *last.get(message.id, ())) for message in messages]
 
     # The past
 

@@ -10,7 +10,7 @@ import msgspec
 
 from postroom.errors import ROOM_IS_OVER, RoomError
 
-from .follower import MAX_CHANGES
+from .follower import MAX_CHANGES, PageFrame
 from .hub import Hub
 from .lines import folded
 from .reading import event_data
@@ -37,10 +37,10 @@ def event(name: str, data: bytes, number: int | None = None) -> bytes:
     return b"%sevent: %s\ndata: %s\n\n" % (id, name.encode(), data)
 
 
-def frame_event(number: int, lines: bytes, count: int, *, jumped: bool) -> bytes:
+def frame_event(frame: PageFrame) -> bytes:
     """The frame of a page. `jumped`: look anew."""
-    flag = b"true" if jumped else b"false"
-    return event("frame", b'{"count":%d,"jumped":%s,"lines":%s}' % (count, flag, lines), number)
+    flag = b"true" if frame.jumped else b"false"
+    return event("frame", b'{"count":%d,"jumped":%s,"lines":%s}' % (frame.changes, flag, frame.lines), frame.number)
 
 
 class _Looks:
@@ -79,7 +79,7 @@ async def live(hub: Hub, after: int | None, view: str, pick: str) -> AsyncIterat
     subscriber, end = await hub.subscribe()
     try:
         yield b"retry: 1000\n\n"
-        yield await hub.ask(_caught_up, hub, after)
+        yield frame_event(await hub.ask(_caught_up, hub, after))
         pulse, look = _Looks(loop), _Looks(loop)
         while not hub.closing.is_set():
             if pulse.due_s() == 0:
@@ -100,20 +100,17 @@ async def live(hub: Hub, after: int | None, view: str, pick: str) -> AsyncIterat
             for frame in subscriber.take():
                 look.dirty = True
                 if frame.changes:
-                    yield frame_event(frame.number, frame.lines, frame.changes, jumped=frame.jumped)
+                    yield frame_event(frame)
     finally:
         end()
 
 
-def _caught_up(hub: Hub, after: int | None) -> bytes:
+def _caught_up(hub: Hub, after: int | None) -> PageFrame:
     """The changes between a number and now, as one frame."""
-    if after is None:
-        return frame_event(hub.room.cursor(), b"[]", 0, jumped=False)
-    changes = hub.room.events(after, MAX_CHANGES)
-    if len(changes) >= MAX_CHANGES:
-        return frame_event(hub.room.cursor(), b"[]", len(changes), jumped=True)
-    number = changes[-1].number if changes else after
-    return frame_event(number, _encode(folded(changes)), len(changes), jumped=False)
+    changes = [] if after is None else hub.room.events(after, MAX_CHANGES)
+    if after is None or len(changes) >= MAX_CHANGES:
+        return PageFrame(hub.room.cursor(), b"[]", len(changes), jumped=after is not None)
+    return PageFrame(changes[-1].number if changes else after, _encode(folded(changes)), len(changes), jumped=False)
 
 
 async def whole(hub: Hub, after: int) -> AsyncIterator[bytes]:
