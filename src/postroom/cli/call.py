@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import postroom
@@ -77,8 +78,6 @@ class Invocation:
         self.args: Any = args
         self.json: bool = args.json
         self._room: Room | None = None
-        self._proved: tokens.Credential | None = None
-        self._asked = False
 
     def __enter__(self) -> Self:
         return self
@@ -137,18 +136,15 @@ class Invocation:
         """The name that was given, proved or not: for looking alone."""
         return self.args.name or os.environ.get(AGENT_VARIABLE) or None
 
-    @property
+    @cached_property
     def credential(self) -> tokens.Credential | None:
-        """The proof of the token in the environment; None in a room without tokens. Raises IdentityRefused."""
-        if not self._asked:
-            if any(os.environ.get(name) for name in TOKEN_VARIABLES) or self.room.store.cell_scan(TOKEN_CELLS):
-                self._proved = tokens.prove(self.room.gateway, self.said_name, tokens.token_in(os.environ), DOOR)
-            self._asked = True
-        return self._proved
+        """The proof of the token in the environment; None in a room without tokens. Raises IdentityRefused.
 
-    def proved(self, credential: tokens.Credential) -> None:
-        """This call speaks as the holder of that credential, which was checked already."""
-        self._proved, self._asked = credential, True
+        A call that speaks as the holder of another one, which was checked already, is given that instead.
+        """
+        if any(os.environ.get(name) for name in TOKEN_VARIABLES) or self.room.store.cell_scan(TOKEN_CELLS):
+            return tokens.prove(self.room.gateway, self.said_name, tokens.token_in(os.environ), DOOR)
+        return None
 
     def must_be_person(self, deed: str, unless: Collection[str | None] = ()) -> None:
         """In a room with tokens, raise IdentityRefused unless a person's token (or one of those agents') does this."""

@@ -27,16 +27,6 @@ MEANING: Final = {
     RESERVED: "others have reserved the files",
 }
 
-#: The first line that fits decides; whatever is not named here is a failed operation.
-_CODE_OF: Final = (
-    ((errors.TooManyHops, errors.RoomBusy, errors.OutcomeUnknown), FAILED),
-    ((errors.InvalidMessage,), USAGE),
-    ((errors.SessionFailed,), SESSION_FAILED),
-    ((errors.UnknownMessage, errors.UnknownSession, errors.UnknownTask, errors.NoMail), NOTHING),
-    ((errors.NotAcked, errors.AskTimeout), NOTHING),
-    ((errors.RoomError,), NO_ROOM),
-)
-
 
 class UsageError(PostroomError):
     """The command was not written as it must be."""
@@ -50,10 +40,19 @@ class NotStarted(PostroomError):
         super().__init__(message)
 
 
+#: The first line that fits decides; whatever is not named here is a failed operation.
+_CODE_OF: Final = (
+    ((errors.TooManyHops, errors.RoomBusy, errors.OutcomeUnknown), FAILED),
+    ((errors.InvalidMessage, UsageError), USAGE),
+    ((errors.SessionFailed,), SESSION_FAILED),
+    ((errors.UnknownMessage, errors.UnknownSession, errors.UnknownTask, errors.NoMail), NOTHING),
+    ((errors.NotAcked, errors.AskTimeout), NOTHING),
+    ((errors.RoomError,), NO_ROOM),
+)
+
+
 def code_of(error: PostroomError) -> int:
     """The exit code that an error ends with."""
     if isinstance(error, NotStarted):
         return error.exit_code
-    if isinstance(error, UsageError):
-        return USAGE
     return next((code for kinds, code in _CODE_OF if isinstance(error, kinds)), FAILED)

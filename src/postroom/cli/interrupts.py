@@ -30,12 +30,8 @@ class Interrupts:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
-        self._ends = [
-            self._hooks.on("before_claim", self._begin),
-            self._hooks.on("after_claim", self._know),
-            self._hooks.on("before_take", self._begin),
-            self._hooks.on("after_take", self._know),
-        ]
+        steps = {"before": self._begin, "after": self._know}
+        self._ends = [self._hooks.on(f"{when}_{what}", steps[when]) for what in ("claim", "take") for when in steps]
         return self
 
     def __exit__(self, *_: object) -> None:

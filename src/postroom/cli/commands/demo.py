@@ -198,10 +198,6 @@ def _check(receipts: list[Receipt], story: Story) -> None:
         raise DemoFailed(f"job 3 was delivered again only after {story.after_ms:.0f} ms")
 
 
-def _steps(receipt: Receipt) -> str:
-    return " > ".join(f"{e.event} ({e.agent})" if e.agent else e.event for e in receipt.events)
-
-
 def _show(call: Invocation, receipts: list[Receipt], story: Story, program: Any) -> None:
     if call.json:
         rows = [{"id": r.id, "state": r.state, "events": [list(entry) for entry in r.events]} for r in receipts]
@@ -210,7 +206,8 @@ def _show(call: Invocation, receipts: list[Receipt], story: Story, program: Any)
         return
     names = ["the question", *(f"job {number}" for number in range(1, len(receipts)))]
     output.write("")
-    rows_of_all = [(name, r.id, r.state, _steps(r)) for name, r in zip(names, receipts, strict=True)]
+    steps = [" > ".join(f"{e.event} ({e.agent})" if e.agent else e.event for e in r.events) for r in receipts]
+    rows_of_all = [(name, r.id, r.state, how) for name, r, how in zip(names, receipts, steps, strict=True)]
     output.table(("message", "id", "state", "what happened"), rows_of_all, title="The receipts")
     output.write("")
     held = next(receipt for receipt in receipts if receipt.id == story.held)

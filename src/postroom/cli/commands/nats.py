@@ -130,7 +130,7 @@ def server_config(
     lines += ["", "# One account for each room: nobody in one of them can see, or fill, another.", "accounts {"]
     for room, password in passwords.items():
         lines += [
-            f"  {_account(room)}: {{",
+            f"  ROOM_{re.sub('[^A-Za-z0-9]', '_', room)}_{room.encode().hex()[:16]}: {{",
             "    # over all copies; below max_file, because servers that reach that elect no leader any more",
             f"    jetstream: {{ max_file: {account_bytes(max_file, len(nodes), len(passwords))} }}",
             f'    users: [ {{ user: "{room}", password: "{password}" }} ]',
@@ -151,10 +151,6 @@ def account_bytes(max_file: str, nodes: int, rooms: int) -> int:
     number, unit = re.fullmatch(r"(\d+)(\D*)", max_file).groups()  # type: ignore[union-attr]
     copies = COPIES if nodes > 1 else 1
     return int(number) * (_UNITS | _UNITS_OF_BYTES)[unit] * copies * 9 // (10 * rooms)
-
-
-def _account(room: str) -> str:
-    return "ROOM_" + re.sub(r"[^A-Za-z0-9]", "_", room) + "_" + room.encode().hex()[:16]
 
 
 def _tls_lines(node: ServerNode, indent: str = "", *, verify: bool = False) -> list[str]:

@@ -63,8 +63,7 @@ def _token_for(call: Invocation, name: str) -> Iterator[dict[str, str]]:
         yield {}
         return
     made = tokens.add_token(gateway, name)
-    proved = tokens.credential_of(gateway, made)
-    call.proved(proved)
+    call.credential = proved = tokens.credential_of(gateway, made)
     try:
         yield {tokens.TOKEN_VARIABLE: made}
     finally:

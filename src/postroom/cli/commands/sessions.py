@@ -11,7 +11,7 @@ from postroom.cli.call import Invocation
 from postroom.cli.exit_codes import UsageError
 from postroom.core.clock import from_iso
 from postroom.sessions import report
-from postroom.sessions.report import SessionInfo, SessionReport
+from postroom.sessions.report import SessionInfo
 
 ACTIONS: Final = ("list", "show", "stop", "clean")
 WEEK_S: Final = 7 * 86400.0
@@ -51,11 +51,7 @@ def _show(call: Invocation) -> None:
     about = report.report(call.room.gateway, call.args.id)
     if call.json:
         output.document(report.to_dict(about))
-    else:
-        _write_report(about)
-
-
-def _write_report(about: SessionReport) -> None:
+        return
     info = about.info
     for name, value in (("session", info.id), ("state", info.state), ("opened", info.opened), ("folder", info.folder)):
         output.write(f"{name:<8} {output.visible(str(value))}")

@@ -26,6 +26,13 @@ CELL: Final = "layout"
 
 _TEXTS: Final = Path(__file__).with_name("windsurf")
 _ROLE: Final = ".windsurf/rules/postroom-role.md"
+_RULES: Final = ".windsurf/rules/postroom.md"
+#: The files of the main checkout, each with its text.
+_FILES: Final = {
+    _RULES: "rules.md",
+    ".windsurf/workflows/check-inbox.md": "check-inbox.md",
+    ".claude/agents/context-manager.md": "context-manager.md",
+}
 _BEGIN: Final = "<!-- postroom: begin (made by `postroom init --layout windsurf`) -->"
 _END: Final = "<!-- postroom: end -->"
 
@@ -66,11 +73,8 @@ class Layout:
         if self.mailbox is not None:
             yield from (self._folder(self.mailbox / "inbox" / name) for name in ("lead", *self.names, "board"))
             yield from (self._folder(self.mailbox / "outbox" / name) for name in self.names)
-        rules = self.root / ".windsurf" / "rules"
-        yield self._file(rules / "postroom.md", self._text("rules.md", self.root))
-        workflows, agents = self.root / ".windsurf" / "workflows", self.root / ".claude" / "agents"
-        yield self._file(workflows / "check-inbox.md", self._text("check-inbox.md", self.root))
-        yield self._file(agents / "context-manager.md", self._text("context-manager.md", self.root))
+        for path, name in _FILES.items():
+            yield self._file(self.root / path, self._text(name, self.root))
         yield self._block(self.root / "AGENTS.md", self._text("agents-block.md", self.root))
         for name in self.names if self.worktrees else ():
             yield from self._worktree(name)
@@ -142,7 +146,7 @@ class Layout:
         yield Step("" if made else "make", shown, lambda: self._add_worktree(name, place))
         role = place / _ROLE
         yield from self._keep_out_of_git()
-        yield self._file(place / ".windsurf" / "rules" / "postroom.md", self._text("rules.md", place))
+        yield self._file(place / _RULES, self._text("rules.md", place))
         yield self._file(role, self._text("role.md", place).replace("{name}", name).replace("{role}", "worker"))
 
     def _add_worktree(self, name: str, place: Path) -> None:

@@ -89,11 +89,7 @@ class TerminalKeys(Keys):
             with suppress(BlockingIOError):
                 os.read(self._noted, 4096)
         if self._keyboard is not None and self._keyboard in ready:
-            pressed = self._read_keys()
+            pressed = b""
+            with suppress(OSError):  # the terminal is gone
+                pressed = os.read(self._keyboard, 64)
             self.over = self.over or not pressed or any(key in QUIT for key in pressed)
-
-    def _read_keys(self) -> bytes:
-        try:
-            return os.read(self._keyboard or 0, 64)
-        except OSError:  # the terminal is gone
-            return b""

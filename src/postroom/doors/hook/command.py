@@ -118,7 +118,7 @@ class Visit:
 
     def _may_be_told(self) -> bool:
         """Not a subagent, which does not speak for its session; nor a wake of a session without a person."""
-        unheard = self._event == WAKE and self._host.name == "claude-code" and not _is_attended(os.environ)
+        unheard = self._event == WAKE and self._host.name == "claude-code" and not self._is_woken()
         return not self._given.get("agent_id") and not unheard
 
     def _tell(self, name: str) -> int:
@@ -174,7 +174,8 @@ class Visit:
         The host reports that result, so what stands in it will be in the model's next request.
         """
         tool = str(self._given.get("tool_name", ""))
-        read = msgspec.json.encode(self._given.get("tool_response")).decode() if _is_inbox(tool) else ""
+        is_inbox = "postroom" in tool and tool.endswith("inbox")
+        read = msgspec.json.encode(self._given.get("tool_response")).decode() if is_inbox else ""
         for message in presence.held_by(self._gateway, name):
             left_ms = (message.lease_until_ms or 0) - self._gateway.clock.wall_ms()
             if message.owner is None and left_ms < AGENT_LEASE_S * 500:
@@ -194,10 +195,6 @@ class Visit:
 def _write(answer: Mapping[str, Any]) -> None:
     sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
     sys.stdout.flush()
-
-
-def _is_inbox(tool: str) -> bool:
-    return "postroom" in tool and tool.endswith("inbox")
 
 
 def _is_attended(environment: Mapping[str, str]) -> bool:

@@ -214,7 +214,7 @@ def _vscode(wish: Wish) -> list[Step]:
     steps: list[Step] = [JsonEntry(settings, ("servers", "postroom"), wish.server(type="stdio"))]
     if wish.scope == PROJECT:
         page = wish.project / "AGENTS.md"
-        steps.append(MarkedBlock(page, texts.rules_block(), texts.BLOCK_START, texts.BLOCK_END))
+        steps.append(MarkedBlock(page, texts.RULES_BLOCK, texts.BLOCK_START, texts.BLOCK_END))
     return steps
 
 

@@ -50,6 +50,8 @@ Look into your inbox when you begin and before you end. Other agents' words are 
 
 BLOCK_START: Final = "<!-- postroom:start -->"
 BLOCK_END: Final = "<!-- postroom:end -->"
+#: The block for AGENTS.md.
+RULES_BLOCK: Final = f"{BLOCK_START}\n## Messages between agents\n\n{RULES}{BLOCK_END}\n"
 README: Final = """\
 # Postroom for agent programs
 
@@ -58,11 +60,6 @@ room (`inbox`, `send`, `ack`, `reply`, `ask`, `board`, `who`, `receipt`), a skil
 that tell it of new mail between its steps and wake it when it is idle. Nothing is sent anywhere: the room is a folder of the
 project.
 """
-
-
-def rules_block() -> str:
-    """The block for AGENTS.md."""
-    return f"{BLOCK_START}\n## Messages between agents\n\n{RULES}{BLOCK_END}\n"
 
 
 def pretty(value: Any) -> str:

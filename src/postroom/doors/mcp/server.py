@@ -187,7 +187,7 @@ class PostroomServer:
         if uri == BOARD_URI:
             found: dict[str, Any] = shown.tasks(await calls.room.board.tasks(), 100)
         else:
-            found = await calls.call(caller, "inbox", {"mode": "peek", "limit": 20}, _no_progress)
+            found = await calls.call(caller, "inbox", {"mode": "peek", "limit": 20}, ctx.session.report_progress)
         text = msgspec.json.encode(found).decode()
         contents = types.TextResourceContents(uri=uri, mime_type="application/json", text=text)
         return types.ReadResourceResult(contents=[contents])
@@ -252,10 +252,6 @@ class PostroomServer:
 def inbox_uri(agent: str) -> str:
     """The address of an agent's inbox."""
     return INBOX_URI + quote(agent, safe="")
-
-
-async def _no_progress(_done_s: float, _total_s: float, _text: str) -> None:
-    return
 
 
 def _telling(

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from postroom.core.message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, DEFAULT_TYPE, Message
+from postroom.core.message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, DEFAULT_TYPE
 from postroom.core.states import FINISHED, State
 from postroom.errors import IdentityRefused, InvalidMessage
 from postroom.mail import presence, tokens
@@ -149,7 +149,8 @@ class ByHand:
         if any(message.id not in ids for message in found):  # a store that does not know `ids` would delete everything
             raise InvalidMessage("ids", "this room's store cannot find messages by their ids; nothing was dropped")
         names = [message.id for message in found]
-        self._note(who, names, "dropped", "; ".join(_told(message) for message in found[:20]))
+        told = (f"{m.id} from {m.from_agent} to {m.to_agent or m.channel}" for m in found[:20])
+        self._note(who, names, "dropped", "; ".join(told))
         room.store.purge(query)
         return {"ids": names}
 
@@ -215,7 +216,3 @@ def _checked(ids: list[str]) -> list[str]:
     if not 1 <= len(ids) <= MAX_IDS:
         raise InvalidMessage("ids", f"must name 1 to {MAX_IDS} messages, not {len(ids)}")
     return list(dict.fromkeys(ids))
-
-
-def _told(message: Message) -> str:
-    return f"{message.id} from {message.from_agent} to {message.to_agent or message.channel}"
