@@ -114,11 +114,12 @@ def check_place(place: Path) -> None:
     if stat.S_ISLNK(about.st_mode):
         leads_to = os.path.realpath(place)
         raise RoomNotAllowed(f"{place} is a symbolic link; allow the folder that it leads to: {leads_to}")
-    if about.st_uid != os.geteuid() and about.st_mode & _SHARED != _SHARED:
+    shared = about.st_mode & _SHARED == _SHARED
+    if about.st_uid != os.geteuid() and not shared:
         raise RoomNotAllowed(
             f"{place} belongs to user {about.st_uid}, and only a room made with group=true is shared between users"
         )
-    _check_inside(place, shared=about.st_uid != os.geteuid() or about.st_mode & _SHARED == _SHARED)
+    _check_inside(place, shared=shared)
     check_untracked(place)
 
 

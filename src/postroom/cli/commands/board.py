@@ -109,9 +109,8 @@ def _show_claimed(call: Invocation, task: Task) -> None:
         return
     output.write(f"{output.visible(task.id)}  {output.visible(task.title)}".rstrip())
     output.write(f"  yours until {task.lease_until}, token {task.token}")
-    if task.payload:
-        for line in output.payload_lines(task.payload):
-            output.write(line)
+    for line in output.payload_lines(task.payload) if task.payload else ():
+        output.write(line)
     output.say(f"  when done: postroom board done {output.name(task.id)} {call.again}")
 
 

@@ -226,8 +226,7 @@ def real_inference() -> Finding:
 @scenario("inference", "Main Thread Never Blocked")
 def never_blocked() -> Finding:
     """While a model works, the parent runs on, and another worker answers."""
-    spec = model_spec()
-    with worker(MODEL, model=spec) as busy, worker() as idle:
+    with worker(MODEL, model=model_spec()) as busy, worker() as idle:
         request = busy.submit(message(QUESTIONS[0]), MODEL_S)
         late_ms, pings = [0.0], []
         while not request.done:
@@ -244,8 +243,7 @@ def never_blocked() -> Finding:
 @scenario("inference", "Worker Recovers From Timeout")
 def recovers() -> Finding:
     """A model that is too slow for the deadline is called off, and the worker serves on."""
-    spec = model_spec()
-    with worker(MODEL, model=spec) as one:
+    with worker(MODEL, model=model_spec()) as one:
         try:
             one.evaluate(message(QUESTIONS[0]), timeout_s=0.001)
         except WorkerTimeout:

@@ -16,9 +16,9 @@ from typing import Final
 
 from postroom.cli import exit_codes, options, output
 from postroom.cli.call import Invocation
-from postroom.core.message import check_name
-from postroom.errors import Fault, InvalidMessage, PostroomError
+from postroom.errors import PostroomError
 from postroom.mail import tokens
+from postroom.mail.received import check_names
 from postroom.room import Room
 
 #: The name of a person on the page, unless --as says another.
@@ -48,10 +48,7 @@ def web(call: Invocation) -> int:
     who = tokens.token_in(os.environ)
     # a person without a name or a token may look: in a room with tokens, the page asks for one before it acts
     name = (call.maybe_name if who is not None or call.said_name is not None else None) or HUMAN
-    faults: list[Fault] = []
-    check_name("--as", name, faults)
-    if faults:
-        raise InvalidMessage(faults)
+    check_names(**{"--as": name})
     room = call.room
     sock = server.listening(call.args.host, call.args.port)
     token = guard.new_token()

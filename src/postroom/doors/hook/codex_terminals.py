@@ -9,7 +9,7 @@ last. Where that cannot be seen (not Linux, an editor), the newest session has t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -81,19 +81,16 @@ def _terminals(cwd: object) -> list[int]:
     """The running Codex programs with a screen in that folder; the one that was typed into last is the first."""
     folder = os.path.realpath(cwd) if isinstance(cwd, str) else None
     found: list[tuple[int, int]] = []
-    for pid in _pids():
+    pids: list[int] = []
+    with suppress(OSError):
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    for pid in pids:
         with suppress(OSError):
             if not _is_codex(pid) or _words(pid) & set(_WITHOUT_SCREEN) or os.readlink(f"/proc/{pid}/cwd") != folder:
                 continue
             if os.readlink(f"/proc/{pid}/fd/0").startswith(("/dev/pts/", "/dev/tty")):
                 found.append((os.stat(f"/proc/{pid}/fd/0").st_atime_ns, pid))
     return [pid for _, pid in sorted(found, reverse=True)]
-
-
-def _pids() -> Iterable[int]:
-    with suppress(OSError):
-        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    return []
 
 
 def _is_codex(pid: int) -> bool:
