@@ -187,16 +187,18 @@ def test_a_program_that_cannot_be_started_says_so(cli: Cli, tmp_path: Path, prog
     assert err.count("\n") == 1
 
 
-def bash_completes(folder: Path, *words: str) -> list[str]:
-    """What bash offers for the last of these words."""
+def bash_completes(folder: Path, *lines: str) -> list[list[str]]:
+    """What bash offers for the last word of each of these lines; one that ends in a blank has an empty one."""
     script = f"""
         postroom() {{ "{sys.executable}" -m postroom "$@"; }}
         eval "$(postroom completion bash)"
-        COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _postroom
-        printf '%s\\n' "${{COMPREPLY[@]}}"
+        for line in "$@"; do
+            IFS=' ' read -ra COMP_WORDS <<< "$line"; [[ $line == *' ' ]] && COMP_WORDS+=('')
+            COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _postroom; echo "${{COMPREPLY[*]}}"
+        done
     """
     done = subprocess.run(
-        ["bash", "-c", script, "bash", *words],
+        ["bash", "-c", script, "bash", *lines],
         cwd=folder,
         env=clean_environment(),
         capture_output=True,
@@ -205,35 +207,34 @@ def bash_completes(folder: Path, *words: str) -> list[str]:
         timeout=PATIENCE_S,
     )
     assert done.stderr == ""
-    return done.stdout.split()
+    return [line.split() for line in done.stdout.splitlines()]
 
 
 def test_bash_completes_commands_options_and_agents(cli: Cli, tmp_path: Path) -> None:
     cli.ok("subscribe", "news", "--as", "reviewer")
 
-    assert bash_completes(tmp_path, "postroom", "re") == [
-        "receive",
-        "retry",
-        "reply",
-        "refuse",
-        "receipt",
-        "requeue",
-        "replay",
-        "reserve",
-    ]
-    assert bash_completes(tmp_path, "postroom", "board", "bl") == ["blocked"]
-    assert "--priority" in bash_completes(tmp_path, "postroom", "--room", "x", "send", "bob", "--")
-    assert bash_completes(tmp_path, "postroom", "send", "rev") == ["reviewer"]
-    assert bash_completes(tmp_path, "postroom", "receive", "--as", "") == ["reviewer"]
+    commands, actions, options, *names = bash_completes(
+        tmp_path,
+        "postroom re",
+        "postroom board bl",
+        "postroom --room x send bob --",
+        "postroom send rev",
+        "postroom receive --as ",
+    )
+
+    assert commands == ["receive", "retry", "reply", "refuse", "receipt", "requeue", "replay", "reserve"]
+    assert actions == ["blocked"]
+    assert "--priority" in options
+    assert names == [["reviewer"], ["reviewer"]]
 
 
 def test_a_name_that_a_shell_would_run_is_not_offered(cli: Cli, tmp_path: Path) -> None:
     for name in ("$(touch pwned)", "`touch pwned`", "a b", "-x", "good/name"):
         cli.ok("subscribe", "news", f"--as={name}")
 
-    offered = bash_completes(tmp_path, "postroom", "send", "")
+    offered = bash_completes(tmp_path, "postroom send ")
 
-    assert offered == ["good/name"]
+    assert offered == [["good/name"]]
     assert not (tmp_path / "pwned").exists()
 
 
