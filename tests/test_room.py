@@ -121,7 +121,7 @@ def test_the_feed_tells_of_every_message(room: Room, ada: Agent, bob: Agent) -> 
 
     changes = room.events(after=cursor)
     assert {change.message.id for change in changes} == {ids[0]}
-    assert (changes[-1].event, changes[-1].agent, changes[-1].message.state_name) == ("acked", "bob", "acked")
+    assert (changes[-1].event, changes[-1].agent, changes[-1].message.state) == ("acked", "bob", "acked")
     numbers = [change.number for change in room.events()]
     assert numbers == sorted(numbers)
 
@@ -224,7 +224,7 @@ def test_a_replay_sends_kept_messages_again_marked_and_in_order(room: Room, ada:
     assert [(m.from_agent, m.to_agent, m.type, m.payload, m.priority) for m in got] == [
         ("ada", "bob", "t", {"n": n}, n + 1) for n in range(3)
     ]
-    assert [(m.correlation_id, m.trace, m.state_name) for m in got] == [("c", "x", "stored")] * 3
+    assert [(m.correlation_id, m.trace, m.state) for m in got] == [("c", "x", "stored")] * 3
 
 
 def test_a_replay_comes_from_the_one_who_replays(room: Room, ada: Agent, bob: Agent) -> None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .core.clock import ManualClock
     from .core.config import Config
     from .core.limits import CircuitBreaker, CircuitState, TokenBucket
-    from .core.message import Message
+    from .core.message import Message, MessageWithLedger
     from .core.states import State
     from .errors import (
         AskFailed,
@@ -117,7 +117,7 @@ __version__ = "0.1.0"
 
 __all__ = [  # noqa: RUF022  grouped for readers
     # rooms and those in them
-    "open", "Room", "Agent", "Message", "Received", "Config", "ManualClock", "aio",
+    "open", "Room", "Agent", "Message", "MessageWithLedger", "Received", "Config", "ManualClock", "aio",
     # what a room tells
     "Receipt", "Event", "DeadLetter", "Attempt", "AgentInfo", "Wait", "State",
     # mailboxes by name, and workers that fail together
@@ -169,7 +169,7 @@ _HOMES: Final = {
     "pools.pool": ("WorkerPool",),
     "pools.worker": ("PoolWorker",),
     "communications": ("CommunicationSystem",),
-    "core.message": ("Message",),
+    "core.message": ("Message", "MessageWithLedger"),
     "core.limits": ("TokenBucket", "CircuitBreaker", "CircuitState"),
 }
 #: Modules that are used by their own names.

@@ -369,7 +369,7 @@ def _claimer(original_message: dict[str, Any], question: envelope.Message | None
     return question.claimed_by
 
 
-def _current_claim(message: envelope.Message) -> Ticket | None:
+def _current_claim(message: envelope.MessageWithLedger) -> Ticket | None:
     """The ticket of whoever holds the message, also when its lease has ended but nobody else has taken it yet."""
     changes = [entry.event for entry in message.ledger if entry.event not in NOTES]
     if message.claimed_by is None or not changes or changes[-1] not in _HELD_AFTER:

@@ -25,7 +25,7 @@ from postroom.core.config import (
     search_places,
 )
 from postroom.core.events import Hooks
-from postroom.core.message import Draft, Message
+from postroom.core.message import Draft, Message, MessageWithLedger
 from postroom.core.states import FINISHED, OPEN, State, states_named
 from postroom.core.system.files import make_private_folder
 from postroom.mail.agent import Agent
@@ -186,7 +186,7 @@ class Room:
         known = message.to_agent is None or presence.is_known(self._gateway, message.to_agent)
         return receipt_of(message, recipient_known=known)
 
-    def get(self, id: str) -> Message:
+    def get(self, id: str) -> MessageWithLedger:
         """One message with its ledger. UnknownMessage when it is not kept here."""
         return self._get(id)
 
@@ -283,7 +283,9 @@ class Room:
         """Messages that were set aside, the oldest first, each with every attempt to deliver it."""
         page = self._find(Query(states=frozenset({State.DEAD}), limit=_checked_limit(limit)))
         kept = (self._gateway.store.get(message.id) for message in page.messages)
-        return [dead_letter_of(message) for message in kept if message is not None and message.state is State.DEAD]
+        return [
+            dead_letter_of(message) for message in kept if message is not None and message.exact_state is State.DEAD
+        ]
 
     # Acting on what is kept
 
@@ -432,7 +434,7 @@ class Room:
 
     # Parts of the above
 
-    def _get(self, id: str) -> Message:
+    def _get(self, id: str) -> MessageWithLedger:
         self._gateway.check_open()
         message = self._gateway.store.get(id)
         if message is None:

@@ -51,7 +51,7 @@ def test_a_signal_ends_a_waiting_receive_quietly(cli: Cli, number: signal.Signal
 
         assert (out, err) == ("", "")
         assert code in (128 + number, -number)
-        assert [message.state_name for message in room.peek(agent="bob")] == ["stored"]
+        assert [message.state for message in room.peek(agent="bob")] == ["stored"]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -170,11 +170,11 @@ def test_keys_grow_with_time(room_ns: int, later_ns: int) -> None:
 
 
 def test_an_envelope_as_plain_data_has_the_fixed_names() -> None:
-    message = Message(id="x", from_agent="ada", timestamp_ms=1_790_000_000_123, state=State.DELAYED)
+    message = Message(id="x", from_agent="ada", timestamp_ms=1_790_000_000_123, exact_state=State.DELAYED)
 
     assert list(message.to_dict()) == [
         "id", "type", "version", "payload", "from_agent", "to_agent", "channel", "priority", "timestamp", "correlation_id",
         "expires_at", "delivery_count", "chain_id", "hop_count", "lane", "trace", "state", "error",
     ]  # fmt: skip
     assert message.to_dict()["timestamp"] == "2026-09-21T14:13:20.123Z"
-    assert (message.state_name, message.status) == ("stored", "pending")
+    assert (message.state, message.status) == ("stored", "pending")

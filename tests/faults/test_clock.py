@@ -78,7 +78,7 @@ def test_a_time_to_live_lasts_as_long_as_it_was_given(store: SqliteStore, clock:
     assert claim(store).deliveries == []
     assert store.settle(delivery.ticket, "acked").held  # what was taken in time may be finished
     kept = store.get(second)
-    assert kept is not None and kept.state is State.EXPIRED
+    assert kept is not None and kept.exact_state is State.EXPIRED
 
 
 @pytest.mark.parametrize("jump_s", JUMPS)

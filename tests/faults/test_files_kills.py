@@ -121,7 +121,7 @@ def check_storm(folder: Path, notes: Path, killed: Killed) -> str:
     """Everything that must hold after the storm. Returns figures about it."""
     lines = journal.read(notes)
     messages = all_messages(folder)
-    states = {message.id: message.state for message in messages}
+    states = {message.id: message.exact_state for message in messages}
     told = {id for line in lines if line.event == "sent" for id in line.details[0]}
     told |= {id for line in lines if line.event == "settled" for id in line.details[4]}
     assert told - set(states) == set(), "a send that returned was lost"
@@ -139,7 +139,7 @@ def check_storm(folder: Path, notes: Path, killed: Killed) -> str:
     finished = {line.details[0]: line.details[2] for line in counted if line.details[2] != "retry"}
     assert {id: states[id] for id, outcome in finished.items() if states[id] is not State[outcome.upper()]} == {}
     answers = Counter(m.answer_to for m in messages if m.answer_to is not None)
-    answered = Counter(m.id for m in messages if m.state is State.ANSWERED)
+    answered = Counter(m.id for m in messages if m.exact_state is State.ANSWERED)
     assert answers == answered, "an answer without its question, or a question without its answer"
     assert [m.id for m in messages if not m.payload] == [], "a message without its file"
     check_board(folder, lines, killed)
@@ -178,7 +178,7 @@ def run_storm(nursery: Nursery, folder: Path, kills: int, figure: Callable[[str]
     nursery.finish(nursery.fork("files.drain", folder=str(folder), journal=str(notes)))
     reader.finish()
     check_storm(folder, notes, killed)
-    open_states = {m.state for m in all_messages(folder)} - {State.ACKED, State.ANSWERED}
+    open_states = {m.exact_state for m in all_messages(folder)} - {State.ACKED, State.ANSWERED}
     assert open_states == set(), "something could not be received after the storm"
     check_tree(folder)
     assert reader.faults == []
@@ -207,7 +207,9 @@ POINTS = [point for point in test_points() if point.startswith("files.")]
 def figures_of(folder: Path) -> dict[str, Any]:
     """What a step may change: messages without times, cells, and the board's files."""
     with closing(open_files(folder)) as store:
-        messages = [(m.payload, m.to_agent, m.state, m.delivery_count, m.type) for m in store.find(Query()).messages]
+        messages = [
+            (m.payload, m.to_agent, m.exact_state, m.delivery_count, m.type) for m in store.find(Query()).messages
+        ]
         cells = [(cell.name, cell.value) for cell in store.cell_scan("")]
     status = json.loads((folder / "board/status.json").read_text())["tasks"]
     return {"messages": messages, "cells": cells, "board": list(status)}
@@ -216,7 +218,7 @@ def figures_of(folder: Path) -> dict[str, Any]:
 def lies_right(folder: Path) -> None:
     """Every message's file is in the one place that its state says."""
     inbox = sum(1 for path in (folder / "inbox").rglob("*.json"))
-    states = Counter(m.state for m in all_messages(folder))
+    states = Counter(m.exact_state for m in all_messages(folder))
     assert inbox == states[State.READY]
     assert sum(1 for path in (folder / ".postroom/claimed").rglob("*.json")) == states[State.CLAIMED]
     assert sum(1 for path in (folder / ".postroom/held").rglob("*.json")) == states[State.AWAITED]

@@ -61,7 +61,7 @@ def states_in(kind: str, url: str, tmp_path: Path) -> dict[str, str]:
     with postroom.open(url, busy_timeout_s=2) as room:
         room.agent("somebody else").send("boss", {})
         if kind != "sqlite":
-            return {message.id: message.state.name for message in room.peek(state=None, limit=1_000_000)}
+            return {message.id: message.exact_state.name for message in room.peek(state=None, limit=1_000_000)}
     with Look(tmp_path / "room") as look:
         assert look.damage() == "ok"
         return {id: State(state).name for id, state in look.rows("SELECT id, state FROM messages")}

@@ -190,7 +190,7 @@ def test_what_a_handler_sends_right_after_a_commit_is_kept_and_has_its_own_id(
     assert not store._file.left_open()
     other = SqliteStore(tmp_path / "room", Config(busy_timeout_s=0.05), SYSTEM)
     assert all(other.get(id) for id in ids)
-    assert sorted(m.state.name for m in other.find(Query()).messages) == [
+    assert sorted(m.exact_state.name for m in other.find(Query()).messages) == [
         "ACKED",
         "READY",
     ]  # the first was stored before
@@ -347,7 +347,7 @@ def test_a_step_on_tables_that_is_interrupted_is_done_or_left_and_nothing_stays_
 
 
 def _all_of(store: Store) -> dict[str, State]:
-    return {message.id: message.state for message in store.find(Query(limit=100)).messages}
+    return {message.id: message.exact_state for message in store.find(Query(limit=100)).messages}
 
 
 def _check_that_others_get_in(store: Store) -> None:
@@ -408,7 +408,7 @@ def test_a_close_that_is_interrupted_anywhere_is_finished_by_the_next(tmp_path: 
             assert held is not None
             came = interrupted_at(every * STRIDE[kind] * place, room.close, HERE_AND_ABOVE)
             room.close()
-            assert outside.get(held.id).state in (State.READY, State.DELAYED), place
+            assert outside.get(held.id).exact_state in (State.READY, State.DELAYED), place
             assert threads_of_rooms() == 0, place
             outside.purge(state="pending")
             outside.purge(state=None)
@@ -492,7 +492,7 @@ def test_whatever_is_interrupted_on_nats_the_next_call_works_and_nothing_grows(
             if not interrupted_at(every * STRIDE["nats"] * place, do):
                 break
             (id,) = bob.send_many([{"to": "cid", "payload": {}}])
-            assert outside.get(id).state is State.READY
+            assert outside.get(id).exact_state is State.READY
             if place == 1:
                 before = descriptors()
         assert every * place > 2
@@ -519,7 +519,7 @@ def test_an_ack_on_nats_that_was_interrupted_is_said_again_and_holds(tmp_path: P
             assert store.settle(delivery.ticket, "acked").held, place
             message = store.get(id)
             assert message is not None
-            assert message.state is State.ACKED
+            assert message.exact_state is State.ACKED
         assert place > 2
 
 

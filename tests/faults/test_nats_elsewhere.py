@@ -147,7 +147,7 @@ def test_what_a_process_elsewhere_held_is_let_go_when_it_falls_silent(room: Room
 
     message = room.store.get(id)
     assert message is not None
-    assert message.state is State.READY
+    assert message.exact_state is State.READY
     assert "process is gone" in str(message.ledger[-1].detail)
     holder.check_in_time()
 

@@ -423,7 +423,7 @@ def test_a_message_that_is_moved_out_of_the_inbox_counts_as_done(
     assert claim(store, "shell") == []
     message = store.get(id)
     assert message is not None
-    assert (message.state, message.claimed_by) == (State.ACKED, "shell")
+    assert (message.exact_state, message.claimed_by) == (State.ACKED, "shell")
     assert [entry.event for entry in message.ledger] == ["stored", "claimed", "acked"]
     assert "by hand" in str(message.ledger[-1].detail)
 
@@ -457,7 +457,7 @@ def test_a_hand_that_is_faster_by_a_hair_has_the_message(
     assert [each.message.id for each in got] == [second]
     message = store.get(first)
     assert message is not None
-    assert message.state is State.ACKED
+    assert message.exact_state is State.ACKED
     assert claim(store) == []
 
 
@@ -492,15 +492,15 @@ def test_a_question_may_be_answered_by_hand(store: FilesStore, root: Path, tmp_p
     assert claim(store, "shell") == []
     taken = store.get(question)
     assert taken is not None
-    assert taken.state is State.CLAIMED
+    assert taken.exact_state is State.CLAIMED
     drop(root / "inbox/ada/answer.json", {"from": "shell", "payload": {"n": 42}, "answer_to": question})
 
     (answer,) = store.find(Query(answer_to=question)).messages
 
-    assert (answer.state, answer.payload) == (State.AWAITED, {"n": 42})
+    assert (answer.exact_state, answer.payload) == (State.AWAITED, {"n": 42})
     answered = store.get(question)
     assert answered is not None
-    assert answered.state is State.ANSWERED
+    assert answered.exact_state is State.ANSWERED
     assert answered.ledger[-1].detail == answer.id
     assert [each.message.id for each in claim(store, "ada", ids=(answer.id,))] == [answer.id]
 
@@ -516,7 +516,7 @@ def test_a_question_may_be_answered_by_hand_and_left_where_it_lies(
 
     answered = store.get(question)
     assert answered is not None
-    assert (answered.state, answer.state) == (State.ANSWERED, State.AWAITED)
+    assert (answered.exact_state, answer.exact_state) == (State.ANSWERED, State.AWAITED)
     assert files(root / "inbox/shell") == []
     clock.advance(2)
     assert len(store.find(Query()).messages) == 2
@@ -732,7 +732,7 @@ def test_a_message_that_somebody_spoilt_is_set_aside_with_the_reason(
     assert [each.message.id for each in claim(store)] == [good]
     message = store.get(id)
     assert message is not None
-    assert message.state is State.DEAD
+    assert message.exact_state is State.DEAD
     assert "can no longer be read" in str(message.error)
 
 

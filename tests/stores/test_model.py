@@ -430,10 +430,10 @@ class Stores(RuleBasedStateMachine):
 
     def shown(self, message: Message, which: int) -> tuple[object, ...]:
         answer_to = None if message.answer_to is None else self.numbers[which][message.answer_to]
-        waits = None if message.state is State.AWAITED else message.waiter
+        waits = None if message.exact_state is State.AWAITED else message.waiter
         error = None if message.error is None else message.error.partition(" (delivery")[0]
         return (
-            self.numbers[which][message.id], message.state, message.delivery_count, message.claimed_by, message.to_agent,
+            self.numbers[which][message.id], message.exact_state, message.delivery_count, message.claimed_by, message.to_agent,
             message.channel, message.priority, message.payload["text"], answer_to, waits, message.timestamp_ms,
             message.expires_at_ms, error,
         )  # fmt: skip
@@ -449,7 +449,7 @@ class Stores(RuleBasedStateMachine):
                     assert self.shown(message, which) == self.expected(m)
                     events = [entry.event for entry in message.ledger]
                     assert events == self.ledger_of(which, m)
-                    assert may_be_read_as(events, message.state), (events, message.state)
+                    assert may_be_read_as(events, message.exact_state), (events, message.exact_state)
 
     def ledger_of(self, which: int, m: Fields) -> list[str]:
         """The ledger that a store should have, by its place among the stores."""

@@ -165,7 +165,7 @@ def test_what_was_put_away_can_be_put_back_noted_and_deleted(open_store: Opener,
     assert store.requeue(ids) == []
 
     for each in (store, other):
-        assert [message.state for message in each.find(Query()).messages] == [State.ACKED, State.ANSWERED, 0, 0]
+        assert [message.exact_state for message in each.find(Query()).messages] == [State.ACKED, State.ANSWERED, 0, 0]
         assert each.work_of("bob") == WorkDone(2, 0)
     deliveries = other.claim(want(limit=9)).deliveries
     assert [delivery.message.id for delivery in deliveries] == ids[2:]
@@ -336,7 +336,7 @@ def test_what_was_deleted_while_a_reader_was_away_is_not_listed_when_it_is_back(
 
     messages = far.find(Query()).messages
     assert [message.id for message in messages] == [claimed, kept]
-    assert [message.state for message in messages] == [State.CLAIMED, State.READY]
+    assert [message.exact_state for message in messages] == [State.CLAIMED, State.READY]
 
 
 def test_an_answer_that_is_kept_back_on_the_way_is_looked_up_and_counts_once(
@@ -566,7 +566,7 @@ def test_an_answer_that_comes_while_its_asker_gives_up_is_ordinary_mail(
     one.abandon(id)
 
     (kept,) = other.find(Query(answer_to=id)).messages
-    assert kept.state is State.READY
+    assert kept.exact_state is State.READY
 
 
 def test_who_gave_up_and_could_not_let_go_of_the_answer_does_so_at_the_next_try(
@@ -591,7 +591,7 @@ def test_who_gave_up_and_could_not_let_go_of_the_answer_does_so_at_the_next_try(
 
     message = store.get(answer)
     assert message is not None
-    assert message.state is State.READY
+    assert message.exact_state is State.READY
 
 
 def test_a_hint_that_one_alone_was_given_and_did_not_take_goes_to_another(open_store: Opener) -> None:

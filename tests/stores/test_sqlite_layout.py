@@ -73,7 +73,7 @@ def test_messages_of_the_source_broker_are_taken_over_in_order(source_room):
     store = SqliteStore(source_room, Config(), ManualClock())
     messages = store.find(Query()).messages
     assert [message.payload for message in messages] == [{"n": n} for n in range(5)] + [{"value": [1]}]
-    assert [message.state for message in messages] == [
+    assert [message.exact_state for message in messages] == [
         State.READY, State.READY, State.ACKED, State.DEAD, State.READY, State.DEAD,
     ]  # fmt: skip
     first = store.get(messages[0].id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -40,9 +40,9 @@ class LedgerEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Message(msgspec.Struct, kw_only=True, frozen=True):
-    """A message as it is kept.
+    """A message as it is kept, without its ledger (`MessageWithLedger`).
 
-    `state` is judged at the moment of reading: an ended lease or an expiry counts at once.
+    Its state is judged at the moment of reading: an ended lease or an expiry counts at once.
     """
 
     id: str
@@ -61,7 +61,8 @@ class Message(msgspec.Struct, kw_only=True, frozen=True):
     hop_count: int = 0
     lane: str = "agent"
     trace: str | None = None
-    state: State = State.READY
+    #: Where it stands, as stores tell it; `state` is the word for it.
+    exact_state: State = State.READY
     max_deliveries: int = 3
     error: str | None = None
     idempotency_key: str | None = None
@@ -78,8 +79,6 @@ class Message(msgspec.Struct, kw_only=True, frozen=True):
     #: The id of the question that this answers; the id of the message that this is a replay of.
     answer_to: str | None = None
     replay_of: str | None = None
-    #: What happened to it so far. Filled by `get`; empty elsewhere.
-    ledger: tuple[LedgerEntry, ...] = ()
 
     @property
     def timestamp(self) -> str:
@@ -92,14 +91,14 @@ class Message(msgspec.Struct, kw_only=True, frozen=True):
         return None if self.expires_at_ms is None else iso(self.expires_at_ms)
 
     @property
-    def state_name(self) -> str:
-        """The receipts' word: stored, claimed, acked, answered, refused, expired or dead."""
-        return PUBLIC_NAME[self.state]
+    def state(self) -> str:
+        """The word of receipts, the page and the command line: stored, claimed, acked, answered, refused, expired or dead."""
+        return PUBLIC_NAME[self.exact_state]
 
     @property
     def status(self) -> str:
         """The source document's word: pending, processing, done or failed."""
-        return STATUS_WORD[self.state]
+        return STATUS_WORD[self.exact_state]
 
     def to_dict(self) -> dict[str, Any]:
         """The envelope as plain data, with the fixed names."""
@@ -120,9 +119,30 @@ class Message(msgspec.Struct, kw_only=True, frozen=True):
             "hop_count": self.hop_count,
             "lane": self.lane,
             "trace": self.trace,
-            "state": self.state_name,
+            "state": self.state,
             "error": self.error,
         }
+
+
+_force = msgspec.structs.force_setattr
+
+
+class MessageWithLedger(Message, kw_only=True, frozen=True):
+    """One message that was asked for by its id, with all that happened to it so far.
+
+    Messages that are listed, claimed or in the feed are plain ones: reading two hundred ledgers would cost more than
+    reading two hundred messages, and few readers look at them.
+    """
+
+    ledger: tuple[LedgerEntry, ...] = ()
+
+    def fill(self, ledger: tuple[LedgerEntry, ...]) -> Self:
+        """For stores, which make all messages in one way: put the ledger into a message that nobody has seen yet."""
+        _force(self, "ledger", ledger)
+        return self
+
+
+MessageT = TypeVar("MessageT", bound=Message)
 
 
 class Draft(msgspec.Struct, kw_only=True):

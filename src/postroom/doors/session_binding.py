@@ -247,7 +247,7 @@ def _preview(message: Message) -> str:
     said = text if isinstance(text, str) else str(message.payload)
     short = said if len(said) <= MAX_PREVIEW else said[:MAX_PREVIEW] + "…"
     notes = " (a person)" if message.lane == "human" else ""
-    notes += " (taken before, not ended)" if message.state is State.CLAIMED else ""
+    notes += " (taken before, not ended)" if message.exact_state is State.CLAIMED else ""
     return f"{message.id} from {untrusted.quoted(message.from_agent, 300)}{notes}: {short}".replace("\n", " ")
 
 

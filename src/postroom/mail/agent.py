@@ -7,7 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from postroom.core.config import AGENT_LEASE_S, LEASE_S
-from postroom.core.message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, DEFAULT_TYPE, Draft, Message, check_name
+from postroom.core.message import (
+    DEFAULT_CHANNEL,
+    DEFAULT_PRIORITY,
+    DEFAULT_TYPE,
+    Draft,
+    Message,
+    MessageWithLedger,
+    check_name,
+)
 from postroom.core.states import NOTES
 from postroom.core.untrusted import quoted
 from postroom.errors import Fault, InvalidMessage, ReceiveTimeout, UnknownMessage, raise_faults
@@ -258,7 +266,7 @@ class Agent:
         if message is None:
             raise UnknownMessage(f"no message {id} is kept in this room")
         if not _is_held(message):
-            raise InvalidMessage("id", f"nobody holds message {id}: it is {message.state_name}")
+            raise InvalidMessage("id", f"nobody holds message {id}: it is {message.state}")
         if message.claimed_by != self.name:
             raise InvalidMessage(
                 "id", f"message {id} is held by {quoted(message.claimed_by or '')}, not by {self.name}"
@@ -377,7 +385,7 @@ class Agent:
 _BATCH_FIELDS = frozenset(Agent.send.__annotations__) - {"return", "wait", "timeout_s", "_lane"}
 
 
-def _is_held(message: Message) -> bool:
+def _is_held(message: MessageWithLedger) -> bool:
     """Whether the last claim still counts. Not the state: an ended lease counts until somebody takes the message."""
     changes = [entry.event for entry in message.ledger if entry.event not in NOTES]
     return message.claimed_by is not None and changes[-1:] in (["claimed"], ["released"])

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from postroom.core.config import LEASE_S
-from postroom.core.message import Draft, Message
+from postroom.core.message import Draft, Message, MessageWithLedger
 from postroom.core.states import FINISHED, State
 from postroom.core.untrusted import quoted
 from postroom.errors import AskTimeout, InvalidMessage, NotAcked, NotAnswered, PeerGone, PostroomError, Refused
@@ -40,9 +40,9 @@ def sending(gateway: Gateway, draft: Draft, wait: str, timeout_s: float | None) 
             message = gateway.store.get(id)
             if message is None:
                 raise NotAcked(f"message {id} is no longer kept; what became of it is not known", id)
-            if message.state in WAITS[wait]:
+            if message.exact_state in WAITS[wait]:
                 return id
-            if message.state in FINISHED:
+            if message.exact_state in FINISHED:
                 raise NotAcked(f"message {id} {_ending(message)}, not {wait}", id)
             left_s = deadline.left_s()
             if left_s == 0:
@@ -70,7 +70,7 @@ class Question(Generator[Pause, bool, Received]):
         self._timeout_s = timeout_s
         self._peer_ran = False
         self._id = ""
-        self._seen: Message | None = None  # the question, as somebody has just read it
+        self._seen: MessageWithLedger | None = None  # the question, as somebody has just read it
         self._answer: Delivery | None = None  # what somebody has just taken
         self._deadline: Deadline
         self._steps = self._ask()
@@ -131,17 +131,17 @@ class Question(Generator[Pause, bool, Received]):
         question, self._seen = self._seen or self._gateway.store.get(self._id), None
         if question is None:
             raise NotAnswered(f"question {self._id} is no longer kept", self._id)
-        if question.state is State.ANSWERED:
+        if question.exact_state is State.ANSWERED:
             return self._answer or self._take_answer(question)
-        if question.state is State.REFUSED:
+        if question.exact_state is State.REFUSED:
             reason = question.error or "no reason given"
             raise Refused(f"{_peer_of(question)} refused: {reason}", self._id, reason)
-        if question.state in FINISHED:
+        if question.exact_state in FINISHED:
             raise NotAnswered(f"question {self._id} {_ending(question)} without an answer", self._id)
         self._peer_ran |= question.claimed_by is not None
         return None
 
-    def _take_answer(self, question: Message) -> Delivery:
+    def _take_answer(self, question: MessageWithLedger) -> Delivery:
         """Claim and ack the answer.
 
         One that was taken before (a question asked twice under one key) is read instead.
@@ -160,7 +160,7 @@ class Question(Generator[Pause, bool, Received]):
         Then the next step does not read it again.
         """
         question = self._gateway.store.get(self._id)
-        if question is None or question.state is not State.ANSWERED:
+        if question is None or question.exact_state is not State.ANSWERED:
             return None  # what may still change is read anew by the step, after it has taken the hint
         self._seen = question
         return self._answer_id(question)
@@ -169,7 +169,7 @@ class Question(Generator[Pause, bool, Received]):
         """The answer was taken already. The next step returns it."""
         self._answer = answer
 
-    def _answer_id(self, question: Message) -> str:
+    def _answer_id(self, question: MessageWithLedger) -> str:
         for entry in reversed(question.ledger):
             if entry.event == "answered" and entry.detail:
                 return entry.detail
@@ -204,7 +204,7 @@ class Question(Generator[Pause, bool, Received]):
             hint = f"; did you mean {quoted(near[0])}?" if near else ""
             return f"{late}: nobody called {self._peer} has been seen in this room{hint}"
         question = self._gateway.store.get(self._id)
-        if question is not None and question.state is State.CLAIMED:
+        if question is not None and question.exact_state is State.CLAIMED:
             return f"{late}: {quoted(question.claimed_by or '')} has taken it but not answered yet"
         return f"{late}: {self._peer or 'nobody'} has not taken it{'' if self._peer else ' yet'}"
 
@@ -246,4 +246,4 @@ def _ending(message: Message) -> str:
         State.REFUSED: f"was refused by {message.claimed_by}{said}",
         State.EXPIRED: "expired",
         State.DEAD: f"was set aside as a dead letter{said}",
-    }[message.state]
+    }[message.exact_state]

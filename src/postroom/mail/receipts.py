@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from postroom.core.clock import iso
-from postroom.core.message import LedgerEntry, Message
+from postroom.core.message import LedgerEntry, MessageWithLedger
 
 #: Ledger events that end one delivery without ending the message well.
 _FAILED: Final = frozenset({"retried", "released", "dead"})
@@ -28,7 +28,7 @@ class Receipt(NamedTuple):
     #: Whether somebody of the recipient's name was ever in the room; True for mail to nobody in particular.
     recipient_known: bool
     events: list[Event]
-    message: Message
+    message: MessageWithLedger
 
 
 class Attempt(NamedTuple):
@@ -46,7 +46,7 @@ class DeadLetter(NamedTuple):
     id: str
     error: str | None
     attempts: list[Attempt]
-    message: Message
+    message: MessageWithLedger
 
 
 class Wait(NamedTuple):
@@ -58,18 +58,18 @@ class Wait(NamedTuple):
     since: str
 
 
-def receipt_of(message: Message, *, recipient_known: bool) -> Receipt:
+def receipt_of(message: MessageWithLedger, *, recipient_known: bool) -> Receipt:
     """The receipt of a message that was read with its ledger."""
     events = [Event(entry.event, iso(entry.time_ms), entry.agent, entry.detail) for entry in message.ledger]
-    return Receipt(message.id, message.state_name, recipient_known, events, message)
+    return Receipt(message.id, message.state, recipient_known, events, message)
 
 
-def dead_letter_of(message: Message) -> DeadLetter:
+def dead_letter_of(message: MessageWithLedger) -> DeadLetter:
     """The dead letter of a message that was read with its ledger."""
     return DeadLetter(message.id, message.error, attempts_of(message), message)
 
 
-def attempts_of(message: Message) -> list[Attempt]:
+def attempts_of(message: MessageWithLedger) -> list[Attempt]:
     """Every delivery that failed, in order: each claim with what ended it."""
     attempts: list[Attempt] = []
     claim: LedgerEntry | None = None

@@ -144,8 +144,8 @@ def _boxes(gateway: Gateway, id: str) -> list[BoxInfo]:
     for message in _messages(gateway, id):
         count = counts.setdefault(message.channel.removeprefix(prefix), [0, 0, 0])
         count[0] += 1
-        count[1] += message.state is State.ACKED
-        count[2] += message.state in OPEN
+        count[1] += message.exact_state is State.ACKED
+        count[2] += message.exact_state in OPEN
     return [BoxInfo(name, *count) for name, count in sorted(counts.items())]
 
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import msgspec
 
 from postroom.core.clock import Clock
-from postroom.core.message import Draft, Message
+from postroom.core.message import Draft, Message, MessageWithLedger
 from postroom.core.states import State
 from postroom.core.system.process import process_alive, this_process
 from postroom.errors import RoomBusy
@@ -364,12 +364,12 @@ class Store(ABC):
         """The asker of this question no longer waits: its answer, come or to come, is ordinary mail."""
 
     @abstractmethod
-    def get(self, id: str) -> Message | None:
+    def get(self, id: str) -> MessageWithLedger | None:
         """One message with its ledger, or None. Changes nothing; due, ended and expired are judged by the clock."""
 
     @abstractmethod
     def find(self, query: Query, cursor: int | None = None) -> Page:
-        """List messages. Changes nothing."""
+        """List messages, without their ledgers. Changes nothing."""
 
     @abstractmethod
     def events(self, after: int = 0, limit: int = 1000) -> list[Change]:

@@ -246,4 +246,4 @@ class Asking(StoreBench):
 
         assert self.store.stats().states["stored"] == 1
         assert self.found(states=frozenset({State.AWAITED})) == [answer]
-        assert self.store.find(Query(states=frozenset({State.AWAITED}))).messages[0].state_name == "stored"
+        assert self.store.find(Query(states=frozenset({State.AWAITED}))).messages[0].state == "stored"

@@ -171,7 +171,7 @@ class Claiming(StoreBench):
 
         for message in (delivery.message, self.read(id)):
             assert message.id == id
-            assert message.state is State.CLAIMED
+            assert message.exact_state is State.CLAIMED
             assert message.delivery_count == 1
             assert message.claimed_by == "bob"
             assert message.owner == this_process()

@@ -46,7 +46,7 @@ class Putting(StoreBench):
         for field in Draft.__struct_fields__:
             if field in message.__struct_fields__:
                 assert getattr(message, field) == getattr(draft, field), field
-        assert message.state is State.READY
+        assert message.exact_state is State.READY
         assert message.timestamp_ms == self.clock.wall_ms()
         assert message.expires_at_ms == self.clock.wall_ms() + 60_000
         assert (message.delivery_count, message.error, message.claimed_by, message.lease_until_ms) == (

@@ -20,6 +20,14 @@ class Reading(StoreBench):
 
     # get
 
+    def test_a_message_has_its_ledger_where_it_alone_is_asked_for_and_nowhere_else(self) -> None:
+        id = self.send()
+        delivery = self.take()
+        others = [delivery.message, *self.store.find(Query()).messages, *(each.message for each in self.store.events())]
+
+        assert self.events_of(id) == ["stored", "claimed"]
+        assert not any(hasattr(message, "ledger") for message in others)
+
     def test_the_ledger_tells_everything_in_order(self) -> None:
         id = self.send()
         self.clock.advance(1)
@@ -253,8 +261,8 @@ class Reading(StoreBench):
             "bob",
             "not mine",
         )
-        assert (change.message.id, change.message.state) == (id, State.REFUSED)
-        assert {each.message.state for each in self.store.events()} == {State.REFUSED}
+        assert (change.message.id, change.message.exact_state) == (id, State.REFUSED)
+        assert {each.message.exact_state for each in self.store.events()} == {State.REFUSED}
 
     def test_notes_and_extensions_are_changes_too(self) -> None:
         id = self.send()

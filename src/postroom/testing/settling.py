@@ -97,7 +97,7 @@ class Settling(StoreBench):
 
         assert settled[:2] == (True, State.DEAD)
         message = self.read(id)
-        assert (message.state, message.error, message.delivery_count) == (State.DEAD, "second failure", 2)
+        assert (message.exact_state, message.error, message.delivery_count) == (State.DEAD, "second failure", 2)
         assert self.events_of(id) == ["stored", "claimed", "retried", "claimed", "dead"]
         assert [entry.detail for entry in message.ledger][2::2] == ["first failure", "second failure"]
         self.clock.advance(100)
@@ -382,7 +382,7 @@ class Settling(StoreBench):
         assert self.store.requeue([id]) == [id]
 
         message = self.read(id)
-        assert (message.state, message.delivery_count, message.error, message.claimed_by) == (
+        assert (message.exact_state, message.delivery_count, message.error, message.claimed_by) == (
             State.READY,
             0,
             None,

@@ -11,7 +11,7 @@ import pytest
 
 from postroom.core.clock import Clock, ManualClock
 from postroom.core.config import Config
-from postroom.core.message import Draft, Message, check
+from postroom.core.message import Draft, MessageWithLedger, check
 from postroom.core.states import State
 from postroom.core.system.process import host_id
 from postroom.stores.contract import Claimed, Delivery, Query, Settled, Store, Ticket, Want
@@ -124,13 +124,13 @@ class StoreBench:
     def ack(self, ticket: Ticket, **fields: Any) -> Settled:
         return self.store.settle(ticket, "acked", **fields)
 
-    def read(self, id: str) -> Message:
+    def read(self, id: str) -> MessageWithLedger:
         message = self.store.get(id)
         assert message is not None, f"{id} is not kept"
         return message
 
     def state(self, id: str) -> State:
-        return self.read(id).state
+        return self.read(id).exact_state
 
     def events_of(self, id: str) -> list[str]:
         """The ledger's words, in order."""

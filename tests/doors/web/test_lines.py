@@ -21,7 +21,7 @@ def message(**more: Any) -> Message:
 
 
 def test_every_state_and_every_event_has_a_look() -> None:
-    assert {look_of(message(state=state)) for state in State} <= set(LOOKS)
+    assert {look_of(message(exact_state=state)) for state in State} <= set(LOOKS)
     assert set(PUBLIC_NAME.values()) <= set(LOOKS)
     assert {move.event for move in MOVES} | {"stored"} <= set(LOOK_AFTER)
     assert set(LOOK_AFTER.values()) <= set(LOOKS)
@@ -70,13 +70,13 @@ def test_what_is_notified_or_waits_again_can_be_seen() -> None:
     assert look_of(message(), "notified") == "notified"
     assert look_of(message(), "shown") == "notified"
     assert look_of(message(delivery_count=1)) == "retried"
-    assert look_of(message(state=State.DELAYED)) == "delayed"
-    assert look_of(message(state=State.DELAYED, delivery_count=1)) == "retried"
-    assert look_of(message(state=State.ACKED), "by_hand") == "acked"
+    assert look_of(message(exact_state=State.DELAYED)) == "delayed"
+    assert look_of(message(exact_state=State.DELAYED, delivery_count=1)) == "retried"
+    assert look_of(message(exact_state=State.ACKED), "by_hand") == "acked"
 
 
 def test_changes_of_one_message_are_folded_into_its_last() -> None:
-    one, other = message(id="1", state=State.ACKED), message(id="2")
+    one, other = message(id="1", exact_state=State.ACKED), message(id="2")
     changes = [
         Change(1, "stored", 10, "ada", None, one),
         Change(2, "stored", 11, "ada", None, other),

@@ -151,7 +151,7 @@ class Program:
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
         self.check_that_others_get_in()
         for message in self.room.peek(state=None, limit=1_000_000):
-            self.note("M", message.id, message.state.name)
+            self.note("M", message.id, message.exact_state.name)
         self.note("D", self.came, len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0)
         self.note("T", threading.active_count())
         self.room.close()

@@ -86,7 +86,7 @@ def peek_options(parser: argparse.ArgumentParser) -> None:
 def peek(call: Invocation) -> None:
     args = call.args
     found = call.room.peek(channels=args.channel, agent=args.agent or args.name, state=args.state, limit=args.limit)
-    rows = ((*_from_to(m), m.channel, m.priority, m.state_name, _short(m, 60)) for m in found)
+    rows = ((*_from_to(m), m.channel, m.priority, m.state, _short(m, 60)) for m in found)
     columns = ("id", "from", "to", "channel", "prio", "state", "payload")
     call.tell_rows((message.to_dict() for message in found), columns, rows, empty="nothing there")
 

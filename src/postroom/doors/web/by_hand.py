@@ -158,8 +158,8 @@ class ByHand:
         """Take a claimed message from its receiver, to be delivered again: its token no longer counts."""
         room = self._room
         message = room.get(wish.id)
-        if message.state is not State.CLAIMED or message.claimed_by is None:
-            raise InvalidMessage("id", f"nobody holds {wish.id}: it is {message.state_name}")
+        if message.exact_state is not State.CLAIMED or message.claimed_by is None:
+            raise InvalidMessage("id", f"nobody holds {wish.id}: it is {message.state}")
         self._must_be_human(who, f"release what {message.claimed_by} holds", unless=message.claimed_by)
         ticket = Ticket(message.id, message.token, message.claimed_by)
         held = room.gateway.settle(ticket, "retry", detail=f"released by {who.name}").held

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from postroom.core.message import Message
-from postroom.core.states import PUBLIC_NAME, State
+from postroom.core.message import Message, MessageWithLedger
+from postroom.core.states import State
 from postroom.stores.contract import Change
 
 #: The looks of a message, in the order of its life; the style sheet has a colour for each (test_lines.py).
@@ -58,14 +58,14 @@ class MessageLine(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 def look_of(message: Message, event: str = "") -> str:
     """How a message looks, given the last event that is known of it."""
-    state = message.state
+    state = message.exact_state
     if state is State.DELAYED:
         return "retried" if message.delivery_count else "delayed"
     if state is State.READY:
         if event in ("notified", "shown"):
             return "notified"
         return "retried" if message.delivery_count else "stored"
-    return PUBLIC_NAME[state]
+    return message.state
 
 
 def line_of(message: Message, event: str = "", time_ms: int = 0) -> MessageLine:
@@ -91,7 +91,7 @@ def line_of(message: Message, event: str = "", time_ms: int = 0) -> MessageLine:
     )
 
 
-def line_with_ledger(message: Message) -> MessageLine:
+def line_with_ledger(message: MessageWithLedger) -> MessageLine:
     """The line of a message that was read with its ledger."""
     last = message.ledger[-1] if message.ledger else None
     line = line_of(message, "" if last is None else last.event, 0 if last is None else last.time_ms)

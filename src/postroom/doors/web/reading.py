@@ -70,7 +70,7 @@ class RoomReading:
         return {"lines": self._lines(found)[::-1], "older": _text(cursor)}
 
     def _lines(self, messages: list[Message]) -> list[MessageLine]:
-        waiting = [message.id for message in messages if message.state in WAITING][:_MAX_ASKED]
+        waiting = [message.id for message in messages if message.exact_state in WAITING][:_MAX_ASKED]
         asked = {id: whole.ledger[-1:] for id in waiting if (whole := self._room.store.get(id)) is not None}
         last = {id: (entry.event, entry.time_ms) for id, ledger in asked.items() for entry in ledger}
         return [line_of(message, *last.get(message.id, ())) for message in messages]

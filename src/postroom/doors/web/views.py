@@ -249,7 +249,7 @@ class Views:
         letters = []
         for message in room.store.find(Query(ids=tuple(each.id for each in found), limit=MAX_DEAD)).messages:
             whole = room.store.get(message.id)
-            if whole is not None and whole.state is State.DEAD:
+            if whole is not None and whole.exact_state is State.DEAD:
                 letters.append(
                     {"line": line_of(whole), "attempts": [attempt._asdict() for attempt in attempts_of(whole)]}
                 )

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from postroom.core.message import Draft
+from postroom.core.message import Draft, Message
 from postroom.core.states import NOTES, State
 from postroom.core.system.process import process_alive, this_process
 from postroom.errors import OutcomeUnknown, RoomError, RoomUnreachable
@@ -152,7 +152,7 @@ def _deliver(room: NatsRoom, taken: Sequence[Kept], want: Want) -> list[Delivery
             with suppress(KeyError, StopIteration, RuntimeError):  # another thread settled it first
                 room.mine.pop(next(iter(room.mine)))
     tickets = [Ticket(kept.entry.id, kept.token, want.agent) for kept in taken]
-    return [Delivery(message, ticket) for message, ticket in zip(room.show(taken), tickets, strict=True)]
+    return [Delivery(message, ticket) for message, ticket in zip(room.show(Message, taken), tickets, strict=True)]
 
 
 # Settling

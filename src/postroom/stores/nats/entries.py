@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple, TypeGuard
 import msgspec
 from msgspec.structs import replace
 
-from postroom.core.message import Draft, LedgerEntry, Message, decode_payload, id_of
+from postroom.core.message import Draft, LedgerEntry, Message, MessageT, decode_payload, id_of
 from postroom.core.states import FINISHED, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, State, judge
 from postroom.core.system.process import this_process
 from postroom.stores.contract import Want
@@ -443,28 +443,31 @@ def counts(kept: Kept | None, token: int) -> TypeGuard[Kept]:
 # Showing
 
 _ENVELOPE: Final = sorted(
-    {*Entry.__struct_fields__}
-    & {*Message.__struct_fields__} - {"payload", "ledger", "state", "token", "waiter", "owner"}
+    {*Entry.__struct_fields__} & {*Message.__struct_fields__} - {"payload", "token", "waiter", "owner"}
 )
 
 
-def shown(kept: Kept, now_ms: int, wall_ms: int, payload: bytes | None = None, *, ledger: bool = False) -> Message:
-    """An entry as a message of its own, judged by the clock."""
+def shown(make: type[MessageT], kept: Kept, now_ms: int, wall_ms: int, payload: bytes | None = None) -> MessageT:
+    """An entry as a message of its own, judged by the clock, without its ledger."""
     entry = kept.entry
     state = entry.judged(now_ms)
     wake_ms = entry.timer_ms()
     wake_wall_ms = None if wake_ms is None else wake_ms - now_ms + wall_ms
-    seen = [line for line in entry.ledger if line.event not in _UNSEEN] if ledger else []
-    return Message(
+    return make(
         **{name: getattr(entry, name) for name in _ENVELOPE},
         payload=decode_payload(bytes(entry.payload) if payload is None else payload),
         expires_at_ms=None if entry.expires_ms is None else entry.timestamp_ms + entry.ttl_ms,
         delivery_count=entry.deliveries,
-        state=state,
+        exact_state=state,
         owner=entry.owner if state is State.CLAIMED else None,
         token=kept.token,
         lease_until_ms=wake_wall_ms if state is State.CLAIMED else None,
         due_ms=wake_wall_ms if state is State.DELAYED else None,
         waiter=entry.waiter,
-        ledger=tuple(LedgerEntry(line.event, line.time_ms, line.agent, line.detail) for line in seen),
     )
+
+
+def ledger_of(entry: Entry) -> tuple[LedgerEntry, ...]:
+    """The ledger, as readers see it."""
+    seen = (line for line in entry.ledger if line.event not in _UNSEEN)
+    return tuple(LedgerEntry(line.event, line.time_ms, line.agent, line.detail) for line in seen)

@@ -8,14 +8,14 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any
 
-from postroom.core.message import Message
+from postroom.core.message import Message, MessageWithLedger
 from postroom.core.states import FINISHED, PUBLIC_NAME, State
 from postroom.stores import contract
 from postroom.stores.contract import Change, Page, Query, Stats, WorkDone
 from postroom.stores.rules import check_word, figures, matches, work_done
 
 from .cells import archive_of, tally_of
-from .entries import Kept
+from .entries import Kept, ledger_of
 from .following import ARCHIVE, OPEN_PART
 from .room import NatsRoom, stream_settings, told_ms
 from .tables import IndexedEntry
@@ -23,10 +23,10 @@ from .tables import IndexedEntry
 _LOOKS = 5
 
 
-def get(room: NatsRoom, id: str) -> Message | None:
+def get(room: NatsRoom, id: str) -> MessageWithLedger | None:
     """One message with its ledger, as the leader knows it."""
     kept = room.read(id)
-    return None if kept is None else room.show([kept], ledger=True)[0]
+    return None if kept is None else room.show(MessageWithLedger, [kept])[0].fill(ledger_of(kept.entry))
 
 
 def find(room: NatsRoom, query: Query, cursor: int | None = None) -> Page:
@@ -37,7 +37,7 @@ def find(room: NatsRoom, query: Query, cursor: int | None = None) -> Page:
         found = [row.kept for row in islice(matching(room, query, cursor), query.limit + 1)]
     more = len(found) > query.limit > 0 and query.order != "claim"
     found = found[: query.limit]
-    return Page(room.show(found), found[-1].first if more else None)
+    return Page(room.show(Message, found), found[-1].first if more else None)
 
 
 def know_for(room: NatsRoom, query: Query) -> None:
@@ -74,7 +74,7 @@ def events(room: NatsRoom, after: int = 0, limit: int = 1000) -> list[Change]:
             if kept is not None and not 0 < kept.entry.number <= after:  # else no change, after one that was told
                 kepts.append(kept)
     changes = []
-    for kept, message in zip(kepts, room.show(kepts), strict=True):
+    for kept, message in zip(kepts, room.show(Message, kepts), strict=True):
         lines = [kept.entry.ledger[-1]]
         if after < kept.first < kept.seq:  # stored since, and changed: both are told, under one number
             lines.insert(0, kept.entry.ledger[0])

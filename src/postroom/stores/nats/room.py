@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from postroom.core.clock import Clock, SystemClock, from_iso
 from postroom.core.config import Config
-from postroom.core.message import FRACTION_BITS, Message, key_at
+from postroom.core.message import FRACTION_BITS, MessageT, key_at
 from postroom.core.states import FINISHED, State
 from postroom.core.system.process import process_alive, this_process
 from postroom.errors import RoomDamaged, RoomError, RoomNotFound, RoomUnreachable
@@ -263,11 +263,11 @@ class NatsRoom:
 
     # Showing
 
-    def show(self, kepts: Sequence[Kept], *, ledger: bool = False) -> list[Message]:
+    def show(self, make: type[MessageT], kepts: Sequence[Kept]) -> list[MessageT]:
         """Entries as messages, with their payloads."""
         payloads = self._payloads(kepts)
         now_ms, wall_ms = self.now_ms(), self.clock.wall_ms()
-        return [entries.shown(kept, now_ms, wall_ms, payloads.get(kept.entry.id), ledger=ledger) for kept in kepts]
+        return [entries.shown(make, kept, now_ms, wall_ms, payloads.get(kept.entry.id)) for kept in kepts]
 
     def _payloads(self, kepts: Sequence[Kept]) -> dict[str, bytes]:
         """The large payloads, put together from their parts."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from postroom.core import crashpoints
 from postroom.core.config import Config
-from postroom.core.message import DEFAULT_CHANNEL
+from postroom.core.message import DEFAULT_CHANNEL, Message
 from postroom.core.states import State
 from postroom.stores.contract import Claimed, Delivery, Ticket, Want
 
@@ -159,7 +159,7 @@ class Claims:
 
     def _delivery(self, row: Row, terms: Taken, moment: StepTime) -> Delivery:
         steps = self._steps
-        message = steps.rows.message(row, moment, steps.names, terms)
+        message = steps.rows.message(Message, row, moment, steps.names, terms)
         if len(steps.keys) >= _KEYS_KEPT:
             steps.keys.clear()
         steps.keys[message.id] = row[0]

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from postroom.core.message import FRACTION_BITS, Message
+from postroom.core.message import FRACTION_BITS, Message, MessageT, MessageWithLedger
 from postroom.core.states import PUBLIC_NAME, State
 from postroom.errors import InvalidMessage
 from postroom.stores.contract import ORDERS, Change, MailboxFigures, Page, Query, Want
@@ -30,16 +30,17 @@ class RowReading:
         self._file = steps.file
         self._candidates = candidates
 
-    def _message(self, row: Row, moment: StepTime) -> Message:
+    def _message(self, make: type[MessageT], row: Row, moment: StepTime) -> MessageT:
         steps = self._steps
         if any(number is not None and number not in steps.names for number in (row[OWNER], row[WAITER])):
             steps.learn_processes()
-        return steps.rows.message(row, moment, steps.names)
+        return steps.rows.message(make, row, moment, steps.names)
 
-    def get(self, id: str) -> Message | None:
+    def get(self, id: str) -> MessageWithLedger | None:
         """See `Store.get`."""
-        rows = self._file.execute("get", (self._steps.key(id),))
-        return self._message(rows[0], self._steps.moment()) if rows else None
+        for row in self._file.execute("get", (self._steps.key(id),)):
+            return self._message(MessageWithLedger, row, self._steps.moment()).fill(self._steps.rows.ledger(row))
+        return None
 
     def find(self, query: Query, cursor: int | None) -> Page:
         """See `Store.find`."""
@@ -47,7 +48,7 @@ class RowReading:
         if query.order not in ORDERS:
             raise InvalidMessage("order", f"must be one of {', '.join(ORDERS)}, not {query.order!r}")
         if query.order == "claim":
-            return Page([self._message(row, moment) for row in self._in_claim_order(query, moment)], None)
+            return Page([self._message(Message, row, moment) for row in self._in_claim_order(query, moment)], None)
         condition, values = self.where(query)
         newest = query.order == "newest"
         if cursor is not None:
@@ -56,7 +57,7 @@ class RowReading:
             f"{self._file.statements['found']} WHERE {condition} ORDER BY key {'DESC' if newest else ''} LIMIT :limit",
             {**values, "now": moment.now, "cursor": cursor, "limit": query.limit},
         )
-        messages = [self._message(row, moment) for row in rows]
+        messages = [self._message(Message, row, moment) for row in rows]
         return Page(messages, rows[-1][0] if len(rows) == query.limit and rows else None)
 
     def where(self, query: Query) -> tuple[str, dict[str, Any]]:
@@ -106,16 +107,15 @@ class RowReading:
         self._file.select("COMMIT")
 
     def _stored(self, row: Row, moment: StepTime) -> Change:
-        message = self._message(row, moment)
+        message = self._message(Message, row, moment)
         detail = None if message.replay_of is None else f"replay of {message.replay_of}"
         return Change(row[0], "stored", message.timestamp_ms, message.from_agent, detail, message)
 
     def _changed(self, row: Row, moment: StepTime) -> Change:
-        full = self._message(row, moment)
-        message = msgspec.structs.replace(full, ledger=())
-        if len(full.ledger) == 1:  # only stored: an answer that became ordinary mail
+        message, ledger = self._message(Message, row, moment), self._steps.rows.ledger(row)
+        if len(ledger) == 1:  # only stored: an answer that became ordinary mail
             return Change(row[CHANGE], "unheld", message.timestamp_ms, None, None, message)
-        last = full.ledger[-1]
+        last = ledger[-1]
         return Change(row[CHANGE], last.event, last.time_ms, last.agent, last.detail, message)
 
     # Figures

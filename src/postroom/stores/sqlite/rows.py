@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from postroom.core.clock import from_iso
-from postroom.core.message import FRACTION_BITS, Draft, LedgerEntry, Message, decode_payload, id_of, key_of
+from postroom.core.message import FRACTION_BITS, Draft, LedgerEntry, MessageT, decode_payload, id_of, key_of
 from postroom.core.states import State, judge
 from postroom.stores.contract import Query, Subscription, topic_channel, topic_to
 
@@ -20,11 +20,14 @@ COLUMNS: Final = (
     "hop_count, lane, trace, error, idempotency_key, answer_to, replay_of, implied, ended_ms, payload"
 )
 #: Where some of them stand.
-STATE, TOKEN, CHANGE, WAKE_AT, PRIORITY, DELIVERY_COUNT, LAST_DELIVERED_MS, CLAIMED_BY, OWNER, WAITER, PAYLOAD = (
+(
+    STATE, TOKEN, CHANGE, WAKE_AT, PRIORITY, FROM_AGENT, DELIVERY_COUNT, SENT_MS, LAST_DELIVERED_MS, CLAIMED_BY, OWNER,
+    WAITER, REPLAY_OF, PAYLOAD,
+) = (
     COLUMNS.split(", ").index(name)
     for name in (
-        "state", "token", "change", "wake_at", "priority", "delivery_count", "last_delivered_ms", "claimed_by", "owner",
-        "waiter", "payload",
+        "state", "token", "change", "wake_at", "priority", "from_agent", "delivery_count", "sent_ms", "last_delivered_ms",
+        "claimed_by", "owner", "waiter", "replay_of", "payload",
     )
 )  # fmt: skip
 
@@ -104,14 +107,16 @@ class Rows:
             None if draft.replay_of is None else key_of(draft.replay_of, self._salt), draft.payload_json,
         )  # fmt: skip
 
-    def message(self, row: Row, moment: StepTime, names: dict[int, str], taken: Taken | None = None) -> Message:
-        """The message of a row read with COLUMNS (a ledger may follow), as the clock sees it at that moment.
+    def message(
+        self, make: type[MessageT], row: Row, moment: StepTime, names: dict[int, str], taken: Taken | None = None
+    ) -> MessageT:
+        """The message of a row read with COLUMNS (the ledger's text may follow), as the clock sees it at that moment.
 
         With `taken`, as it is after a claim: the row was read before it.
         """
         (key, state, token, _, wake_at, priority, to_agent, channel, from_agent, type_, version, delivery_count,
          max_deliveries, sent_ms, expires, last_delivered_ms, claimed_by, owner, waiter, correlation_id, chain_id,
-         hop_count, lane, trace, error, idempotency_key, answer_to, replay_of, implied, ended_ms, payload, *ledger
+         hop_count, lane, trace, error, idempotency_key, answer_to, replay_of, _implied, _ended_ms, payload, *_ledger
          ) = row  # fmt: skip
         now, wall_ms = moment.now, moment.wall_ms
         if taken is None:
@@ -123,7 +128,7 @@ class Rows:
             token, delivery_count, last_delivered_ms = token + 1, delivery_count + 1, wall_ms
             wake_at, claimed_by, owner = taken.lease_ends, taken.agent, taken.owner
         wake_wall_ms = None if wake_at is None else wake_at - now + wall_ms
-        return Message(
+        return make(
             id=id_of(key, self._salt),
             type=type_,
             version=version,
@@ -140,7 +145,7 @@ class Rows:
             hop_count=hop_count,
             lane=lane,
             trace=trace,
-            state=seen,
+            exact_state=seen,
             max_deliveries=max_deliveries,
             error=error,
             idempotency_key=idempotency_key,
@@ -153,18 +158,17 @@ class Rows:
             waiter=None if waiter is None else names.get(waiter),
             answer_to=None if answer_to is None else id_of(answer_to, self._salt),
             replay_of=None if replay_of is None else id_of(replay_of, self._salt),
-            ledger=(
-                self._stored(sent_ms, from_agent, replay_of),
-                *ledger_entries(ledger[0]),
-                *implied_entries(implied, last_delivered_ms, ended_ms, claimed_by),
-            )
-            if ledger
-            else (),
         )
 
-    def _stored(self, sent_ms: int, sender: str, replay_of: int | None) -> LedgerEntry:
+    def ledger(self, row: Row) -> tuple[LedgerEntry, ...]:
+        """The ledger of a row read with COLUMNS and the ledger's text."""
+        replay_of, implied, ended_ms, _, text = row[REPLAY_OF:]
         detail = None if replay_of is None else f"replay of {id_of(replay_of, self._salt)}"
-        return LedgerEntry("stored", sent_ms, sender, detail)
+        return (
+            LedgerEntry("stored", row[SENT_MS], row[FROM_AGENT], detail),
+            *ledger_entries(text),
+            *implied_entries(implied, row[LAST_DELIVERED_MS], ended_ms, row[CLAIMED_BY]),
+        )
 
 
 def subscription(row: tuple[Any, ...]) -> Subscription:

@@ -20,7 +20,7 @@ import msgspec
 from postroom.core import crashpoints
 from postroom.core.clock import Clock, iso
 from postroom.core.config import Config
-from postroom.core.message import FRACTION_BITS, MAX_NAME_BYTES, Draft, Message, id_of, ids_of, payload_text
+from postroom.core.message import FRACTION_BITS, MAX_NAME_BYTES, Draft, MessageWithLedger, id_of, ids_of, payload_text
 from postroom.core.states import NOTES, PUBLIC_NAME, State
 from postroom.errors import Fault, InvalidMessage
 from postroom.stores.bells.bells import WATCHING, Bells, Watcher
@@ -317,7 +317,7 @@ class SqliteStore(Store):
 
     # Reading
 
-    def get(self, id: str) -> Message | None:
+    def get(self, id: str) -> MessageWithLedger | None:
         return self._reading.get(id)
 
     def find(self, query: Query, cursor: int | None = None) -> Page:

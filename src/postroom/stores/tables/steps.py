@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from postroom.core.message import Draft, Message
+from postroom.core.message import Draft, Message, MessageT
 from postroom.core.states import ASKER_GONE, LEASE_ENDED, NOT_IN_TIME, OWNER_GONE, State
 from postroom.errors import InvalidMessage
 from postroom.stores import contract
@@ -166,7 +166,7 @@ def _deliver(room: Tables, row: Row, want: Want) -> Delivery:
     ticket = Ticket(row.id, row.token, want.agent)
     if want.settle:
         settle(room, row, "acked", want.agent, None, 0)
-    return Delivery(show(room, row), ticket)
+    return Delivery(show(Message, room, row), ticket)
 
 
 def row_held_by(room: Tables, ticket: Ticket) -> Row | None:
@@ -237,19 +237,19 @@ def matching(room: Tables, query: Query, cursor: int | None) -> Iterator[Row]:
     return (row for row in map(room.rows.__getitem__, keys) if matches(query, row.draft, row, now_ms))
 
 
-def show(room: Tables, row: Row) -> Message:
+def show(make: type[MessageT], room: Tables, row: Row) -> MessageT:
     """A row as a message of its own, judged by the clock, without its ledger."""
     draft, now_ms = row.draft, room.now_ms()
     state = row.judged(now_ms)
     wake_wall_ms = None if row.wake_ms is None else row.wake_ms - now_ms + room.clock.wall_ms()
-    return Message(
+    return make(
         **{name: getattr(draft, name) for name in _ENVELOPE},
         id=row.id,
         payload=room.payload_of(row),
         timestamp_ms=row.timestamp_ms,
         expires_at_ms=None if row.expires_ms is None else row.timestamp_ms + round((draft.ttl_s or 0) * 1000),
         delivery_count=row.deliveries,
-        state=state,
+        exact_state=state,
         error=row.error,
         claimed_by=row.claimed_by,
         owner=row.owner if state is State.CLAIMED else None,

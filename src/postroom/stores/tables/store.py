@@ -18,7 +18,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from postroom.core.message import Draft, Message, decode_payload, payload_text
+from postroom.core.message import Draft, Message, MessageWithLedger, decode_payload, payload_text
 from postroom.core.states import NOTES, State
 from postroom.errors import Fault, raise_faults
 from postroom.stores import contract
@@ -199,10 +199,10 @@ class TableStore(contract.Store):
     # Reading
 
     @whole
-    def get(self, id: str) -> Message | None:
+    def get(self, id: str) -> MessageWithLedger | None:
         with self.reading() as room:
             row = room.row_of(id)
-            return None if row is None else msgspec.structs.replace(steps.show(room, row), ledger=tuple(row.ledger))
+            return None if row is None else steps.show(MessageWithLedger, room, row).fill(tuple(row.ledger))
 
     @whole
     def find(self, query: Query, cursor: int | None = None) -> Page:
@@ -210,13 +210,20 @@ class TableStore(contract.Store):
             rows = list(islice(steps.matching(room, query, cursor), query.limit + 1))
             more = len(rows) > query.limit > 0 and query.order != "claim"
             rows = rows[: query.limit]
-            return Page([steps.show(room, row) for row in rows], rows[-1].key if more else None)
+            return Page([steps.show(Message, room, row) for row in rows], rows[-1].key if more else None)
 
     @whole
     def events(self, after: int = 0, limit: int = 1000) -> list[Change]:
         with self.reading() as room:
             return [
-                Change(number, entry.event, entry.time_ms, entry.agent, entry.detail, steps.show(room, room.rows[key]))
+                Change(
+                    number,
+                    entry.event,
+                    entry.time_ms,
+                    entry.agent,
+                    entry.detail,
+                    steps.show(Message, room, room.rows[key]),
+                )
                 for number, key, entry in room.news_after(after, limit)
             ]
 
