@@ -14,7 +14,7 @@ from postroom.core.states import State
 from postroom.errors import InvalidMessage
 from postroom.stores.contract import Query
 
-from .workbench import StoreBench, together
+from .workbench import NO_ID, StoreBench, together
 
 
 class Putting(StoreBench):
@@ -49,12 +49,8 @@ class Putting(StoreBench):
         assert message.exact_state is State.READY
         assert message.timestamp_ms == self.clock.wall_ms()
         assert message.expires_at_ms == self.clock.wall_ms() + 60_000
-        assert (message.delivery_count, message.error, message.claimed_by, message.lease_until_ms) == (
-            0,
-            None,
-            None,
-            None,
-        )
+        assert message.delivery_count == 0
+        assert message.error is message.claimed_by is message.lease_until_ms is None
 
     @pytest.mark.parametrize(
         "payload",
@@ -113,7 +109,7 @@ class Putting(StoreBench):
 
         assert uuid.UUID(self.send()).int >> 80 == self.clock.wall_ms()
 
-    @pytest.mark.parametrize("id", ["", "x", "00000000-0000-7000-8000-000000000000", "\U0001f4ee" * 36])
+    @pytest.mark.parametrize("id", ["", "x", NO_ID, "\U0001f4ee" * 36])
     def test_an_id_that_was_never_given_is_nobodys(self, id: str) -> None:
         self.send()
 
@@ -248,7 +244,7 @@ class Putting(StoreBench):
             self.store.subscribe("news", agent)
         self.store.subscribe("sport", "dan")
 
-        ids = self.store.put([self.draft(None, "extra!", channel="news", publish=True)])
+        ids = self.publish("extra!")
 
         assert len(set(ids)) == 2
         assert sorted(str(self.read(id).to_agent) for id in ids) == ["bob", "eve"]
@@ -261,28 +257,28 @@ class Putting(StoreBench):
     def test_copies_are_messages_of_their_own(self) -> None:
         self.store.subscribe("news", "bob")
         self.store.subscribe("news", "eve")
-        ids = self.store.put([self.draft(None, channel="news", publish=True)])
+        ids = self.publish()
 
         self.ack(self.take("bob").ticket)
 
         assert sorted(self.state(id) for id in ids) == [State.READY, State.ACKED]
 
     def test_publishing_to_nobody_stores_nothing(self) -> None:
-        assert self.store.put([self.draft(None, channel="news", publish=True)]) == []
+        assert self.publish() == []
         assert self.found() == []
 
     def test_the_publisher_is_a_subscriber_like_others(self) -> None:
         self.store.subscribe("news", "ada")
 
-        assert len(self.store.put([self.draft(None, channel="news", publish=True)])) == 1
+        assert len(self.publish()) == 1
         assert len(self.claim("ada")) == 1
 
     def test_who_subscribes_later_or_no_more_gets_no_copy(self) -> None:
         self.store.subscribe("news", "bob")
-        (first,) = self.store.put([self.draft(None, channel="news", publish=True)])
+        (first,) = self.publish()
         assert self.store.unsubscribe("news", "bob") is True
         self.store.subscribe("news", "eve")
-        (second,) = self.store.put([self.draft(None, channel="news", publish=True)])
+        (second,) = self.publish()
 
         assert self.drain("bob") == [first]
         assert self.drain("eve") == [second]
@@ -290,13 +286,10 @@ class Putting(StoreBench):
     def test_a_publication_repeated_under_its_key_stores_nothing_and_gives_the_first_ids(self) -> None:
         self.store.subscribe("news", "bob")
         self.store.subscribe("news", "eve")
-        first = self.store.put([self.draft(None, channel="news", publish=True, idempotency_key="k")])
-
-        again = self.store.put([self.draft(None, channel="news", publish=True, idempotency_key="k")])
+        first, again = (self.publish(idempotency_key="k") for _ in range(2))
 
         assert len(first) == 2
-        assert sorted(again) == sorted(first)
-        assert sorted(self.found()) == sorted(first)
+        assert sorted(again) == sorted(first) == sorted(self.found())
 
     def test_subscribing_twice_is_subscribing_once(self) -> None:
         self.store.subscribe("news", "bob")
@@ -305,7 +298,7 @@ class Putting(StoreBench):
         self.store.subscribe("news", "bob")
 
         assert self.store.subscriptions() == [("news", "bob", since_ms)]
-        assert len(self.store.put([self.draft(None, channel="news", publish=True)])) == 1
+        assert len(self.publish()) == 1
         assert self.store.unsubscribe("news", "bob") is True
         assert self.store.unsubscribe("news", "bob") is False
         assert self.store.subscriptions() == []
@@ -322,7 +315,7 @@ class Putting(StoreBench):
         def publish() -> list[str]:
             ids: list[str] = []
             while not stop.is_set() and len(ids) < 300:
-                ids += self.store.put([self.draft(None, channel="news", publish=True)])
+                ids += self.publish()
             return ids
 
         def subscribe() -> list[str]:

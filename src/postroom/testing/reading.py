@@ -102,7 +102,7 @@ class Reading(StoreBench):
         ids = [self.send() for _ in range(4)]
         self.take(ids=(ids[0],))
         self.take(ids=(ids[1],), settle=True)
-        self.store.settle(self.take(ids=(ids[2],)).ticket, "dead")
+        self.end("dead", ids=(ids[2],))
 
         for id, state in zip(ids, (State.CLAIMED, State.ACKED, State.DEAD, State.READY), strict=True):
             assert self.found(states=frozenset({state})) == [id]
@@ -135,9 +135,8 @@ class Reading(StoreBench):
         assert self.found(claimed_by="bob", states=claimed, order="newest", limit=3) == mine[::-1]
         page = self.store.find(Query(claimed_by="bob", states=claimed, limit=2))
         assert [message.id for message in page.messages] == mine[:2]
-        assert [m.id for m in self.store.find(Query(claimed_by="bob", states=claimed), page.cursor).messages] == mine[
-            2:
-        ]
+        rest = self.store.find(Query(claimed_by="bob", states=claimed), page.cursor)
+        assert [message.id for message in rest.messages] == mine[2:]
 
     def test_a_claim_whose_lease_has_ended_is_not_found_as_held(self) -> None:
         id = self.send()
@@ -232,7 +231,7 @@ class Reading(StoreBench):
         ids = [self.send(ttl_s=50, max_deliveries=1) for _ in range(8)]
         _, number = self.feed()
         for id, outcome in zip(ids, ("acked", "answered", "refused", "dead", "retry"), strict=False):
-            self.store.settle(self.take(ids=(id,)).ticket, outcome)
+            self.end(outcome, ids=(id,))
             changed[id] = "dead" if outcome == "retry" else outcome
         self.take(ids=(ids[5],), lease_s=5)
         self.store.note(ids[6], "shown", "bob")
@@ -255,12 +254,8 @@ class Reading(StoreBench):
 
         change = self.store.events()[-1]
 
-        assert (change.event, change.time_ms, change.agent, change.detail) == (
-            "refused",
-            self.clock.wall_ms(),
-            "bob",
-            "not mine",
-        )
+        told = (change.event, change.time_ms, change.agent, change.detail)
+        assert told == ("refused", self.clock.wall_ms(), "bob", "not mine")
         assert (change.message.id, change.message.exact_state) == (id, State.REFUSED)
         assert {each.message.exact_state for each in self.store.events()} == {State.REFUSED}
 
@@ -325,7 +320,7 @@ class Reading(StoreBench):
     def test_purging_deletes_what_the_query_finds(self) -> None:
         acked, dead, ready = self.send(), self.send(), self.send()
         self.take(ids=(acked,), settle=True)
-        self.store.settle(self.take(ids=(dead,)).ticket, "dead")
+        self.end("dead", ids=(dead,))
 
         assert self.store.purge(Query(states=frozenset({State.ACKED, State.DEAD}))) == 2
 
@@ -391,7 +386,7 @@ class Reading(StoreBench):
         self.send(ttl_s=1)
         self.take(ids=(ids[0],), lease_s=60)
         for id, outcome in zip(ids[1:], ("acked", "answered", "refused", "dead"), strict=False):
-            self.store.settle(self.take(ids=(id,)).ticket, outcome)
+            self.end(outcome, ids=(id,))
         self.clock.advance(2)
 
         states = {name: count for name, count in self.store.stats().states.items() if count}
@@ -410,11 +405,8 @@ class Reading(StoreBench):
 
         boxes = {(box.to_agent, box.channel): (box.depth, box.oldest_ms) for box in self.store.stats().mailboxes}
 
-        assert boxes == {
-            ("bob", "general"): (2, start),
-            ("bob", "a"): (1, start + 1000),
-            (None, "a"): (1, start + 1000),
-        }
+        later = (1, start + 1000)
+        assert boxes == {("bob", "general"): (2, start), ("bob", "a"): later, (None, "a"): later}
 
     def test_figures_judge_mailboxes_by_the_clock_too(self) -> None:
         self.send("bob", ttl_s=5)
@@ -431,7 +423,7 @@ class Reading(StoreBench):
         for _ in range(5):
             self.send("bob")
         for outcome in ("acked", "refused", "dead", "retry"):
-            self.store.settle(self.take("bob").ticket, outcome, detail="why", delay_s=9)
+            self.end(outcome, detail="why", delay_s=9)
         self.take("bob")
 
         assert self.store.work_of("bob") == (2, 2)

@@ -8,12 +8,13 @@ from functools import partial
 
 import pytest
 
+from postroom.core.message import LedgerEntry
 from postroom.core.states import State
 from postroom.core.system.process import process_name
 from postroom.errors import InvalidMessage
 from postroom.stores.contract import OUTCOMES, Ticket, WorkDone
 
-from .workbench import StoreBench, gone_process, needs, nothing_of, together
+from .workbench import NO_ID, StoreBench, gone_process, ids_of, needs, together
 
 ENDINGS = {"acked": State.ACKED, "answered": State.ANSWERED, "refused": State.REFUSED, "dead": State.DEAD}
 
@@ -43,7 +44,7 @@ class Settling(StoreBench):
     @pytest.mark.parametrize("outcome", ["refused", "dead"])
     def test_a_bad_end_keeps_its_reason(self, outcome: str) -> None:
         id = self.send()
-        self.store.settle(self.take().ticket, outcome, detail="no such file")
+        self.end(outcome, detail="no such file")
 
         assert self.read(id).error == "no such file"
 
@@ -62,7 +63,7 @@ class Settling(StoreBench):
     def test_a_retried_message_is_delivered_again_at_once(self) -> None:
         id = self.send()
 
-        settled = self.store.settle(self.take().ticket, "retry", detail="try again")
+        settled = self.end("retry", detail="try again")
 
         assert settled[:2] == (True, State.READY)
         assert self.read(id).error == "try again"
@@ -72,7 +73,7 @@ class Settling(StoreBench):
     def test_a_retried_message_is_delivered_again_after_its_delay(self) -> None:
         id = self.send()
 
-        settled = self.store.settle(self.take().ticket, "retry", delay_s=5)
+        settled = self.end("retry", delay_s=5)
 
         assert settled[:2] == (True, State.DELAYED)
         assert self.read(id).due_ms == self.clock.wall_ms() + 5000
@@ -81,19 +82,27 @@ class Settling(StoreBench):
         self.clock.advance(0.1)
         assert self.take().message.id == id
 
-    def test_a_retried_message_keeps_its_place(self) -> None:
-        first, second = self.send(), self.send()
-        self.store.settle(self.take().ticket, "retry", delay_s=1)
-        third = self.send()
+    @pytest.mark.parametrize("how", ["retried", "put back", "let go", "delayed"])
+    def test_a_message_that_comes_back_or_was_delayed_has_the_place_of_its_sending(self, how: str) -> None:
+        first = self.send(delay_s=1 if how == "delayed" else 0)
+        if how == "retried":
+            self.end("retry", delay_s=1)
+        elif how == "put back":
+            self.end("dead")
+        elif how == "let go":
+            self.take(lease_s=1)
+        second = self.send()
+        self.store.requeue([first])
         self.clock.advance(1)
+        third = self.send()
 
         assert self.drain() == [first, second, third]
 
     def test_a_retry_on_the_last_allowed_delivery_sets_the_message_aside(self) -> None:
         id = self.send(max_deliveries=2)
-        self.store.settle(self.take().ticket, "retry", detail="first failure")
+        self.end("retry", detail="first failure")
 
-        settled = self.store.settle(self.take().ticket, "retry", detail="second failure", delay_s=5)
+        settled = self.end("retry", detail="second failure", delay_s=5)
 
         assert settled[:2] == (True, State.DEAD)
         message = self.read(id)
@@ -107,7 +116,7 @@ class Settling(StoreBench):
         id = self.send(max_deliveries=2)
 
         for _ in range(5):
-            settled = self.store.settle(self.take().ticket, "returned", detail="nobody saw it")
+            settled = self.end("returned", detail="nobody saw it")
             assert (settled.held, settled.state) == (True, State.READY)
 
         message = self.read(id)
@@ -165,7 +174,7 @@ class Settling(StoreBench):
             Ticket(claimed, ticket.token + 1, "bob"),
             Ticket(claimed, ticket.token - 1, "bob"),
             Ticket(waiting, ticket.token, "bob"),
-            Ticket("00000000-0000-7000-8000-000000000000", 1, "bob"),
+            Ticket(NO_ID, 1, "bob"),
         ):
             assert self.ack(wrong).held is False
         assert (self.state(claimed), self.state(waiting)) == (State.CLAIMED, State.READY)
@@ -204,9 +213,7 @@ class Settling(StoreBench):
     def test_settling_stores_what_is_put_with_it(self) -> None:
         id = self.send()
 
-        settled = self.store.settle(
-            self.take().ticket, "answered", puts=[self.draft("ada", "yes", "bob"), self.draft("eve")]
-        )
+        settled = self.end("answered", puts=[self.draft("ada", "yes", "bob"), self.draft("eve")])
 
         assert settled.state is State.ANSWERED
         assert settled.ids == [*self.drain("ada"), *self.drain("eve")]
@@ -215,25 +222,24 @@ class Settling(StoreBench):
 
     def test_the_ledger_of_an_answered_message_names_its_answer(self) -> None:
         id = self.send()
-        settled = self.store.settle(self.take().ticket, "answered", puts=[self.draft("ada", answer_to=id)])
+        settled = self.end("answered", puts=[self.draft("ada", answer_to=id)])
 
         assert self.read(id).ledger[-1].detail == settled.ids[0]
 
     def test_settling_can_claim_the_next(self) -> None:
         first, second = self.send(), self.send()
 
-        settled = self.ack(self.take().ticket, claim_next=self.want())
+        settled = self.end("acked", claim_next=self.want())
 
         assert settled.held
-        assert settled.claimed is not None
-        assert [delivery.message.id for delivery in settled.claimed.deliveries] == [second]
+        assert ids_of(settled.claimed) == [second]
         assert (self.state(first), self.state(second)) == (State.ACKED, State.CLAIMED)
-        assert self.ack(settled.claimed.deliveries[0].ticket).held
+        assert settled.claimed and self.ack(settled.claimed.deliveries[0].ticket).held
 
     def test_the_next_claim_may_find_nothing(self) -> None:
         self.send()
 
-        assert nothing_of(self.ack(self.take().ticket, claim_next=self.want()).claimed)
+        assert ids_of(self.end("acked", claim_next=self.want()).claimed) == []
 
     def test_the_next_is_claimed_also_when_the_ticket_no_longer_counts(self) -> None:
         self.send()
@@ -244,26 +250,23 @@ class Settling(StoreBench):
         settled = self.ack(ticket, claim_next=self.want(), puts=[self.draft("eve")])
 
         assert settled.held is False
-        assert settled.claimed is not None
-        assert [delivery.message.id for delivery in settled.claimed.deliveries] == [second]
+        assert ids_of(settled.claimed) == [second]
         assert self.claim("eve") == []
 
     def test_what_is_put_with_a_settling_can_be_the_next_that_is_claimed(self) -> None:
         self.send()
 
-        settled = self.ack(self.take().ticket, puts=[self.draft("bob", "next")], claim_next=self.want())
+        settled = self.end("acked", puts=[self.draft("bob", "next")], claim_next=self.want())
 
-        assert settled.claimed is not None
-        assert [delivery.message.id for delivery in settled.claimed.deliveries] == settled.ids
+        assert ids_of(settled.claimed) == settled.ids
 
     def test_a_retried_message_can_be_the_next_that_is_claimed(self) -> None:
         id = self.send()
 
-        settled = self.store.settle(self.take().ticket, "retry", claim_next=self.want())
+        settled = self.end("retry", claim_next=self.want())
 
-        assert settled.claimed is not None
-        assert [delivery.message.id for delivery in settled.claimed.deliveries] == [id]
-        assert settled.claimed.deliveries[0].message.delivery_count == 2
+        assert ids_of(settled.claimed) == [id]
+        assert self.read(id).delivery_count == 2
 
     @needs("atomic_settle")
     def test_if_the_answer_is_refused_the_message_is_not_settled(self) -> None:
@@ -344,12 +347,7 @@ class Settling(StoreBench):
         assert self.store.note(id, "shown", "bob", "in a terminal") is True
 
         entry = self.read(id).ledger[-1]
-        assert (entry.event, entry.time_ms, entry.agent, entry.detail) == (
-            "shown",
-            self.clock.wall_ms(),
-            "bob",
-            "in a terminal",
-        )
+        assert entry == LedgerEntry("shown", self.clock.wall_ms(), "bob", "in a terminal")
         assert self.state(id) is State.READY
 
     def test_a_finished_message_can_still_be_noted(self) -> None:
@@ -376,18 +374,14 @@ class Settling(StoreBench):
     @pytest.mark.parametrize("outcome", ["refused", "dead"])
     def test_a_message_that_ended_badly_can_be_put_back(self, outcome: str) -> None:
         id = self.send(max_deliveries=2)
-        self.store.settle(self.take().ticket, "retry", detail="first")
-        self.store.settle(self.take().ticket, outcome, detail="second")
+        self.end("retry", detail="first")
+        self.end(outcome, detail="second")
 
         assert self.store.requeue([id]) == [id]
 
         message = self.read(id)
-        assert (message.exact_state, message.delivery_count, message.error, message.claimed_by) == (
-            State.READY,
-            0,
-            None,
-            None,
-        )
+        assert (message.exact_state, message.delivery_count) == (State.READY, 0)
+        assert message.error is message.claimed_by is None
         assert self.events_of(id) == ["stored", "claimed", "retried", "claimed", outcome, "requeued"]
         assert [entry.detail for entry in message.ledger if entry.detail][:2] == ["first", "second"]
 
@@ -396,18 +390,10 @@ class Settling(StoreBench):
         self.kill_by_retries(id)
         self.store.requeue([id])
 
-        self.store.settle(self.take().ticket, "retry")
+        self.end("retry")
         assert self.state(id) is State.READY
-        self.store.settle(self.take().ticket, "retry")
+        self.end("retry")
         assert self.state(id) is State.DEAD
-
-    def test_a_message_put_back_has_its_old_place(self) -> None:
-        first = self.send()
-        self.store.settle(self.take().ticket, "dead")
-        second = self.send()
-        self.store.requeue([first])
-
-        assert self.drain() == [first, second]
 
     def test_only_what_ended_badly_can_be_put_back(self) -> None:
         delayed, acked, claimed, ready, dead = self.send(delay_s=5), *(self.send() for _ in range(4))
@@ -432,7 +418,7 @@ class Settling(StoreBench):
 
     def test_a_message_put_back_before_its_expiry_still_expires(self) -> None:
         id = self.send(ttl_s=50)
-        self.store.settle(self.take().ticket, "dead")
+        self.end("dead")
         self.store.requeue([id])
         self.clock.advance(51)
 

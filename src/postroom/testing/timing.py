@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from postroom.core.states import State
 from postroom.core.system.process import this_process
-from postroom.stores.contract import Query
+from postroom.stores.contract import FEED, Query, Waiter, topic_to
 
-from .workbench import StoreBench, gone_process, needs
+from .workbench import StoreBench, gone_process, needs, together
+
+JUMPS = pytest.mark.parametrize("jump_s", [-3600, 3600])
 
 
 class Timing(StoreBench):
@@ -29,33 +33,20 @@ class Timing(StoreBench):
         assert self.events_of(id) == ["stored", "claimed", "released", "claimed"]
         assert "lease" in str(self.read(id).ledger[2].detail)
 
-    def test_a_message_let_go_comes_first_again(self) -> None:
-        first = self.send()
-        self.take(lease_s=10)
-        second = self.send()
-        self.clock.advance(10)
-
-        assert self.drain() == [first, second]
-
-    def test_a_late_receiver_may_still_settle_while_nobody_else_has_the_message(self) -> None:
+    @pytest.mark.parametrize("extend", [False, True])
+    def test_a_late_receiver_may_still_settle_or_extend_while_nobody_else_has_the_message(self, extend: bool) -> None:
         id = self.send()
         ticket = self.take(lease_s=10).ticket
         self.clock.advance(60)
         assert self.state(id) is State.READY
 
+        if extend:
+            assert self.store.extend(ticket, 10) is True
+            assert self.state(id) is State.CLAIMED
+            assert self.claim() == []
         assert self.ack(ticket).held is True
         assert self.state(id) is State.ACKED
         assert self.claim() == []
-
-    def test_a_late_receiver_may_still_extend_while_nobody_else_has_the_message(self) -> None:
-        id = self.send()
-        ticket = self.take(lease_s=10).ticket
-        self.clock.advance(60)
-
-        assert self.store.extend(ticket, 10) is True
-        assert self.state(id) is State.CLAIMED
-        assert self.claim() == []
-        assert self.ack(ticket).held is True
 
     def test_a_look_by_others_takes_nothing_from_a_late_receiver(self) -> None:
         """Letting a message go (a sweep, a claim of other mail) does not make its ticket stale; taking it does."""
@@ -130,13 +121,6 @@ class Timing(StoreBench):
 
         assert self.state(id) is State.READY
         assert self.take().message.id == id
-
-    def test_a_delayed_message_has_the_place_of_its_sending(self) -> None:
-        first = self.send(delay_s=5)
-        second = self.send()
-        self.clock.advance(5)
-
-        assert self.drain() == [first, second]
 
     # Expiry
 
@@ -258,31 +242,24 @@ class Timing(StoreBench):
 
     # Clocks that jump
 
-    @pytest.mark.parametrize("jump_s", [-3600, 3600])
-    def test_a_jump_of_the_wall_clock_neither_ends_nor_keeps_a_lease(self, jump_s: float) -> None:
-        id = self.send()
-        self.take(lease_s=30)
+    @JUMPS
+    @pytest.mark.parametrize("state", [State.CLAIMED, State.DELAYED], ids=["lease", "delay"])
+    def test_a_jump_of_the_wall_clock_neither_shortens_nor_stretches_a_lease_or_a_delay(
+        self, state: State, jump_s: float
+    ) -> None:
+        id = self.send(delay_s=30 if state is State.DELAYED else 0)
+        self.claim(lease_s=30)
 
         self.clock.jump_wall(jump_s)
         self.clock.advance(29)
-        assert self.state(id) is State.CLAIMED
+        assert self.state(id) is state
         assert self.claim() == []
         self.clock.advance(1)
 
         assert self.state(id) is State.READY
         assert self.take().message.id == id
 
-    @pytest.mark.parametrize("jump_s", [-3600, 3600])
-    def test_a_jump_of_the_wall_clock_neither_shortens_nor_stretches_a_delay(self, jump_s: float) -> None:
-        id = self.send(delay_s=30)
-        self.clock.jump_wall(jump_s)
-        self.clock.advance(29)
-        assert self.claim() == []
-        self.clock.advance(1)
-
-        assert self.take().message.id == id
-
-    @pytest.mark.parametrize("jump_s", [-3600, 3600])
+    @JUMPS
     def test_a_jump_of_the_wall_clock_neither_shortens_nor_stretches_a_life(self, jump_s: float) -> None:
         lives, ends = self.send(ttl_s=40), self.send(ttl_s=30)
         self.clock.jump_wall(jump_s)
@@ -293,15 +270,15 @@ class Timing(StoreBench):
         assert self.drain() == [lives]
         assert self.state(ends) is State.EXPIRED
 
-    @pytest.mark.parametrize("jump_s", [-3600, 3600])
+    @JUMPS
     def test_what_lives_for_a_while_is_claimed_once_also_after_a_jump_of_the_wall_clock(self, jump_s: float) -> None:
         id = self.send(ttl_s=30)
         self.clock.jump_wall(jump_s)
         self.take()
 
-        assert [entry.event for entry in self.read(id).ledger] == ["stored", "claimed"]
+        assert self.events_of(id) == ["stored", "claimed"]
 
-    @pytest.mark.parametrize("jump_s", [-3600, 3600])
+    @JUMPS
     def test_what_people_read_is_the_wall_clocks_time(self, jump_s: float) -> None:
         self.clock.jump_wall(jump_s)
         id = self.send(ttl_s=60)
@@ -315,7 +292,7 @@ class Timing(StoreBench):
         assert message.lease_until_ms == self.clock.wall_ms() + 30_000
         assert [entry.time_ms for entry in message.ledger] == [self.clock.wall_ms() - 1000, self.clock.wall_ms()]
 
-    @pytest.mark.parametrize("jump_s", [-3600, 3600])
+    @JUMPS
     @needs("shared")
     def test_one_who_opens_the_room_after_a_jump_counts_the_same_time(self, jump_s: float) -> None:
         leased, first = self.send(), self.send()
@@ -351,7 +328,7 @@ class Timing(StoreBench):
         assert self.drain() == [leased, delayed]
         assert self.ack(ticket).held is False
 
-    @pytest.mark.parametrize("jump_s", [-3600, 3600])
+    @JUMPS
     @needs("durable")
     def test_a_wall_clock_that_is_wrong_after_a_restart_breaks_no_order(self, jump_s: float) -> None:
         first = self.send()
@@ -363,3 +340,41 @@ class Timing(StoreBench):
         self.clock.advance(1)
 
         assert self.drain() == [first, second]
+
+    # Waiting
+
+    def test_a_look_that_finds_nothing_wakes_nobody(self) -> None:
+        with self.store.listen([FEED]) as waiter:
+            assert self.claim("bob") == []
+            assert self.claim("bob") == []
+            assert waiter.wait(0) is False
+
+    def test_a_wait_without_a_hint_ends_when_its_time_is_over(self) -> None:
+        with self.store.listen([topic_to("bob")]) as waiter:
+            assert waiter.wait(0) is False
+            assert self.wait_while_time_passes(waiter, 5) is False
+
+    def test_a_hint_ends_a_wait_for_which_time_stands_still(self) -> None:
+        with self.store.listen([topic_to("bob")]) as waiter:
+            assert together(lambda: waiter.wait(5), lambda: bool(self.send("bob"))) == [True, True]
+
+    def wait_while_time_passes(self, waiter: Waiter, timeout_s: float) -> bool:
+        """Wait in another thread, and let time pass until it comes back."""
+        ended = threading.Event()
+
+        def wait() -> bool:
+            try:
+                return waiter.wait(timeout_s)
+            finally:
+                ended.set()
+
+        def pass_time() -> bool:
+            for _ in range(1000):
+                if ended.wait(0.005):
+                    return True
+                self.clock.advance(1)
+            return False
+
+        woken, passed = together(wait, pass_time)
+        assert passed, "the wait did not end, though its time was over long ago"
+        return woken

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from postroom.core.clock import SYSTEM
-from postroom.stores.contract import FEED, Ticket, Waiter, topic_cells, topic_channel, topic_message, topic_to
+from postroom.stores.contract import FEED, Ticket, topic_cells, topic_channel, topic_message, topic_to
 
 from .workbench import PATIENCE_S, StoreBench, gone_process, needs, together
 
@@ -22,10 +22,11 @@ HINT_S = 10.0
 class Waking(StoreBench):
     """`listen`, and the waiter it gives."""
 
-    @pytest.fixture
-    def real(self) -> None:
-        """The room on the machine's own clock."""
-        self.store = self.open_again(clock=SYSTEM)
+    @pytest.fixture(autouse=True)
+    def _real(self, _bench: None, request: pytest.FixtureRequest) -> None:
+        """The room on the machine's own clock, for the tests of this file."""
+        if request.function.__module__ == __name__:
+            self.store = self.open_again(clock=SYSTEM)
 
     def held(self, **fields: Any) -> Ticket:
         self.send(**fields)
@@ -58,7 +59,6 @@ class Waking(StoreBench):
             "feed of a batch",
         ],
     )
-    @pytest.mark.usefixtures("real")
     def test_a_waiter_is_woken_by(self, topic: str, act: Callable[[Waking], Any]) -> None:
         with self.store.listen(["to:somebody else", topic]) as waiter:
             assert waiter.wait(0) is False
@@ -67,7 +67,6 @@ class Waking(StoreBench):
             assert waiter.wait(HINT_S) is True
 
     @needs("switchboard")
-    @pytest.mark.usefixtures("real")
     def test_who_sits_at_a_switchboard_is_hinted_for_its_own_topics(self) -> None:
         switchboard = self.store.switchboard()
         assert switchboard is not None
@@ -87,7 +86,6 @@ class Waking(StoreBench):
             switchboard.close()
 
     @pytest.mark.parametrize("outcome", ["acked", "answered", "refused", "dead", "retry"])
-    @pytest.mark.usefixtures("real")
     def test_who_follows_a_message_hears_what_becomes_of_it(self, outcome: str) -> None:
         ticket = self.held()
         with self.store.listen([topic_message(ticket.id)]) as waiter, self.store.listen([FEED]) as feed:
@@ -100,7 +98,6 @@ class Waking(StoreBench):
         ("topic", "to"), [(topic_to("bob"), "bob"), (topic_channel("general"), None)], ids=["to one", "to anyone"]
     )
     @pytest.mark.parametrize("how", ["retry", "returned", "requeue", "gone owner"])
-    @pytest.mark.usefixtures("real")
     def test_mail_that_comes_back_wakes_like_new_mail(self, topic: str, to: str | None, how: str) -> None:
         owner = gone_process() if how == "gone owner" else None
         id = self.send(to)
@@ -117,7 +114,6 @@ class Waking(StoreBench):
 
             assert waiter.wait(HINT_S) is True
 
-    @pytest.mark.usefixtures("real")
     def test_all_who_wait_for_an_agents_mail_are_woken(self) -> None:
         waiters = [self.store.listen([topic_to("bob")]) for _ in range(3)]
         self.send("bob")
@@ -126,7 +122,6 @@ class Waking(StoreBench):
         for waiter in waiters:
             waiter.close()
 
-    @pytest.mark.usefixtures("real")
     def test_as_many_are_woken_as_there_are_messages_for_anyone(self) -> None:
         """One for each message at the least; a waiter that is not woken is not needed."""
         waiters = [self.store.listen([topic_channel("work")]) for _ in range(3)]
@@ -147,7 +142,6 @@ class Waking(StoreBench):
         for waiter in waiters:
             waiter.close()
 
-    @pytest.mark.usefixtures("real")
     def test_a_hint_that_came_while_nobody_waited_is_not_lost(self) -> None:
         with self.store.listen([topic_to("bob")]) as waiter:
             self.send("bob")
@@ -155,14 +149,12 @@ class Waking(StoreBench):
 
             assert waiter.wait(HINT_S) is True
 
-    @pytest.mark.usefixtures("real")
     def test_a_waiter_can_be_woken_again_and_again(self) -> None:
         with self.store.listen([topic_to("bob")]) as waiter:
             for _ in range(5):
                 self.send("bob")
                 assert waiter.wait(HINT_S) is True
 
-    @pytest.mark.usefixtures("real")
     def test_a_waiters_descriptor_can_be_read_while_there_is_a_hint(self) -> None:
         with self.store.listen([topic_to("bob")]) as waiter:
             assert select.select([waiter.fileno()], [], [], 0)[0] == []
@@ -173,7 +165,6 @@ class Waking(StoreBench):
             assert select.select([waiter.fileno()], [], [], 0)[0] == []
             assert waiter.wait(0) is False
 
-    @pytest.mark.usefixtures("real")
     def test_closing_a_waiter_twice_is_closing_it_once(self) -> None:
         waiter = self.store.listen([topic_to("bob")])
         waiter.close()
@@ -184,7 +175,6 @@ class Waking(StoreBench):
             self.send("bob")
             assert another.wait(HINT_S) is True
 
-    @pytest.mark.usefixtures("real")
     def test_a_new_waiter_hears_nothing_old(self) -> None:
         with self.store.listen([topic_to("bob")]) as waiter:
             self.send("bob")
@@ -192,7 +182,6 @@ class Waking(StoreBench):
         with self.store.listen([topic_to("eve")]) as waiter:
             assert waiter.wait(0) is False
 
-    @pytest.mark.usefixtures("real")
     def test_many_waiters_can_wait_at_once(self) -> None:
         waiters = [self.store.listen([topic_to(f"agent-{n}")]) for n in range(60)]
         for number in range(60):
@@ -202,14 +191,12 @@ class Waking(StoreBench):
         for waiter in waiters:
             waiter.close()
 
-    @pytest.mark.usefixtures("real")
     def test_a_waiter_may_have_many_topics(self) -> None:
         with self.store.listen([topic_channel(f"c{n}") for n in range(50)]) as waiter:
             for number in (0, 49):
                 self.send(None, channel=f"c{number}")
                 assert waiter.wait(HINT_S) is True
 
-    @pytest.mark.usefixtures("real")
     def test_a_wait_in_another_thread_ends_with_the_hint(self) -> None:
         with self.store.listen([topic_to("bob")]) as waiter:
             about_to_wait = threading.Event()
@@ -224,7 +211,6 @@ class Waking(StoreBench):
             assert together(wait, send) == [True, True]
 
     @pytest.mark.parametrize("to", ["bob", None], ids=["to one", "to anyone"])
-    @pytest.mark.usefixtures("real")
     def test_who_arms_then_looks_then_waits_misses_nothing(self, to: str | None) -> None:
         """Two threads pass a message to and fro; one missed hint and a wait runs out."""
         rounds = 150
@@ -250,7 +236,6 @@ class Waking(StoreBench):
                     return None
         return str(taken[0].message.payload["text"])
 
-    @pytest.mark.usefixtures("real")
     def test_a_crowd_that_waits_for_one_channel_misses_nothing(self) -> None:
         count, crowd = 60, 3
         taken = threading.Semaphore(0)
@@ -274,7 +259,6 @@ class Waking(StoreBench):
 
         assert sum(done) == count + crowd
 
-    @pytest.mark.usefixtures("real")
     @needs("shared")
     def test_one_opening_of_the_room_wakes_the_others(self) -> None:
         other = self.open_again(clock=SYSTEM)
@@ -286,41 +270,3 @@ class Waking(StoreBench):
             assert cells.wait(HINT_S) is True
             other.cell_write("a/none", None, expect=0)
             assert cells.wait(HINT_S) is True
-
-    def test_a_look_that_finds_nothing_wakes_nobody(self) -> None:
-        with self.store.listen([FEED]) as waiter:
-            assert self.claim("bob") == []
-            assert self.claim("bob") == []
-            assert waiter.wait(0) is False
-
-    # Time that runs out, on the clock that stands still
-
-    def test_a_wait_without_a_hint_ends_when_its_time_is_over(self) -> None:
-        with self.store.listen([topic_to("bob")]) as waiter:
-            assert waiter.wait(0) is False
-            assert self.wait_while_time_passes(waiter, 5) is False
-
-    def test_a_hint_ends_a_wait_for_which_time_stands_still(self) -> None:
-        with self.store.listen([topic_to("bob")]) as waiter:
-            assert together(lambda: waiter.wait(5), lambda: bool(self.send("bob"))) == [True, True]
-
-    def wait_while_time_passes(self, waiter: Waiter, timeout_s: float) -> bool:
-        """Wait in another thread, and let time pass until it comes back."""
-        ended = threading.Event()
-
-        def wait() -> bool:
-            try:
-                return waiter.wait(timeout_s)
-            finally:
-                ended.set()
-
-        def pass_time() -> bool:
-            for _ in range(1000):
-                if ended.wait(0.005):
-                    return True
-                self.clock.advance(1)
-            return False
-
-        woken, passed = together(wait, pass_time)
-        assert passed, "the wait did not end, though its time was over long ago"
-        return woken

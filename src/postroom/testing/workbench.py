@@ -28,6 +28,8 @@ ABILITIES = {
     "switchboard": "each who waits there has a descriptor of its own",
 }
 
+#: An id as stores give them, which none has given.
+NO_ID = "00000000-0000-7000-8000-000000000000"
 #: No thread of a test takes this long, in real seconds; one that does hangs.
 PATIENCE_S = 30.0
 
@@ -119,7 +121,21 @@ class StoreBench:
 
     def drain(self, agent: str = "bob", **fields: Any) -> list[str]:
         """Claim everything; the ids in the order in which they came."""
-        return [delivery.message.id for delivery in self.claim(agent, limit=10_000, **fields)]
+        return ids_of(self.store.claim(self.want(agent, limit=10_000, **fields)))
+
+    def end(self, outcome: str, agent: str = "bob", ids: tuple[str, ...] | None = None, **fields: Any) -> Settled:
+        """Claim the next message (of these) and settle it so."""
+        return self.store.settle(self.take(agent, ids=ids).ticket, outcome, **fields)
+
+    def publish(self, text: Any = "hello", channel: str = "news", **fields: Any) -> list[str]:
+        """Put a copy for every subscriber; the ids."""
+        return self.store.put([self.draft(None, text, channel=channel, publish=True, **fields)])
+
+    def cell_value(self, name: str) -> Any:
+        """What a cell holds; there must be one."""
+        cell = self.store.cell_read(name)
+        assert cell is not None, f"there is no cell {name}"
+        return cell.value
 
     def ack(self, ticket: Ticket, **fields: Any) -> Settled:
         return self.store.settle(ticket, "acked", **fields)
@@ -147,9 +163,10 @@ class StoreBench:
             self.store.settle(delivery.ticket, "retry", detail="it fails")
 
 
-def nothing_of(claimed: Claimed | None) -> bool:
-    """Whether a claim gave nothing."""
-    return claimed is not None and claimed.deliveries == []
+def ids_of(claimed: Claimed | None) -> list[str]:
+    """What a claim gave. There must have been one."""
+    assert claimed is not None
+    return [delivery.message.id for delivery in claimed.deliveries]
 
 
 def gone_process() -> str:
