@@ -28,6 +28,8 @@ The packages, from the bottom up; each imports from those before it (docs/archit
 Names are loaded when they are first used: the command line starts fast because it imports little.
 """
 
+# ruff: noqa: F405  (`__all__` names errors that the star brings)
+
 from __future__ import annotations
 
 import importlib
@@ -45,56 +47,7 @@ if TYPE_CHECKING:
     from .core.limits import CircuitBreaker, CircuitState, TokenBucket
     from .core.message import Message, MessageWithLedger
     from .core.states import State
-    from .errors import (
-        AskFailed,
-        AskTimeout,
-        CircuitOpen,
-        Deadlock,
-        DependencyCycle,
-        EvaluationAborted,
-        EvaluatorFailed,
-        Fault,
-        IdentityRefused,
-        InvalidMessage,
-        ModelError,
-        ModelMissing,
-        ModelTimeout,
-        NoMail,
-        NotAcked,
-        NotAnswered,
-        NotStartable,
-        OutcomeUnknown,
-        PeerGone,
-        PoolFailed,
-        PostroomError,
-        QueueFull,
-        RateLimited,
-        ReceiveTimeout,
-        Refused,
-        RequestDropped,
-        ReservationConflict,
-        RoomBusy,
-        RoomClosed,
-        RoomDamaged,
-        RoomError,
-        RoomGone,
-        RoomNotAllowed,
-        RoomNotFound,
-        RoomUnreachable,
-        RoomUnsafe,
-        SessionEnded,
-        SessionFailed,
-        TooManyHops,
-        UnknownMessage,
-        UnknownSession,
-        UnknownTask,
-        WorkerDied,
-        WorkerError,
-        WorkerNotReady,
-        WorkerStopped,
-        WorkerTimeout,
-        WrongDirection,
-    )
+    from .errors import *  # noqa: F403  which of them are public, `__all__` says
     from .mail.agent import Agent
     from .mail.presence import AgentInfo
     from .mail.receipts import Attempt, DeadLetter, Event, Receipt, Wait

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
@@ -32,6 +33,11 @@ ACKED: Final = Settlement("acked")
 NO_CAUSE: Final[tuple[str | None, int, str | None]] = (None, 0, None)
 
 
+def _of_message(name: str, doc: str | None = None) -> Any:
+    """A property that reads a field of the message behind it."""
+    return property(attrgetter(f"message.{name}"), doc=doc)
+
+
 class Envelope:
     """A claimed message as its receiver reads it."""
 
@@ -42,77 +48,24 @@ class Envelope:
         #: The whole record, as it was when it was claimed.
         self.message: Message = message
 
-    @property
-    def id(self) -> str:
-        return self.message.id
-
-    @property
-    def type(self) -> str:
-        return self.message.type
-
-    @property
-    def version(self) -> str:
-        return self.message.version
-
-    @property
-    def payload(self) -> dict[str, Any]:
-        return self.message.payload
-
-    @property
-    def from_agent(self) -> str:
-        return self.message.from_agent
-
-    @property
-    def to_agent(self) -> str | None:
-        """The agent it was sent to; None when it was for the first to claim it."""
-        return self.message.to_agent
-
-    @property
-    def channel(self) -> str:
-        return self.message.channel
-
-    @property
-    def priority(self) -> int:
-        return self.message.priority
-
-    @property
-    def timestamp(self) -> str:
-        """When it was sent, as ISO 8601 text."""
-        return self.message.timestamp
-
-    @property
-    def correlation_id(self) -> str | None:
-        return self.message.correlation_id
-
-    @property
-    def expires_at(self) -> str | None:
-        """When it expires, as ISO 8601 text; None when it never does."""
-        return self.message.expires_at
-
-    @property
-    def delivery_count(self) -> int:
-        """How many times it was delivered, this time included."""
-        return self.message.delivery_count
-
-    @property
-    def chain_id(self) -> str | None:
-        """The id of the message that began the chain of causes; None when this one began it."""
-        return self.message.chain_id
-
-    @property
-    def hop_count(self) -> int:
-        """How many messages caused each other before this one."""
-        return self.message.hop_count
-
-    @property
-    def lane(self) -> str:
-        """The word agent, or human when a person sent it."""
-        return self.message.lane
-
-    @property
-    def trace(self) -> str | None:
-        """The sender's trace context."""
-        return self.message.trace
+    id: str = _of_message("id")
+    type: str = _of_message("type")
+    version: str = _of_message("version")
+    payload: dict[str, Any] = _of_message("payload")
+    from_agent: str = _of_message("from_agent")
+    to_agent: str | None = _of_message("to_agent", "The agent it was sent to; None when it was for the first to claim it.")
+    channel: str = _of_message("channel")
+    priority: int = _of_message("priority")
+    timestamp: str = _of_message("timestamp", "When it was sent, as ISO 8601 text.")
+    correlation_id: str | None = _of_message("correlation_id")
+    expires_at: str | None = _of_message("expires_at", "When it expires, as ISO 8601 text; None when it never does.")
+    delivery_count: int = _of_message("delivery_count", "How many times it was delivered, this time included.")
+    chain_id: str | None = _of_message(
+        "chain_id", "The id of the message that began the chain of causes; None when this one began it."
+    )
+    hop_count: int = _of_message("hop_count", "How many messages caused each other before this one.")
+    lane: str = _of_message("lane", "The word agent, or human when a person sent it.")
+    trace: str | None = _of_message("trace", "The sender's trace context.")
 
     @property
     def token(self) -> int:
