@@ -17,10 +17,10 @@ from typing import Any, Final, Self
 from postroom.core.backoff import backoff_s
 from postroom.core.clock import SYSTEM, Clock, iso
 from postroom.core.config import AGENT_LEASE_S, Config, RoomUrl
-from postroom.core.states import NOTES, State
+from postroom.core.states import State
 from postroom.mail.gateway import Deadline, Gateway
-from postroom.mail.received import Settlement, check_names, follow, words
-from postroom.stores.contract import Query, Ticket, Want, topic_to
+from postroom.mail.received import Settlement, check_names, current_claim, follow, listed, words
+from postroom.stores.contract import Query, Want, topic_to
 
 from .core import message as envelope
 from .errors import InvalidMessage, RoomUnsafe
@@ -29,8 +29,6 @@ from .room import make_folder
 from .stores import open_store
 
 READY: Final = frozenset({State.READY})
-#: Events of a ledger after which somebody's claim still counts: it was taken, or only its lease has ended.
-_HELD_AFTER: Final = frozenset({"claimed", "released"})
 #: What `send_message` calls the fields of an envelope, where that differs.
 _ARGUMENTS: Final = {"type": "message_type", "ttl_s": "ttl_seconds"}
 #: Messages are counted and deleted so many at a time.
@@ -185,7 +183,7 @@ class CommunicationSystem:
 
     def receive_messages(self, agent_id: str, channels: Sequence[str], limit: int = 10) -> list[dict[str, Any]]:
         """What the agent could claim in these channels, best first. Takes nothing: claim what you want to work on."""
-        named = _names(channels)
+        named = listed(channels)
         if not named or not limit:
             return []
         query = Query(
@@ -211,7 +209,7 @@ class CommunicationSystem:
         gateway, tried = self._gateway, None
         gateway.check_open()
         while (found := gateway.store.get(message_id)) is not None:
-            ticket = _current_claim(found)
+            ticket = current_claim(found)
             if ticket is None or ticket == tried:
                 return
             end = self._failed(found, error) if error else self._done(found)
@@ -271,7 +269,7 @@ class CommunicationSystem:
 
         However much other mail waits, it is looked up by its correlation id; the wait ends as soon as it is stored.
         """
-        gateway, deadline, named = self._gateway, Deadline(self._clock, timeout_seconds), _names(channels)
+        gateway, deadline, named = self._gateway, Deadline(self._clock, timeout_seconds), listed(channels)
         # Not the channels' own topics: they wake one waiter for each message, and that one should be able to take it. A
         # response that is addressed to nobody is found by the look that is made every second anyway.
         with gateway.listen([topic_to(agent_id)]) as waiter:
@@ -342,21 +340,8 @@ class CommunicationSystem:
         return deleted
 
     def _find(self, query: Query) -> Iterator[envelope.Message]:
-        """All messages that a query means; in claim order, which has no pages, as many as its limit says."""
         self._gateway.check_open()
-        cursor: int | None = None
-        while True:
-            page = self._gateway.store.find(query, cursor)
-            yield from page.messages
-            cursor = page.cursor
-            if cursor is None:
-                return
-
-
-def _names(channels: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(channels, str):  # a list of one-letter channels, which nobody means
-        raise InvalidMessage("channels", f"must be a list of names, such as [{channels!r}]")
-    return tuple(channels)
+        return self._gateway.store.find_all(query)
 
 
 def _claimer(original_message: dict[str, Any], question: envelope.Message | None) -> str:
@@ -367,14 +352,6 @@ def _claimer(original_message: dict[str, Any], question: envelope.Message | None
             "from_agent", f"message {id} was sent to nobody in particular: claim it before answering it"
         )
     return question.claimed_by
-
-
-def _current_claim(message: envelope.MessageWithLedger) -> Ticket | None:
-    """The ticket of whoever holds the message, also when its lease has ended but nobody else has taken it yet."""
-    changes = [entry.event for entry in message.ledger if entry.event not in NOTES]
-    if message.claimed_by is None or not changes or changes[-1] not in _HELD_AFTER:
-        return None
-    return Ticket(message.id, message.token, message.claimed_by)
 
 
 def _row(message: envelope.Message) -> dict[str, Any]:

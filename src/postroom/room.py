@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from postroom.board import board as boards
 from postroom.board import reservations as reserved_files
@@ -33,9 +33,9 @@ from postroom.mail.gateway import Deadline, Gateway, Pause, Series
 from postroom.mail.housekeeping import Upkeep
 from postroom.mail.presence import AgentInfo
 from postroom.mail.receipts import DeadLetter, Receipt, Wait, dead_letter_of, receipt_of
-from postroom.mail.received import check_names, check_seconds
+from postroom.mail.received import check_names, check_timeout
 from postroom.sessions import session as sessions
-from postroom.stores.contract import FEED, Change, MailboxFigures, Page, Query, Stats, Store
+from postroom.stores.contract import FEED, Change, MailboxFigures, Query, Stats, Store
 
 from .core import trust
 from .errors import (
@@ -50,6 +50,7 @@ from .errors import (
 from .mail import attachments, presence, tokens
 from .stores import open_store
 
+T = TypeVar("T")
 Moment = int | str | datetime
 
 #: Messages are read from the store in pages of this size, and sent again so many at a time.
@@ -69,8 +70,7 @@ class Room:
         self._upkeep = Upkeep(self._gateway)
         self._lock = threading.RLock()  # a signal's handler may come in the middle of what it guards
         self._agents: dict[tuple[str, bool], Agent] = {}
-        self._board: boards.Board | None = None
-        self._reserving: reserved_files.Reservations | None = None
+        self._parts: dict[Callable[[Gateway], Any], Any] = {}
 
     @property
     def store(self) -> Store:
@@ -128,12 +128,7 @@ class Room:
     @property
     def board(self) -> boards.Board:
         """The room's tasks."""
-        with self._lock:
-            if self._board is None:
-                board = boards.Board(self._gateway)
-                if self._board is None:
-                    self._board = board
-            return self._board
+        return self._part(boards.Board)
 
     def reserve(
         self,
@@ -153,9 +148,8 @@ class Room:
         ReservationConflict, naming the holder and what it works on, when another agent's lies in the way: then nothing
         was reserved.
         """
-        return self._reservations().reserve(
-            globs, agent, ttl_s, exclusive=exclusive, why=why, transient=transient, process=process
-        )
+        process = process if transient else self._gateway.process
+        return self._reservations().reserve(globs, agent, ttl_s, exclusive=exclusive, why=why, process=process)
 
     def reservations(self) -> list[reserved_files.Reserved]:
         """What is reserved at this moment, the oldest first."""
@@ -171,24 +165,30 @@ class Room:
 
     def _reservations(self) -> reserved_files.Reservations:
         self._gateway.check_open()
+        return self._part(reserved_files.Reservations)
+
+    def _part(self, kind: Callable[[Gateway], T]) -> T:
+        """The room's one part of that kind, made when it is first needed."""
         with self._lock:
-            if self._reserving is None:
-                reserving = reserved_files.Reservations(self._gateway)
-                if self._reserving is None:
-                    self._reserving = reserving
-            return self._reserving
+            part = self._parts.get(kind) or kind(self._gateway)
+            made: T = self._parts.setdefault(kind, part)  # a signal's handler may have made one meanwhile
+            return made
 
     # Looking, which changes nothing
 
     def receipt(self, id: str) -> Receipt:
         """What became of a message so far: its state and every step. UnknownMessage when it is not kept here."""
-        message = self._get(id)
+        message = self.get(id)
         known = message.to_agent is None or presence.is_known(self._gateway, message.to_agent)
         return receipt_of(message, recipient_known=known)
 
     def get(self, id: str) -> MessageWithLedger:
         """One message with its ledger. UnknownMessage when it is not kept here."""
-        return self._get(id)
+        self._gateway.check_open()
+        message = self._gateway.store.get(id)
+        if message is None:
+            raise UnknownMessage(f"no message {id} is kept in this room")
+        return message
 
     def peek(
         self,
@@ -222,7 +222,8 @@ class Room:
             order=order or ("claim" if state == "pending" else "newest"),
             limit=_checked_limit(limit),
         )
-        return self._find(query).messages
+        self._gateway.check_open()
+        return self._gateway.store.find(query).messages
 
     def events(self, after: int = 0, limit: int = 1000) -> list[Change]:
         """The feed: every change above the number `after`, oldest first. Several changes of one message may be one."""
@@ -239,8 +240,7 @@ class Room:
 
         Goes on for ever; with `timeout_s`, until nothing came for so long.
         """
-        if timeout_s is not None:
-            check_seconds("timeout_s", timeout_s)
+        check_timeout(timeout_s)
         return self._gateway.each(self._watching(self.cursor() if after is None else after, timeout_s))
 
     def _watching(self, after: int, timeout_s: float | None) -> Series[Change]:
@@ -272,7 +272,8 @@ class Room:
 
     def waits(self) -> list[Wait]:
         """Who waits for whose answer right now, the longest wait first."""
-        waiting = self._find_all(Query(states=OPEN, waiting=True, limit=PAGE))
+        self._gateway.check_open()
+        waiting = self._gateway.store.find_all(Query(states=OPEN, waiting=True, limit=PAGE))
         return [
             Wait(message.from_agent, message.to_agent, message.id, iso(message.timestamp_ms))
             for message in waiting
@@ -281,8 +282,9 @@ class Room:
 
     def dead_letters(self, limit: int = 100) -> list[DeadLetter]:
         """Messages that were set aside, the oldest first, each with every attempt to deliver it."""
-        page = self._find(Query(states=frozenset({State.DEAD}), limit=_checked_limit(limit)))
-        kept = (self._gateway.store.get(message.id) for message in page.messages)
+        self._gateway.check_open()
+        dead = self._gateway.store.find(Query(states=frozenset({State.DEAD}), limit=_checked_limit(limit))).messages
+        kept = (self._gateway.store.get(message.id) for message in dead)
         return [
             dead_letter_of(message) for message in kept if message is not None and message.exact_state is State.DEAD
         ]
@@ -295,7 +297,7 @@ class Room:
         A single id that is not kept here is UnknownMessage.
         """
         if isinstance(id, str):
-            self._get(id)
+            self.get(id)
             id = [id]
         self._gateway.check_open()
         return self._gateway.store.requeue(list(id))
@@ -360,7 +362,7 @@ class Room:
         )
         stored = self._stored_after(since) if _is_cursor(since) else None
         drafts: dict[str, Draft] = {}
-        for message in self._find_all(query):
+        for message in self._gateway.store.find_all(query):
             if len(drafts) >= limit:
                 break
             if stored is None or message.id in stored:
@@ -433,24 +435,6 @@ class Room:
         return f"<Room {self.url}{' closed' if self.closed else ''}>"
 
     # Parts of the above
-
-    def _get(self, id: str) -> MessageWithLedger:
-        self._gateway.check_open()
-        message = self._gateway.store.get(id)
-        if message is None:
-            raise UnknownMessage(f"no message {id} is kept in this room")
-        return message
-
-    def _find(self, query: Query, cursor: int | None = None) -> Page:
-        self._gateway.check_open()
-        return self._gateway.store.find(query, cursor)
-
-    def _find_all(self, query: Query) -> Iterator[Message]:
-        page = self._find(query)
-        yield from page.messages
-        while page.cursor is not None:
-            page = self._find(query, page.cursor)
-            yield from page.messages
 
     def _changes(self, after: int) -> Iterator[Change]:
         while changes := self._gateway.store.events(after, PAGE):

@@ -19,7 +19,7 @@ from postroom.core.untrusted import quoted
 from postroom.errors import Fault, InvalidMessage, RoomClosed, UnknownTask, raise_faults
 from postroom.mail import presence
 from postroom.mail.gateway import Deadline, Gateway, Pause, Series, Steps
-from postroom.mail.received import check_names, check_seconds, words
+from postroom.mail.received import check_names, check_seconds, check_timeout, words
 from postroom.stores.contract import topic_cells, topic_to
 
 from . import mail
@@ -144,8 +144,7 @@ class Board:
         check_names(agent=agent)
         if task_id is not None:
             check_names(task_id=task_id)
-        if timeout_s is not None:
-            check_seconds("timeout_s", timeout_s)
+        check_timeout(timeout_s)
         if lease_s is None:
             lease_s = AGENT_LEASE_S if transient else LEASE_S
         check_seconds("lease_s", lease_s, zero=False)
@@ -232,8 +231,7 @@ class Board:
         (`break`, or an error in its body) has not said so: the task is released.
         """
         check_names(agent=agent)
-        if timeout_s is not None:
-            check_seconds("timeout_s", timeout_s)
+        check_timeout(timeout_s)
         span_s = check_seconds("lease_s", LEASE_S if lease_s is None else lease_s, zero=False)
         claim = Claim(agent, self._gateway.process, span_s)
         return self._gateway.each(self._working(claim, timeout_s, heartbeat))
@@ -323,8 +321,7 @@ class Board:
         Several changes of one task may come as one. Goes on for ever; with `timeout_s`, until nothing changed for so
         long.
         """
-        if timeout_s is not None:
-            check_seconds("timeout_s", timeout_s)
+        check_timeout(timeout_s)
         self._look()
         return self._gateway.each(self._watching(self._book.all(), timeout_s))
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 from postroom.core.message import payload_text
 from postroom.errors import Fault, InvalidMessage, PostroomError, RoomClosed
 from postroom.mail.gateway import Deadline, Pause, Steps
-from postroom.mail.received import check_seconds, words
+from postroom.mail.received import check_seconds, check_timeout, words
 from postroom.stores.contract import topic_cells
 
 from . import task
@@ -109,8 +109,7 @@ class HeldTask:
 
     def wait_aborted(self, timeout_s: float | None = None) -> bool:
         """Wait until it is aborted; True then, False when time ran out or it ended otherwise."""
-        if timeout_s is not None:
-            check_seconds("timeout_s", timeout_s)
+        check_timeout(timeout_s)
         return self._book.gateway.finish(self._waiting(timeout_s))
 
     def _waiting(self, timeout_s: float | None) -> Steps[bool]:

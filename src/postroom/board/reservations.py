@@ -84,17 +84,9 @@ class Reservations:
         gateway.at_close(self._let_go)
 
     def reserve(
-        self,
-        globs: Iterable[str],
-        agent: str,
-        ttl_s: float = 600,
-        *,
-        exclusive: bool = True,
-        why: str | None = None,
-        transient: bool = False,
-        process: str | None = None,
+        self, globs: Iterable[str], agent: str, ttl_s: float, *, exclusive: bool, why: str | None, process: str | None
     ) -> Reservation:
-        """Reserve files; see `Room.reserve`."""
+        """Reserve files; see `Room.reserve`. It ends with the process, if one is named."""
         named = _checked(globs, agent, ttl_s, why)
         clock = self._gateway.clock
         value: Value = {
@@ -102,7 +94,7 @@ class Reservations:
             "globs": named,
             "exclusive": exclusive,
             "why": why,
-            "process": process if transient else self._gateway.process,
+            "process": process,
             "since": clock.wall_ms(),
             **lease_fields(clock, ttl_s),
         }

@@ -189,15 +189,25 @@ def address_in(place: Path) -> str:
     return str(url)
 
 
+def read_regular(path: str | Path, most_bytes: int, *, flags: int = os.O_NOFOLLOW, owner: int | None = None) -> bytes:
+    """The beginning of a regular file, which is no link. A pipe is not waited for, a device not read.
+
+    Raises OSError when it is anything else, or not the owner's.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+    try:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode) or owner not in (None, about.st_uid):
+            raise OSError(f"{path} is no plain file")
+        return os.read(descriptor, most_bytes)
+    finally:
+        os.close(descriptor)
+
+
 def read_small(path: Path) -> str:
     """The text of a small regular file, stripped; "" when it is not there, is a link or a pipe, or is no text."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
-            return os.read(descriptor, _MAX_SMALL_BYTES).decode("utf-8").strip() if regular else ""
-        finally:
-            os.close(descriptor)
+        return read_regular(path, _MAX_SMALL_BYTES).decode().strip()
     except (OSError, UnicodeDecodeError):
         return ""
 

@@ -29,6 +29,12 @@ MAX_PAYLOAD_BYTES: Final = 1024 * 1024
 #: No delay and no time to live is longer than this (a hundred years).
 MAX_SPAN_S: Final = 100 * 366 * 86400.0
 
+#: The fields of a message as others read it: in JSON, on the page, at every door.
+ENVELOPE: Final = (
+    "id", "type", "version", "payload", "from_agent", "to_agent", "channel", "priority", "timestamp", "correlation_id",
+    "expires_at", "delivery_count", "chain_id", "hop_count", "lane", "trace", "state", "error",
+)  # fmt: skip
+
 
 class LedgerEntry(msgspec.Struct, frozen=True, array_like=True):
     """One line of a message's ledger: what happened, when (wall clock), through whom, and what was said."""
@@ -102,26 +108,7 @@ class Message(msgspec.Struct, kw_only=True, frozen=True):
 
     def to_dict(self) -> dict[str, Any]:
         """The envelope as plain data, with the fixed names."""
-        return {
-            "id": self.id,
-            "type": self.type,
-            "version": self.version,
-            "payload": self.payload,
-            "from_agent": self.from_agent,
-            "to_agent": self.to_agent,
-            "channel": self.channel,
-            "priority": self.priority,
-            "timestamp": self.timestamp,
-            "correlation_id": self.correlation_id,
-            "expires_at": self.expires_at,
-            "delivery_count": self.delivery_count,
-            "chain_id": self.chain_id,
-            "hop_count": self.hop_count,
-            "lane": self.lane,
-            "trace": self.trace,
-            "state": self.state,
-            "error": self.error,
-        }
+        return {name: getattr(self, name) for name in ENVELOPE}
 
 
 _force = msgspec.structs.force_setattr

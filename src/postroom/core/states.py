@@ -23,30 +23,20 @@ class State(IntEnum):
     AWAITED = 8  # stored, an answer kept for the asker that waits for it; receive() does not see it
 
 
-#: The words of receipts (and of the source document's `status` column) for each state.
-PUBLIC_NAME: Final[dict[State, str]] = {
-    State.READY: "stored",
-    State.CLAIMED: "claimed",
-    State.ACKED: "acked",
-    State.ANSWERED: "answered",
-    State.REFUSED: "refused",
-    State.EXPIRED: "expired",
-    State.DEAD: "dead",
-    State.DELAYED: "stored",
-    State.AWAITED: "stored",
+#: For each state the word of receipts, and that of the source document's `status` column.
+_WORDS: Final = {
+    State.READY: ("stored", "pending"),
+    State.CLAIMED: ("claimed", "processing"),
+    State.ACKED: ("acked", "done"),
+    State.ANSWERED: ("answered", "done"),
+    State.REFUSED: ("refused", "failed"),
+    State.EXPIRED: ("expired", "failed"),
+    State.DEAD: ("dead", "failed"),
+    State.DELAYED: ("stored", "pending"),
+    State.AWAITED: ("stored", "pending"),
 }
-
-STATUS_WORD: Final[dict[State, str]] = {
-    State.READY: "pending",
-    State.CLAIMED: "processing",
-    State.ACKED: "done",
-    State.ANSWERED: "done",
-    State.REFUSED: "failed",
-    State.EXPIRED: "failed",
-    State.DEAD: "failed",
-    State.DELAYED: "pending",
-    State.AWAITED: "pending",
-}
+PUBLIC_NAME: Final = {state: words[0] for state, words in _WORDS.items()}
+STATUS_WORD: Final = {state: words[1] for state, words in _WORDS.items()}
 
 WAITING: Final = frozenset({State.READY, State.DELAYED, State.AWAITED})
 OPEN: Final = WAITING | {State.CLAIMED}
@@ -129,9 +119,7 @@ def states_named(name: str) -> frozenset[State]:
 
     Raises ValueError that lists the words when there is no such one.
     """
-    found = frozenset(s for s in State if PUBLIC_NAME[s] == name) or frozenset(
-        s for s in State if STATUS_WORD[s] == name
-    )
+    found = frozenset(state for state, words in _WORDS.items() if name in words)
     if not found:
         words = ", ".join((*PUBLIC_STATES, *dict.fromkeys(STATUS_WORD.values())))
         raise ValueError(f"no state is called {name!r}; there are: {words}")

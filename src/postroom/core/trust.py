@@ -44,6 +44,7 @@ from .config import (
     RoomUrl,
     address_in,
     parse_url,
+    read_regular,
     room_folder,
     search_places,
 )
@@ -141,27 +142,15 @@ def _read(kind: str, key: str, shape: type[_Entry]) -> _Entry | None:
 def _read_file(path: Path, shape: type[_Entry]) -> _Entry | None:
     try:
         above = os.stat(path.parent)
-        text = _read_own(path, _MAX_ENTRY_BYTES)
-        entry = None if text is None else msgspec.json.decode(text, type=shape)
+        text = read_regular(path, _MAX_ENTRY_BYTES, owner=os.geteuid())
+        entry = msgspec.json.decode(text, type=shape)
     except (OSError, msgspec.MsgspecError, RecursionError):
         return None
-    if entry is None or entry.config_inode != above.st_ino or above.st_uid != os.geteuid():
+    if entry.config_inode != above.st_ino or above.st_uid != os.geteuid():
         return None
     if above.st_mode & _OTHERS:  # a folder that a checkout or another user made, or can change
         return None
     return entry
-
-
-def _read_own(path: Path, limit: int) -> bytes | None:
-    """The content of a regular file of this user, which is no link; None when it is anything else. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | _NO_FOLLOW)
-    try:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
-            return None
-        return os.read(descriptor, limit)
-    finally:
-        os.close(descriptor)
 
 
 def _write(kind: str, key: str, entry: RoomEntry | ServerEntry) -> None:
@@ -323,10 +312,10 @@ def _make_seal(place: Path, *, anew: bool = False) -> str:
 
 def _seal_in(place: Path) -> str | None:
     try:
-        text = _read_own(place / SEAL, _MAX_SEAL_BYTES)
+        text = read_regular(place / SEAL, _MAX_SEAL_BYTES, owner=os.geteuid())
     except OSError:
         return None
-    return None if not text else text.decode("ascii", "replace")
+    return text.decode("ascii", "replace") or None
 
 
 class Judgement(NamedTuple):

@@ -7,23 +7,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from postroom.core.config import AGENT_LEASE_S, LEASE_S
-from postroom.core.message import (
-    DEFAULT_CHANNEL,
-    DEFAULT_PRIORITY,
-    DEFAULT_TYPE,
-    Draft,
-    Message,
-    MessageWithLedger,
-    check_name,
-)
-from postroom.core.states import NOTES
+from postroom.core.message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, DEFAULT_TYPE, Draft, Message, check_name
 from postroom.core.untrusted import quoted
 from postroom.errors import Fault, InvalidMessage, ReceiveTimeout, UnknownMessage, raise_faults
-from postroom.stores.contract import Delivery, Ticket, Want
+from postroom.stores.contract import Delivery, Want
 
 from . import presence, questions, receiving, serving
 from .gateway import Gateway, Series, Steps
-from .received import NO_CAUSE, Envelope, Received, check_names, check_seconds, follow
+from .received import (
+    NO_CAUSE,
+    Envelope,
+    Received,
+    check_names,
+    check_seconds,
+    check_timeout,
+    current_claim,
+    follow,
+    listed,
+)
 from .waiting import Inbox
 
 LOOP_ENDED = "the loop ended before it was settled"
@@ -79,8 +80,7 @@ class Agent:
         """
         if wait is not None:
             questions.check_wait(wait)
-        if timeout_s is not None:
-            check_seconds("timeout_s", timeout_s)
+        check_timeout(timeout_s)
         config = self._gateway.config
         chain_id, hop_count, inherited = NO_CAUSE if cause is None else follow(cause, config.max_hops)
         draft = Draft(
@@ -117,7 +117,7 @@ class Agent:
                 faults.append(Fault(f"messages[{index}]", f"must be a dict, not {message.__class__.__name__}"))
                 continue
             if _BATCH_FIELDS.issuperset(message):
-                drafts.append(self._draft_of(message))
+                drafts.append(self._draft(**message))
                 continue
             unknown = [name for name in message if name not in _BATCH_FIELDS]
             faults += [Fault(f"messages[{index}].{name}", "is not an argument of send_many") for name in unknown]
@@ -178,8 +178,7 @@ class Agent:
         then others may take it.
         """
         want = self._want(channels, lease_s)
-        if timeout_s is not None:
-            check_seconds("timeout_s", timeout_s)
+        check_timeout(timeout_s)
         return self._gateway.finish(self._receiving(want, timeout_s))
 
     def _receiving(self, want: Want, timeout_s: float | None) -> Steps[Received]:
@@ -216,8 +215,7 @@ class Agent:
         or passed over when somebody else has it; those the loop never came to go back as if nobody had claimed them.
         """
         want = self._want(channels, lease_s)
-        if timeout_s is not None:
-            check_seconds("timeout_s", timeout_s)
+        check_timeout(timeout_s)
         if type(prefetch) is not int or not 1 <= prefetch <= receiving.MAX_PREFETCH:
             limits = f"from 1 to {receiving.MAX_PREFETCH}"
             raise InvalidMessage("prefetch", f"must be a whole number {limits}, not {prefetch!r}")
@@ -265,13 +263,11 @@ class Agent:
         message = self._gateway.store.get(id)
         if message is None:
             raise UnknownMessage(f"no message {id} is kept in this room")
-        if not _is_held(message):
+        ticket = current_claim(message)
+        if ticket is None:
             raise InvalidMessage("id", f"nobody holds message {id}: it is {message.state}")
-        if message.claimed_by != self.name:
-            raise InvalidMessage(
-                "id", f"message {id} is held by {quoted(message.claimed_by or '')}, not by {self.name}"
-            )
-        ticket = Ticket(message.id, message.token, self.name)
+        if ticket.agent != self.name:
+            raise InvalidMessage("id", f"message {id} is held by {quoted(ticket.agent)}, not by {self.name}")
         return Received(self._gateway, Delivery(message, ticket), self._lease_s(None))
 
     # Asking
@@ -299,8 +295,7 @@ class Agent:
         peer ran while we waited, and died or stopped), AskTimeout. In all these cases the question stays as it is, and
         an answer that comes later is ordinary mail. `timeout_s` None waits as long as the peer runs.
         """
-        if timeout_s is not None:
-            check_seconds("timeout_s", timeout_s)
+        check_timeout(timeout_s)
         draft = self._draft(
             cause,
             to=to,
@@ -329,40 +324,25 @@ class Agent:
     # Parts of the above
 
     def _draft(
-        self, cause: Envelope | Message | None, *, to: str | None = None, trace: str | None = None, **fields: Any
+        self,
+        cause: Envelope | Message | None = None,
+        *,
+        payload: Any = None,
+        to: str | None = None,
+        trace: str | None = None,
+        **fields: Any,
     ) -> Draft:
         config = self._gateway.config
         chain_id, hop_count, inherited = NO_CAUSE if cause is None else follow(cause, config.max_hops)
         return Draft(
             from_agent=self.name,
+            payload=payload,
             to_agent=to,
             chain_id=chain_id,
             hop_count=hop_count,
             trace=inherited if trace is None else trace,
             max_deliveries=config.max_deliveries,
             **fields,
-        )
-
-    def _draft_of(self, message: Mapping[str, Any]) -> Draft:
-        """The draft of a message of `send_many`."""
-        config, told, cause = self._gateway.config, message.get, message.get("cause")
-        chain_id, hop_count, inherited = NO_CAUSE if cause is None else follow(cause, config.max_hops)
-        trace = told("trace")
-        return Draft(
-            from_agent=self.name,
-            to_agent=told("to"),
-            payload=told("payload"),
-            channel=told("channel", DEFAULT_CHANNEL),
-            type=told("type", DEFAULT_TYPE),
-            priority=told("priority", DEFAULT_PRIORITY),
-            ttl_s=told("ttl_s"),
-            delay_s=told("delay_s", 0),
-            correlation_id=told("correlation_id"),
-            idempotency_key=told("idempotency_key"),
-            chain_id=chain_id,
-            hop_count=hop_count,
-            trace=inherited if trace is None else trace,
-            max_deliveries=config.max_deliveries,
         )
 
     def _want(self, channels: Iterable[str] | None, lease_s: float | None) -> Want:
@@ -385,16 +365,8 @@ class Agent:
 _BATCH_FIELDS = frozenset(Agent.send.__annotations__) - {"return", "wait", "timeout_s", "_lane"}
 
 
-def _is_held(message: MessageWithLedger) -> bool:
-    """Whether the last claim still counts. Not the state: an ended lease counts until somebody takes the message."""
-    changes = [entry.event for entry in message.ledger if entry.event not in NOTES]
-    return message.claimed_by is not None and changes[-1:] in (["claimed"], ["released"])
-
-
 def _checked_channels(channels: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(channels, str):
-        raise InvalidMessage("channels", f"must be a list of names, such as [{channels!r}]")
-    named = tuple(channels)
+    named = listed(channels)
     faults: list[Fault] = [] if named else [Fault("channels", "must name at least one channel")]
     for channel in named:
         check_name("channels", channel, faults)

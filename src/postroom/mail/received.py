@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from operator import attrgetter
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from postroom.core.backoff import backoff_s
-from postroom.core.message import MAX_SPAN_S, Draft, Message, check, check_name, check_span
+from postroom.core.message import MAX_SPAN_S, Draft, Message, MessageWithLedger, check, check_name, check_span
+from postroom.core.states import NOTES
 from postroom.errors import Fault, InvalidMessage, PostroomError, TooManyHops, raise_faults
 from postroom.stores.contract import Delivery, Settled, Ticket, Want
 
@@ -53,7 +55,9 @@ class Envelope:
     version: str = _of_message("version")
     payload: dict[str, Any] = _of_message("payload")
     from_agent: str = _of_message("from_agent")
-    to_agent: str | None = _of_message("to_agent", "The agent it was sent to; None when it was for the first to claim it.")
+    to_agent: str | None = _of_message(
+        "to_agent", "The agent it was sent to; None when it was for the first to claim it."
+    )
     channel: str = _of_message("channel")
     priority: int = _of_message("priority")
     timestamp: str = _of_message("timestamp", "When it was sent, as ISO 8601 text.")
@@ -240,6 +244,24 @@ def follow(cause: Envelope | Message | None, max_hops: int) -> tuple[str | None,
     return chain_id, hop_count, cause.trace
 
 
+def current_claim(message: MessageWithLedger) -> Ticket | None:
+    """The ticket of the claim that still counts; None when nobody holds the message.
+
+    Not by the state: an ended lease counts until somebody takes the message.
+    """
+    changes = [entry.event for entry in message.ledger if entry.event not in NOTES]
+    if message.claimed_by is None or changes[-1:] not in (["claimed"], ["released"]):
+        return None
+    return Ticket(message.id, message.token, message.claimed_by)
+
+
+def listed(channels: Iterable[str]) -> tuple[str, ...]:
+    """The channels; InvalidMessage for a single text, which would be a list of one-letter channels."""
+    if isinstance(channels, str):
+        raise InvalidMessage("channels", f"must be a list of names, such as [{channels!r}]")
+    return tuple(channels)
+
+
 def words(field: str, value: str | BaseException) -> str:
     """A reason as text that every store can keep. An exception becomes "TypeError: its message"."""
     if isinstance(value, BaseException):
@@ -268,6 +290,12 @@ def check_seconds(field: str, value: float, *, zero: bool = True) -> float:
     check_span(field, value, faults, zero=zero)
     raise_faults(faults)
     return value
+
+
+def check_timeout(timeout_s: float | None) -> None:
+    """Raise InvalidMessage for what is no time to wait; None is for ever."""
+    if timeout_s is not None:
+        check_seconds("timeout_s", timeout_s)
 
 
 def check_names(**values: object) -> None:

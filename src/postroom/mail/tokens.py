@@ -21,11 +21,11 @@ import hashlib
 import hmac
 import os
 import secrets
-import stat
 from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
 from postroom.core.clock import iso
+from postroom.core.config import read_regular
 from postroom.errors import IdentityRefused, RoomBusy
 from postroom.stores.cells import update
 from postroom.stores.contract import Cell
@@ -255,23 +255,9 @@ def token_in(environment: dict[str, str] | os._Environ[str]) -> str | None:
     if token or not path:
         return token or None
     try:
-        return _small_text(path).strip() or None
+        return read_regular(path, _MAX_TOKEN_FILE_BYTES, flags=0).decode("ascii").strip() or None
     except (OSError, UnicodeDecodeError) as error:
         raise IdentityRefused(f"the file of ${TOKEN_FILE_VARIABLE} cannot be read ({error})") from None
-
-
-def _small_text(path: str) -> str:
-    """The text of a file.
-
-    A pipe is not waited for, and a device that never ends is not read: a variable may name either.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path} is no plain file")
-        return os.read(descriptor, _MAX_TOKEN_FILE_BYTES).decode("ascii")
-    finally:
-        os.close(descriptor)
 
 
 #: Records a refusal; takes what `record_refusal` takes.

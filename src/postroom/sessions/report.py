@@ -6,13 +6,11 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from postroom.core.clock import iso
-from postroom.core.message import Message
 from postroom.core.states import OPEN, State
 from postroom.core.system.files import no_follow
 from postroom.core.system.process import process_alive
@@ -141,21 +139,12 @@ def _journal(folder: Path) -> list[WorkerInfo]:
 def _boxes(gateway: Gateway, id: str) -> list[BoxInfo]:
     prefix = f"session:{id}/"
     counts: dict[str, list[int]] = {}
-    for message in _messages(gateway, id):
+    for message in gateway.store.find_all(Query(correlation_id=id, limit=_PAGE)):
         count = counts.setdefault(message.channel.removeprefix(prefix), [0, 0, 0])
         count[0] += 1
         count[1] += message.exact_state is State.ACKED
         count[2] += message.exact_state in OPEN
     return [BoxInfo(name, *count) for name, count in sorted(counts.items())]
-
-
-def _messages(gateway: Gateway, id: str) -> Iterable[Message]:
-    query = Query(correlation_id=id, limit=_PAGE)
-    page = gateway.store.find(query)
-    yield from page.messages
-    while page.cursor is not None:
-        page = gateway.store.find(query, page.cursor)
-        yield from page.messages
 
 
 # Acting on sessions from outside

@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -50,35 +49,6 @@ class WorkerRun:
     def leave_out(self) -> None:
         """Its worker never began, and will not."""
         self.over, self.end = True, NOT_STARTED
-
-
-class Runner(ABC):
-    """Runs workers. All methods are called in the thread that delegates."""
-
-    posts: Sequence[WorkerRun]
-
-    @abstractmethod
-    def start(self) -> None:
-        """Start all workers.
-
-        If it raises, posts without a worker are `over`; the others are to be attended to as ever.
-        """
-
-    @abstractmethod
-    def descriptors(self) -> list[int]:
-        """Those that can be read when there is something to attend to."""
-
-    @abstractmethod
-    def attend(self) -> None:
-        """See what happened; never waits. Posts whose worker has ended are `over` after it."""
-
-    @abstractmethod
-    def send_signal(self, number: int) -> None:
-        """Send a signal to all workers that still run, where that can be done."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Leave nothing behind. Workers that still run are killed, where that can be done."""
 
 
 class _WorkerProcess:
@@ -145,8 +115,8 @@ class _WorkerProcess:
         post.over = True
 
 
-class ProcessRunner(Runner):
-    """Each worker in a process of its own."""
+class ProcessRunner:
+    """Each worker in a process of its own. All methods are called in the thread that delegates."""
 
     def __init__(
         self,
@@ -168,6 +138,10 @@ class ProcessRunner(Runner):
         self._server = shared_server([MODULE, task["store"]])
 
     def start(self) -> None:
+        """Start all workers.
+
+        If it raises, posts without a worker are `over`; the others are to be attended to as ever.
+        """
         try:
             self._start()
         except BaseException:
@@ -191,6 +165,7 @@ class ProcessRunner(Runner):
             runner.give_task(shared | own | {"arguments": post.call.arguments})
 
     def descriptors(self) -> list[int]:
+        """Those that can be read when there is something to attend to."""
         found: list[int] = []
         for runner in self._running():
             found += [runner.child.status, *(stream.fd for stream in runner.streams if stream.open)]
@@ -199,6 +174,7 @@ class ProcessRunner(Runner):
         return found
 
     def attend(self) -> None:
+        """See what happened; never waits. Posts whose worker has ended are `over` after it."""
         for runner in self._running():
             for stream in runner.streams:
                 stream.pump()
@@ -208,6 +184,7 @@ class ProcessRunner(Runner):
                 runner.conclude(self._clock)
 
     def send_signal(self, number: int) -> None:
+        """Send a signal to all workers that still run."""
         for runner in self._running():
             runner.child.send_signal(number)
 
@@ -215,6 +192,7 @@ class ProcessRunner(Runner):
         return [runner for runner in self._runners if not runner.post.over]
 
     def close(self) -> None:
+        """Leave nothing behind. Workers that still run are killed."""
         for runner in self._runners:
             runner.child.close()
             for stream in runner.streams:
@@ -226,8 +204,8 @@ class ProcessRunner(Runner):
 RunHere = Callable[[WorkerRun], Any]
 
 
-class ThreadRunner(Runner):
-    """Each worker in a thread of this process. Threads cannot be killed: one that does not stop is left behind."""
+class ThreadRunner:
+    """The same with each worker in a thread of this process. Threads cannot be killed: one that does not stop is left behind."""
 
     def __init__(
         self, posts: Sequence[WorkerRun], run: RunHere, is_abort: Callable[[BaseException], bool], clock: Clock
@@ -281,3 +259,6 @@ class ThreadRunner(Runner):
                 self._closed = True
                 os.close(self._told)
                 os.close(self._tell)
+
+
+Runner = ProcessRunner | ThreadRunner

@@ -11,7 +11,7 @@ set. What it shows to people (timestamps, ledgers) is the wall clock's.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -370,6 +370,14 @@ class Store(ABC):
     @abstractmethod
     def find(self, query: Query, cursor: int | None = None) -> Page:
         """List messages, without their ledgers. Changes nothing."""
+
+    def find_all(self, query: Query) -> Iterator[Message]:
+        """All messages that a query means, read in pages of its limit; in claim order, which has no pages, one page."""
+        page = self.find(query)
+        yield from page.messages
+        while page.cursor is not None:
+            page = self.find(query, page.cursor)
+            yield from page.messages
 
     @abstractmethod
     def events(self, after: int = 0, limit: int = 1000) -> list[Change]:

@@ -50,7 +50,7 @@ class Putting(StoreBench):
         assert message.timestamp_ms == self.clock.wall_ms()
         assert message.expires_at_ms == self.clock.wall_ms() + 60_000
         assert message.delivery_count == 0
-        assert message.error is message.claimed_by is message.lease_until_ms is None
+        assert {message.error, message.claimed_by, message.lease_until_ms} == {None}
 
     @pytest.mark.parametrize(
         "payload",
