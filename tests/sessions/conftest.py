@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from tests.support.nats_servers import room_name, shared_pids, shared_server
 
+from postroom.core.system.children import Child, ForkServer
+from postroom.core.system.watch import LISTENER
+from postroom.mail.gateway import Gateway
 from postroom.room import Room, open_room
+from postroom.stores.contract import Waiter
 
 ON_NATS = pytest.param("nats", marks=pytest.mark.slow)
 
@@ -64,18 +70,87 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def open_descriptors() -> set[int]:
-    """The descriptors of this process, as numbers."""
-    found = {int(name) for name in os.listdir("/proc/self/fd")}
-    return {number for number in found if os.path.exists(f"/proc/self/fd/{number}")}  # not that of the look itself
+class WatchedWaiter:
+    """A waiter of which is seen whether it was closed."""
+
+    def __init__(self, waiter: Waiter) -> None:
+        self._waiter = waiter
+        self.closed = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._waiter, name)
+
+    def close(self) -> None:
+        self._waiter.close()
+        self.closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@pytest.fixture
+def not_let_go(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[object]]:
+    """What sessions have opened in this test and not closed yet: waiters, children, files that are waited for."""
+    waiters: list[WatchedWaiter] = []
+    children: list[Child] = []
+    listen, start = Gateway.listen, ForkServer.start
+
+    def watched_listen(gateway: Gateway, topics: Iterable[str]) -> WatchedWaiter:
+        waiters.append(WatchedWaiter(listen(gateway, topics)))
+        return waiters[-1]
+
+    def watched_start(server: ForkServer, target: str) -> Child:
+        children.append(start(server, target))
+        return children[-1]
+
+    monkeypatch.setattr(Gateway, "listen", watched_listen)
+    monkeypatch.setattr(ForkServer, "start", watched_start)
+    return lambda: [
+        *(waiter for waiter in waiters if not waiter.closed),
+        *(child for child in children if child.status >= 0),
+        *(file.path for file in LISTENER._files),
+    ]
+
+
+@pytest.fixture
+def pipes_left(monkeypatch: pytest.MonkeyPatch) -> Callable[[], set[int]]:
+    """The ends of pipes and socket pairs that this thread has made in this test, and not closed yet."""
+    made: set[int] = set()
+    sockets: list[socket.socket] = []
+    me, pipe, close, socketpair = threading.current_thread(), os.pipe, os.close, socket.socketpair
+
+    def watched_pipe() -> tuple[int, int]:
+        ends = pipe()
+        if threading.current_thread() is me:
+            made.update(ends)
+        return ends
+
+    def watched_close(fd: int) -> None:
+        close(fd)
+        if threading.current_thread() is me:
+            made.discard(fd)
+
+    def watched_socketpair() -> tuple[socket.socket, socket.socket]:
+        pair = socketpair()
+        if threading.current_thread() is me:
+            sockets.extend(pair)
+        return pair
+
+    monkeypatch.setattr(os, "pipe", watched_pipe)
+    monkeypatch.setattr(os, "close", watched_close)
+    monkeypatch.setattr(socket, "socketpair", watched_socketpair)
+    return lambda: made | {each.fileno() for each in sockets if each.fileno() >= 0}
 
 
 @contextmanager
 def descriptors_left(count: int) -> Iterator[None]:
     """For a while this process may open so many files more, and then gets EMFILE."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    taken = open_descriptors()
-    free = (number for number in range(soft) if number not in taken)
+    taken = {int(name) for name in os.listdir("/proc/self/fd")}
+    free = (number for number in range(soft) if number not in taken or not os.path.exists(f"/proc/self/fd/{number}"))
     limit = [next(free) for _ in range(count + 1)][-1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     try:

@@ -148,11 +148,10 @@ def test_a_worker_that_dies_fails_the_session(real_room: Room, how: str) -> None
 
 def test_a_deadline_fails_the_session(any_room: Room) -> None:
     with any_room.session() as session:
-        started = time.monotonic()
         with pytest.raises(postroom.SessionFailed, match=r"receive ran past the deadline of 0.3 s"):
-            session.delegate([workers.short(1), workers.receive("never")], deadline_s=0.3, grace_s=1)
+            session.delegate([workers.short(1), workers.receive("never")], deadline_s=0.3, grace_s=PATIENCE_S)
 
-        assert time.monotonic() - started < PATIENCE_S
+        assert ends_of(session)[1] == "stopped with the session"
 
 
 def test_a_worker_that_does_not_stop_is_terminated_in_order(real_room: Room, tmp_path: Path) -> None:
@@ -163,15 +162,18 @@ def test_a_worker_that_does_not_stop_is_terminated_in_order(real_room: Room, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stubborn", [workers.ignore_everything, workers.hold_the_lock])
-def test_a_worker_that_does_not_stop_at_all_is_killed(real_room: Room, stubborn: Any) -> None:
+@pytest.mark.parametrize(
+    ("stubborn", "end"),
+    [(workers.ignore_everything, "was killed by signal 9 (SIGKILL)"), (workers.hold_the_lock, "failed")],
+    ids=["for SIGKILL alone", "for signals alone"],
+)
+def test_a_worker_that_does_not_stop_by_itself_is_ended(real_room: Room, stubborn: Any, end: str) -> None:
     before = children_of(os.getpid())
     with real_room.session() as session:
-        started = time.monotonic()
         with pytest.raises(postroom.SessionFailed, match="boom"):
             session.delegate([stubborn(), workers.fail("raise", "ready")], grace_s=0.1)
 
-        assert time.monotonic() - started < PATIENCE_S
+        assert ends_of(session) == [end, "failed"]
     assert gone_within([pid for pid in children_of(os.getpid()) if pid not in (*before, *_fork_servers())])
 
 
@@ -265,12 +267,10 @@ def test_threads_that_cannot_all_be_started_leave_nobody_waiting(monkeypatch: py
     start_thread = threading.Thread.start
     with postroom.open("memory:") as room, room.session() as session:
         monkeypatch.setattr(threading.Thread, "start", start)
-        started = time.monotonic()
         with pytest.raises(RuntimeError, match="can't start new thread"):
             session.delegate([workers.receive("never") for _ in range(4)])
 
-        assert time.monotonic() - started < PATIENCE_S / 2
-        assert ends_of(session)[2:] == ["was not started"] * 2
+        assert ends_of(session) == ["stopped with the session"] * 2 + ["was not started"] * 2
 
 
 def test_what_a_worker_leaves_running_ends_with_it(real_room: Room) -> None:
@@ -323,11 +323,9 @@ def test_a_failure_from_outside_stops_the_workers(any_room: Room, in_background:
 
 def test_a_session_can_delegate_again_and_again(any_room: Room) -> None:
     with any_room.session() as session:
-        for number in range(10):
-            assert session.delegate([workers.short(number), workers.short(number + 1)]) == [
-                number**2,
-                (number + 1) ** 2,
-            ]
+        for number in range(3):  # a thousand times: tests/sessions/test_many.py
+            results = session.delegate([workers.short(number), workers.short(number + 1)])
+            assert results == [number**2, (number + 1) ** 2]
         assert [cell.value["name"] for cell in any_room.store.cell_scan("member:")] == ["caller"]
 
 

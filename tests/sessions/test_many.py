@@ -20,6 +20,7 @@ from . import workers
 from .conftest import address, children_of
 
 SENDERS = RECEIVERS = 8
+DATABASE = ("messages.db", "messages.db-wal")
 #: Sixteen processes want to write all the time, on a machine that may hold up the one that has the lock.
 BUSY_S = 120.0
 
@@ -29,35 +30,26 @@ def temporary_files() -> list[str]:
     return sorted(name for name in os.listdir(tempfile.gettempdir()) if not name.startswith("postroom-nats-"))
 
 
-def open_files() -> list[str]:
-    """What the descriptors of this process are open on."""
+def files_open_in(folder: Path) -> Counter[str]:
+    """The files of a room's folder that this process has open, by their names; how often each."""
     paths = []
     for name in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # that of the listing itself
-            paths.append(os.readlink(f"/proc/self/fd/{name}"))
-    return paths
-
-
-def kind_of(path: str) -> str:
-    return path.partition(":")[0].rpartition("/")[2]
-
-
-def is_database(path: str) -> bool:
-    return kind_of(path) in ("messages.db", "messages.db-wal")
+        with suppress(FileNotFoundError):  # that of the listing itself, or of a thread of another test
+            paths.append(Path(os.readlink(f"/proc/self/fd/{name}")))
+    # `lock` is opened once, when the first two processes want to write at the same moment
+    return Counter(path.name for path in paths if folder in path.parents and path.name != "lock")
 
 
 def left_behind(folder: Path) -> dict[str, object]:
-    """What this process has open or running, and what lies in the room's folder and among the temporary files."""
+    """What the room has open or running, and what lies in its folder; databases are counted by the caller."""
     gc.collect()
     server = children.shared_server()
+    files = files_open_in(folder)
     return {
         "children": len(children_of(os.getpid())),
-        # `lock` is opened once, when the first two processes want to write at the same moment
-        "descriptors": Counter(
-            kind for path in open_files() if not is_database(path) and (kind := kind_of(path)) != "lock"
-        ),
+        "open files": {name: count for name, count in files.items() if name not in DATABASE},
         "server's descriptors": len(os.listdir(f"/proc/{server._process.pid}/fd")),
-        "threads": threading.active_count(),
+        "threads": sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("postroom")),
         "files": sorted(path.name for path in folder.iterdir()),
     }
 
@@ -69,15 +61,14 @@ def no_temporary_files(tmp_path_factory: pytest.TempPathFactory, monkeypatch: py
     monkeypatch.setattr(tempfile, "tempdir", None)
 
 
-def check_delegations(folder: Path, count: int, scheme: str = "sqlite") -> None:
+def check_delegations(folder: Path, not_let_go: Callable[[], list[object]], count: int, scheme: str = "sqlite") -> None:
     with open_room(address(scheme, folder)) as room:
         session = room.session()
-        for _ in range(3):
-            session.delegate([workers.short(n) for n in range(4)])
+        session.delegate([workers.short(1)])
         with room.session() as first:  # from the first failure on, a thread watches folders
             first.mark_failed("on purpose")
-        before, failed = left_behind(folder), 1
-        databases = sum(map(is_database, open_files()))
+        before, kept, failed = left_behind(folder), not_let_go(), 1
+        databases = sum(files_open_in(folder)[name] for name in DATABASE)
         for number in range(count):
             results = session.delegate([workers.short(number + n) for n in range(4)])
             assert results == [(number + n) ** 2 for n in range(4)]
@@ -88,6 +79,7 @@ def check_delegations(folder: Path, count: int, scheme: str = "sqlite") -> None:
                         other.mark_failed("on purpose")
                         failed += 1
 
+        assert not_let_go() == kept == [session.dir / ".failed"]
         for _ in range(200):  # threads that are about to end let go of theirs
             if left_behind(folder) == before:
                 break
@@ -95,7 +87,7 @@ def check_delegations(folder: Path, count: int, scheme: str = "sqlite") -> None:
         assert left_behind(folder) == before
         # Of the database two more for the thread that watches, which may not have opened it before; and one of a connection
         # that folded the log while another one held a lock: SQLite keeps that, and uses it again.
-        assert sum(map(is_database, open_files())) <= databases + 3
+        assert sum(files_open_in(folder)[name] for name in DATABASE) <= databases + 3
         assert len(room.store.cell_scan("member:")) == 1
         session.cleanup()
         assert room.store.cell_scan("member:") == []
@@ -104,19 +96,25 @@ def check_delegations(folder: Path, count: int, scheme: str = "sqlite") -> None:
 
 
 @pytest.mark.slow
-def test_delegations_leave_nothing_behind(tmp_path: Path, no_temporary_files: None) -> None:
-    check_delegations(tmp_path, 11)
+def test_delegations_leave_nothing_behind(
+    tmp_path: Path, no_temporary_files: None, not_let_go: Callable[[], list[object]]
+) -> None:
+    check_delegations(tmp_path, not_let_go, 11)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, pytest.param(300, marks=pytest.mark.long)])
-def test_delegations_on_nats_leave_nothing_behind(tmp_path: Path, no_temporary_files: None, count: int) -> None:
-    check_delegations(tmp_path, count, "nats")
+def test_delegations_on_nats_leave_nothing_behind(
+    tmp_path: Path, no_temporary_files: None, not_let_go: Callable[[], list[object]], count: int
+) -> None:
+    check_delegations(tmp_path, not_let_go, count, "nats")
 
 
 @pytest.mark.long
-def test_a_thousand_delegations_leave_nothing_behind(tmp_path: Path, no_temporary_files: None) -> None:
-    check_delegations(tmp_path, 1000)
+def test_a_thousand_delegations_leave_nothing_behind(
+    tmp_path: Path, no_temporary_files: None, not_let_go: Callable[[], list[object]]
+) -> None:
+    check_delegations(tmp_path, not_let_go, 1000)
 
 
 def check_order(folder: Path, total: int, scheme: str = "sqlite") -> None:

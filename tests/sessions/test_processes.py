@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import gc
 import os
 import resource
 import signal
@@ -24,7 +23,7 @@ from postroom.core.system import children as processes
 from postroom.core.system.children import Child, Ended, ForkServer
 from postroom.core.system.framing import read_frame, send_frame
 
-from .conftest import children_of, descriptors_left, interrupt_at, open_descriptors, runs
+from .conftest import children_of, descriptors_left, interrupt_at, runs
 from .test_delegate import gone_within
 
 pytestmark = pytest.mark.slow  # real processes, waited for
@@ -192,25 +191,25 @@ def test_many_children_run_side_by_side(server: ForkServer) -> None:
 
 
 @pytest.mark.parametrize("left", range(8))
-def test_a_start_for_which_there_are_no_descriptors_leaves_none_open(server: ForkServer, left: int) -> None:
+def test_a_start_for_which_there_are_no_descriptors_leaves_none_open(
+    server: ForkServer, pipes_left: Callable[[], set[int]], left: int
+) -> None:
     """It takes a socket and three pipes, each of two ends."""
-    before = open_descriptors()
     with descriptors_left(left), pytest.raises(OSError, match="Too many open files"):
         server.start(f"{HERE}:answer")
 
-    assert open_descriptors() == before
+    assert pipes_left() == set()
     child = server.start(f"{HERE}:answer")
     send_frame(child.control, b"abc")
     assert child.wait(PATIENCE_S) == Ended(3, None)
     child.close()
 
 
-def test_a_server_for_which_there_are_no_descriptors_leaves_none_open() -> None:
-    before = open_descriptors()
+def test_a_server_for_which_there_are_no_descriptors_leaves_none_open(pipes_left: Callable[[], set[int]]) -> None:
     with descriptors_left(2), pytest.raises(OSError, match="Too many open files"):
         ForkServer([HERE])
 
-    assert open_descriptors() == before
+    assert pipes_left() == set()
 
 
 REFUSED = "could not be started: the system refused a process (Resource temporarily unavailable)"
@@ -259,14 +258,14 @@ def test_a_server_without_descriptors_for_a_child_goes_on(server: ForkServer) ->
         each.close()
 
 
-def test_ctrl_c_at_any_moment_of_asking_a_server_leaves_it_in_order(server: ForkServer) -> None:
+def test_ctrl_c_at_any_moment_of_asking_a_server_leaves_it_in_order(
+    server: ForkServer, pipes_left: Callable[[], set[int]]
+) -> None:
     """A frame whose length has left without its body would be waited for, and nothing else be done, for ever."""
-    gc.collect()  # descriptors of earlier tests' objects are not this one's
     for place in count():
-        before = open_descriptors()
         child = start_interrupted(server, place)
         if child is None:
-            assert open_descriptors() == before
+            assert pipes_left() == set()
             child = server.start(f"{HERE}:answer")
             send_frame(child.control, b"abc")
             assert child.wait(PATIENCE_S) == Ended(3, None), f"it hangs after an interrupt at step {place}"
@@ -452,17 +451,16 @@ def test_when_the_caller_ends_its_children_are_gone(then: str) -> None:
 
 
 def test_children_are_gone_within_two_seconds_of_their_callers_death() -> None:
-    """Best of three: the machine may be busy with other things."""
-    spans = []
+    """Once of three times: the machine may be busy with other things."""
     for _ in range(3):
         caller, pids = start_caller("signal.pause()", [])
-        started = time.monotonic()
         caller.kill()
+        in_time = gone_within(pids, 2)
         assert gone_within(pids)
-        spans.append(time.monotonic() - started)
         caller.communicate()
-
-    assert min(spans) < 2
+        if in_time:
+            return
+    raise AssertionError("they were there for longer, three times")
 
 
 def test_a_program_that_ends_leaves_no_server(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 import postroom
 from postroom.core.clock import ManualClock, from_iso
+from postroom.core.system.watch import LISTENER
 from postroom.room import Room
 from postroom.room import open_room as postroom_open
 
@@ -294,25 +294,17 @@ def test_folders_of_sessions_lie_in_the_room(tmp_path: Path) -> None:
     assert session.dir.exists()
 
 
-def open_descriptors() -> int:
-    """How many this process has, but for folders: a room in files keeps those it used last, 256 at most."""
-    return sum(not os.path.isdir(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd"))
-
-
-def test_nothing_is_left_open_after_many_sessions(room: Room) -> None:
+def test_nothing_is_left_open_after_many_sessions(room: Room, not_let_go: Callable[[], list[object]]) -> None:
     def once() -> None:
         with room.session() as session:
             session.mailbox.box.send(1)
             session.mailbox.box.receive(0)
 
-    once()
-    before, threads = open_descriptors(), threading.active_count()
     for _ in range(20):
         once()
-    wait_until(lambda: threading.active_count() <= threads)
 
-    # not one more for each; tests that ran before may still be letting go of theirs
-    assert open_descriptors() < before + 10
+    assert not_let_go() == []
+    wait_until(lambda: LISTENER._watch is None and LISTENER._told < 0)  # its thread is over, and has closed its own
 
 
 def test_names_of_members_are_checked(room: Room) -> None:
