@@ -175,11 +175,10 @@ class CommunicationSystem:
             ttl_s=ttl_seconds or None,
         )
         try:
-            (id,) = self._gateway.put([draft])
+            return self._gateway.send(draft)
         except InvalidMessage as error:  # in the words of this door's arguments
             faults = [fault._replace(field=_ARGUMENTS.get(fault.field, fault.field)) for fault in error.faults]
             raise InvalidMessage(faults) from None
-        return id
 
     def receive_messages(self, agent_id: str, channels: Sequence[str], limit: int = 10) -> list[dict[str, Any]]:
         """What the agent could claim in these channels, best first. Takes nothing: claim what you want to work on."""

@@ -173,14 +173,13 @@ class Reservations:
 
     def release(self, ids: Iterable[str], agent: str) -> list[str]:
         """End those of these reservations that are the agent's. Returns them."""
-        wanted, ended = set(ids), []
+        wanted = set(ids)
 
-        def change(living: dict[str, Value]) -> dict[str, Value] | None:
-            nonlocal ended
-            ended = [id for id, value in living.items() if id in wanted and value["agent"] == agent]
-            return {id: value for id, value in living.items() if id not in ended} if ended else None
+        def is_left(id: str, value: Value) -> bool:
+            return id not in wanted or value["agent"] != agent
 
-        self._change(change)
+        before = self._change(lambda living: {id: value for id, value in living.items() if is_left(id, value)})
+        ended = [id for id, value in before.items() if not is_left(id, value)]
         self._mine.difference_update(ended)
         return ended
 
@@ -189,43 +188,38 @@ class Reservations:
         faults: list[Fault] = []
         named = None if globs is None else {patterns.normal("globs", glob, faults) for glob in globs}
         raise_faults(faults)
-        dropped: list[str] = []
 
-        def change(living: dict[str, Value]) -> dict[str, Value] | None:
-            dropped.clear()
-            left: dict[str, Value] = {}
-            for id, value in living.items():
-                out = [glob for glob in value["globs"] if value["agent"] == agent and (named is None or glob in named)]
-                dropped.extend(out)
-                kept = [glob for glob in value["globs"] if glob not in out]
-                if kept:
-                    left[id] = {**value, "globs": kept}
-            return left if dropped else None
+        def out_of(value: Value) -> list[str]:
+            return [glob for glob in value["globs"] if value["agent"] == agent and (named is None or glob in named)]
 
-        self._change(change)
-        return dropped
+        def change(living: dict[str, Value]) -> dict[str, Value]:
+            left = {id: [glob for glob in value["globs"] if glob not in out_of(value)] for id, value in living.items()}
+            return {id: {**living[id], "globs": globs} for id, globs in left.items() if globs}
+
+        return [glob for value in self._change(change).values() for glob in out_of(value)]
 
     def extend(self, id: str, ttl_s: float) -> bool:
         """Let one end later."""
-        extended = False
 
-        def change(living: dict[str, Value]) -> dict[str, Value] | None:
-            nonlocal extended
-            extended = id in living
-            return {**living, id: living[id] | lease_fields(self._gateway.clock, ttl_s)} if extended else None
+        def change(living: dict[str, Value]) -> dict[str, Value]:
+            return {key: value | (lease if key == id else {}) for key, value in living.items()}
 
-        self._change(change)
-        return extended
+        lease = lease_fields(self._gateway.clock, ttl_s)
+        return id in self._change(change)
 
-    def _change(self, change: Callable[[dict[str, Value]], dict[str, Value] | None]) -> None:
-        """Change the reservations that still stand; None from `change` leaves them as they are."""
+    def _change(self, change: Callable[[dict[str, Value]], dict[str, Value]]) -> dict[str, Value]:
+        """Change the reservations that still stand. Returns them as they were before."""
+        before: dict[str, Value] = {}
 
-        def whole(before: Value | None) -> Value | None:
-            held = change(self._living(_whole(before)))
-            return None if held is None else {**_whole(before), "held": held}
+        def whole(value: Value | None) -> Value | None:
+            nonlocal before
+            before = self._living(_whole(value))
+            after = change(before)
+            return None if after == before else {**_whole(value), "held": after}
 
         self._gateway.check_open()
         update(self._gateway.store, CELL, whole)
+        return before
 
     def _read(self) -> dict[str, Value]:
         self._gateway.check_open()

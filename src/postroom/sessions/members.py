@@ -121,12 +121,19 @@ class MemberWait:
 
     def stir(self) -> None:
         """It is about to look for mail and to take it: the member is not blocked now, and its cell says so."""
-        self._member.stir(self)
+        member = self._member
+        with member.lock:
+            member.check_here()  # a member that has left takes nothing, also in a thread that waited before
+            self.looking = True
+            member.unblock()
 
     def rest(self) -> float:
         """It looked and found nothing. Returns in how many seconds it should come here again, mail or not."""
         waited_s = (self._member.clock.steady_ns() - self._since_ns) / _SECOND_NS
-        self._member.rest(self, show=waited_s >= SHOW_AFTER_S)
+        with self._member.lock:
+            self.looking = False
+            if waited_s >= SHOW_AFTER_S:
+                self._member.show_waits()
         return SHOW_AFTER_S - waited_s if waited_s < SHOW_AFTER_S else SHOW_AFTER_S * 10
 
 
@@ -146,7 +153,7 @@ class Member:
         self.topic = topic_cells(self.cell)
         self._parent = parent
         self._since_ms = self.clock.wall_ms()
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._waits: list[MemberWait] = []
         self._acting = 0
         self._left = False
@@ -164,7 +171,7 @@ class Member:
 
     def introduce(self) -> None:
         """Write the cell: this member is here, in this process."""
-        with self._lock:
+        with self.lock:
             self._write(blocked=False)
 
     # Acting and waiting
@@ -172,25 +179,25 @@ class Member:
     @contextmanager
     def acting(self) -> Iterator[None]:
         """While this is open the member is not blocked, though other threads of it wait; its cell says so first."""
-        with self._lock:
+        with self.lock:
             self.check_here()
             self.bind(threading.current_thread())
             self._acting += 1
-            self._unblock()
+            self.unblock()
         try:
             yield
         finally:
-            with self._lock:
+            with self.lock:
                 self._acting -= 1
 
     @contextmanager
     def waiting(self, **shown: Any) -> Iterator[MemberWait]:
         """This thread waits from here on; `shown` is what others see of it: `on`, `names` and `timed` at least."""
         wait = MemberWait(self, shown | {"since_ms": self.clock.wall_ms()})
-        with self._lock:
+        with self.lock:
             self.check_here()
             self.bind(wait.thread)
-            self._unblock()
+            self.unblock()
             self._waits.append(wait)
         tell = True
         try:
@@ -199,7 +206,7 @@ class Member:
             tell = False  # nobody asks any more, and seven writes before seven aborts would cost milliseconds
             raise
         finally:
-            with self._lock:
+            with self.lock:
                 self._waits.remove(wait)
                 if tell and self._written.get("waits") and not self._left:
                     with suppress(PostroomError):
@@ -210,19 +217,10 @@ class Member:
         if self._left:
             raise SessionEnded(f"{self.name} has left session {self.record.id}")
 
-    def stir(self, wait: MemberWait) -> None:
-        """See `MemberWait.stir`."""
-        with self._lock:
-            self.check_here()  # a member that has left takes nothing, also in a thread that waited before
-            wait.looking = True
-            self._unblock()
-
-    def rest(self, wait: MemberWait, *, show: bool) -> None:
-        """See `MemberWait.rest`."""
-        with self._lock:
-            wait.looking = False
-            if show and not self._left:
-                self._write(blocked=self._is_blocked())
+    def show_waits(self) -> None:
+        """Write down what it waits for, and whether that is all it does. The caller holds the lock."""
+        if not self._left:
+            self._write(blocked=self._is_blocked())
 
     @property
     def blocked(self) -> bool:
@@ -241,7 +239,8 @@ class Member:
             return True
         return not (thread in self._strangers or thread in _bound or thread.name.startswith(_OUR_THREADS))
 
-    def _unblock(self) -> None:
+    def unblock(self) -> None:
+        """Let the cell say that it may act. The caller holds the lock."""
         if self.blocked:
             self._write(blocked=False)
 
@@ -262,7 +261,7 @@ class Member:
 
     def leave(self) -> None:
         """It is a member no more. Safe to call twice."""
-        with self._lock:
+        with self.lock:
             if self._left:
                 return
             self._left = True

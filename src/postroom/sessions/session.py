@@ -47,25 +47,16 @@ class SessionHome:
         self.gateway = gateway
         self.url = url
         self.settings = settings_of(gateway.config)
-        self._folder = folder
+        #: The room's own folder; None where the folders of sessions lie among the temporary files.
+        self.folder = folder
 
     def make_folder(self, session_id: str) -> Path:
         """A folder for a session, inside the room's own; for a room that has none, among the temporary files."""
-        if self._folder is None:
+        if self.folder is None:
             return Path(tempfile.mkdtemp(prefix=f"postroom-{session_id}-"))
-        folder = self._folder / SESSIONS / session_id
+        folder = self.folder / SESSIONS / session_id
         make_private_folder(folder)
         return folder
-
-    @property
-    def lends_folders(self) -> bool:
-        """Whether the folders of sessions lie among the temporary files: then those that ended well leave none."""
-        return self._folder is None
-
-    @property
-    def keeps_folders(self) -> bool:
-        """Whether the folders of sessions outlive the room's being open."""
-        return self.gateway.store.durable
 
 
 class Session:
@@ -189,7 +180,7 @@ class Session:
         with suppress(PostroomError):
             if self._member.role == OPENER:
                 self._record.end()
-                if self._host.lends_folders and self._record.read().failure is None:
+                if self._host.folder is None and self._record.read().failure is None:
                     shutil.rmtree(self.dir, ignore_errors=True)  # of a failed one it stays as long as the room does
         self._member.leave()
 
@@ -228,7 +219,7 @@ def open_session(host: SessionHome) -> Session:
     record = session_record.create(host.gateway, host.make_folder)
     session = _enter(host, record, CALLER, OPENER)
     session.watch_folder()
-    if not host.keeps_folders:
+    if not host.gateway.store.durable:  # the folder does not outlive the room's being open
         host.gateway.at_close(lambda: shutil.rmtree(session.dir, ignore_errors=True))
     return session
 

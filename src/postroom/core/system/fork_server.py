@@ -29,7 +29,7 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from .framing import HEADER_BYTES, read_exactly
 from .libc import die_with_parent
@@ -69,11 +69,10 @@ def main(control: int, caller: int, preload: list[str]) -> NoReturn:
     os._exit(code)
 
 
-class _Child:
-    def __init__(self, number: int, pid: int, status: int) -> None:
-        self.number = number
-        self.pid = pid
-        self.status = status
+class _Child(NamedTuple):
+    number: int
+    pid: int
+    status: int
 
 
 class _Server:
