@@ -160,7 +160,7 @@ class CommunicationSystem:
         correlation_id: str | None = None,
         ttl_seconds: float | None = None,
     ) -> str:
-        """Store a message, to one agent or to whoever claims it first in the channel, and return its id.
+        """Store a message, to one agent or to the first that claims it in the channel, and return its id.
 
         Raises InvalidMessage (a ValueError) that names every fault; nothing is stored then.
         """
@@ -200,7 +200,7 @@ class CommunicationSystem:
         return bool(self._gateway.claim(want).deliveries)
 
     def complete_message(self, message_id: str, error: str | None = None) -> None:
-        """End the claim on a message, whoever holds it; nothing happens when nobody does.
+        """End the current claim on a message, of any agent; nothing happens when there is none.
 
         Without an error it is done. With one it is delivered again, later each time, and set aside as a dead letter
         when the third delivery fails.
@@ -217,7 +217,7 @@ class CommunicationSystem:
             tried = ticket  # somebody else took it since we looked: look again
 
     def _done(self, message: envelope.Message) -> Settlement:
-        """Answered when a response was sent, which is what somebody who asks through the library waits for."""
+        """Answered when a response was sent: an asker that came through the library waits for that."""
         for answer in self._find(Query(answer_to=message.id, limit=1)):
             return Settlement("answered", answer.id)
         return Settlement("acked")
@@ -344,7 +344,7 @@ class CommunicationSystem:
 
 
 def _claimer(original_message: dict[str, Any], question: envelope.Message | None) -> str:
-    """Who answers a message that was sent to nobody in particular."""
+    """The agent that answers a message which was sent to nobody in particular: its claimer."""
     if question is None or question.claimed_by is None:
         id = original_message.get("id")
         raise InvalidMessage(

@@ -35,7 +35,7 @@ PostroomError
 ├── SessionFailed                    somebody in the session failed, and with it everybody
 │   └── Deadlock                     all members of the session waited for each other
 ├── WorkerTraceback                  what a SessionFailed was caused by, in a worker's own words
-├── SessionEnded                     you: the session was closed by the one who opened it, or left from here
+├── SessionEnded                     you: the session was closed by its opener, or left from here
 ├── UnknownSession (LookupError)     you: there is no session with that id in this room
 ├── NotStartable                     you: a worker that cannot be run in a process of its own; says what to do
 └── RoomError                        the room itself

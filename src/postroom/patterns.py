@@ -1,7 +1,7 @@
 """Three ways to work together, each a few lines on each side: lead and workers, claim board, pipeline.
 
-    lead and workers   the lead says who does what       lead(...)         work_for_lead(...)
-    claim board        whoever is free takes the next    room.board.add    work_from_board(...)
+    lead and workers   the lead assigns each task        lead(...)         work_for_lead(...)
+    claim board        a free worker takes the next      room.board.add    work_from_board(...)
     pipeline           each does one phase of all        send              work_as_stage(...)
 
 In each a worker may be killed at any moment: its task is done by another, or by itself when it is started again, and
@@ -81,7 +81,7 @@ class _Lead:
         self._assigned: dict[str, tuple[str, int]] = {}  # task -> its worker, and the token it had then
 
     def run(self, timeout_s: float | None) -> dict[str, Task]:
-        gateway = self._room._gateway  # noqa: SLF001  a part of the room
+        gateway = self._room.gateway
         before: dict[str, Task] = {}
         deadline = Deadline(gateway.clock, timeout_s)
         with gateway.listen([TASKS_TOPIC, topic_to(self._me.name)]) as waiter:
@@ -96,9 +96,7 @@ class _Lead:
                 left_s = deadline.left_s()
                 if left_s == 0:
                     raise ReceiveTimeout(f"nothing was reported by {', '.join(self._workers)} within {timeout_s:g} s")
-                gateway.wait(
-                    waiter, left_s
-                )  # a second at most: a worker that died before it began changes nothing here
+                gateway.wait(waiter, left_s)  # a second at most: a worker that died before it began changes nothing
 
     def _assign(self, tasks: dict[str, Task]) -> None:
         for id, (worker, token) in list(self._assigned.items()):
@@ -118,8 +116,8 @@ class _Lead:
 
     def _lives(self, worker: str) -> bool:
         """Whether a worker may be counted on: everybody but one that was here and is gone."""
-        found = presence.look(self._room._gateway, worker)  # noqa: SLF001  a part of the room
-        return found is None or presence.is_running(self._room._gateway, found) is not False  # noqa: SLF001
+        found = presence.look(self._room.gateway, worker)
+        return found is None or presence.is_running(self._room.gateway, found) is not False
 
     def _read_reports(self) -> None:
         """The board says it all; the reports are read so that they do not pile up."""

@@ -55,6 +55,10 @@ Moment = int | str | datetime
 
 #: Messages are read from the store in pages of this size, and sent again so many at a time.
 PAGE: Final = 500
+#: What a replay has from the message that it repeats.
+_REPEATED: Final = (
+    "payload", "to_agent", "channel", "type", "priority", "correlation_id", "chain_id", "hop_count", "trace",
+)  # fmt: skip
 #: Numbers in this range, given as a moment, are milliseconds since 1970 (1973 to 5138); others are cursors.
 _MS_RANGE: Final = range(100_000_000_000, 100_000_000_000_000)
 
@@ -74,12 +78,12 @@ class Room:
 
     @property
     def store(self) -> Store:
-        """What keeps the messages. For those who need more than a room offers; hooks and limits do not see it."""
+        """The store of the messages, for programs that need more than a room offers; hooks and limits do not see it."""
         return self._gateway.store
 
     @property
     def gateway(self) -> Gateway:
-        """The door to the store, for those who build on rooms: it checks, counts and tells the hooks."""
+        """The checked way to the store, for programs that build on rooms: it checks, counts and tells the hooks."""
         return self._gateway
 
     @property
@@ -202,7 +206,7 @@ class Room:
         correlation_id: str | None = None,
         order: str | None = None,
     ) -> list[Message]:
-        """Messages, without taking any: what `agent` could receive, or what lies in the channels, whoever it is for.
+        """Messages, without taking any: what `agent` could receive, or what lies in the channels, for any agent.
 
         `state` is a word of receipts (stored, claimed, …), of the table (pending, processing, done, failed), or None for
         all. `order`: "claim" (as receivers get them: the default for what is pending), "oldest" or "newest".
@@ -266,12 +270,12 @@ class Room:
         return self.stats().mailboxes
 
     def agents(self) -> list[AgentInfo]:
-        """Everybody who was ever here, whether they run, and what waits for them."""
+        """All agents that were ever here, whether they run, and what waits for them."""
         self._gateway.check_open()
         return presence.agents(self._gateway)
 
     def waits(self) -> list[Wait]:
-        """Who waits for whose answer right now, the longest wait first."""
+        """The askers that wait right now, and for whose answer; the longest wait first."""
         self._gateway.check_open()
         waiting = self._gateway.store.find_all(Query(states=OPEN, waiting=True, limit=PAGE))
         return [
@@ -373,17 +377,9 @@ class Room:
 
     def _again(self, message: Message, by: str | None, lane: str) -> Draft:
         return Draft(
+            **{name: getattr(message, name) for name in _REPEATED},
             from_agent=by or message.from_agent,
-            payload=message.payload,
-            to_agent=message.to_agent,
-            channel=message.channel,
-            type=message.type,
-            priority=message.priority,
-            correlation_id=message.correlation_id,
-            chain_id=message.chain_id,
-            hop_count=message.hop_count,
             lane=lane,
-            trace=message.trace,
             max_deliveries=self.config.max_deliveries,
             replay_of=message.replay_of or message.id,
         )
@@ -418,7 +414,7 @@ class Room:
         return self._gateway.closing
 
     def close(self) -> None:
-        """Let go of everything: agents are marked stopped, unsettled claims go back, whoever waits gets RoomClosed.
+        """Let go of everything: agents are marked stopped, unsettled claims go back, waiters get RoomClosed.
 
         Functions that `serve` runs may finish first. Safe to call twice; after a call that was interrupted (Ctrl-C), the next one does
         the rest. In a signal's handler that interrupted a step of the room, claims are not given back here: they end with the process.

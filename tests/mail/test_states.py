@@ -138,10 +138,16 @@ def test_the_table_knows_every_state() -> None:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_state_has_one_word_wherever_it_is_told(room: Room, clock: ManualClock, name: str) -> None:
+def test_a_state_has_one_word_wherever_it_is_told(room: Room, url: str, clock: ManualClock, name: str) -> None:
     state, word, steps = STEPS[name]
     id = steps(room, clock)
     page = RoomReading(room).message(id)
+
+    async def with_await() -> list[str]:
+        async with aio.open(url, clock=clock) as there:
+            peeked = {message.id: message.state for message in await there.peek(state=word)}
+            return [(await there.get(id)).state, (await there.receipt(id)).state, peeked[id]]
+
     told = {
         "get": room.get(id).state,
         "receipt": room.receipt(id).state,
@@ -154,21 +160,9 @@ def test_a_state_has_one_word_wherever_it_is_told(room: Room, clock: ManualClock
     }
 
     assert told == dict.fromkeys(told, word)
+    assert run(with_await()) == [word] * 3
     assert room.get(id).exact_state is state
     assert room.stats().states[word] >= 1
-
-
-@pytest.mark.parametrize("name", STEPS)
-def test_the_same_words_come_with_await(room: Room, url: str, clock: ManualClock, name: str) -> None:
-    _, word, steps = STEPS[name]
-    id = steps(room, clock)
-
-    async def ask() -> list[str]:
-        async with aio.open(url, clock=clock) as there:
-            (peeked,) = [message for message in await there.peek(state=word) if message.id == id]
-            return [(await there.get(id)).state, (await there.receipt(id)).state, peeked.state]
-
-    assert run(ask()) == [word] * 3
 
 
 #: Steps of which the command line, which counts in the machine's own time, sees the end.

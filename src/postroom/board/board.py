@@ -253,7 +253,7 @@ class Board:
         """Call a task off. A running owner is told at once (`task.aborted`), and its later `done` is refused.
 
         False when it is done or aborted already. An owner that is no process gets an `abort` in its mail. `by` names
-        who does it; that must be a lead, unless a door has seen a person's token. Raises UnknownTask.
+        the caller; that must be a lead, unless a door has seen a person's token. Raises UnknownTask.
         """
         said = None if why is None else words("why", why)
         self._look()
@@ -361,7 +361,7 @@ class Board:
     # Parts of the above
 
     def _look(self) -> None:
-        """What everybody does who looks at the board: apply its mail, and release what dead owners hold."""
+        """The first part of every look at the board: apply its mail, and release what dead owners hold."""
         self._gateway.check_open()
         if getattr(self._local, "looking", False):
             return  # applying mail leads here again

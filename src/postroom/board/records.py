@@ -4,7 +4,7 @@
     board-ready/…              where claimable tasks are found (board/ready_index.py)
     board-claim/<id>           there while a claim, or what follows from its end, is not finished
     board-after/<id>/<other>   `other` waits for `id`
-    board-lead                 who leads
+    board-lead                 the names of leads
 
 A claim writes the task, then `board-claim`. The end of a claim writes the task, then does what follows (the bucket, the
 signal to the lead, the tasks that waited for it), and takes `board-claim` away last. Each of these steps may be done

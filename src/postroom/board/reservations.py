@@ -2,7 +2,7 @@
 
 All of them lie in one cell, `reservations`, because whether one may be made depends on all others: it is decided and
 written by one compare-and-set. They end by time, by release, or with their process; what has ended is taken out by the
-next who writes, and is not shown before.
+next writer, and is not shown before.
 """
 
 from __future__ import annotations

@@ -207,19 +207,15 @@ def lapse_of(clock: Clock, value: Mapping[str, Any], is_gone: Callable[[str], bo
 def show(value: Value, unmet: Iterable[str], lapse: str | None) -> Task:
     """What people and programs are told of a task."""
     claimed = value["state"] == CLAIMED and lapse is None
+    lapsed = value["state"] == CLAIMED and lapse is not None
     return Task(
-        id=value["id"],
-        title=value["title"],
-        state=READY if value["state"] == CLAIMED and lapse is not None else value["state"],
-        owner=value["owner"] if value["state"] != CLAIMED or claimed else None,
+        **{name: value[name] for name in ("id", "title", "token", "payload", "result", "lead")},
+        state=READY if lapsed else value["state"],
+        owner=None if lapsed else value["owner"],
         after=tuple(value["after"]),
         unmet=tuple(unmet),
         lease_until=iso(value["lease"]) if claimed and value["lease"] is not None else None,
-        token=value["token"],
-        payload=value["payload"],
-        result=value["result"],
         why=lapse or value["why"],
-        lead=value["lead"],
     )
 
 

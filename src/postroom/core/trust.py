@@ -114,12 +114,12 @@ _Entry = TypeVar("_Entry", RoomEntry, ServerEntry)
 # --- the user's configuration --------------------------------------------------------------------------------------
 
 
-def config_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
+def config_folder() -> Path | None:
     """Where this user's configuration lies; None where the user has no home. It need not be there yet."""
-    said = environment.get(CONFIG_VARIABLE) or ""
+    said = os.environ.get(CONFIG_VARIABLE) or ""
     if os.path.isabs(said):  # else it would be another in each folder, and one of them may have come with a clone
         return Path(said)
-    base = environment.get("XDG_CONFIG_HOME") or ""
+    base = os.environ.get("XDG_CONFIG_HOME") or ""
     if os.path.isabs(base):
         return Path(base) / "postroom"
     home = os.path.expanduser("~")

@@ -257,7 +257,7 @@ class Agent:
     def claimed(self, id: str) -> Received:
         """A message that this agent holds already, perhaps claimed by an earlier process of its.
 
-        Raises UnknownMessage when it is not kept here, InvalidMessage saying who holds it when it is another's.
+        Raises UnknownMessage when it is not kept here, InvalidMessage naming its holder when it is another's.
         """
         self._gateway.check_open()
         message = self._gateway.store.get(id)

@@ -23,7 +23,7 @@ from postroom.stores.contract import Query
 from .gateway import Gateway
 
 ACTIVE: Final = "active"  # open in some process
-STOPPED: Final = "stopped"  # closed by all who had it open
+STOPPED: Final = "stopped"  # closed by every process that had it open
 GONE: Final = "gone"  # the last process that had it open died
 SEEN: Final = "seen"  # only one-shot commands have spoken in its name
 
@@ -162,12 +162,12 @@ def is_known(gateway: Gateway, name: str) -> bool:
 
 
 def names(gateway: Gateway) -> list[str]:
-    """Everybody who was ever here."""
+    """The names of all agents that were ever here."""
     return [cell.name.removeprefix(_PREFIX) for cell in gateway.store.cell_scan(_PREFIX)]
 
 
 def agents(gateway: Gateway) -> list[AgentInfo]:
-    """Everybody who was ever here, with what waits for each."""
+    """All agents that were ever here, with what waits for each."""
     pending: dict[str | None, int] = {}
     for box in gateway.store.stats().mailboxes:
         pending[box.to_agent] = pending.get(box.to_agent, 0) + box.depth

@@ -308,7 +308,7 @@ def must_be_person(
 
 
 def record_refusal(gateway: Gateway, door: str, claimed: str, real: str | None, *, count: int = 1) -> None:
-    """Keep that somebody claimed to be who it is not. `count` is how many refusals the entry stands for.
+    """Keep that a caller claimed a name which is not its own. `count` is how many refusals the entry stands for.
 
     Raises RoomBusy, and nothing was kept, when others kept changing the cell.
     """

@@ -14,7 +14,7 @@ SHORTEST_WAIT_S: Final = 0.001
 
 
 def topics_of(want: Want) -> list[str]:
-    """What somebody who wants this must listen to."""
+    """The topics that a receiver with this want must listen to."""
     return [topic_to(want.agent), *(topic_channel(channel) for channel in want.channels or ())]
 
 

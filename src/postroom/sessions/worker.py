@@ -157,7 +157,7 @@ def _check_guard(call: WorkerCall, path: str | None) -> None:
 
 def _line_of_main() -> int | None:
     """The line at which the top level of the program is right now; None when it is another thread, or over."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001  the one way to see who calls
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001  the one way to see the caller
     while frame is not None:
         if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == _MAIN:
             return frame.f_lineno

@@ -28,10 +28,9 @@ LOOSE: dict[str, Callable[[Asking], str]] = {
 class Asking(StoreBench):
     """`waiter`, `answer_to`, `abandon`."""
 
-    def reply(self, question: str, text: str = "answer!", agent: str = "bob") -> str:
+    def reply(self, question: str) -> str:
         """Answer a question as its receiver would; the answer's id."""
-        ticket = self.take(agent, ids=(question,)).ticket
-        settled = self.store.settle(ticket, "answered", puts=[self.draft("ada", text, agent, answer_to=question)])
+        settled = self.end("answered", ids=(question,), puts=[self.draft("ada", "answer!", "bob", answer_to=question)])
         assert settled.held
         return settled.ids[0]
 

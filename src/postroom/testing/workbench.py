@@ -25,7 +25,7 @@ ABILITIES = {
     "shared": "no second opening sees its room",
     "atomic_settle": "settling, answering and claiming the next are several steps there",
     "exact_fifo": "several claimers may get messages out of order there",
-    "switchboard": "each who waits there has a descriptor of its own",
+    "switchboard": "each waiter there has a descriptor of its own",
 }
 
 #: An id as stores give them, which none has given.
@@ -156,11 +156,10 @@ class StoreBench:
         """The ids that a query finds."""
         return [message.id for message in self.store.find(Query(**fields)).messages]
 
-    def kill_by_retries(self, id: str, agent: str = "bob") -> None:
+    def kill_by_retries(self, id: str) -> None:
         """Fail a message until it is dead."""
         while self.state(id) is not State.DEAD:
-            (delivery,) = self.claim(agent, ids=(id,))
-            self.store.settle(delivery.ticket, "retry", detail="it fails")
+            self.end("retry", ids=(id,), detail="it fails")
 
 
 def ids_of(claimed: Claimed | None) -> list[str]:

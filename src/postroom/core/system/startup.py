@@ -86,7 +86,7 @@ def load_target(name: str) -> Callable[..., Any]:
 def load_msgspec() -> None:
     """Load msgspec without typing_extensions, which takes 12 ms and which it asks for only to know more kinds of types.
 
-    Who needs typing_extensions later loads it as ever (`tests/cli/test_start.py`, `tests/doors/test_hook.py`).
+    A module that needs typing_extensions later loads it as ever (`tests/cli/test_start.py`, `tests/doors/test_hook.py`).
     """
     if "msgspec" in sys.modules or "typing_extensions" in sys.modules:
         return
