@@ -45,20 +45,28 @@ def test_states_are_found_by_either_word() -> None:
 
 
 def test_a_manual_clock_ends_waits_when_it_has_moved_far_enough() -> None:
-    clock, ended = ManualClock(), threading.Event()
+    clock, ends = ManualClock(), {29: threading.Event(), 30: threading.Event()}
     reader, writer = os.pipe()
+    began_ns = clock.steady_ns()
+    passed_s: dict[int, float] = {}
 
-    def wait() -> None:
-        assert clock.wait_readable([reader], 30) == []
-        ended.set()
+    def wait(span_s: int) -> None:
+        assert clock.wait_readable([reader], span_s) == []
+        passed_s[span_s] = (clock.steady_ns() - began_ns) / 1e9
+        ends[span_s].set()
 
-    waiting = threading.Thread(target=wait)
-    waiting.start()
+    waiting = [threading.Thread(target=wait, args=(span_s,)) for span_s in ends]
+    for thread in waiting:
+        thread.start()
+    while len(clock._sleepers) < 2:
+        waiting[0].join(0.001)
     clock.advance(29)
-    assert not ended.wait(0.05)
+    assert ends[29].wait(10)
     clock.advance(1)
-    assert ended.wait(10)
-    waiting.join()
+    assert ends[30].wait(10)
+    for thread in waiting:
+        thread.join()
+    assert passed_s == {29: 29, 30: 30}
     os.close(reader)
     os.close(writer)
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import postroom
 from postroom.core.clock import ManualClock
 from postroom.room import Room, open_room
 from postroom.sessions import deadlock, members
-from postroom.sessions.members import Standing
+from postroom.sessions.members import MemberWait, Standing
 
 from . import workers
 from .conftest import address
@@ -32,6 +33,25 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers are threads here, and are looked at after milliseconds."""
     monkeypatch.setattr(members, "SHOW_AFTER_S", 0.004)
     monkeypatch.setattr(deadlock, "SETTLE_S", 0.02)
+
+
+@pytest.fixture
+def rests(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Returns when waits have come round without mail so often that a deadlock would have been found."""
+    rested = threading.Semaphore(0)
+    rest = MemberWait.rest
+
+    def counted(wait: MemberWait) -> float:
+        span_s = rest(wait)
+        rested.release()
+        return span_s
+
+    def until_rested() -> None:
+        for _ in range(12):
+            assert rested.acquire(timeout=PATIENCE_S)
+
+    monkeypatch.setattr(MemberWait, "rest", counted)
+    return until_rested
 
 
 def test_two_that_wait_for_each_other_are_told_who_waits_on_what(any_room: Room) -> None:
@@ -70,13 +90,13 @@ def test_delayed_mail_is_on_its_way(hasty: None, delay_ms: int) -> None:
         assert session.delegate([workers.receive("a")]) == [1]
 
 
-def test_claimed_mail_is_on_its_way(hasty: None, in_background: Any) -> None:
+def test_claimed_mail_is_on_its_way(hasty: None, rests: Callable[[], None], in_background: Any) -> None:
     """Somebody took it past the session, and gives it back later."""
     with open_room("memory:") as room, room.session() as session:
         room.agent("ada").send(None, {"value": 1}, channel=f"session:{session.id}/a")
         held = room.agent("eve").receive(1, channels=[f"session:{session.id}/a"])
         call = in_background(lambda: session.delegate([workers.receive("a")]))
-        call.join(0.3)
+        rests()
         assert call.running
         held.retry("not mine", delay_s=0)
 
@@ -91,24 +111,26 @@ def test_mail_in_another_box_helps_nobody(any_room: Room) -> None:
             session.delegate([workers.receive("a")])
 
 
-def test_an_outsider_that_joined_may_still_send(hasty: None, in_background: Any) -> None:
+def test_an_outsider_that_joined_may_still_send(hasty: None, rests: Callable[[], None], in_background: Any) -> None:
     with open_room("memory:") as room, room.session() as session:
         other = room.session(session.id, name="outsider")
         call = in_background(lambda: session.delegate([workers.receive("a")]))
-        call.join(0.3)
+        rests()
         assert call.running
         other.mailbox.a.send(7)
 
         assert call.result() == [7]
 
 
-def test_when_the_last_that_could_send_leaves_the_others_are_stuck(hasty: None, in_background: Any) -> None:
+def test_when_the_last_that_could_send_leaves_the_others_are_stuck(
+    hasty: None, rests: Callable[[], None], in_background: Any
+) -> None:
     with open_room("memory:") as room, room.session() as session:
 
         def outsider() -> None:
             with room.session(session.id, name="outsider"):
                 joined.set()
-                threading.Event().wait(0.3)
+                rests()
 
         joined = threading.Event()
         leaving = in_background(outsider)
@@ -118,10 +140,12 @@ def test_when_the_last_that_could_send_leaves_the_others_are_stuck(hasty: None, 
         assert not leaving.running
 
 
-def test_the_thread_that_made_the_session_may_still_send(hasty: None, in_background: Any) -> None:
+def test_the_thread_that_made_the_session_may_still_send(
+    hasty: None, rests: Callable[[], None], in_background: Any
+) -> None:
     with open_room("memory:") as room, room.session() as session:
         call = in_background(session.mailbox.a.receive)
-        call.join(0.3)
+        rests()
         assert call.running
         session.mailbox.a.send(1)
 

@@ -219,8 +219,9 @@ def test_a_value_delayed_while_somebody_waits_comes_in_time(
 ) -> None:
     call = in_background(lambda: (session.mailbox.box.receive(60_000), clock.wall_ms()))
     for _ in range(8):
+        assert call.comes_to_wait(clock, 20)
         clock.advance(0.25)
-        call.join(0.01)
+    assert call.comes_to_wait(clock, 20)
     sent_ms = clock.wall_ms()
     session.mailbox.box.send("late", delay_ms=1300)
     pass_time(call, look_s=0.1)
