@@ -10,6 +10,7 @@ import json
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,30 +45,23 @@ def enrol_workers(member: Member, calls: list[WorkerCall], names: list[str]) -> 
     ]
 
 
+@dataclass(eq=False)
 class Delegation:
     """One call of `delegate`, in the thread that made it."""
 
-    def __init__(
-        self,
-        member: Member,
-        search: Search,
-        crew: Runner,
-        folder: Path,
-        screen: Screen,
-        deadline_s: float | None,
-        grace_s: float,
-    ) -> None:
-        self._member = member
-        self._search = search
-        self._record: SessionRecord = member.record
-        self._gateway: Gateway = member.gateway
-        self._crew = crew
-        self._posts = crew.posts
-        self._folder = folder
-        self._screen = screen
-        self._deadline_s = deadline_s
-        self._deadline = Deadline(self._gateway.clock, deadline_s)
-        self._grace_s = grace_s
+    member: Member
+    search: Search
+    crew: Runner
+    folder: Path
+    screen: Screen
+    deadline_s: float | None
+    grace_s: float
+
+    def __post_init__(self) -> None:
+        self._record: SessionRecord = self.member.record
+        self._gateway: Gateway = self.member.gateway
+        self._posts = self.crew.posts
+        self._deadline = Deadline(self._gateway.clock, self.deadline_s)
         self._failure: Failure | None = None
         self._reported: set[str] = set()
         self._next_progress = Deadline(self._gateway.clock, 0)
@@ -77,14 +71,14 @@ class Delegation:
 
         After, however it ends: no worker runs any more, and none is a member.
         """
-        waits = {"on": ON_WORKERS, "names": [post.name for post in self._posts], "timed": self._deadline_s is not None}
+        waits = {"on": ON_WORKERS, "names": [post.name for post in self._posts], "timed": self.deadline_s is not None}
         ids = [post.member_id for post in self._posts]
-        topics = [self._record.topic, *([self._member.topic] if self._screen.shows_progress else ())]
+        topics = [self._record.topic, *([self.member.topic] if self.screen.shows_progress else ())]
         try:
-            with self._member.waiting(**waits, members=ids) as wait, self._gateway.listen(topics) as waiter:
+            with self.member.waiting(**waits, members=ids) as wait, self._gateway.listen(topics) as waiter:
                 self._waiter = waiter
                 try:
-                    self._crew.start()
+                    self.crew.start()
                     self._until(lambda: self._failure is not None or self._all_over(), wait, self._deadline)
                     self._judge_deadline()
                 except BaseException as error:
@@ -93,8 +87,8 @@ class Delegation:
                 finally:
                     self._end()
         finally:
-            self._crew.close()
-            self._screen.wipe()
+            self.crew.close()
+            self.screen.wipe()
             for post in self._posts:
                 strike_off(self._gateway, self._record.id, post.member_id)
         if self._failure is not None:
@@ -107,21 +101,21 @@ class Delegation:
         """Attend to the workers until it is enough, or time is over."""
         while True:
             again_s = 1.0
-            self._crew.attend()
+            self.crew.attend()
             self._report()
             self._look_at_record()
             if is_enough() or deadline.left_s() == 0:
                 return
             if wait is not None:
                 again_s = wait.rest()
-                if self._member.blocked and self._deadline_s is None:
-                    self._search.look()
+                if self.member.blocked and self.deadline_s is None:
+                    self.search.look()
             if self._show_progress():
                 again_s = min(again_s, _PROGRESS_S)
             self._pause(min(again_s, 1.0 if (left_s := deadline.left_s()) is None else left_s))
 
     def _pause(self, span_s: float) -> None:
-        fds = self._crew.descriptors()
+        fds = self.crew.descriptors()
         try:
             fds.append(self._waiter.fileno())
         except OSError:  # this room's waiters have no descriptor: look more often
@@ -137,7 +131,7 @@ class Delegation:
             self._failure = record.failure
             if self._failure is None and record.ended_ms is not None:
                 said = "the session was closed while workers ran"
-                self._failure = failure_of(said, self._member.name, self._gateway.clock)
+                self._failure = failure_of(said, self.member.name, self._gateway.clock)
 
     def _report(self) -> None:
         """Workers that ended since the last time: write it down, and let the session fail if one failed."""
@@ -153,15 +147,15 @@ class Delegation:
         """A line about a worker that has ended, for `postroom session show`."""
         line = {"name": post.name, "number": post.number, "pid": post.pid, "end": post.end}
         line |= {"ended": iso(self._gateway.clock.wall_ms())}
-        with suppress(OSError), open(self._folder / JOURNAL, "a", encoding="utf-8", opener=no_follow) as file:
+        with suppress(OSError), open(self.folder / JOURNAL, "a", encoding="utf-8", opener=no_follow) as file:
             file.write(json.dumps(line) + "\n")
 
     def _show_progress(self) -> bool:
-        if not self._screen.shows_progress:
+        if not self.screen.shows_progress:
             return False
         if self._next_progress.left_s() == 0:  # not at every line that a worker prints
             self._next_progress = Deadline(self._gateway.clock, _PROGRESS_S)
-            self._screen.say(progress_line(self._posts, members_of(self._gateway, self._record.id)))
+            self.screen.say(progress_line(self._posts, members_of(self._gateway, self._record.id)))
         return True
 
     # Ending
@@ -172,21 +166,21 @@ class Delegation:
     def _judge_deadline(self) -> None:
         late = [post.name for post in self._posts if not post.over]
         if late and self._failure is None:
-            said = f"worker {', '.join(late)} ran past the deadline of {self._deadline_s:g} s"
+            said = f"worker {', '.join(late)} ran past the deadline of {self.deadline_s:g} s"
             self._failure = self._record.fail(failure_of(said, late[0], self._gateway.clock))
 
     def _interrupted(self, error: BaseException) -> None:
         """The caller itself is stopped: by Ctrl-C, by a room that is gone, by a worker that cannot be started."""
         if not isinstance(error, SessionFailed):
-            self._record.blame(self._member.name, error)
+            self._record.blame(self.member.name, error)
 
     def _end(self) -> None:
         """End all workers that still run: they may stop by themselves, then they are told to, then they are killed."""
-        for number, span_s in ((None, self._grace_s), (signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)):
+        for number, span_s in ((None, self.grace_s), (signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)):
             if self._all_over():
                 break
             if number is not None:
-                self._crew.send_signal(number)
+                self.crew.send_signal(number)
             # a second Ctrl-C does not wait for what is left of the grace
             with suppress(KeyboardInterrupt, PostroomError):
                 self._until(self._all_over, None, Deadline(self._gateway.clock, span_s))

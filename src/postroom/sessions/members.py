@@ -63,6 +63,10 @@ class Standing(NamedTuple):
     waits: list[dict[str, Any]]
     blocked: bool
 
+    def to_cell(self) -> dict[str, Any]:
+        """What its cell holds: all but the id, which is the cell's name."""
+        return {name: value for name, value in self._asdict().items() if name != "id"}
+
     @property
     def timed(self) -> bool:
         """Whether one of its waits ends by itself."""
@@ -88,11 +92,10 @@ def enrol(record: SessionRecord, names: list[str], role: str, parent: str | None
     try:
         for name in names:
             ids.append(f"{gateway.clock.wall_ms():011x}-{os.urandom(4).hex()}")  # names that sort by time
-            value = Standing(
-                "", name, role, gateway.process, parent, 0, gateway.clock.wall_ms(), [], blocked=False
-            )._asdict()
-            del value["id"]
-            gateway.store.cell_write(prefix_of(record.id) + ids[-1], value)
+            about = Standing(
+                ids[-1], name, role, gateway.process, parent, 0, gateway.clock.wall_ms(), [], blocked=False
+            )
+            gateway.store.cell_write(prefix_of(record.id) + ids[-1], about.to_cell())
         return ids, record.admit(len(ids))
     except BaseException:
         for id in ids:
@@ -245,16 +248,9 @@ class Member:
             self._write(blocked=False)
 
     def _write(self, *, blocked: bool) -> None:
-        value = {
-            "name": self.name,
-            "role": self.role,
-            "process": self.gateway.process,
-            "parent": self._parent,
-            "number": self.number,
-            "since_ms": self._since_ms,
-            "waits": [wait.shown for wait in self._waits],
-            "blocked": blocked,
-        }
+        waits = [wait.shown for wait in self._waits]
+        who = (self.id, self.name, self.role, self.gateway.process, self._parent, self.number, self._since_ms)
+        value = Standing(*who, waits, blocked).to_cell()
         if value != self._written:
             self.gateway.store.cell_write(self.cell, value)
             self._written = value

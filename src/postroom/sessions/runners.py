@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -115,27 +116,21 @@ class _WorkerProcess:
         post.over = True
 
 
+@dataclass(eq=False)
 class ProcessRunner:
     """Each worker in a process of its own. All methods are called in the thread that delegates."""
 
-    def __init__(
-        self,
-        posts: Sequence[WorkerRun],
-        places: Sequence[FunctionPlace],
-        task: dict[str, Any],
-        folder: Path,
-        screen: Screen,
-        clock: Clock,
-    ) -> None:
-        self.posts = posts
-        self._places = places
-        self._task = task
-        self._folder = folder
-        self._screen = screen
-        self._clock = clock
+    posts: Sequence[WorkerRun]
+    places: Sequence[FunctionPlace]
+    task: dict[str, Any]
+    folder: Path
+    screen: Screen
+    clock: Clock
+
+    def __post_init__(self) -> None:
         self._runners: list[_WorkerProcess] = []
-        self._will = f"{task['session']}/{task['parent']}/{posts[0].member_id}"
-        self._server = shared_server([MODULE, task["store"]])
+        self._will = f"{self.task['session']}/{self.task['parent']}/{self.posts[0].member_id}"
+        self._server = shared_server([MODULE, self.task["store"]])
 
     def start(self) -> None:
         """Start all workers.
@@ -154,12 +149,12 @@ class ProcessRunner:
             raise
 
     def _start(self) -> None:
-        will = {name: self._task[name] for name in ("url", "settings", "session", "parent_name")}
+        will = {name: self.task[name] for name in ("url", "settings", "session", "parent_name")}
         self._server.will(self._will, WILL, json.dumps(will))
         for post in self.posts:
-            self._runners.append(_WorkerProcess(post, self._server.start(TARGET), self._folder, self._screen))
-        shared = self._task | {"setting": caller_setting()}
-        for runner, place in zip(self._runners, self._places, strict=True):
+            self._runners.append(_WorkerProcess(post, self._server.start(TARGET), self.folder, self.screen))
+        shared = self.task | {"setting": caller_setting()}
+        for runner, place in zip(self._runners, self.places, strict=True):
             post = runner.post
             own = {"member": post.member_id, "name": post.name, "number": post.number, "place": place._asdict()}
             runner.give_task(shared | own | {"arguments": post.call.arguments})
@@ -181,7 +176,7 @@ class ProcessRunner:
             ended = runner.child.read_status()
             runner.listen()
             if ended is not None:
-                runner.conclude(self._clock)
+                runner.conclude(self.clock)
 
     def send_signal(self, number: int) -> None:
         """Send a signal to all workers that still run."""

@@ -9,7 +9,6 @@ import os
 import select
 import struct
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -36,43 +35,15 @@ class FolderNews(NamedTuple):
     complete: bool
 
 
-class FolderWatch(ABC):
-    """Tells what was completed in some folders: moved there, or closed after writing.
-
-    With inotify a file that appears by `os.link` is not told of, so that a process that makes files so does not wake
-    watchers.
-    """
+class _Watch:
+    """Tells what was completed in some folders: moved there, or closed after writing."""
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}  # the system's number of a watched folder -> what `read` calls it
         self._numbers: dict[str, int] = {}
 
-    @abstractmethod
-    def add(self, folder: Path, name: str, *, of_folders: bool = False, of_files: bool = False) -> None:
-        """Watch a folder; `read` calls it `name`. Twice is once.
-
-        `of_folders`: also tell of folders that are made in it. `of_files`: also tell of files that are made in it,
-        before they are complete, and of links. Raises NoWatch when it cannot be watched.
-        """
-
     def __contains__(self, name: str) -> bool:
         return name in self._numbers
-
-    @abstractmethod
-    def remove(self, name: str) -> None:
-        """Watch a folder no more. It may be gone already, and it may never have been watched."""
-
-    @abstractmethod
-    def fileno(self) -> int:
-        """A descriptor that can be read when there is something to tell."""
-
-    @abstractmethod
-    def read(self) -> list[FolderNews]:
-        """What happened since the last call, without waiting."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Stop watching."""
 
 
 def watch_folders() -> FolderWatch:
@@ -91,8 +62,11 @@ _IN_DONT_FOLLOW: Final = 0x0200_0000
 _IN_ISDIR: Final = 0x4000_0000
 
 
-class InotifyWatch(FolderWatch):
-    """Folders watched by inotify."""
+class InotifyWatch(_Watch):
+    """Folders watched by inotify.
+
+    A file that appears by `os.link` is not told of, so that a process that makes files so does not wake watchers.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,6 +78,11 @@ class InotifyWatch(FolderWatch):
             raise NoWatch(error.strerror) from error
 
     def add(self, folder: Path, name: str, *, of_folders: bool = False, of_files: bool = False) -> None:
+        """Watch a folder; `read` calls it `name`. Twice is once.
+
+        `of_folders`: also tell of folders that are made in it. `of_files`: also tell of files that are made in it,
+        before they are complete, and of links. Raises NoWatch when it cannot be watched.
+        """
         made = _IN_CREATE if of_folders or of_files else 0
         flags = _IN_CLOSE_WRITE | _IN_MOVED_TO | _IN_ONLYDIR | _IN_DONT_FOLLOW | made
         try:
@@ -116,6 +95,7 @@ class InotifyWatch(FolderWatch):
             self._tells_files.add(name)
 
     def remove(self, name: str) -> None:
+        """Watch a folder no more. It may be gone already, and it may never have been watched."""
         number = self._numbers.pop(name, None)
         self._tells_files.discard(name)
         if number is not None and self._names.pop(number, None) is not None:
@@ -123,9 +103,11 @@ class InotifyWatch(FolderWatch):
                 self._call("inotify_rm_watch", self._descriptor, number)
 
     def fileno(self) -> int:
+        """A descriptor that can be read when there is something to tell."""
         return self._descriptor
 
     def read(self) -> list[FolderNews]:
+        """What happened since the last call, without waiting."""
         data = b""
         with suppress(BlockingIOError):  # to the end: there it stands when the queue ran over
             while more := os.read(self._descriptor, 256 * 1024):
@@ -150,11 +132,12 @@ class InotifyWatch(FolderWatch):
         return found
 
     def close(self) -> None:
+        """Stop watching."""
         os.close(self._descriptor)
 
 
-class KqueueWatch(FolderWatch):
-    """Folders watched by kqueue (BSD, macOS): it tells the folder, not the name."""
+class KqueueWatch(_Watch):
+    """The same by kqueue (BSD, macOS): it tells the folder, not the name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,6 +179,9 @@ class KqueueWatch(FolderWatch):
         for number in self._names:
             os.close(number)
         self._queue.close()
+
+
+FolderWatch = InotifyWatch | KqueueWatch
 
 
 def gather(descriptors: list[int]) -> Any:
