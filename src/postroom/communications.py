@@ -339,8 +339,7 @@ class CommunicationSystem:
         return deleted
 
     def _find(self, query: Query) -> Iterator[envelope.Message]:
-        self._gateway.check_open()
-        return self._gateway.store.find_all(query)
+        return self._gateway.open_store.find_all(query)
 
 
 def _claimer(original_message: dict[str, Any], question: envelope.Message | None) -> str:

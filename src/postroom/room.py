@@ -188,8 +188,7 @@ class Room:
 
     def get(self, id: str) -> MessageWithLedger:
         """One message with its ledger. UnknownMessage when it is not kept here."""
-        self._gateway.check_open()
-        message = self._gateway.store.get(id)
+        message = self._gateway.open_store.get(id)
         if message is None:
             raise UnknownMessage(f"no message {id} is kept in this room")
         return message
@@ -226,18 +225,15 @@ class Room:
             order=order or ("claim" if state == "pending" else "newest"),
             limit=_checked_limit(limit),
         )
-        self._gateway.check_open()
-        return self._gateway.store.find(query).messages
+        return self._gateway.open_store.find(query).messages
 
     def events(self, after: int = 0, limit: int = 1000) -> list[Change]:
         """The feed: every change above the number `after`, oldest first. Several changes of one message may be one."""
-        self._gateway.check_open()
-        return self._gateway.store.events(after, _checked_limit(limit))
+        return self._gateway.open_store.events(after, _checked_limit(limit))
 
     def cursor(self) -> int:
         """The feed's number at this moment: `events(after=room.cursor())` is what comes from now on."""
-        self._gateway.check_open()
-        return self._gateway.store.number_at()
+        return self._gateway.open_store.number_at()
 
     def watch(self, after: int | None = None, timeout_s: float | None = None) -> Iterator[Change]:
         """Follow the feed, woken by every change: from the number `after`, or from now on.
@@ -262,8 +258,7 @@ class Room:
 
     def stats(self) -> Stats:
         """Figures of this moment."""
-        self._gateway.check_open()
-        return self._gateway.store.stats()
+        return self._gateway.open_store.stats()
 
     def mailboxes(self) -> list[MailboxFigures]:
         """What waits for whom, in which channel."""
@@ -276,8 +271,7 @@ class Room:
 
     def waits(self) -> list[Wait]:
         """The askers that wait right now, and for whose answer; the longest wait first."""
-        self._gateway.check_open()
-        waiting = self._gateway.store.find_all(Query(states=OPEN, waiting=True, limit=PAGE))
+        waiting = self._gateway.open_store.find_all(Query(states=OPEN, waiting=True, limit=PAGE))
         return [
             Wait(message.from_agent, message.to_agent, message.id, iso(message.timestamp_ms))
             for message in waiting
@@ -286,8 +280,9 @@ class Room:
 
     def dead_letters(self, limit: int = 100) -> list[DeadLetter]:
         """Messages that were set aside, the oldest first, each with every attempt to deliver it."""
-        self._gateway.check_open()
-        dead = self._gateway.store.find(Query(states=frozenset({State.DEAD}), limit=_checked_limit(limit))).messages
+        dead = self._gateway.open_store.find(
+            Query(states=frozenset({State.DEAD}), limit=_checked_limit(limit))
+        ).messages
         kept = (self._gateway.store.get(message.id) for message in dead)
         return [
             dead_letter_of(message) for message in kept if message is not None and message.exact_state is State.DEAD
@@ -303,8 +298,7 @@ class Room:
         if isinstance(id, str):
             self.get(id)
             id = [id]
-        self._gateway.check_open()
-        return self._gateway.store.requeue(list(id))
+        return self._gateway.open_store.requeue(list(id))
 
     def purge(
         self,

@@ -217,13 +217,11 @@ class Reservations:
             after = change(before)
             return None if after == before else {**_whole(value), "held": after}
 
-        self._gateway.check_open()
-        update(self._gateway.store, CELL, whole)
+        update(self._gateway.open_store, CELL, whole)
         return before
 
     def _read(self) -> dict[str, Value]:
-        self._gateway.check_open()
-        cell = self._gateway.store.cell_read(CELL)
+        cell = self._gateway.open_store.cell_read(CELL)
         return self._living(_whole(None if cell is None else cell.value))
 
     def _living(self, whole: Value) -> dict[str, Value]:

@@ -157,14 +157,12 @@ class Agent:
     def subscribe(self, channel: str) -> None:
         """Get a copy of everything that is published in the channel from now on. Twice is once."""
         check_names(channel=channel)
-        self._gateway.check_open()
-        self._gateway.store.subscribe(channel, self.name)
+        self._gateway.open_store.subscribe(channel, self.name)
 
     def unsubscribe(self, channel: str) -> bool:
         """Get no more copies; those that are here stay. False when it was not subscribed."""
         check_names(channel=channel)
-        self._gateway.check_open()
-        return self._gateway.store.unsubscribe(channel, self.name)
+        return self._gateway.open_store.unsubscribe(channel, self.name)
 
     # Receiving
 
@@ -259,8 +257,7 @@ class Agent:
 
         Raises UnknownMessage when it is not kept here, InvalidMessage naming its holder when it is another's.
         """
-        self._gateway.check_open()
-        message = self._gateway.store.get(id)
+        message = self._gateway.open_store.get(id)
         if message is None:
             raise UnknownMessage(f"no message {id} is kept in this room")
         ticket = current_claim(message)

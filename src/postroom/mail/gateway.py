@@ -164,6 +164,12 @@ class Gateway:
         if self.clock.steady_ns() >= self._next_look_ns:
             self._look()
 
+    @property
+    def open_store(self) -> Store:
+        """The store, for a step that no other method here takes; raises as `check_open` does."""
+        self.check_open()
+        return self.store
+
     def check_there(self) -> None:
         """Raise RoomGone when the room was deleted or replaced. Looks now and then, for all callers together.
 

@@ -139,8 +139,7 @@ def revoke_tokens(gateway: Gateway, agent: str, *, token_id: str | None = None) 
 
     Raises IdentityRefused, and revokes none, when no person would have a token after it.
     """
-    gateway.check_open()
-    cells = [cell for cell in gateway.store.cell_scan(TOKEN_CELLS) if cell.value["revoked_ms"] is None]
+    cells = [cell for cell in gateway.open_store.cell_scan(TOKEN_CELLS) if cell.value["revoked_ms"] is None]
     taken = [
         cell
         for cell in cells
@@ -162,8 +161,7 @@ def switch_off(gateway: Gateway, by: str, uid: int) -> int:
 
     Those of persons go last: an interruption leaves a room that a person can still administer, or do this in once more.
     """
-    gateway.check_open()
-    cells = sorted(gateway.store.cell_scan(TOKEN_CELLS), key=_is_persons)
+    cells = sorted(gateway.open_store.cell_scan(TOKEN_CELLS), key=_is_persons)
     if cells:
         _log_deed(gateway, SWITCHED_OFF, by, uid)
     for cell in cells:
@@ -179,8 +177,7 @@ def recover(gateway: Gateway, agent: str, uid: int) -> str:
     nothing was done.
     """
     check_names(name=agent)
-    gateway.check_open()
-    in_use = gateway.store.open_elsewhere()
+    in_use = gateway.open_store.open_elsewhere()
     if not has_tokens(gateway):
         raise IdentityRefused(
             "this room has no tokens, so there is nothing to recover; `postroom agent add NAME --human`"

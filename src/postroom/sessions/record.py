@@ -230,8 +230,7 @@ def create(gateway: Gateway, make_folder: Callable[[str], Path]) -> SessionRecor
 
 def all_records(gateway: Gateway) -> list[tuple[str, Record]]:
     """Every session of the room, by its id: the oldest first."""
-    gateway.check_open()
-    cells = gateway.store.cell_scan(_PREFIX)
+    cells = gateway.open_store.cell_scan(_PREFIX)
     ours = [cell for cell in cells if cell.name.endswith(_SUFFIX)]
     return [
         (cell.name.removeprefix(_PREFIX).removesuffix(_SUFFIX), Record(cell.version, cell.value))
