@@ -58,7 +58,10 @@ LEFT = {
     ("ask", State.ANSWERED), ("answer", State.AWAITED),
 }  # fmt: skip
 
-pytestmark = pytest.mark.parametrize("kind", KINDS)
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def unpack(kind: str, layout: int, to: Path) -> Path:
@@ -418,10 +421,10 @@ def test_a_running_program_of_layout_2_is_told_that_the_room_was_upgraded(
         assert everything(store) == before, "the copy is the room as it was"
 
 
-@pytest.mark.parametrize("kind", ["sqlite"])  # a files room has no tables
-def test_an_upgraded_room_has_the_tables_of_a_new_one(kind: str, old: Path, tmp_path: Path) -> None:
-    open_store(kind, old).close()
-    open_store(kind, tmp_path / "new").close()
+def test_an_upgraded_room_has_the_tables_of_a_new_one(tmp_path: Path) -> None:
+    old = unpack("sqlite", 1, tmp_path / "old")
+    open_store("sqlite", old).close()
+    open_store("sqlite", tmp_path / "new").close()
 
     def schema(folder: Path) -> Any:
         with closing(apsw.Connection(str(folder / "messages.db"))) as db:
