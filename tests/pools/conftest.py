@@ -19,6 +19,8 @@ from postroom.pools.pool import WorkerPool
 from postroom.pools.worker import PoolWorker
 
 PATIENCE_S = 20.0
+#: What a machine that does other things too may add to a time that is promised; far less than the work that is ended.
+BUSY_S = 10.0
 MINDS = "pools.minds"
 
 

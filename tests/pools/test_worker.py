@@ -28,7 +28,7 @@ from postroom.pools.pool import WorkerPool
 from postroom.pools.protocol import Pong, Result
 from postroom.pools.restarts import RestartPolicy
 
-from .conftest import runs, say, until, wait_until_at_it, wait_until_begun
+from .conftest import BUSY_S, runs, say, until, wait_until_at_it, wait_until_begun
 
 EVER = RestartPolicy(max_restarts=10_000, backoff_s=0)
 
@@ -67,12 +67,12 @@ def test_an_evaluation_names_its_message_and_its_times_are_apart(make_pool) -> N
 
 def test_waiting_in_the_queue_is_counted_as_waiting_and_not_as_work(make_pool) -> None:
     ada = make_pool("act").initialize_worker("ada")
-    first = ada.submit(say("sleep 0.1"))
+    first = ada.submit(say("sleep 0.5"))
     second = ada.submit(say("say hi"))
 
-    assert first.result().processing_time_ms >= 100
-    assert second.result().queue_delay_ms >= 90
-    assert second.result().processing_time_ms < 90
+    assert first.result().processing_time_ms >= 500
+    assert second.result().queue_delay_ms >= 490
+    assert second.result().processing_time_ms < 490
 
 
 def test_the_settings_of_a_worker_reach_the_evaluator(make_pool) -> None:
@@ -98,7 +98,7 @@ def test_a_hundred_pings_at_once_get_a_hundred_answers(make_pool) -> None:
         found = list(threads.map(lambda _: ada.ping(), range(100)))
 
     assert len(found) == 100
-    assert all(0 < latency_ms < 1000 for latency_ms in found)
+    assert all(0 < latency_ms < 1000 * BUSY_S for latency_ms in found)
     assert ada.stats().get("late", 0) == 0
 
 
@@ -277,7 +277,7 @@ def test_what_can_be_stopped_is_stopped_at_its_deadline_and_the_worker_lives(mak
     started = time.monotonic()
     with pytest.raises(WorkerTimeout, match="worker ada was still at it after 0.1"):
         ada.evaluate(say(content), timeout_s=0.1)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 0.5 + BUSY_S
 
     assert ada.evaluate(say("say next")).reasoning == "next"
     assert ada.pid == pid
@@ -296,7 +296,7 @@ def test_what_cannot_be_stopped_is_killed_and_replaced(make_pool, content) -> No
         ada.evaluate(say(content), timeout_s=0.1)
     until(lambda: exits, "it was not killed")
 
-    assert time.monotonic() - started < 0.1 + 0.3 + 5
+    assert time.monotonic() - started < 0.1 + 0.3 + BUSY_S
     assert exits[0]["pid"] == pid
     assert exits[0]["text"].startswith("was killed: it went on with request")
     assert ada.evaluate(say("say next"), timeout_s=20).reasoning == "next"
@@ -428,7 +428,7 @@ def test_a_deadline_is_kept_in_a_program_that_gets_signals_all_the_time(make_poo
     with pytest.raises(WorkerTimeout):
         ada.ping(timeout_s=0.2)
 
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 0.5 + BUSY_S
     os.kill(ada.pid, signal.SIGCONT)
 
 
@@ -580,6 +580,6 @@ def test_shutting_down_a_worker_does_not_wait_for_its_work(make_pool, content) -
     pool.shutdown()
     took_s = time.monotonic() - started
 
-    assert took_s < 1.5  # half a second of grace, and what a busy machine adds
+    assert took_s < 0.5 + BUSY_S  # the grace; the work takes a minute, or has no end
     with pytest.raises(WorkerStopped):
         request.result()
