@@ -31,13 +31,12 @@ from postroom.stores.sqlite.layout import PAGE_BYTES
 from postroom.stores.sqlite.wal import AHEAD_FROM_PAGES, AHEAD_PAGES, LONG_PAGES
 
 from .after_a_cut import Disk
-from .support import ACKED, ANSWERED, CLAIMED, DEAD, DELAYED, READY, Look, Nursery, count, seed
+from .support import CLAIMED, READY, Look, Nursery, count, seed
 
 #: What a call that returned has promised: who called, what it is about, and how that must be. A message must be in that state (None:
 #: it must be there); a cell must have that value, or a later one.
 Promise = tuple[str, str, int | None]
 
-STATES = {"acked": ACKED, "retry": DELAYED, "dead": DEAD, "answered": ANSWERED}
 SYNCS = {
     "full": ("full", "full", "full"),
     "normal": ("normal", "normal", "normal"),
@@ -77,7 +76,7 @@ class Recorded:
             for event in self.events[played:point]:
                 disk.play(event)
                 if event[0] == "returned":
-                    promises += [(event[1], id, STATES.get(event[2], event[4])) for id in event[3]]
+                    promises += [(event[1], id, event[4]) for id in event[3]]
             played = point
             yield disk.after_a_cut(chance), promises
 
@@ -305,6 +304,21 @@ def test_hundreds_of_power_cuts_take_nothing_of_what_returned_in_four_processes(
 ) -> None:
     recorded = record_crowd(tmp_path, nursery, pages, 300)
     cut_crowd(recorded, in_memory / "night", count("CROWD_CUTS_LONG", 500), figure)
+
+
+def test_a_retry_of_the_last_delivery_promises_a_dead_letter(in_memory: Path) -> None:
+    """Where processes end with a message in hand, it may be at its last delivery when another one gives it back."""
+    root = in_memory / "disk"
+    root.mkdir()
+    with recording(in_memory / "recording", root) as recorder:
+        worker = Worker("full", recorder, partial(open_room, root / ROOM, sync="full"))
+        worker.store.put([letter(payload={"who": "full", "batch": 0, "of": 1}, max_deliveries=1)])
+        worker.claim()
+        worker.settle("retry")
+        worker.store.close()
+    recorded, chance = Recorded(root, read_recording(in_memory / "recording")), random.Random(seed())
+    made, survived = cut_and_check(recorded, in_memory / "night", recorded.points(40, chance), chance)
+    assert made == survived > 0
 
 
 # The way to the file

@@ -28,6 +28,7 @@ from typing import Any
 import apsw
 
 from postroom.core.message import Draft
+from postroom.core.states import State
 from postroom.errors import RoomBusy
 from postroom.stores.contract import Delivery
 from postroom.stores.sqlite import wal
@@ -41,9 +42,12 @@ from .rooms import letter, open_room, want
 #:   ("wrote", handle, place, data)                             ("truncated", handle, size)
 #:   ("sync", ticket, handle)         or, of a folder, ("sync", ticket, inode)
 #:   ("synced", ticket)                                         ("returned", who, what, ids, value)
+#:          what these ids must be from then on: a message in that state, a cell of that value; None: there
 #:   ("rests",)                       nothing is under way     ("past", path)     opened where its writes are not seen
 Event = tuple[Any, ...]
 Handle = tuple[int, int]
+#: The state of a message after each outcome, unless a retry was of its last delivery.
+SETTLED_AS = {"acked": State.ACKED, "retry": State.DELAYED, "dead": State.DEAD, "answered": State.ANSWERED}
 
 
 class Recorder:
@@ -233,7 +237,7 @@ class Worker:
     def one_thing(self) -> None:
         with suppress(RoomBusy):  # nothing was changed; on a slow machine others may keep the lock for long
             sends, settles = (self._send, self._send, self._send_three), (self._settle, self._settle, self._settle)
-            self._chance.choice((*sends, *settles, self._claim, self._take, self._write_cell, self._sweep))()
+            self._chance.choice((*sends, *settles, self.claim, self._take, self._write_cell, self._sweep))()
         if self._chance.random() < self._reopens:
             self.store.close()
             self.store = self._open_store()
@@ -257,24 +261,30 @@ class Worker:
     def _send_three(self) -> None:
         self._send(3)
 
-    def _claim(self) -> None:
+    def claim(self) -> None:
         self._held += self.store.claim(want(limit=2)).deliveries
 
     def _take(self) -> None:
         """A claim that is an ack at once waits for the disk, unlike others."""
         taken = self.store.claim(want(settle=True)).deliveries
-        self._returned("acked", [delivery.ticket.id for delivery in taken])
+        self._returned("acked", [delivery.ticket.id for delivery in taken], State.ACKED)
 
     def _settle(self) -> None:
-        if not self._held:
-            return
-        ticket = self._held[-1].ticket
-        outcome = self._chance.choice(("acked", "acked", "retry", "dead", "answered"))
+        if self._held:
+            self.settle(self._chance.choice(("acked", "acked", "retry", "dead", "answered")))
+
+    def settle(self, outcome: str) -> None:
+        """Settle what was claimed last.
+
+        A message that processes held when they ended may be at its last delivery: a retry sets it aside then.
+        """
+        message, ticket = self._held[-1].message, self._held[-1].ticket
+        is_spent = outcome == "retry" and message.delivery_count >= message.max_deliveries
         answers = self._letters(1, answer_to=ticket.id) if outcome == "answered" else []
         claim_next = want() if self._chance.random() < 0.3 else None
         settled = self.store.settle(ticket, outcome, delay_s=1e6, puts=answers, claim_next=claim_next)
-        assert settled.held
-        self._returned(outcome, [ticket.id])
+        assert settled.held and settled.state is (State.DEAD if is_spent else SETTLED_AS[outcome])
+        self._returned(outcome, [ticket.id], settled.state)
         self._returned("sent", settled.ids)
         self._batches += len(answers)
         self._held[-1:] = [] if settled.claimed is None else settled.claimed.deliveries
