@@ -34,7 +34,7 @@ from tests.faults.programs.rooms import letter, open_room
 
 from postroom.stores.sqlite.store import SqliteStore
 
-from .support import ACKED, ANSWERED, CLAIMED, READY, Look, Nursery, count, in_parts, journal
+from .support import ACKED, ANSWERED, CLAIMED, PATIENCE_S, READY, Look, Nursery, count, in_parts, journal
 from .test_liveness import wait_for
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux tells what a process has open")
@@ -105,8 +105,8 @@ class Figures:
         return {name: max(values[last:]) - max(values[:half]) for name, values in seen.items()}
 
 
-def begin_day(nursery: Nursery, folder: Path, notes: Path, over: Path, until_ns: int) -> dict[str, int]:
-    """Start the eight who work; their pids by name."""
+def begin_day(nursery: Nursery, folder: Path, notes: Path, enough: Path, over: Path) -> dict[str, int]:
+    """Start the eight who work; their pids by name. It has begun when each has done something."""
     place = {"folder": str(folder), "journal": str(notes)}
     pace = count("SOAK_PER_S", 150)
     pids = {
@@ -124,7 +124,11 @@ def begin_day(nursery: Nursery, folder: Path, notes: Path, over: Path, until_ns:
         ("asker", "asker", pace),
         ("aio asker", "aio_asker", pace),
     ):
-        pids[name] = nursery.fork(f"soak.{role}", **place, until_ns=until_ns, per_s=per_s)
+        pids[name] = nursery.fork(f"soak.{role}", **place, enough=str(enough), per_s=per_s)
+    until_ns = steady_ns() + int(PATIENCE_S * 1e9)
+    while not set(pids.values()) <= {line.pid for line in journal.read(notes)}:
+        assert steady_ns() < until_ns and nursery.ended(pids.values()) == {}, nursery.log()
+        time.sleep(1 / LOOKS_PER_S)
     return pids
 
 
@@ -159,7 +163,7 @@ def run_day(
 ) -> tuple[Figures, int]:
     """A day of so many seconds; what was seen of it, and how many messages it had."""
     open_room(folder).close()
-    notes, over = tmp_path / "journal", tmp_path / "over"
+    notes, enough, over = tmp_path / "journal", tmp_path / "enough", tmp_path / "over"
     stuck = nursery.fork("soak.holder", folder=str(folder), journal=str(notes))
     stopped = nursery.fork("soak.waiter", folder=str(folder), journal=str(notes))
     held = wait_for(notes, "holds", nursery).details[0]
@@ -168,13 +172,13 @@ def run_day(
     for pid in (stuck, stopped):
         os.kill(pid, signal.SIGSTOP)
 
-    until_ns = steady_ns() + seconds * 10**9
-    pids = begin_day(nursery, folder, notes, over, until_ns)
-    figures = Figures(folder, pids)
-    while steady_ns() < until_ns - 10**9 // LOOKS_PER_S:
+    pids = begin_day(nursery, folder, notes, enough, over)
+    figures, until_ns = Figures(folder, pids), steady_ns() + seconds * 10**9
+    while steady_ns() < until_ns:
         time.sleep(1 / LOOKS_PER_S)
         assert nursery.ended(pids.values()) == {}, nursery.log()
         figures.look()
+    enough.touch()
     nursery.finish(*(pids[name] for name in ("sender 1", "sender 2", "asker", "aio asker")))
     over.touch()
     os.kill(stopped, signal.SIGCONT)

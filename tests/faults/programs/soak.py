@@ -29,22 +29,22 @@ LEASE_S = 3600.0
 PAYLOAD = {"text": "Please look at the way in which this function waits; the rest is fine. " * 4}
 
 
-def paced(until_ns: int, per_s: float) -> Iterator[int]:
-    """The numbers from 0, so many a second, until the day is over. Who was kept waiting does not hurry afterwards."""
+def paced(enough: str, per_s: float) -> Iterator[int]:
+    """The numbers from 0, so many a second, until that file is there. Who was kept waiting does not hurry afterwards."""
     number, due_ns = 0, steady_ns()
-    while steady_ns() < until_ns:
+    while not os.path.exists(enough):
         yield number
         number += 1
         due_ns = max(due_ns + int(1e9 / per_s), steady_ns() - 50_000_000)
         time.sleep(max(0, due_ns - steady_ns()) / 1e9)
 
 
-def sender(folder: str, journal: str, until_ns: int, per_s: float) -> None:
+def sender(folder: str, journal: str, enough: str, per_s: float) -> None:
     """Send to one agent and to a channel by turns, now and then several at once."""
     note = Journal(journal).note
     with postroom.open(f"sqlite:{folder}") as room:
         me = room.agent(f"sender-{os.getpid()}")
-        for number in paced(until_ns, per_s):
+        for number in paced(enough, per_s):
             payload = {"n": number, **PAYLOAD}
             to, channel = ("listener", "general") if number % 2 else (None, "jobs")
             if number % 50 == 0:
@@ -99,17 +99,17 @@ def server(folder: str, journal: str, over: str) -> None:
         serving.join()
 
 
-def asker(folder: str, journal: str, until_ns: int, per_s: float) -> None:
+def asker(folder: str, journal: str, enough: str, per_s: float) -> None:
     """Ask one question after the other."""
     note = Journal(journal).note
     with postroom.open(f"sqlite:{folder}") as room:
         me = room.agent(f"asker-{os.getpid()}")
-        for number in paced(until_ns, per_s):
+        for number in paced(enough, per_s):
             answer = me.ask("server", {"n": number, **PAYLOAD}, timeout_s=LEASE_S)
             note("answered", answer.id, answer.payload["double"] == number * 2)
 
 
-def aio_asker(folder: str, journal: str, until_ns: int, per_s: float) -> None:
+def aio_asker(folder: str, journal: str, enough: str, per_s: float) -> None:
     """Ask from a loop, five questions at a time."""
     note = Journal(journal).note
 
@@ -120,7 +120,7 @@ def aio_asker(folder: str, journal: str, until_ns: int, per_s: float) -> None:
     async def main() -> None:
         async with aio.open(f"sqlite:{folder}") as room:
             me = await room.agent(f"asker-{os.getpid()}")
-            for number in paced(until_ns, per_s / 5):
+            for number in paced(enough, per_s / 5):
                 await asyncio.gather(*(one(me, 5 * number + n) for n in range(5)))
 
     asyncio.run(main())
