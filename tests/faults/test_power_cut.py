@@ -28,6 +28,7 @@ from tests.faults.programs.rooms import letter, open_room, want
 import postroom
 from postroom.core.clock import ManualClock
 from postroom.stores.sqlite.layout import PAGE_BYTES
+from postroom.stores.sqlite.store import SqliteStore
 from postroom.stores.sqlite.wal import AHEAD_FROM_PAGES, AHEAD_PAGES, LONG_PAGES
 
 from .after_a_cut import Disk
@@ -319,6 +320,37 @@ def test_a_retry_of_the_last_delivery_promises_a_dead_letter(in_memory: Path) ->
     recorded, chance = Recorded(root, read_recording(in_memory / "recording")), random.Random(seed())
     made, survived = cut_and_check(recorded, in_memory / "night", recorded.points(40, chance), chance)
     assert made == survived > 0
+
+
+def send_once(store: SqliteStore) -> None:
+    store.put([letter(idempotency_key="once")])
+
+
+def subscribe(store: SqliteStore) -> None:
+    store.subscribe("jobs", "bob")
+
+
+@pytest.mark.parametrize("call", [send_once, subscribe])
+def test_what_others_did_without_waiting_for_the_disk_is_there_when_a_repeat_with_full_sync_returned(
+    call: Callable[[SqliteStore], None], in_memory: Path
+) -> None:
+    """A repeat finds it done and changes nothing; yet it promises that it is done."""
+    root = in_memory / "disk"
+    root.mkdir()
+    with recording(in_memory / "recording", root):
+        careless, careful = (open_room(root / ROOM, sync=sync) for sync in ("normal", "full"))
+        call(careless)
+        call(careful)
+        events = read_recording(in_memory / "recording")
+        careless.close()
+        careful.close()
+    chance = random.Random(seed())
+    for files, _ in Recorded(root, events).cut([len(events)] * 20, chance):
+        with Look(boot(in_memory / "night", files, chance)) as look:
+            assert (
+                look.value("SELECT (SELECT count(*) FROM messages) + (SELECT count(*) FROM channel_subscriptions)") == 1
+            )
+        shutil.rmtree(in_memory / "night")
 
 
 # The way to the file

@@ -125,6 +125,7 @@ class SqliteStore(Store):
         for draft in drafts:
             repeated = [] if draft.idempotency_key is None else self._repeat_of(draft)
             if repeated:
+                self._file.sync_what_is_there()
                 ids += repeated
             elif draft.publish:
                 agents = self._file.execute("subscribers", (draft.channel,))
@@ -374,7 +375,8 @@ class SqliteStore(Store):
 
     @whole
     def subscribe(self, channel: str, agent: str) -> None:
-        self._file.execute("subscribe", (channel, agent, iso(self.clock.wall_ms())))
+        if not self._file.change("subscribe", (channel, agent, iso(self.clock.wall_ms()))):
+            self._file.sync_what_is_there()
 
     @whole
     def unsubscribe(self, channel: str, agent: str) -> bool:
