@@ -13,9 +13,11 @@ and the room can be used: all that is ready comes in order, nothing that was set
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -24,9 +26,13 @@ import apsw
 import pytest
 from tests.faults.programs.power import Event, Worker, in_threads, read_recording, recording, set_pages
 from tests.faults.programs.rooms import letter, open_room, want
+from tests.support.files_by_hand import send
 
 import postroom
-from postroom.core.clock import ManualClock
+from postroom.core import crashpoints
+from postroom.core.clock import SYSTEM, ManualClock
+from postroom.core.config import Config
+from postroom.stores.files.store import FilesStore
 from postroom.stores.sqlite.layout import PAGE_BYTES
 from postroom.stores.sqlite.store import SqliteStore
 from postroom.stores.sqlite.wal import AHEAD_FROM_PAGES, AHEAD_PAGES, LONG_PAGES
@@ -351,6 +357,37 @@ def test_what_others_did_without_waiting_for_the_disk_is_there_when_a_repeat_wit
                 look.value("SELECT (SELECT count(*) FROM messages) + (SELECT count(*) FROM channel_subscriptions)") == 1
             )
         shutil.rmtree(in_memory / "night")
+
+
+def test_a_repeat_in_a_room_of_files_waits_for_the_disk_though_the_first_sender_has_not_come_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first may be killed before it syncs the inbox; what the repeat returned must be there after a power cut."""
+    synced: list[int] = []
+    really = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+        really(descriptor)
+
+    def repeat() -> None:
+        crashpoints.forget()
+        synced.clear()
+        ids.append(send(again, idempotency_key="once"))
+        by_the_repeat.extend(synced)
+
+    ids: list[str] = []
+    by_the_repeat: list[int] = []
+    monkeypatch.setattr(os, "fsync", fsync)
+    first, again = (FilesStore(tmp_path, Config(), SYSTEM) for _ in range(2))
+    with closing(first), closing(again):
+        crashpoints.at("files.committed", repeat)
+        try:
+            ids.append(send(first, idempotency_key="once"))
+        finally:
+            crashpoints.forget()
+    assert len(ids) == 2 and ids[0] == ids[1]
+    assert (tmp_path / "inbox/bob").stat().st_ino in by_the_repeat
 
 
 # The way to the file

@@ -302,7 +302,12 @@ class FilesStore(TableStore):
     @whole
     def _put_prepared(self, drafts: Sequence[Draft], *, blind: bool) -> list[str]:
         with self.step(look=False, blind=blind) as room:
-            return steps.put(room, drafts)
+            repeated = [] if blind else [key for draft in drafts for key in steps.sent_before(room, draft)]
+            ids = steps.put(room, drafts)
+            if repeated:  # the first sender may not have come to its sync yet, or was killed before it
+                with suppress(FileNotFoundError):
+                    self._tree.sync(*sorted({room.rows[key].path.rpartition("/")[0] for key in repeated}))
+            return ids
 
     def claim(self, want: Want) -> Claimed:
         self._attendance.hold()

@@ -45,9 +45,14 @@ def _content(room: Tables, draft: Draft) -> tuple[object, ...]:
     return draft.publish, None if draft.publish else draft.to_agent, draft.channel, draft.type, body
 
 
+def sent_before(room: Tables, draft: Draft) -> list[int]:
+    """The keys of what was sent under a draft's idempotency key."""
+    return room.sent.get((draft.from_agent, draft.idempotency_key), []) if draft.idempotency_key is not None else []
+
+
 def _put_one(room: Tables, draft: Draft) -> list[str]:
-    known = room.sent.get((draft.from_agent, draft.idempotency_key)) if draft.idempotency_key is not None else None
-    if known is not None:
+    known = sent_before(room, draft)
+    if known:
         return [room.rows[key].id for key in known]
     if not draft.publish:
         return [room.insert(draft, draft.to_agent).id]
