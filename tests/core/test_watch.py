@@ -99,6 +99,47 @@ def test_those_who_wait_for_files_in_one_folder_do_not_end_each_other(tmp_path: 
     end()
 
 
+def test_no_callback_runs_when_the_watch_has_ended(tmp_path: Path) -> None:
+    """It would use what its owner lets go of next."""
+    listener, begun, go_on, ended = FileListener(), threading.Event(), threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def on_file(_complete: bool) -> bool:
+        begun.set()
+        assert go_on.wait(PATIENCE_S)
+        order.append("callback")
+        return True
+
+    def end_it() -> None:
+        end()
+        order.append("ended")
+        ended.set()
+
+    end = listener.on_file(tmp_path, "x", on_file)
+    (tmp_path / "x").touch()
+    assert begun.wait(PATIENCE_S)
+    threading.Thread(target=end_it).start()
+    ended.wait(0.05)
+    go_on.set()
+
+    assert ended.wait(PATIENCE_S)
+    assert order == ["callback", "ended"]
+
+
+def test_a_callback_may_end_its_own_watch(tmp_path: Path) -> None:
+    listener, event = FileListener(), threading.Event()
+
+    def on_file(_complete: bool) -> bool:
+        end()
+        event.set()
+        return True
+
+    end = listener.on_file(tmp_path, "x", on_file)
+    (tmp_path / "x").touch()
+
+    assert event.wait(PATIENCE_S)
+
+
 @pytest.mark.skipif(not QUEUE_LENGTH.exists(), reason="no inotify")
 def test_a_queue_that_ran_over_says_look_at_everything(tmp_path: Path) -> None:
     with closing(watch_folders()) as watch:

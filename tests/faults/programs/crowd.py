@@ -158,6 +158,7 @@ def _call_store(locks: Locks, store: SqliteStore) -> None:
     call("abandon", lambda: store.abandon(id))
     call("get", lambda: store.get(id))
     call("find", lambda: store.find(Query()))
+    call("find_all", lambda: list(store.find_all(Query())))
     call("events", store.events)
     call("number_at", lambda: store.number_at(0))
     call("forgotten", store.forgotten)

@@ -200,6 +200,9 @@ def gather(descriptors: list[int]) -> Any:
 #: How often to look where the system does not tell, and at a file that was made but may still be being written.
 _LOOK_EVERY_S: Final = 0.1
 
+#: How long the end of a watch waits for a callback that runs.
+_LAST_CALL_S: Final = 5.0
+
 #: Called with whether the file is known to be complete; returns whether it has heard enough.
 OnFile = Callable[[bool], bool]
 
@@ -215,11 +218,17 @@ class _AwaitedFile:
         self.is_watched = False  # else it must be looked at by turns
         self.over = False
         self.again = False
+        self.idle = threading.Event()
+        self.idle.set()
 
     def tell(self, complete: bool) -> None:
-        if not self.over:
-            self.again = not complete
-            self.over = self._on_file(complete)
+        self.idle.clear()  # before the look at `over`: see FileListener._forget
+        try:
+            if not self.over:
+                self.again = not complete
+                self.over = self._on_file(complete)
+        finally:
+            self.idle.set()
 
     def look(self, news: list[FolderNews]) -> None:
         """See whether the file is there, by what happened."""
@@ -244,11 +253,13 @@ class FileListener:
         self._files: list[_AwaitedFile] = []
         self._watch: FolderWatch | None = None
         self._told, self._tell = -1, -1
+        self._thread: threading.Thread | None = None
 
     def on_file(self, folder: Path, name: str, on_file: OnFile) -> Callable[[], None]:
         """Make a callback when a file of that name appears, from the listener's thread; returns a function to end it.
 
-        A file that is there already is not told of.
+        A file that is there already is not told of. When the function returns, no callback runs, unless it was called
+        in one, or one took longer than `_LAST_CALL_S`.
         """
         file = _AwaitedFile(folder, name, on_file)
         with self._lock:
@@ -265,6 +276,11 @@ class FileListener:
         return lambda: self._forget(file)
 
     def _forget(self, file: _AwaitedFile) -> None:
+        self._take_out(file)
+        if self._pid == os.getpid() and threading.current_thread() is not self._thread:
+            file.idle.wait(_LAST_CALL_S)  # or it would use a room that its owner has closed
+
+    def _take_out(self, file: _AwaitedFile) -> None:
         with self._lock:
             file.over = True
             if self._pid != os.getpid() or file not in self._files:
@@ -282,7 +298,8 @@ class FileListener:
         except NoWatch:
             self._watch = None
         self._told, self._tell = os.pipe()
-        threading.Thread(target=self._run, name="postroom folder watch", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="postroom folder watch", daemon=True)
+        self._thread.start()
 
     def _run(self) -> None:
         while True:
