@@ -63,7 +63,8 @@ COPY = "import shutil, sys; shutil.copyfile(sys.argv[1], sys.argv[2])"
 
 
 def delete(folder: Path) -> None:
-    shutil.rmtree(folder)
+    while folder.exists():  # those who begin to wait meanwhile make files in it
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def move_away(folder: Path) -> None:
