@@ -23,6 +23,7 @@ from postroom.errors import (
     WorkerStopped,
     WorkerTimeout,
 )
+from postroom.pools import process
 from postroom.pools.evaluation import Evaluation
 from postroom.pools.pool import WorkerPool
 from postroom.pools.protocol import Pong, Result
@@ -225,6 +226,15 @@ def test_an_evaluator_that_fails_is_told_with_its_traceback_and_the_worker_lives
     assert ada.evaluate(say("say fine")).reasoning == "fine"
     assert ada.pid == pid
     assert not {"late", "unknown"} & set(ada.stats())
+
+
+def test_a_worker_that_ends_is_not_said_to_be_killed_when_its_status_comes_late(
+    make_pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "HANG_UP_S", 0.0)
+    ada = make_pool("act").initialize_worker("ada")
+    with pytest.raises(WorkerDied, match="exit code 3"):
+        ada.evaluate(say("exit 3"))
 
 
 @pytest.mark.parametrize(("content", "how"), [("die", "signal 9"), ("exit 3", "exit code 3"), ("hang_up", "hung up")])
