@@ -23,9 +23,9 @@ BIN := $(ENV)/bin
 STAMP := $(ENV)/.installed
 # The first thing in an environment that is made here, so that also a half-made one is known.
 OURS := $(ENV)/.made-by-make
-# Most tests wait for processes to die and clocks to run out: three at a time take half as long, also on two cores.
+# Most tests wait for processes to die and clocks to run out: four at a time take half as long, also on two cores.
 # The storms of test-long are alone, as those who read their figures expect. TESTS_AT_ONCE=1 for a debugger.
-TESTS_AT_ONCE ?= 3
+TESTS_AT_ONCE ?= 4
 SIDE_BY_SIDE := $(if $(filter 1,$(TESTS_AT_ONCE)),,-n $(TESTS_AT_ONCE) --dist worksteal)
 
 # Where Python may not keep what it compiled, each of the thousands of processes that the tests start compiles it again.

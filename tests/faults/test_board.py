@@ -142,7 +142,7 @@ def storm(nursery: Nursery, url: str, notes: Path, kills: int, tasks: int) -> in
 def await_more(notes: Path) -> None:
     """Until somebody has written down more than there is now, or for a while."""
     size = notes.stat().st_size if notes.exists() else 0
-    for _ in range(1000):
+    for _ in range(150):
         if notes.exists() and notes.stat().st_size > size:
             return
         pause(0.02)

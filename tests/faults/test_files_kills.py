@@ -190,7 +190,7 @@ def run_storm(nursery: Nursery, folder: Path, kills: int, figure: Callable[[str]
 def test_no_kill_loses_a_message_of_a_files_room(
     files_nursery: Nursery, folder: Path, figure: Callable[[str], None]
 ) -> None:
-    run_storm(files_nursery, folder, count("FILES_KILLS", 25), figure)
+    run_storm(files_nursery, folder, count("FILES_KILLS", 12), figure)
 
 
 @pytest.mark.long

@@ -84,11 +84,10 @@ def try_all(victim: Victim, numbers: range, ways: tuple[Callable[..., str], ...]
 
 @pytest.mark.slow
 def test_no_way_to_find_a_room_gives_a_hostile_repository_anything(victim: Victim) -> None:
-    """Each kind of repository by two of the ways; all of them by all ways in the long run."""
+    """Each kind of repository by one of the ways; all of them by all ways in the long run."""
     wrong = []
     for number in range(1020, 1020 + len(KINDS)):
-        ways = (WAYS[number % len(WAYS)], WAYS[(number + 2) % len(WAYS)])
-        wrong += try_all(victim, range(number, number + 1), ways)
+        wrong += try_all(victim, range(number, number + 1), (WAYS[number % len(WAYS)],))
     assert wrong == []
 
 
