@@ -40,6 +40,7 @@ from postroom.stores.sqlite import connection as sqlite_connection
 from postroom.stores.sqlite.layout import _fill_in, read_statements
 from postroom.stores.sqlite.rows import COLUMNS
 from postroom.stores.sqlite.store import SqliteStore
+from postroom.stores.sqlite.wal import WriteAheadLog
 
 # `from ... import upgrade` gives the proxies of deferred modules, which cannot be patched
 files_upgrade = importlib.import_module("postroom.stores.files.upgrade")
@@ -293,6 +294,49 @@ def test_a_room_that_is_not_allowed_is_not_upgraded(kind: str, tmp_path: Path, m
         postroom.open()
     assert content(project) == before
     assert layout_of(kind, room) == 1
+
+
+# Interrupts
+
+
+def interrupt(*_: object) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_in_the_commit_keeps_the_copy_of_a_room_that_was_upgraded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal that comes while SQLite waits for the disk is handled in the first callback after it: the hook."""
+    old = unpack("sqlite", 1, tmp_path / "old")
+    monkeypatch.setattr(WriteAheadLog, "hook", lambda _: interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        open_store("sqlite", old)
+    monkeypatch.undo()
+    assert layout_of("sqlite", old) == 2
+    assert copies("sqlite", old) == [copy_of("sqlite", old).name]
+    is_whole("sqlite", old)
+
+
+def test_an_error_of_a_callback_after_the_commit_does_not_call_the_upgrade_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = unpack("sqlite", 1, tmp_path / "old")
+    answers = iter([apsw.SQLITE_ERROR])
+    monkeypatch.setattr(WriteAheadLog, "hook", lambda _: lambda *_: next(answers, apsw.SQLITE_OK))
+    open_store("sqlite", old).close()
+    assert copies("sqlite", old) == [copy_of("sqlite", old).name]
+
+
+def test_an_interrupt_right_after_the_copy_got_its_name_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = unpack("sqlite", 1, tmp_path / "old")
+    monkeypatch.setattr(sqlite_upgrade, "sync_folder", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        open_store("sqlite", old)
+    monkeypatch.undo()
+    assert copies("sqlite", old) == []
+    is_whole("sqlite", old)
 
 
 # Words

@@ -10,6 +10,7 @@ that SQLite, and so those programs, say.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -46,19 +47,27 @@ def upgrade(
     One process at a time: the caller is inside `layout.opening`.
 
     After: the file has today's layout, and a copy of it as it was lies beside it. If it raised: the file is as it was,
-    and no copy was left but by a process that was killed. Programs that write meanwhile wait for their turn.
+    and no copy was left but by a process that was killed; or an interrupt came out of the commit, and the file was
+    upgraded and its copy is kept. Programs that write meanwhile wait for their turn.
     """
     check_layout(path, layout, min(STEPS), LAYOUT)
-    copy = None
+    handled = sys.exception()  # which the caller handles: no fault of the upgrade
+    copy = free_copy(path, layout)
     try:
         with connection:  # nothing is written between the copy and the first step
-            copy = _keep_copy(path, layout, connect)
+            _keep_copy(path, copy, connect)
             crashpoints.reached("upgrade.copied")
             _take_steps(connection, layout, statements)
             crashpoints.reached("upgrade.changed")
     except BaseException as error:
-        if copy is not None and getattr(error, "extendedresult", 0) not in NOT_SYNCED:
-            copy.unlink()
+        layout_now = _read_layout(connect)
+        if layout_now == layout and getattr(error, "extendedresult", 0) not in NOT_SYNCED:
+            copy.unlink(missing_ok=True)
+        raised = _raised_in_callback(error, handled)
+        if raised is not None and (layout_now == LAYOUT or not isinstance(raised, Exception)):
+            raise raised  # noqa: B904  (the error around it is apsw's)
+        if layout_now == LAYOUT:  # the commit was done, and SQLite failed after it
+            return
         if isinstance(error, apsw.Error):
             raise not_upgraded(path, layout, LAYOUT, in_our_words(error, path)) from error
         if isinstance(error, OSError):
@@ -67,7 +76,24 @@ def upgrade(
         raise
 
 
-def _keep_copy(path: Path, layout: int, connect: Callable[[], apsw.Connection]) -> Path:
+def _read_layout(connect: Callable[[], apsw.Connection]) -> int | None:
+    """The layout that the file has now for all its readers; None where nobody can tell."""
+    try:
+        with closing(connect()) as connection:
+            return int(connection.pragma("user_version"))
+    except apsw.Error:
+        return None
+
+
+def _raised_in_callback(error: BaseException, handled: BaseException | None) -> BaseException | None:
+    """The exception that an error comes from: apsw puts errors of its own around those of callbacks."""
+    found: BaseException | None = error
+    while isinstance(found, apsw.Error):
+        found = found.__cause__ or found.__context__
+    return None if found is handled else found
+
+
+def _keep_copy(path: Path, copy: Path, connect: Callable[[], apsw.Connection]) -> None:
     """Copy the file as it is now, log and all, under a name of its own. On the disk when this returns."""
     draft = path.with_name(f"{path.name}.bak.new")
     _remove(draft)  # of a process that was killed
@@ -80,13 +106,11 @@ def _keep_copy(path: Path, layout: int, connect: Callable[[], apsw.Connection]) 
             crashpoints.reached("upgrade.copying")
             with target.backup("main", source, "main") as backup:
                 backup.step()
-        copy = free_copy(path, layout)
         draft.rename(copy)
         sync_folder(path.parent)
     except BaseException:
         _remove(draft)
         raise
-    return copy
 
 
 def _remove(draft: Path) -> None:
