@@ -231,6 +231,42 @@ def test_a_kill_at_a_step_of_the_upgrade_leaves_a_room_that_opens(kind: str, old
     assert copies(kind, old) == (kept[:1] if point == "upgrade.copying" else kept)
 
 
+# What people put into a room
+
+
+def add_view(room: Path, sql: str) -> None:
+    with closing(apsw.Connection(str(room / "messages.db"))) as db:
+        db.execute(f"CREATE VIEW mine AS {sql}")
+
+
+@pytest.mark.parametrize(
+    "of", ["messages", "dead_letter_queue", "agent_status", "mail", "cells", "messages JOIN agent_status"]
+)
+def test_a_persons_own_view_goes_on_after_an_upgrade(of: str, tmp_path: Path) -> None:
+    old = unpack("sqlite", 1, tmp_path / "old")
+    add_view(old, f"SELECT count(*) FROM {of}")
+    with closing(apsw.Connection(str(old / "messages.db"))) as db:
+        before = db.execute("SELECT * FROM mine").fetchall()
+    open_store("sqlite", old).close()
+    with closing(apsw.Connection(str(old / "messages.db"))) as db:
+        assert db.execute("SELECT * FROM mine").fetchall() == before
+    is_whole("sqlite", old)
+
+
+@pytest.mark.parametrize(("sql", "why"), [
+    ("SELECT * FROM nowhere", "no such table: main.nowhere"), ("SELECT colour FROM mail", "no such column: colour"),
+])  # fmt: skip
+def test_a_persons_own_view_that_does_not_work_is_named(sql: str, why: str, tmp_path: Path) -> None:
+    old = unpack("sqlite", 1, tmp_path / "old")
+    add_view(old, sql)
+    with pytest.raises(RoomUnreachable, match=rf"layout 2 to be used: its view 'mine', .*\({why}\): drop it"):
+        open_store("sqlite", old)
+    assert copies("sqlite", old) == []
+    with closing(apsw.Connection(str(old / "messages.db"))) as db:
+        db.execute("DROP VIEW mine")
+    is_whole("sqlite", old)
+
+
 # No copy, no upgrade
 
 

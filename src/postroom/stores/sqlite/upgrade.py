@@ -10,6 +10,7 @@ that SQLite, and so those programs, say.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -69,7 +70,7 @@ def upgrade(
         if layout_now == LAYOUT:  # the commit was done, and SQLite failed after it
             return
         if isinstance(error, apsw.Error):
-            raise not_upgraded(path, layout, LAYOUT, in_our_words(error, path)) from error
+            raise not_upgraded(path, layout, LAYOUT, _broken_view(error) or in_our_words(error, path)) from error
         if isinstance(error, OSError):
             why = RoomUnreachable(f"no copy of it can be kept ({error.strerror}); nothing was changed")
             raise not_upgraded(path, layout, LAYOUT, why) from error
@@ -83,6 +84,14 @@ def _read_layout(connect: Callable[[], apsw.Connection]) -> int | None:
             return int(connection.pragma("user_version"))
     except apsw.Error:
         return None
+
+
+def _broken_view(error: apsw.Error) -> RoomUnreachable | None:
+    """The error for a view that a person made and that does not work: SQLite renames no table beside it."""
+    told = re.match(r"error in view (.+?)(?: after rename)?: (.+)", str(error), re.DOTALL)
+    return told and RoomUnreachable(
+        f"its view {told[1]!r}, which Postroom did not make, does not work ({told[2]}): drop it; nothing was changed"
+    )
 
 
 def _raised_in_callback(error: BaseException, handled: BaseException | None) -> BaseException | None:
@@ -133,8 +142,6 @@ def _take_steps(connection: apsw.Connection, layout: int, statements: Callable[[
         return connection.execute(sql).fetchall()
 
     names = {table: statements()[table] for table in _MOVED}
-    for view in _VIEWS:
-        run(f"DROP VIEW IF EXISTS {view}")
     for number in range(layout, LAYOUT):
         run(STEPS[number].format(**names))
     module: Any = _NoModule()
@@ -146,5 +153,7 @@ def _take_steps(connection: apsw.Connection, layout: int, statements: Callable[[
         if has_figures:
             run(f"UPDATE sqlite_stat1 SET tbl = '{table}{LAYOUT}' WHERE tbl = '{was}'")
     run(f"INSERT INTO meta VALUES ('tables', {LAYOUT}) ON CONFLICT (name) DO UPDATE SET value = excluded.value")
+    for view in _VIEWS:  # not sooner: SQLite renames no table while a person's own view of these is without them
+        run(f"DROP VIEW IF EXISTS {view}")
     run(statements()["views"])
     run(f"PRAGMA user_version = {LAYOUT}")
