@@ -429,6 +429,9 @@ def test_a_running_program_of_layout_1_is_refused(kind: str, old: Path) -> None:
             with pytest.raises(apsw.SQLError, match=f"no such module: {sqlite_upgrade.REFUSAL}"):
                 running.execute(sql, bindings(sql)).fetchall()
         assert running.execute("SELECT count(*), max(key) FROM messages").fetchall() == before
+        running.execute(statements_of_layout_1()["subscribe"], ("news", "eve", "2026-01-01")).fetchall()
+    with closing(open_store(kind, old)) as store:  # subscriptions are the same in both layouts
+        assert [(s.channel, s.agent) for s in store.subscriptions()] == [("news", "bob"), ("news", "eve")]
 
 
 def bindings(sql: str) -> Any:

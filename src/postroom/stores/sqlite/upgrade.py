@@ -1,10 +1,14 @@
 """Schema migration: a room of an older layout becomes one of today's in one transaction, after a copy of it was kept.
 
-Programs that run meanwhile have statements of the older layout, and none of them may write into the newer one. So an
-upgrade gives the tables `mail` and `cells` other names (`mail2`, `cells2`): SQLite then refuses those statements, and
-today's cost nothing more. Programs from layout 2 on see why a table is missing (`connection.in_our_words`). For those
-of layout 1 the old name belongs to a virtual table of a module that no program has; the module's name is the sentence
-that SQLite, and so those programs, say.
+Programs that run meanwhile have statements of the older layout, and those must not touch messages and cells of the
+newer one. So an upgrade gives the tables `mail` and `cells` other names (`mail2`, `cells2`): SQLite then refuses those
+statements, and today's cost nothing more. Programs from layout 2 on see why a table is missing
+(`connection.in_our_words`). For those of layout 1 the old name belongs to a virtual table of a module that no program
+has; the module's name is the sentence that SQLite, and so those programs, say.
+
+The other tables keep their names: programs of layout 1 still subscribe and unsubscribe, with effect, and still note
+their processes. `channel_subscriptions` is public, and all of these are the same in both layouts; a step that changes
+one of them has to rename it, too.
 """
 
 from __future__ import annotations
