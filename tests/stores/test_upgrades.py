@@ -35,6 +35,7 @@ from postroom.errors import RoomDamaged, RoomError, RoomGone, RoomNotAllowed, Ro
 from postroom.stores.contract import Query, Store, Want
 from postroom.stores.files import layout as files_layout
 from postroom.stores.files.store import FilesStore
+from postroom.stores.files.tree import NotAFile, Tree
 from postroom.stores.layouts import check_layout
 from postroom.stores.sqlite import connection as sqlite_connection
 from postroom.stores.sqlite.layout import _fill_in, read_statements
@@ -228,7 +229,7 @@ def test_a_kill_at_a_step_of_the_upgrade_leaves_a_room_that_opens(kind: str, old
     assert (child.communicate()[1], child.returncode) == ("", -9)
     is_whole(kind, old)
     kept = [copy_of(kind, old).name, f"{copy_of(kind, old).name}.2"]
-    assert copies(kind, old) == (kept[:1] if point == "upgrade.copying" else kept)
+    assert copies(kind, old) == (kept[:1] if point in ("upgrade.copying", "upgrade.announced") else kept)
 
 
 # What people put into a room
@@ -267,6 +268,69 @@ def test_a_persons_own_view_that_does_not_work_is_named(sql: str, why: str, tmp_
     is_whole("sqlite", old)
 
 
+def nest(folder: Path) -> None:
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(sys.getrecursionlimit() + 100):
+        os.mkdir("deep", dir_fd=here)
+        inner = os.open("deep", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+
+
+@pytest.mark.parametrize("put", [
+    lambda room: (room / "board/notes").mkdir(),
+    lambda room: (room / "board/link.md").symlink_to("/etc/hostname"),
+    lambda room: os.mkfifo(room / "board/pipe"),
+    lambda room: os.mkfifo(room / "inbox/bob/pipe"),
+    lambda room: (room / "inbox/link").symlink_to("/etc"),
+    lambda room: nest(room / "inbox/bob"),
+], ids=["folder on the board", "link on the board", "pipe on the board", "pipe", "link", "deep folders"])  # fmt: skip
+def test_what_people_put_into_a_files_room_does_not_keep_it_from_its_upgrade(
+    put: Callable[[Path], None], tmp_path: Path
+) -> None:
+    old = unpack("files", 1, tmp_path / "old")
+    try:
+        put(old)
+        is_whole("files", old)
+        assert copies("files", old) == [copy_of("files", old).name]
+    finally:
+        subprocess.run(["rm", "-rf", str(old)], check=True)  # too deep for pytest
+
+
+def test_a_file_in_an_inbox_that_only_others_may_read_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = unpack("files", 1, tmp_path / "old")
+    (old / "inbox/bob/theirs.txt").write_text("x")
+    link, read = Tree.link, Tree.read
+
+    def refused(act: Any, error: OSError) -> Any:
+        def tried(tree: Tree, path: str, *more: Any) -> Any:
+            if path.endswith("theirs.txt"):
+                raise error
+            return act(tree, path, *more)
+
+        return tried
+
+    monkeypatch.setattr(Tree, "link", refused(link, PermissionError(1, "Operation not permitted")))
+    monkeypatch.setattr(Tree, "read", refused(read, NotAFile(13, "Permission denied")))
+    is_whole("files", old)
+    assert not (copy_of("files", old) / "inbox/bob/theirs.txt").exists()
+
+
+def test_a_log_that_cannot_be_read_is_told_truthfully(tmp_path: Path) -> None:
+    old = unpack("files", 1, tmp_path / "old")
+    (old / ".postroom/log").rename(tmp_path / "log")
+    (old / ".postroom/log").mkdir()
+    with pytest.raises(RoomUnreachable, match=r"no copy of it can be kept \(.*log is not a plain file\); nothing was"):
+        open_store("files", old)
+    assert copies("files", old) == []
+    (old / ".postroom/log").rmdir()
+    (tmp_path / "log").rename(old / ".postroom/log")
+    is_whole("files", old)
+
+
 # No copy, no upgrade
 
 
@@ -301,6 +365,62 @@ def test_a_failure_in_a_step_leaves_the_room_and_no_copy(kind: str, old: Path, m
     monkeypatch.undo()
     assert copies(kind, old) == []
     is_whole(kind, old)
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=["full", "ctrl-c"])
+@pytest.mark.parametrize("point", POINTS["files"])
+def test_upgrades_that_fail_again_and_again_do_not_pile_up_copies(
+    point: str, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = unpack("files", 1, tmp_path / "old")
+
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(crashpoints, "_actions", {point: fail})
+    kept = [copy_of("files", old).name]
+    for _ in range(3):
+        with pytest.raises((RoomUnreachable, KeyboardInterrupt)):
+            open_store("files", old)
+        assert copies("files", old) == (kept if point == "upgrade.announced" else [])
+    monkeypatch.undo()
+    is_whole("files", old)
+    assert copies("files", old) == kept
+
+
+def test_the_copy_of_a_files_room_is_on_the_disk_before_the_upgrade_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = unpack("files", 1, tmp_path / "old")
+    unsynced: set[str] = set()
+    checked: list[str] = []
+
+    def noted(act: Any) -> Any:
+        def named(tree: Tree, was: str, path: str) -> None:
+            if was == files_upgrade._DRAFT:
+                assert {folder for folder in unsynced if folder.startswith(files_upgrade._DRAFT)} == set()
+                checked.append(path)
+            act(tree, was, path)
+            unsynced.add(path.rpartition("/")[0])
+
+        return named
+
+    def sync(tree: Tree, *folders: str) -> None:
+        real_sync(tree, *folders)
+        unsynced.difference_update(folders)
+
+    real_sync = Tree.sync
+    monkeypatch.setattr(Tree, "sync", sync)
+    monkeypatch.setattr(Tree, "rename", noted(Tree.rename))
+    monkeypatch.setattr(Tree, "link", noted(Tree.link))
+    open_store("files", old).close()
+    assert checked == [".postroom/room.layout-1.bak"]
+
+
+def test_an_upgraded_files_room_keeps_no_folder_of_its_copy_open(tmp_path: Path) -> None:
+    old = unpack("files", 1, tmp_path / "old")
+    with closing(open_store("files", old)) as store:
+        assert [path for path in store._tree._folders if ".bak" in path] == []
 
 
 def test_nothing_is_written_through_a_link(kind: str, old: Path, tmp_path: Path) -> None:
