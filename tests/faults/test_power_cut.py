@@ -390,6 +390,65 @@ def test_a_repeat_in_a_room_of_files_waits_for_the_disk_though_the_first_sender_
     assert (tmp_path / "inbox/bob").stat().st_ino in by_the_repeat
 
 
+@pytest.fixture
+def synced_logs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The inodes of the files whose content was synced."""
+    synced: list[int] = []
+    really = os.fdatasync
+
+    def fdatasync(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+        really(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    return synced
+
+
+def open_files(folder: Path, sync: str) -> FilesStore:
+    return FilesStore(folder, Config(sync=sync), SYSTEM)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: send(store, idempotency_key="once", delay_s=500),
+        lambda store: store.subscribe("jobs", "bob"),
+        lambda store: store.unsubscribe("jobs", "bob"),
+    ],
+    ids=["send", "subscribe", "unsubscribe"],
+)
+def test_a_repeat_with_full_sync_in_a_room_of_files_syncs_the_log_that_others_wrote(
+    call: Callable[[FilesStore], object], tmp_path: Path, synced_logs: list[int]
+) -> None:
+    """A delay or a subscription stands in the log alone; the first caller may not wait for the disk."""
+    with closing(open_files(tmp_path, "normal")) as careless, closing(open_files(tmp_path, "full")) as careful:
+        careless.subscribe("jobs", "bob")
+        call(careless)
+        assert not synced_logs
+        call(careful)
+        call(careless)
+    (log,) = (tmp_path / ".postroom").glob("log*")
+    assert synced_logs == [log.stat().st_ino]
+
+
+def test_recovery_with_full_sync_syncs_the_line_of_a_process_that_died_before_its_sync(
+    tmp_path: Path, synced_logs: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(_descriptor: int) -> None:
+        raise KeyboardInterrupt
+
+    with closing(open_files(tmp_path, "full")) as first, closing(open_files(tmp_path, "full")) as other:
+        assert not first.unsubscribe("jobs", "bob")  # a new room is put in order by its first step
+        synced_logs.clear()
+        with monkeypatch.context() as dying, pytest.raises(KeyboardInterrupt):
+            dying.setattr(os, "fdatasync", die)
+            first.subscribe("jobs", "bob")
+        assert not synced_logs
+        assert not other.claim(want("nobody")).deliveries
+        assert synced_logs
+        assert [each.agent for each in other.subscriptions()] == ["bob"]
+
+
 # The way to the file
 
 

@@ -58,6 +58,11 @@ class Commits:
                 self._log.set_mark(place)
         room.took = LogStep()
 
+    def sync_log(self) -> None:
+        """With full sync: all that stands in the log is on the disk, whoever wrote it."""
+        if self._full_sync:
+            self._log.sync()
+
     def _folders_to_sync(self, record: LogRecord) -> list[int]:
         full = self._full_sync
         changed = {row.path.rpartition("/")[0] for row in record.rows if full or row.was.startswith(f"{TEMP}/")}
@@ -121,6 +126,7 @@ class Commits:
         mark = self._log.mark()
         behind = [record for place, record in self._log.all_lines() if place > mark or mark > self._log.place]
         self._log.cut_off()
+        self.sync_log()  # its writer may have died before it did, and the tree must not be ahead of the log on the disk
         try:
             self._follow_again(behind, room)
             self._board.suspect = True

@@ -269,6 +269,13 @@ class Log:
             self.place = start + len(line)
         return start + len(line)
 
+    def sync(self) -> None:
+        """Make what stands in the log survive a power cut. Raises RoomUnreachable when the disk does not take it."""
+        try:
+            os.fdatasync(self._file)
+        except OSError as error:
+            raise RoomUnreachable(f"{self.path} could not be synced ({error.strerror}); nothing was changed") from error
+
     def mark(self) -> int:
         """Up to where the tree has followed."""
         return _read_place(self._mark)

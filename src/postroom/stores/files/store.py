@@ -271,6 +271,9 @@ class FilesStore(TableStore):
         self._current_log()
         return self._new_tables() if self._log.mark() == self._log.size() else self._caught_up()
 
+    def sync_what_is_there(self) -> None:
+        self._commits.sync_log()
+
     # The methods that do more than a step on the tables
 
     @contextmanager
@@ -305,6 +308,7 @@ class FilesStore(TableStore):
             repeated = [] if blind else [key for draft in drafts for key in steps.sent_before(room, draft)]
             ids = steps.put(room, drafts)
             if repeated:  # the first sender may not have come to its sync yet, or was killed before it
+                self.sync_what_is_there()
                 with suppress(FileNotFoundError):
                     self._tree.sync(*sorted({room.rows[key].path.rpartition("/")[0] for key in repeated}))
             return ids

@@ -103,6 +103,9 @@ class TableStore(contract.Store):
     def step(self) -> AbstractContextManager[Tables]:
         """The tables for one step, which is done as a whole when the block ends, and not at all when it raises."""
 
+    def sync_what_is_there(self) -> None:
+        """For a repeat that changes nothing, inside its step: what others wrote without waiting for the disk is on it."""
+
     @abstractmethod
     def about(self) -> dict[str, Any]:
         """The store's own part of its figures."""
@@ -117,7 +120,9 @@ class TableStore(contract.Store):
     @whole
     def subscribe(self, channel: str, agent: str) -> None:
         with self.step() as room:
-            if (channel, agent) not in room.subscribers:
+            if (channel, agent) in room.subscribers:
+                self.sync_what_is_there()
+            else:
                 room.set_subscriber(channel, agent, self.clock.wall_ms())
 
     @whole
@@ -126,6 +131,8 @@ class TableStore(contract.Store):
             known = (channel, agent) in room.subscribers
             if known:
                 room.set_subscriber(channel, agent, None)
+            else:
+                self.sync_what_is_there()
             return known
 
     @whole
