@@ -5,6 +5,7 @@ A script plays the server here, so this is no inference: it is about the client.
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 import time
@@ -235,6 +236,38 @@ def test_an_address_that_does_not_answer_leaves_time_for_the_next(
         said = open_model(dialect.spec("http://two.test:80")).complete("hello", timeout_s=PATIENCE_S)
 
     assert said.text == ANSWER
+
+
+class NoIPv6(socket.socket):
+    """A socket of a kernel without IPv6."""
+
+    def __init__(self, family: int = -1, *rest: Any, **named: Any) -> None:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        super().__init__(family, *rest, **named)
+
+
+@pytest.mark.parametrize("alive", [True, False])
+@pytest.mark.parametrize("last", [True, False])
+def test_where_the_kernel_has_no_ipv6_the_other_addresses_of_a_name_count(
+    alive: bool, last: bool, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dialect = Dialect("openai")
+    server = start(lambda connection, _number: connection.sendall(dialect.good()))
+    port = int(server.url.rpartition(":")[2])
+    if not alive:
+        server.close()
+    four = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))
+    six = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", port, 0, 0))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [four, six] if last else [six, four])
+    monkeypatch.setattr(socket, "socket", NoIPv6)
+    model = open_model(dialect.spec(f"http://both-{alive}-{last}.test:80"))
+
+    if alive:
+        assert model.complete("hello", timeout_s=PATIENCE_S).text == ANSWER
+    else:
+        with pytest.raises(ModelMissing, match="refused"):
+            model.complete("hello", timeout_s=PATIENCE_S)
 
 
 def test_a_name_that_is_looked_up_for_ever_is_given_up_in_time(

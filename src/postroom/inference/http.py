@@ -206,9 +206,13 @@ class _Wire(io.RawIOBase):
 
     def _join(self, addresses: Sequence[_Address], until_ns: int) -> None:
         """Connect to the first of the addresses that answers. A dead one has its share of the time, and no more."""
-        trouble: OSError = socket.gaierror("the name has no address")
+        trouble: OSError | None = None
         for number, (family, kind, protocol, _, address) in enumerate(addresses):
-            end = socket.socket(family, kind, protocol)
+            try:
+                end = socket.socket(family, kind, protocol)
+            except OSError as error:  # a kernel without IPv6: what the other addresses say is more to the point
+                trouble = trouble or error
+                continue
             try:
                 end.settimeout(_seconds_until(until_ns) / (len(addresses) - number))
                 end.connect(address)
@@ -219,7 +223,7 @@ class _Wire(io.RawIOBase):
             else:
                 self._socket = end
                 return
-        raise trouble
+        raise trouble or socket.gaierror("the name has no address")
 
     def _secure(self, host: str, until_ns: int) -> None:
         assert self._socket is not None
