@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache, partial
+from functools import partial
 from typing import Any, Final
 
 from postroom.core.clock import SYSTEM
@@ -27,6 +27,7 @@ from postroom.pools.evaluation import RESPOND_ABOVE, Evaluation, Stage
 
 from .mock import chances
 from .model import Completion, Model, ModelRefused
+from .once import OncePerKey
 from .prompt import VERDICT_SCHEMA, content_of, evaluation_prompt, reply_prompt
 from .specs import default_spec, name_and_url, open_model
 from .verdict import NoVerdict, read_verdict
@@ -142,7 +143,7 @@ def _spec_any(settings: Context) -> str:
     return str(settings.get("model") or default_spec())
 
 
-@cache
+@OncePerKey
 def _model(spec: str) -> Model:
     """The model behind a spec, opened once in this process."""
     return open_model(spec)

@@ -13,7 +13,6 @@ import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
@@ -26,6 +25,7 @@ from postroom.errors import CircuitOpen, ModelError, ModelMissing, ModelTimeout
 
 from .http import ServerBroken, ServerBusy
 from .model import Completion, Model, ModelRequest, ModelUnknown
+from .once import OncePerKey
 
 T = TypeVar("T")
 
@@ -174,13 +174,13 @@ def private_folder() -> Path:
     return folder
 
 
-@cache
+@OncePerKey
 def gate_to(server: str) -> Throttle:
     """The gate to a server: one for each in this process."""
     return Throttle(server)
 
 
-os.register_at_fork(after_in_child=gate_to.cache_clear)  # another thread may have held a lock of theirs
+os.register_at_fork(after_in_child=gate_to.forget)  # another thread may have held a lock of theirs
 
 
 class ServerModel(Model):
