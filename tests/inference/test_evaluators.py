@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import pickle
 import subprocess
 import sys
 import threading
@@ -15,7 +17,7 @@ import pytest
 
 from postroom import Evaluation, ModelError, ModelMissing, ModelTimeout, WorkerNotReady, WorkerPool
 from postroom.core.untrusted import wrap
-from postroom.inference import by_spec, compose, mock, ollama, openai, throttle
+from postroom.inference import by_spec, claude, codex, compose, mock, ollama, openai, throttle
 from postroom.inference.mock import MockModel
 from postroom.inference.prompt import evaluation_prompt, reply_prompt
 
@@ -32,6 +34,15 @@ def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def one(judged: Evaluation | Iterator[Evaluation]) -> Evaluation:
     assert isinstance(judged, Evaluation)
     return judged
+
+
+@pytest.mark.parametrize("evaluator", [mock, ollama, openai, claude, codex, by_spec])
+def test_an_evaluator_is_a_function_like_any_other(evaluator: Any) -> None:
+    """It is sent to other processes, named in settings, and shown by help()."""
+    assert inspect.isfunction(evaluator)
+    assert pickle.loads(pickle.dumps(evaluator)) is evaluator
+    assert [*inspect.signature(evaluator).parameters] == ["message", "context"]
+    assert evaluator.__doc__ and callable(evaluator.prepare)
 
 
 def test_the_mock_thinks_and_judges_the_same_way_each_time() -> None:

@@ -44,24 +44,26 @@ QUICK_BELOW: Final = 0.3
 THINK_MS: Final = (100.0, 500.0)
 
 
-class ModelEvaluator:
-    """An evaluator that asks a model; made from the function that tells by the settings which one: its spec."""
+def model_evaluator(spec_of: Callable[[Context], str]) -> Callable[..., Judged]:
+    """Decorator: an evaluator that asks a model, from the function that tells by the settings which one: its spec."""
 
-    def __init__(self, spec_of: Callable[[Context], str]) -> None:
-        self._spec_of = spec_of
-        self.__name__, self.__doc__ = spec_of.__name__, spec_of.__doc__
+    def evaluate(message: Message, context: Context | None = None) -> Judged:
+        settings = context or {}
+        spec = spec_of(settings)
+        return _judged(message, settings, lambda: ask(_model(spec), message, settings))
 
-    def prepare(self, context: Context) -> None:
+    def prepare(context: Context) -> None:
         """Before a worker is ready: settings that can never work are found out now, not at the first message."""
-        _model(self._spec_of(context))
+        _model(spec_of(context))
         quick = context.get("quick")
         if quick and quick != "words":
             _model(str(quick))
 
-    def __call__(self, message: Message, context: Context | None = None) -> Judged:
-        settings = context or {}
-        spec = self._spec_of(settings)
-        return _judged(message, settings, lambda: ask(_model(spec), message, settings))
+    # not functools.wraps, which shows the signature of `spec_of`
+    evaluate.__name__, evaluate.__qualname__ = spec_of.__name__, spec_of.__qualname__
+    evaluate.__doc__ = spec_of.__doc__
+    evaluate.prepare = prepare  # type: ignore[attr-defined]
+    return evaluate
 
 
 def mock(message: Message, context: Context | None = None) -> Judged:
@@ -84,7 +86,7 @@ def mock(message: Message, context: Context | None = None) -> Judged:
     return _judged(message, settings, deep)
 
 
-@ModelEvaluator
+@model_evaluator
 def ollama(settings: Context) -> str:
     """A model of an Ollama server: `model` (llama3.2:3b) at `url` (or OLLAMA_HOST)."""
     name = str(settings.get("model") or "llama3.2:3b").removeprefix("ollama:")
@@ -92,7 +94,7 @@ def ollama(settings: Context) -> str:
     return f"ollama:{name}" if not url or name_and_url(name)[1] is not None else f"ollama:{name}@{url}"
 
 
-@ModelEvaluator
+@model_evaluator
 def openai(settings: Context) -> str:
     """A model of a server with OpenAI's chat completions: `model` (or NAME@URL) at `url` (or OPENAI_BASE_URL)."""
     name = str(settings.get("model") or "default").removeprefix("openai:")
@@ -102,19 +104,19 @@ def openai(settings: Context) -> str:
     return f"openai:{name}@{url or ''}"
 
 
-@ModelEvaluator
+@model_evaluator
 def claude(settings: Context) -> str:
     """The program `claude` of this machine, headless; `model` if another than its own."""
     return _spec_host("claude", settings)
 
 
-@ModelEvaluator
+@model_evaluator
 def codex(settings: Context) -> str:
     """The program `codex` of this machine, headless; `model` if another than its own."""
     return _spec_host("codex", settings)
 
 
-@ModelEvaluator
+@model_evaluator
 def by_spec(settings: Context) -> str:
     """The model that `model` names as a whole spec, such as "ollama:llama3.2:3b"; without it, the surroundings' own."""
     return _spec_any(settings)
