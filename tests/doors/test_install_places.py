@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,53 @@ def test_a_reader_finds_the_old_file_or_the_new_one_whole(tmp_path: Path) -> Non
 
     assert seen <= {(100_000, b"a"), (100_000, b"b")} and seen
     assert [each.name for each in tmp_path.iterdir()] == ["settings.json"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o664])
+def test_the_new_content_of_a_file_is_never_open_to_others_than_the_file_is(
+    mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, seen = tmp_path / "settings.json", []
+    path.write_text("{}", encoding="utf-8")
+    path.chmod(mode)
+
+    def looking(call: Callable[..., None]) -> Callable[..., None]:
+        def look(descriptor: int, *rest: int) -> None:
+            about = os.fstat(descriptor)
+            seen.append((about.st_mode & 0o777, about.st_size))
+            call(descriptor, *rest)
+
+        return look
+
+    monkeypatch.setattr(os, "fchmod", looking(os.fchmod))
+    monkeypatch.setattr(os, "fsync", looking(os.fsync))
+    write_file(path, b"x" * 100_000)
+
+    assert seen == [(0o600, 0), (mode, 100_000)]
+    assert path.stat().st_mode & 0o777 == mode
+
+
+def test_a_new_file_has_the_rights_that_the_umask_leaves(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_file(tmp_path / "new", b"x")
+    finally:
+        os.umask(before)
+
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o640
+
+
+def test_nothing_is_left_of_a_file_whose_writing_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_descriptor: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_file(tmp_path / "settings.json", b"x")
+
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_file_that_changes_at_this_moment_is_not_overwritten(

@@ -136,15 +136,17 @@ def write_file(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.{os.getpid()}.postroom-new")
     new.unlink(missing_ok=True)
+    mode = path.stat().st_mode & 0o777 if path.exists() else None
     try:
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666), "wb") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with open(os.open(new, flags, 0o666 if mode is None else 0o600), "wb") as file:
+            if mode is not None:  # before the content comes: it may be private
+                os.fchmod(file.fileno(), mode)
             file.write(content)
-            if path.exists():
-                os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
-    except OSError:
+    except BaseException:
         new.unlink(missing_ok=True)
         raise
 
