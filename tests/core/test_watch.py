@@ -126,6 +126,32 @@ def test_no_callback_runs_when_the_watch_has_ended(tmp_path: Path) -> None:
     assert order == ["callback", "ended"]
 
 
+def test_a_callback_that_raises_is_logged_and_keeps_no_other_from_being_made(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener, raised, event = FileListener(), threading.Event(), threading.Event()
+    calls: list[bool] = []
+
+    def fail(complete: bool) -> bool:
+        calls.append(complete)
+        if complete:
+            raised.set()
+        raise ValueError("no luck")
+
+    ends = [listener.on_file(tmp_path, "x", fail)]
+    (tmp_path / "x").touch()
+    assert raised.wait(PATIENCE_S)
+    ends.append(listener.on_file(tmp_path, "y", setting(event)))
+    (tmp_path / "y").touch()
+
+    assert event.wait(PATIENCE_S)
+    for end in ends:
+        end()
+    (record,) = caplog.records
+    assert str(tmp_path / "x") in record.getMessage() and record.levelname == "ERROR"
+    assert calls[-1] and len(calls) <= 3  # made, closed, and perhaps both at once
+
+
 def test_a_callback_may_end_its_own_watch(tmp_path: Path) -> None:
     listener, event = FileListener(), threading.Event()
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from postroom.core import log
 from postroom.core.clock import SYSTEM
 
 from . import libc
@@ -218,6 +219,7 @@ class _AwaitedFile:
         self.is_watched = False  # else it must be looked at by turns
         self.over = False
         self.again = False
+        self._fails = False
         self.idle = threading.Event()
         self.idle.set()
 
@@ -227,6 +229,12 @@ class _AwaitedFile:
             if not self.over:
                 self.again = not complete
                 self.over = self._on_file(complete)
+                self._fails = False
+        except Exception as error:  # noqa: BLE001  the thread is that of all other callbacks, too
+            if not self._fails:  # of failures in a row the first is logged
+                extra = {"action": "callback_failed"}
+                log.LOG.error("the callback for %s failed", self.path, exc_info=error, extra=extra)
+            self._fails = True
         finally:
             self.idle.set()
 
@@ -244,7 +252,8 @@ class _AwaitedFile:
 class FileListener:
     """Makes a callback when a file appears. One thread for each process (see LISTENER), and none while nobody listens.
 
-    Where the system cannot tell, the folders are looked at ten times a second.
+    Where the system cannot tell, the folders are looked at ten times a second. A callback that raises is logged, and
+    made again when the file appears again.
     """
 
     def __init__(self) -> None:
