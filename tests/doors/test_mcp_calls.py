@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.support.in_loop import run, states, until, waiting
+from mcp import types
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from tests.support.in_loop import PATIENCE_S, run, states, until, waiting
 
 from postroom import aio
-from postroom.doors.mcp import calls
+from postroom.doors.mcp import calls, server
 from postroom.doors.mcp.shown import MAX_BODY
 from postroom.mail import tokens
 
@@ -386,5 +392,81 @@ def test_two_hundred_injections_leave_every_fence_whole(tmp_path: Any) -> None:
                 inside((await bob("board"))["words"])
                 await (await room.agent(f"ada-{number}", transient=True)).heartbeat("active", "x")
             inside((await bob("who"))["words"])
+
+    run(main())
+
+
+# Clients that are told of changes, while the room's thread is busy
+
+
+@contextmanager
+def busy(room: aio.Room) -> Iterator[None]:
+    """The room's thread does nothing else meanwhile, as behind another process's lock."""
+    free = threading.Event()
+    room.post(lambda _: free.wait(PATIENCE_S))
+    try:
+        yield
+    finally:
+        free.set()
+
+
+async def turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def answering(room: aio.Room) -> tuple[server.PostroomServer, Any]:
+    """A server of bob's in that room, and the context of his calls."""
+
+    async def opened() -> aio.Room:
+        return room
+
+    serving = server.PostroomServer(server.OpenedRoom(opened), None)
+    user = AuthenticatedUser(AccessToken(token="t", client_id="bob", scopes=[], subject="agent"))
+    session = SimpleNamespace(_connection=object(), send_resource_updated=None)
+    return serving, SimpleNamespace(session=session, request=SimpleNamespace(scope={"user": user}), meta=None)
+
+
+def test_a_client_that_leaves_before_its_stream_begins_leaves_no_task_behind(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            await room.agent("bob")
+            serving, context = answering(room)
+            before = asyncio.all_tasks()
+            asked = types.SubscriptionFilter(resource_subscriptions=[server.BOARD_URI, server.inbox_uri("bob")])
+            params = types.SubscriptionsListenRequestParams.model_construct(notifications=asked)
+            with busy(room):
+                listening = asyncio.create_task(serving._listen(context, params))
+                await turns()
+                assert len(asyncio.all_tasks() - before) > 1
+                listening.cancel()
+                await turns()
+            await asyncio.wait([listening])
+
+            assert listening.cancelled()
+            assert asyncio.all_tasks() == before
+
+    run(main())
+
+
+def test_a_second_subscription_is_confirmed_only_when_the_first_one_misses_nothing(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            await room.agent("bob")
+            serving, context = answering(room)
+            params = types.SubscribeRequestParams(uri=server.BOARD_URI)
+            with busy(room):
+                subscribing = [asyncio.create_task(serving._subscribe(context, params)) for _ in range(2)]
+                await turns()
+                assert len(serving._watches) == 1
+                assert [task.done() for task in subscribing] == [False, False]
+            await asyncio.gather(*subscribing)
+
+            await serving._unsubscribe(context, types.UnsubscribeRequestParams(uri=server.BOARD_URI))
+            again = asyncio.create_task(serving._subscribe(context, params))
+            await turns()  # the watch that ended does not take the new one with it
+            assert len(serving._watches) == 1
+            await again
+            await serving.close()
 
     run(main())

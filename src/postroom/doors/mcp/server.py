@@ -46,6 +46,8 @@ from .guard import App, McpGuard
 Context = ServerRequestContext[Any, Any]
 #: Finds the caller over stdio, from the synchronous room and the call's `_meta`; in the room's thread.
 Identify = Callable[[Room, Mapping[str, Any]], Caller]
+#: The task that tells a client of changes, and the event from which on it misses none.
+Watch = tuple[asyncio.Task[None], asyncio.Event]
 
 INSTRUCTIONS: Final = (
     "Mail between agents. Claim with inbox, then ack or reply each message. "
@@ -107,7 +109,7 @@ class PostroomServer:
     def __init__(self, room: OpenedRoom, identify: Identify | None) -> None:
         self._room = room
         self._identify = identify
-        self._watches: dict[tuple[int, str], asyncio.Task[None]] = {}
+        self._watches: dict[tuple[int, str], Watch] = {}  # by connection and resource
         self.server: Server[Any] = Server(
             "postroom",
             version=__version__,
@@ -127,7 +129,7 @@ class PostroomServer:
 
     async def close(self) -> None:
         """End what runs for clients, and close the room."""
-        await _cancel(self._watches.values())
+        await _cancel(task for task, _ in self._watches.values())
         await self._room.close()
 
     async def _caller(self, ctx: Context) -> tuple[MailCalls, Caller]:
@@ -208,19 +210,24 @@ class PostroomServer:
         uri = str(params.uri)
         calls, caller = await self._own(ctx, uri)
         key = (id(ctx.session._connection), uri)  # noqa: SLF001  the session is made anew for each request
-        if key not in self._watches:
-            task, armed = _telling(calls.room, caller.agent, uri, ctx.session.send_resource_updated)
-            self._watches[key] = task
-            task.add_done_callback(lambda _: self._watches.pop(key, None))
+        watch = self._watches.get(key)
+        if watch is None:
+            watch = self._watches[key] = _telling(calls.room, caller.agent, uri, ctx.session.send_resource_updated)
+            watch[0].add_done_callback(lambda _: self._forget(key, watch))
             while len(self._watches) > _MAX_WATCHES:
-                self._watches.pop(next(iter(self._watches))).cancel()
-            await armed.wait()
+                self._watches.pop(next(iter(self._watches)))[0].cancel()
+        await watch[1].wait()
         return types.EmptyResult()
 
+    def _forget(self, key: tuple[int, str], watch: Watch) -> None:
+        """A watch has ended; another may stand in its place by now."""
+        if self._watches.get(key) is watch:
+            del self._watches[key]
+
     async def _unsubscribe(self, ctx: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
-        task = self._watches.pop((id(ctx.session._connection), str(params.uri)), None)  # noqa: SLF001
-        if task is not None:
-            task.cancel()
+        watch = self._watches.pop((id(ctx.session._connection), str(params.uri)), None)  # noqa: SLF001
+        if watch is not None:
+            watch[0].cancel()
         return types.EmptyResult()
 
     async def _listen(
@@ -231,19 +238,20 @@ class PostroomServer:
         uris = [str(uri) for uri in asked.resource_subscriptions or ()]
         bus = InMemorySubscriptionBus()
         watching: list[asyncio.Task[None]] = []
-        if uris:
-            with suppress(PostroomError):
-                calls, caller = await self._caller(ctx)
-                own = [uri for uri in uris if uri in (BOARD_URI, inbox_uri(caller.agent))]
-                for uri in set(uris) - set(own):
-                    calls.refused(caller, f"reader of {uri}")
-                uris = own
-                for uri in own:
-                    task, armed = _telling(calls.room, caller.agent, uri, lambda uri: bus.publish(ResourceUpdated(uri)))
-                    watching.append(task)
-                    await armed.wait()
-        honoured = asked.model_copy(update={"resource_subscriptions": uris or None})
         try:
+            if uris:
+                with suppress(PostroomError):
+                    calls, caller = await self._caller(ctx)
+                    own = [uri for uri in uris if uri in (BOARD_URI, inbox_uri(caller.agent))]
+                    for uri in set(uris) - set(own):
+                        calls.refused(caller, f"reader of {uri}")
+                    uris = own
+                    for uri in own:
+                        watch = _telling(calls.room, caller.agent, uri, lambda uri: bus.publish(ResourceUpdated(uri)))
+                        task, armed = watch
+                        watching.append(task)
+                        await armed.wait()
+            honoured = asked.model_copy(update={"resource_subscriptions": uris or None})
             return await ListenHandler(bus)(ctx, params.model_copy(update={"notifications": honoured}))
         finally:
             await _cancel(watching)
@@ -254,9 +262,7 @@ def inbox_uri(agent: str) -> str:
     return INBOX_URI + quote(agent, safe="")
 
 
-def _telling(
-    room: aio.Room, agent: str, uri: str, tell: Callable[[str], Awaitable[None]]
-) -> tuple[asyncio.Task[None], asyncio.Event]:
+def _telling(room: aio.Room, agent: str, uri: str, tell: Callable[[str], Awaitable[None]]) -> Watch:
     """A task that tells a client of each change of a resource, and the event from which on it misses none."""
     armed = asyncio.Event()
 
