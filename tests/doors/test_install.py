@@ -268,6 +268,23 @@ def test_any_settings_file_gets_our_entry_and_loses_it_again() -> None:
         assert removed == expected, (text, added)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"mcp":{"postroom":1},"mcp":{"postroom":2}}',
+        '{"mcp":{"postroom":1},"mcp":{"other":2}}',
+        '{"mcp":{"postroom":1},"mcp":3}',
+        '{"mcp":{"postroom":1,"postroom":2},"mcp":{}}',
+        '{"mcp":{"postroom":1,"postroom":2}}',
+    ],
+)
+def test_a_settings_file_in_which_a_name_stands_twice_is_not_changed(text: str) -> None:
+    with pytest.raises(jsonc.NotJson, match="cannot be changed safely"):
+        jsonc.without_member(text, ("mcp", "postroom"))
+    with pytest.raises(jsonc.NotJson, match="cannot be changed safely"):
+        jsonc.with_member(text, ("mcp", "postroom"), {"command": "p"})
+
+
 def test_the_doctor_asks_the_program_itself(
     cli: Cli, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

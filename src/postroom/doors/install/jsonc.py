@@ -95,6 +95,8 @@ def without_member(text: str, path: tuple[str, ...]) -> str:
     index = next((place for place, member in enumerate(members) if member.name == path[-1]), None)
     if parent is None or index is None:
         return text
+    if _data_at(root.data, path[:-1]) is not parent.data:  # an object on the way has a namesake, which counts instead
+        raise _unsafe()
     member = members[index]
     comma = _skip(text, member.value.end)
     if text[comma] == ",":
@@ -109,8 +111,19 @@ def without_member(text: str, path: tuple[str, ...]) -> str:
 
 def _checked(after: str, expected: Any) -> str:
     if value_at(after, ()) != expected:  # as where a name stands twice in an object
-        raise NotJson("it is written in a form that cannot be changed safely; nothing was changed")
+        raise _unsafe()
     return after
+
+
+def _unsafe() -> NotJson:
+    return NotJson("it is written in a form that cannot be changed safely; nothing was changed")
+
+
+def _data_at(data: Any, path: tuple[str, ...]) -> Any:
+    """The plain data at a path; None when there is none."""
+    for name in path:
+        data = data.get(name) if isinstance(data, dict) else None
+    return data
 
 
 def _nested(path: tuple[str, ...], value: Any) -> Any:
