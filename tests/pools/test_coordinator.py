@@ -140,6 +140,42 @@ def test_the_same_message_is_decided_once(room: Room) -> None:
     assert other_pool.asked == []  # no model was bothered a second time
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_thread_waits_for_another_that_is_held_up_and_asks_only_if_that_one_failed(
+    clock: ManualClock, in_background: Start, fails: bool
+) -> None:
+    go_on = threading.Event()
+
+    class HeldPool(InstantPool):
+        def begin(self, *args: Any, **options: Any) -> Any:
+            first = not self.asked
+            begun = super().begin(*args, **options)
+            if first:
+                assert go_on.wait(20)
+                if fails:
+                    raise OSError("no worker runs")
+            return begun
+
+    pool = HeldPool("ada", judge=always(0.9))
+    coordinator = Coordinator(pool, clock=clock, deadline_s=3)
+    first = in_background(lambda: coordinator.consider(message()))
+    pool.wait_until_asked()
+    second = in_background(lambda: coordinator.consider(message()))
+    second.join(0.05)
+    clock.advance(60)  # far beyond the deadline, when the word of another process would no longer be waited for
+    second.join(0.2)
+
+    assert (first.running, second.running, len(pool.asked)) == (True, True, 1)
+    go_on.set()
+    if fails:
+        with pytest.raises(OSError, match="no worker runs"):
+            first.result()
+    else:
+        assert first.result().made_here
+    assert (second.result().closed, second.result().made_here) == (True, fails)
+    assert len(pool.asked) == 1 + fails
+
+
 def test_threads_of_one_coordinator_get_one_decision(clock: ManualClock, in_background: Start) -> None:
     pool = ScriptedPool("ada")
     coordinator = Coordinator(pool, clock=clock)

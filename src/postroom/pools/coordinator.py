@@ -121,23 +121,10 @@ class Coordinator:
         """
         plain = as_message(message)
         on_change = on_change or (lambda _: None)
-        taken = self._decisions.take(plain["id"], self._rules.deadline_s)
-        if isinstance(taken, Decision):  # decided already, perhaps by another while we waited
-            self._note_spoken(taken)
-            on_change(taken)
-            return taken
-        try:
-            decision, hearing = self._hear(plain, on_change)
-            kept = self._decisions.keep(decision, taken)
-        except BaseException:
-            with suppress(PostroomError):  # the room is in trouble, which is what the caller is told
-                self._decisions.release(plain["id"], taken)
-            raise
-        self._note_spoken(kept)
-        if hearing is not None:
-            hearing.close()
-        on_change(kept)
-        return kept
+        with self._decisions.deciding(plain["id"]):
+            decision = self._decide_once(plain, on_change)
+        on_change(decision)
+        return decision
 
     def decision_of(self, message_id: str) -> Decision | None:
         """The closed decision on a message, with what came too late for it; None when there is none (any more)."""
@@ -153,6 +140,24 @@ class Coordinator:
         return half_life_for(max(slowest) if slowest else None)
 
     # Parts of the above
+
+    def _decide_once(self, message: dict[str, Any], on_change: Listener) -> Decision:
+        """The closed decision: the one that stands already, or a new one. The message's lock is held."""
+        taken = self._decisions.take(message["id"], self._rules.deadline_s)
+        if isinstance(taken, Decision):  # decided already, perhaps by another while we waited
+            self._note_spoken(taken)
+            return taken
+        try:
+            decision, hearing = self._hear(message, on_change)
+            kept = self._decisions.keep(decision, taken)
+        except BaseException:
+            with suppress(PostroomError):  # the room is in trouble, which is what the caller is told
+                self._decisions.release(message["id"], taken)
+            raise
+        self._note_spoken(kept)
+        if hearing is not None:
+            hearing.close()
+        return kept
 
     def _hear(self, message: dict[str, Any], on_change: Listener) -> tuple[Decision, Consideration | None]:
         """Ask everybody, and decide as soon as it can be."""

@@ -6,15 +6,18 @@ Each message has a cell "decision/<id>":
     {"owner": PROCESS, "until_ms": …, "decision": {…}}           decided; never changed again but for what came late
 
 A cell that is taken belongs to its owner until the owner is gone or its time is over; then another may take it. Of
-several coordinators, or threads of one, one writes and the others read.
+several coordinators one writes and the others read. Threads of one coordinator wait for each other, however long it
+takes: a lock per message.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import count, repeat
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -47,6 +50,13 @@ class Decisions:
         self._clock = clock
         self._most = most
         self._made = count(1)
+        self._lock = threading.Lock()
+        self._deciding: WeakValueDictionary[str, threading.RLock] = WeakValueDictionary()
+
+    def deciding(self, message_id: str) -> threading.RLock:
+        """The lock to hold from `take` up to `keep` or `release`: another thread asks nobody meanwhile, but waits."""
+        with self._lock:
+            return self._deciding.setdefault(message_id, threading.RLock())
 
     def take(self, message_id: str, deadline_s: float) -> Decision | int:
         """The decision on the message, if there is one; else the version of its cell: it is the caller's to decide.
