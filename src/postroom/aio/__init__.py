@@ -192,11 +192,11 @@ class Agent(Mirror[agent.Agent]):
 
 
 def _hints(sync: room.Room, topics: Iterable[str]) -> Iterable[bool]:
-    """An item whenever one of the store's topics may have changed, with `async for`; the first one at once.
+    """An item whenever one of the store's topics may have changed; the first one at once.
 
     A reader that looks after each item misses nothing that happened after the call.
     """
-    gateway = sync.gateway
+    gateway, topics = sync.gateway, tuple(topics)
 
     def steps() -> Series[bool]:
         with gateway.listen(topics) as waiter:
@@ -288,7 +288,7 @@ class Room(Mirror[room.Room]):
         """The same, for which nobody waits; before everything that is asked for after this."""
         self._worker.begin(partial(function, self._sync))
 
-    hints = in_stream(as_it_is, _hints)
+    hints = in_stream(as_it_is, _hints, here=True)
 
     # The end
 

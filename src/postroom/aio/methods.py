@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial, wraps
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast
 
 from .bridge import Course, Over, WorkerThread
 
@@ -15,6 +16,8 @@ U = TypeVar("U")
 S = TypeVar("S")
 #: A method that is to be awaited, of an object that holds `_sync` and `_worker`.
 Awaited = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
+#: What the help of each stream ends with.
+_HOW_TO_READ: Final = "To be read with `async for`; with `async with` around it, it has ended when the block is over."
 #: Makes what a caller gets of what the synchronous method gave: an object that is to be awaited itself.
 Show = Callable[[WorkerThread, T], U]
 
@@ -102,7 +105,19 @@ def in_stream(
 
         return Stream(worker, begin, partial(show, worker))
 
+    call.__name__ = method.__name__.lstrip("_")  # also of a function that stands outside of its class
+    call.__doc__ = f"{inspect.cleandoc(method.__doc__ or '')}\n\n{_HOW_TO_READ}"
+    call.__signature__ = _signature_of_stream(method)  # type: ignore[attr-defined]
     return call
+
+
+def _signature_of_stream(method: Callable[..., object]) -> inspect.Signature:
+    """The signature to show: that of the synchronous method, but for `async for`."""
+    signature = inspect.signature(method)
+    itself, *parameters = signature.parameters.values()
+    itself = itself.replace(name="self", annotation=inspect.Parameter.empty)
+    _, bracket, item = str(signature.return_annotation).partition("[")
+    return signature.replace(parameters=[itself, *parameters], return_annotation=f"AsyncIterator{bracket}{item}")
 
 
 class Stream(Generic[T]):

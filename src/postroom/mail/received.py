@@ -35,7 +35,7 @@ ACKED: Final = Settlement("acked")
 NO_CAUSE: Final[tuple[str | None, int, str | None]] = (None, 0, None)
 
 
-def _of_message(name: str, doc: str | None = None) -> Any:
+def _of_message(name: str, doc: str) -> Any:
     """A property that reads a field of the message behind it."""
     return property(attrgetter(f"message.{name}"), doc=doc)
 
@@ -50,18 +50,20 @@ class Envelope:
         #: The whole record, as it was when it was claimed.
         self.message: Message = message
 
-    id: str = _of_message("id")
-    type: str = _of_message("type")
-    version: str = _of_message("version")
-    payload: dict[str, Any] = _of_message("payload")
-    from_agent: str = _of_message("from_agent")
+    id: str = _of_message("id", "The message's id.")
+    type: str = _of_message("type", "What kind of message it is; `serve` chooses the function by it.")
+    version: str = _of_message("version", "The version of the envelope's format.")
+    payload: dict[str, Any] = _of_message("payload", "The message's content.")
+    from_agent: str = _of_message("from_agent", "The agent that sent it.")
     to_agent: str | None = _of_message(
         "to_agent", "The agent it was sent to; None when it was for the first to claim it."
     )
-    channel: str = _of_message("channel")
-    priority: int = _of_message("priority")
+    channel: str = _of_message("channel", "The channel it was sent in.")
+    priority: int = _of_message("priority", "From 1 to 10; 10 comes first.")
     timestamp: str = _of_message("timestamp", "When it was sent, as ISO 8601 text.")
-    correlation_id: str | None = _of_message("correlation_id")
+    correlation_id: str | None = _of_message(
+        "correlation_id", "What it belongs to, by the sender's word; None when it does not say."
+    )
     expires_at: str | None = _of_message("expires_at", "When it expires, as ISO 8601 text; None when it never does.")
     delivery_count: int = _of_message("delivery_count", "How many times it was delivered, this time included.")
     chain_id: str | None = _of_message(
