@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Awaitable
 from typing import Any
 
@@ -708,8 +709,11 @@ def test_the_loop_goes_on_while_another_process_holds_the_write_lock(tmp_path: A
             work: list[asyncio.Task[Any]] = [asyncio.create_task(ada.send("bob", {"n": n})) for n in range(200)]
             work += [asyncio.create_task(bob.receive(timeout_s=10)) for _ in range(20)]
             await until(at_the_store.is_set)
+            longest_s, before = 0.0, time.monotonic()
             for _ in range(1000):  # turns of the loop: it comes here again only if nothing of it waits for the lock
                 await asyncio.sleep(0)
+                longest_s, before = max(longest_s, time.monotonic() - before), time.monotonic()
+            assert longest_s < 3  # a turn that waited would have waited for the busy timeout
             await asyncio.sleep(0.001)  # its timers go on, too
             assert not any(task.done() for task in work)
             holder.communicate("\n")  # only now the lock comes free
