@@ -19,7 +19,6 @@ import postroom
 from postroom import aio
 from postroom.core.clock import ManualClock
 from postroom.stores.bells import page
-from postroom.stores.contract import topic_to
 
 # The same names
 
@@ -719,48 +718,6 @@ def test_the_loop_goes_on_while_another_process_holds_the_write_lock(tmp_path: A
             holder.communicate("\n")  # only now the lock comes free
             await asyncio.gather(*work)
             assert (await room.stats()).states["claimed"] == 20
-
-    run(main())
-
-
-# What help() says
-
-
-@pytest.mark.parametrize("received", [postroom.Received, aio.Received])
-def test_every_field_of_a_received_message_says_what_it_is(received: type) -> None:
-    fields = {name: each for name, each in inspect.getmembers(received) if isinstance(each, property)}
-    assert {"id", "payload", "channel", "priority", "lane", "token"} <= set(fields)
-    for name, field in fields.items():
-        assert re.fullmatch(r"[A-Z].*\.", field.__doc__ or "", re.S), name
-
-
-@pytest.mark.parametrize(
-    ("method", "parameters", "given"),
-    [
-        (aio.Agent.listen, "self channels lease_s timeout_s prefetch", "AsyncIterator[Received]"),
-        (aio.Room.watch, "self after timeout_s", "AsyncIterator[Change]"),
-        (aio.Room.hints, "self topics", "AsyncIterator[bool]"),
-        (aio.Board.watch, "self timeout_s", "AsyncIterator[Task]"),
-        (aio.Board.work, "self agent timeout_s lease_s heartbeat", "AsyncIterator[HeldTask]"),
-    ],
-)
-def test_a_stream_is_shown_as_one_for_async_for(method: Any, parameters: str, given: str) -> None:
-    signature = inspect.signature(method)
-    assert (" ".join(signature.parameters), signature.return_annotation) == (parameters, given)
-    assert signature.parameters["self"].annotation is inspect.Parameter.empty
-    assert "`async for`" in method.__doc__
-    assert not method.__name__.startswith("_")
-
-
-def test_the_topics_of_hints_are_read_at_the_call() -> None:
-    async def main() -> None:
-        async with aio.open("memory:") as room:
-            topics = [topic_to("bob")]
-            async with room.hints(topics) as hints:
-                topics.clear()
-                assert await anext(hints)
-                await room.agent("ada").send("bob", {})
-                assert await asyncio.wait_for(anext(hints), PATIENCE_S)
 
     run(main())
 
