@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from .system.startup import deferring
 
-#: Needed by writers that lost a race, by rooms in a repository, and for what hardly ever fails.
-__getattr__ = deferring(__name__, "backoff", "git_index", "log")
+#: Needed by writers that lost a race, by rooms in a repository, for wrong names and for what hardly ever fails.
+__getattr__ = deferring(__name__, "backoff", "git_index", "log", "near")

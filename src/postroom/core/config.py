@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import re
@@ -16,6 +15,7 @@ import msgspec
 
 from postroom.errors import RoomError, RoomNotAllowed
 
+from . import near
 from .message import MAX_PAYLOAD_BYTES
 
 #: Options of an address that name a file of this user, or the user.
@@ -299,5 +299,5 @@ _RANGES: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
 
 
 def _nearest(name: str) -> str:
-    near = difflib.get_close_matches(name, Config.__struct_fields__, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(Config.__struct_fields__)}"
+    meant = near.nearest(name, Config.__struct_fields__)
+    return f"; did you mean {meant}?" if meant else f"; there are: {', '.join(Config.__struct_fields__)}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Generator, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
+from postroom.core import near
 from postroom.core.config import LEASE_S
 from postroom.core.message import Draft, Message, MessageWithLedger
 from postroom.core.states import FINISHED, State
@@ -200,8 +200,8 @@ class Question(Generator[Pause, bool, Received]):
     def _why_late(self) -> str:
         late = f"no answer to question {self._id} within {self._timeout_s:g} s"
         if self._peer is not None and not presence.is_known(self._gateway, self._peer):
-            near = difflib.get_close_matches(self._peer, presence.names(self._gateway), n=1)
-            hint = f"; did you mean {quoted(near[0])}?" if near else ""
+            meant = near.nearest(self._peer, presence.names(self._gateway))
+            hint = f"; did you mean {quoted(meant)}?" if meant else ""
             return f"{late}: nobody called {self._peer} has been seen in this room{hint}"
         question = self._gateway.store.get(self._id)
         if question is not None and question.exact_state is State.CLAIMED:
