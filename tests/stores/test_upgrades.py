@@ -624,6 +624,38 @@ def test_a_running_program_of_layout_2_is_told_that_the_room_was_upgraded(
         assert everything(store) == before, "the copy is the room as it was"
 
 
+def test_a_link_that_takes_the_place_of_the_copy_is_not_followed(tmp_path: Path) -> None:
+    """In a room that a group shares, another of its users may put one there."""
+    room, precious = unpack("sqlite", 1, tmp_path / "room"), tmp_path / "precious.db"
+    with closing(apsw.Connection(str(precious))) as db:
+        db.execute("CREATE TABLE kept (x)").fetchall()
+    path, draft = room / "messages.db", room / "messages.db.bak.new"
+
+    def connect() -> apsw.Connection:
+        if draft.exists():
+            draft.unlink()
+            draft.symlink_to(precious)
+        return apsw.Connection(str(path))
+
+    with closing(apsw.Connection(str(path))) as db:
+        statements = partial(read_statements, db, path)
+        with pytest.raises(RoomUnreachable, match="must be upgraded to layout 2"):
+            sqlite_upgrade.upgrade(path, 1, connect, db, statements)
+
+    with closing(apsw.Connection(str(precious))) as db:
+        assert db.execute("SELECT name FROM sqlite_schema").fetchall() == [("kept",)]
+    assert layout_of("sqlite", room) == 1
+    assert copies("sqlite", room) == []
+
+
+def test_a_room_behind_a_link_to_its_folder_is_upgraded(kind: str, old: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").symlink_to(old.parent)
+    open_store(kind, tmp_path / "elsewhere" / old.name).close()
+
+    assert layout_of(kind, old) == 2
+    assert len(copies(kind, old)) == 1
+
+
 def test_an_upgraded_room_has_the_tables_of_a_new_one(tmp_path: Path) -> None:
     old = unpack("sqlite", 1, tmp_path / "old")
     open_store("sqlite", old).close()

@@ -108,13 +108,13 @@ def _raised_in_callback(error: BaseException, handled: BaseException | None) -> 
 
 def _keep_copy(path: Path, copy: Path, connect: Callable[[], apsw.Connection]) -> None:
     """Copy the file as it is now, log and all, under a name of its own. On the disk when this returns."""
-    draft = path.with_name(f"{path.name}.bak.new")
+    draft = path.resolve().with_name(f"{path.name}.bak.new")  # SQLite follows no link at all: it gets the real folder
     _remove(draft)  # of a process that was killed
     try:
         # made here, not by SQLite: no link is followed, and only those may read it who may read the room
         new = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         os.close(os.open(draft, new, path.stat().st_mode & 0o777))
-        flags = apsw.SQLITE_OPEN_READWRITE
+        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW  # another user of a shared room may be quick
         with closing(connect()) as source, closing(apsw.Connection(str(draft), flags, source.open_vfs)) as target:
             crashpoints.reached("upgrade.copying")
             with target.backup("main", source, "main") as backup:
