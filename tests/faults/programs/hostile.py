@@ -80,7 +80,7 @@ class Victim:
         database = apsw.Connection(str(self.home / "precious.db"))
         database.execute("CREATE TABLE t (x); INSERT INTO t VALUES ('precious')")
         database.close()
-        self.own = self.home / "work" / "own"
+        self.own = self.home / "projects" / "own"
         self.own.mkdir(parents=True)
         self._as_victim(
             "import postroom, sys; postroom.open('sqlite:' + sys.argv[1]).agent('bob')", str(self.own / ".postroom")
@@ -218,7 +218,9 @@ def _pointer_to_server(repo: Repository) -> None:
 
 def _pointer_elsewhere(repo: Repository) -> None:
     home = repo.victim.home
-    repo.point(repo.rng.choice([f"sqlite:{home}", "sqlite:~/work/own/.postroom", f"files:{home}/work", "sqlite:../.."]))
+    repo.point(
+        repo.rng.choice([f"sqlite:{home}", "sqlite:~/projects/own/.postroom", f"files:{home}/projects", "sqlite:../.."])
+    )
 
 
 def _pointer_odd(repo: Repository) -> None:
@@ -253,7 +255,7 @@ def _linked_parts(repo: Repository) -> None:
         path = repo.place / name
         with suppress(OSError):
             path.unlink() if not path.is_dir() else shutil.rmtree(path)
-            path.symlink_to(repo.victim.home / repo.rng.choice(["made-by-link", ".bashrc", "work", ".ssh"]))
+            path.symlink_to(repo.victim.home / repo.rng.choice(["made-by-link", ".bashrc", "projects", ".ssh"]))
 
 
 def _linked_deep(repo: Repository) -> None:
@@ -266,7 +268,7 @@ def _linked_deep(repo: Repository) -> None:
 
 def _linked_folder(repo: Repository) -> None:
     repo.place.rmdir()
-    repo.place.symlink_to(repo.victim.home / repo.rng.choice([".ssh", "work/own/.postroom", "", "nowhere"]))
+    repo.place.symlink_to(repo.victim.home / repo.rng.choice([".ssh", "projects/own/.postroom", "", "nowhere"]))
 
 
 def _files_room(repo: Repository) -> None:
