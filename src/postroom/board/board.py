@@ -136,7 +136,7 @@ class Board:
         """Take the next task that can be done, or that one; None when it is somebody else's or nothing is ready.
 
         After: it belongs to this agent until it is settled, aborted, or lapses: when the lease ends, or when this
-        process is gone, which is seen within a second. While the task is held the lease is extended by itself
+        process is gone, which is seen in about a second. While the task is held the lease is extended by itself
         (`heartbeat`). A transient claim belongs to the agent: it ends by time alone (ten minutes), and another process
         may settle it (`held`); `process` lets it end with that process instead. With `timeout_s` it waits for one to
         become ready (None: for ever). Raises UnknownTask when there is no such task.

@@ -310,7 +310,7 @@ class Store(ABC):
 
         After: each returned message belongs to the claimer until it settles it, its lease ends, or its owner process is
         gone; its delivery is counted before the caller sees it. Messages whose lease has ended or whose owner is gone
-        (seen within a second) are claimable again, or dead when their deliveries are used up; due ones are ready;
+        (seen in about a second) are claimable again, or dead when their deliveries are used up; due ones are ready;
         expired ones are not given, but for answers that are held: those wait for their asker. `next_due_s` is the
         room's.
         Not promised: that an empty answer means an empty room a moment later.
