@@ -5,8 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
+import pty
+import select
 import subprocess
 import sys
+import termios
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pytest
@@ -97,3 +101,54 @@ def clean_environment(**more: str) -> dict[str, str]:
         if name == "POSTROOM_CONFIG" or not name.startswith("POSTROOM_")
     }
     return kept | more
+
+
+class Terminal:
+    """A program on a terminal of its own, where Ctrl-C reaches it and all that it started there."""
+
+    #: Makes standard input the terminal that keys act on, and becomes the program.
+    _ON_TERMINAL = (
+        "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+
+    def __init__(self, words: list[str], **variables: str) -> None:
+        self.ours, theirs = pty.openpty()
+        termios.tcsetwinsize(theirs, (24, 80))
+        self.before = termios.tcgetattr(theirs)
+        self.theirs = theirs
+        self.shown = ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-S", "-c", self._ON_TERMINAL, *words],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=clean_environment(TERM="xterm-256color", **variables),
+            start_new_session=True,
+        )
+
+    def until(self, text: str) -> None:
+        while text not in self.shown:
+            ready, _, _ = select.select([self.ours], [], [], PATIENCE_S)
+            assert ready, f"{text!r} never came; there is {self.shown!r}"
+            self.shown += os.read(self.ours, 65536).decode(errors="replace")
+
+    def press(self, key: bytes) -> None:
+        os.write(self.ours, key)
+
+    def end(self) -> int:
+        """Read what still comes, and wait: the program must end by itself. Returns its exit code."""
+        os.close(self.theirs)
+        self.theirs = -1
+        with suppress(OSError):  # the system's word for: no process has the terminal open any more
+            while True:
+                ready, _, _ = select.select([self.ours], [], [], PATIENCE_S)
+                assert ready, f"it does not end; there is {self.shown!r}"
+                self.shown += os.read(self.ours, 65536).decode(errors="replace")
+        return self.process.wait(PATIENCE_S)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.ours)
+        if self.theirs >= 0:
+            os.close(self.theirs)

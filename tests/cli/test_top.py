@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import pty
-import select
 import shlex
 import shutil
 import signal
@@ -33,7 +31,7 @@ from postroom.core.clock import ManualClock
 from postroom.doors.waits import in_cycles
 from postroom.room import Room
 
-from .support import PATIENCE_S, Cli, clean_environment, command, start
+from .support import PATIENCE_S, Cli, Terminal, clean_environment, command, start
 
 EVIL = "\x1b[2J\u202e\x07"
 
@@ -398,36 +396,6 @@ def test_an_interval_that_makes_no_sense_is_wrong_usage(cli: Cli, interval: str)
 
 
 # --- real terminals ------------------------------------------------------------------------------------------------
-
-
-class Terminal:
-    """A program on a terminal of its own."""
-
-    def __init__(self, words: list[str]) -> None:
-        self.ours, theirs = pty.openpty()
-        termios.tcsetwinsize(theirs, (24, 80))
-        self.before = termios.tcgetattr(theirs)
-        self.theirs = theirs
-        self.shown = ""
-        environment = clean_environment(TERM="xterm-256color")
-        self.process = subprocess.Popen(
-            words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
-        )
-
-    def until(self, text: str) -> None:
-        while text not in self.shown:
-            ready, _, _ = select.select([self.ours], [], [], PATIENCE_S)
-            assert ready, f"{text!r} never came; there is {self.shown!r}"
-            self.shown += os.read(self.ours, 65536).decode(errors="replace")
-
-    def press(self, key: bytes) -> None:
-        os.write(self.ours, key)
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self.ours)
-        os.close(self.theirs)
 
 
 @pytest.fixture

@@ -107,9 +107,12 @@ class _Teller:
 
 @contextmanager
 def _process(role: str, url: str, name: str) -> Iterator[subprocess.Popen[bytes]]:
-    """An agent's process. It ends with this block, and with this process, however that ends."""
+    """An agent's process. It ends with this block, and with this process, however that ends.
+
+    It is in a session of its own: Ctrl-C is for the demo, which ends its agents (tests/cli/test_demo.py).
+    """
     environment = {**os.environ, URL_VARIABLE: url}  # an argument would show a password in it to every user
-    process = subprocess.Popen([*PROGRAM, role, name], stdin=subprocess.PIPE, env=environment)
+    process = subprocess.Popen([*PROGRAM, role, name], stdin=subprocess.PIPE, env=environment, start_new_session=True)
     try:
         yield process
     finally:

@@ -35,8 +35,11 @@ ROLES: Final = {"oracle": oracle, "worker": worker}
 
 
 def _end_with_parent() -> None:
-    """The demo keeps our standard input open as long as it lives."""
-    sys.stdin.buffer.read()
+    """The demo keeps our standard input open as long as it lives.
+
+    Not read through `sys.stdin`: a thread that waits there holds its lock, and the interpreter cannot end without it.
+    """
+    os.read(sys.stdin.fileno(), 1)
     os._exit(0)
 
 

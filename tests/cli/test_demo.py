@@ -1,0 +1,57 @@
+"""Ctrl-C in `postroom demo`, the first command that a newcomer tries, on a real terminal."""
+
+from __future__ import annotations
+
+import os
+import random
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from postroom.core.clock import SYSTEM
+
+from .support import Terminal, command
+
+#: What the demo shows, in order. After the third its agents start, after the fifth they work.
+STEPS = (
+    "1. A room",
+    "2. A program",
+    "3. It ran",
+    "4. Agents started",
+    "6. ada put",
+    "7. ",
+    "8. ",
+    "until you press Enter",
+)
+
+
+def _interrupt(folder: Path, step: str, after_s: float = 0) -> None:
+    """The demo ends with 130, without another word, and leaves neither a file nor an agent behind."""
+    with closing(Terminal(command("demo"), TMPDIR=str(folder))) as terminal:
+        terminal.until(step)
+        SYSTEM.sleep(after_s)
+        terminal.press(b"\x03")
+        code = terminal.end()  # only when none of its agents has the terminal open any more
+
+        shown = terminal.shown.partition("^C")[2]
+        assert "Traceback" not in terminal.shown, terminal.shown
+        assert "Fatal" not in terminal.shown, terminal.shown
+        assert (code, shown.strip()) == (130, "")
+        assert os.listdir(folder) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["3. It ran", "6. ada put"])
+def test_ctrl_c_ends_the_demo_and_its_agents_without_a_word(tmp_path: Path, step: str) -> None:
+    _interrupt(tmp_path, step)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("step", STEPS)
+def test_ctrl_c_ends_the_demo_without_a_word_at_any_moment(tmp_path: Path, step: str) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    for _ in range(12):
+        _interrupt(tmp_path, step, chance.uniform(0, 0.4))
