@@ -22,6 +22,7 @@ STEPS = (
     "6. ada put",
     "7. ",
     "8. ",
+    "Every line",
     "until you press Enter",
 )
 

@@ -81,13 +81,14 @@ def while_served(room: Room) -> Iterator[str]:
     token = guard.new_token()
     began: Future[Callable[[], object]] = Future()
     thread = threading.Thread(target=server.serve, args=(room, sock, token), kwargs={"began": began.set_result})
-    thread.start()
-    end = began.result()
-    try:
+    try:  # also while it starts: Ctrl-C would leave a thread that nobody ends (tests/cli/test_demo.py)
+        thread.start()
+        began.result()
         yield server.address_of(sock, token)
     finally:
-        end()
-        thread.join()
+        if thread.ident is not None:
+            began.result()()
+            thread.join()
 
 
 @contextmanager
