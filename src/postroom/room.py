@@ -118,6 +118,22 @@ class Room:
                 self._upkeep.look_after(name)
             return self._agents.setdefault((name, transient), agent)
 
+    def connect(self, name: str) -> None:
+        """An agent that lives elsewhere is connected through this process, as by an MCP server. Twice is once.
+
+        It is present until `disconnect`, or until the room closes, which marks it stopped.
+        """
+        self._gateway.check_open()
+        check_names(name=name)
+        with self._lock:
+            self._upkeep.connect(name)
+
+    def disconnect(self, name: str) -> None:
+        """Its connection is over, and nobody can see whether it runs: it was seen, unless another process has it open."""
+        self._gateway.check_open()
+        with self._lock:
+            self._upkeep.disconnect(name)
+
     # Sessions
 
     def session(self, id: str | None = None, *, name: str | None = None) -> sessions.Session:

@@ -84,9 +84,10 @@ class Http:
 
 
 @contextmanager
-def http_server(room: Path, *more: str) -> Iterator[Http]:
+def http_server(room: Path | str, *more: str) -> Iterator[Http]:
     """`postroom mcp --http 0` in a room, until the block ends."""
-    process = Forked(["mcp", "--http", "0", "--room", f"sqlite:{room}", *more], clean_environment())
+    address = room if isinstance(room, str) else f"sqlite:{room}"
+    process = Forked(["mcp", "--http", "0", "--room", address, *more], clean_environment())
     try:
         line = process.stdout.readline().decode()
         assert line.startswith("http://127.0.0.1:"), line + process.stderr.read().decode()
@@ -126,9 +127,10 @@ class Stdio:
 
 
 @contextmanager
-def stdio_server(room: Path, *more: str, **environment: str) -> Iterator[Stdio]:
+def stdio_server(room: Path | str, *more: str, **environment: str) -> Iterator[Stdio]:
     """`postroom mcp` on pipes, until the block ends."""
-    process = Forked(["mcp", "--room", f"sqlite:{room}", *more], clean_environment(**environment))
+    address = room if isinstance(room, str) else f"sqlite:{room}"
+    process = Forked(["mcp", "--room", address, *more], clean_environment(**environment))
     try:
         yield Stdio(process)
     finally:

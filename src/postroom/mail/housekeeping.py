@@ -5,6 +5,7 @@ A chore for each room that has agents. It ends with the room, also with one that
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,6 +30,10 @@ class Upkeep:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._names: dict[str, None] = {}
+        self._connected: dict[
+            str, None
+        ] = {}  # of these, the agents that live elsewhere and hold their claims themselves
+        self._lock = threading.Lock()  # no heartbeat comes after an agent was let go
         self._silences = presence.Silences()
         self._chore = Chore("postroom upkeep", partial(_round, weakref.ref(self)), gateway.clock, every_s=HEARTBEAT_S)
         gateway.at_close(self.close)
@@ -37,6 +42,21 @@ class Upkeep:
         """Send this agent's heartbeats from now on, and mark it stopped when the room closes."""
         self._names[name] = None
         self._chore.start()
+
+    def connect(self, name: str) -> None:
+        """An agent outside of this process is here through it: look after it, and let it keep what it holds."""
+        if name not in self._names:
+            presence.enter(self._gateway, name, transient=False)
+            presence.enter(self._gateway, name, transient=True)
+            self._connected[name] = None
+            self.look_after(name)
+
+    def disconnect(self, name: str) -> None:
+        """It is not here through this process any more, and may still run: nobody can see that."""
+        if self._connected.pop(name, self) is None:
+            with self._lock:
+                self._names.pop(name, None)
+                presence.leave(self._gateway, name, runs=None)
 
     def __del__(self) -> None:
         with suppress(AttributeError):  # it was interrupted while it was made
@@ -47,10 +67,17 @@ class Upkeep:
         self._gateway.check_there()
         self._gateway.abandon_late()
         for name in tuple(self._names):
-            presence.beat(self._gateway, name)
+            self._beat(name)
         if self._take_turn():
             presence.prune(self._gateway, self._silences)
             self._gateway.sweep()
+
+    def _beat(self, name: str) -> None:
+        with self._lock:
+            if name in self._names:
+                presence.beat(self._gateway, name)
+                if name in self._connected:  # while its program is connected it lives, also without a call
+                    presence.enter(self._gateway, name, transient=True)
 
     def _take_turn(self) -> bool:
         """Whether this process keeps house now: it does already, or nobody does."""

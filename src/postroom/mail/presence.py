@@ -91,14 +91,15 @@ def beat(gateway: Gateway, name: str, status: str | None = None, current_task: s
     _update(gateway, name, change)
 
 
-def leave(gateway: Gateway, name: str) -> None:
-    """This process has closed the agent. It is stopped when no other has it open."""
+def leave(gateway: Gateway, name: str, *, runs: bool | None = False) -> None:
+    """This process has closed the agent. When no other has it open it is stopped; only seen, if it may run (`runs` None)."""
+    end = {"status": STOPPED} if runs is False else {"status": SEEN, "transient": True}
 
     def change(value: Value | None) -> Value | None:
         if value is None or gateway.process not in value["processes"]:
             return None
         others = [p for p in value["processes"] if p != gateway.process]
-        return value | {"processes": others} | ({} if others else {"status": STOPPED, "current_task": None})
+        return value | {"processes": others} | ({} if others else end | {"current_task": None})
 
     _update(gateway, name, change)
 

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,7 @@ def mcp(call: Invocation) -> int:
         if call.args.name:
             _must_be_proved(call)
         session = StdioSession(call.args.name)
-        asyncio.run(server.serve_stdio(opened, session.identify, session.wake))
+        asyncio.run(server.serve_stdio(opened, session.identify, session.attend))
         return exit_codes.DONE
     caller = _checked_for_http(call)
     only = call.args.name
@@ -137,13 +138,26 @@ class StdioSession:
         caller = self._known.get(key)
         if caller is None:
             caller = self._known[key] = self._find(room, key or None, str(meta.get("client", "")))
-            room.agent(caller.agent)  # it is here, and runs, for as long as this process does
+            room.connect(caller.agent)  # it is here, and runs, for as long as this process does
         return caller
 
-    def _find(self, room: Room, session: str | None, client: str) -> Caller:
+    def arrive(self, room: Room) -> None:
+        """The agent is here from now on, where it is known before its first call: by a name, a token, or its program.
+
+        Codex alone says only in a call which of its sessions it is; its hooks have told the room of that one before.
+        """
+        if hosts.of_client("", os.environ) is not None:
+            self.identify(room, {})
+        elif (name := self._prove(room)[0]) is not None:
+            room.connect(name)
+
+    def _prove(self, room: Room) -> tuple[str | None, str]:
+        """The name that was given or is the token's, and its lane. Raises IdentityRefused."""
         proved = tokens.prove(room.gateway, self._named, tokens.token_in(os.environ), "mcp stdio")
-        lane = "agent" if proved is None else proved.lane
-        name = self._named if proved is None else proved.agent
+        return (self._named, "agent") if proved is None else (proved.agent, proved.lane)
+
+    def _find(self, room: Room, session: str | None, client: str) -> Caller:
+        name, lane = self._prove(room)
         host = hosts.of_client(client, os.environ) or (hosts.HOSTS["codex"] if session else None)
         if host is None:
             if name is None:
@@ -151,13 +165,13 @@ class StdioSession:
             return Caller(name, lane)
         return Caller(session_binding.bind(room.gateway, _host_session(host, session), name), lane)
 
-    async def wake(self, opened: OpenedRoom) -> None:
-        """Beside the server: wake the program's idle sessions when mail comes, where it has a door for that."""
+    async def attend(self, opened: OpenedRoom) -> None:
+        """Beside the server: be present from the start, and wake the program's idle sessions when mail comes for them."""
         host = hosts.of_client("", os.environ)
         kinds = [host.name] if host is not None else ["codex", "opencode"]  # which say nothing in our environment
         calls = await opened.calls()
-        if host is not None:
-            await calls.room.call(lambda room: self.identify(room, {}))
+        with suppress(IdentityRefused):  # each call says so
+            await calls.room.call(self.arrive)
         await asyncio.gather(*(ring_for(calls.room, kind, RINGS[kind]) for kind in kinds if kind in RINGS))
 
 

@@ -89,9 +89,12 @@ class Wish(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment in our server's entry. An editor starts it anywhere, and does not say which editor it is."""
+        """The environment in our server's entry. An editor starts it anywhere, and does not say which editor it is.
+
+        OpenCode says so with its first request, and its agent is present before that.
+        """
         told = {"POSTROOM_AGENT": self.agent} if self.agent else {}
-        if self.host in EDITORS:
+        if self.host in (*EDITORS, "opencode"):
             told["POSTROOM_HOST"] = self.host
         if self.host in EXPANDING:
             told["POSTROOM_PROJECT"] = "${workspaceFolder}"

@@ -40,8 +40,9 @@ from postroom.stores.contract import topic_cells, topic_to
 
 from . import shown, tools
 from .calls import DOOR, Caller, MailCalls, ToolFailed
+from .connections import Connections
 from .frames import FrameFault, fault_of
-from .guard import App, McpGuard
+from .guard import App, McpGuard, Receive, Scope, Send
 
 Context = ServerRequestContext[Any, Any]
 #: Finds the caller over stdio, from the synchronous room and the call's `_meta`; in the room's thread.
@@ -385,7 +386,8 @@ class HttpDoor:
     def __init__(self, room: OpenedRoom, port: int, *, only: str | None = None, no_token: Caller | None = None) -> None:
         self._room = room
         self._only = only
-        self._tokens = no_token is None
+        self._no_token = no_token
+        self._connections = Connections()
         self._tally = RefusalTally()
         self._writing: asyncio.TimerHandle | None = None
         identify: Identify | None = None if no_token is None else (lambda _room, _meta: no_token)
@@ -393,7 +395,7 @@ class HttpDoor:
         security = TransportSecuritySettings(allowed_hosts=sorted(names.hosts), allowed_origins=sorted(names.origins))
         server = PostroomServer(room, identify).server
         app: Any = server.streamable_http_app(streamable_http_path=PATH, transport_security=security)
-        self.app: App = McpGuard(app, names, self._prove, _user_of)
+        self.app: App = McpGuard(self._present(app), names, self._prove, _user_of)
 
     async def close(self) -> None:
         """Write what is left to write, and close the room."""
@@ -403,8 +405,29 @@ class HttpDoor:
             await calls.room.call(lambda room: self._tally.write(room.gateway))
         await self._room.close()
 
+    def _present(self, app: App) -> App:
+        """The app; a caller is present while one of its requests is under way."""
+
+        async def present(scope: Scope, receive: Receive, send: Send) -> None:
+            caller = self._caller_of(scope)
+            if caller is None:
+                await app(scope, receive, send)
+                return
+            room = (await self._room.calls()).room
+            with self._connections.here(room, caller):
+                await app(scope, receive, send)
+
+        return present
+
+    def _caller_of(self, scope: Scope) -> str | None:
+        """The agent that the guard has let in; None for what is no request."""
+        user = scope.get("user")
+        if isinstance(user, AuthenticatedUser):
+            return user.access_token.client_id
+        return self._no_token.agent if self._no_token is not None and scope["type"] == "http" else None
+
     async def _prove(self, token: str | None, claimed: str | None) -> Credential | None:
-        if not self._tokens:
+        if self._no_token is not None:
             return None
         calls = await self._room.calls()
         try:
