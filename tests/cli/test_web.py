@@ -56,3 +56,62 @@ def test_it_serves_until_a_signal_also_while_somebody_follows(cli: Cli, tmp_path
     assert errors == ""
     assert told["port"] == int(base.rpartition(":")[2])
     assert base.startswith("http://127.0.0.1:")
+    assert (told["url"], told["token"]) == (base, token)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["--token-file", "POSTROOM_WEB_TOKEN_FILE"])
+def test_with_a_token_file_the_address_is_the_same_after_a_restart(cli: Cli, tmp_path: Path, how: str) -> None:
+    file = tmp_path / "web.token"
+    words = ["--token-file", str(file)] if how.startswith("--") else []
+    env = clean_environment() | ({} if words else {how: str(file)})
+    tokens = []
+    for _ in range(2):
+        process = start("web", "--no-open", "--json", "--port", "0", *words, cwd=tmp_path, env=env)
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        tokens.append(told["token"])
+        scrape = urllib.request.Request(
+            f"{told['url']}/metrics", headers={"Authorization": f"Bearer {file.read_text().strip()}"}
+        )
+        with urllib.request.urlopen(scrape, timeout=PATIENCE_S) as answer:
+            assert b"postroom_messages" in answer.read()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE_S)
+
+    assert tokens[0] == tokens[1]
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir() if "token" in path.name] == ["web.token"]
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "says"),
+    [
+        ("x" * 43, 0o644, "mode 0644): chmod 600"),
+        ("x" * 31, 0o600, "32 to 256 letters, digits or any of . _ ~ -; it has 31 characters"),
+        ("x" * 300, 0o600, "32 to 256"),
+        ("a b" * 20, 0o600, "32 to 256"),
+        ("", 0o600, "it has 0 characters"),
+    ],
+)
+def test_a_token_file_that_is_not_private_or_too_short_is_refused(
+    cli: Cli, tmp_path: Path, text: str, mode: int, says: str
+) -> None:
+    file = tmp_path / "web.token"
+    file.write_text(text)
+    file.chmod(mode)
+
+    result = cli("web", "--no-open", "--token-file", str(file))
+
+    assert result.code == 1
+    assert says in result.err
+    assert file.read_text() == text
+
+
+def test_a_token_file_that_cannot_be_made_or_is_none_is_named(cli: Cli, tmp_path: Path) -> None:
+    nowhere = cli("web", "--no-open", "--token-file", str(tmp_path / "no" / "web.token"))
+    folder = cli("web", "--no-open", "--token-file", str(tmp_path))
+
+    assert (nowhere.code, folder.code) == (1, 1)
+    assert "No such file or directory" in nowhere.err
+    assert "Is a directory" in folder.err

@@ -31,6 +31,7 @@ COMMANDS: Final = {
         "the room as a page in the browser",
         "postroom web",
         "postroom web --port 8080 --no-open --as mia",
+        "postroom web --no-open --token-file ~/.config/postroom-web.token",
         "postroom web --no-open --json",
     ),
     "doctor": Command(

@@ -11,6 +11,7 @@ import webbrowser
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import ModuleType
 from typing import Final
 
@@ -31,6 +32,8 @@ def web_options(parser: argparse.ArgumentParser) -> None:
     options.flag(parser, "--no-open", "only print the address; open no browser")
     host = f"listen there (default: {LOOPBACK}, this machine alone)"
     parser.add_argument("--host", default=LOOPBACK, metavar="ADDRESS", help=host)
+    file = "keep the page's token in FILE, so that it stays the same; else $POSTROOM_WEB_TOKEN_FILE, else a new one"
+    parser.add_argument("--token-file", metavar="FILE", help=file)
     name = "another name by which browsers may call this server"
     parser.add_argument("--name", action="append", default=[], dest="names", metavar="HOST", help=name)
 
@@ -44,18 +47,21 @@ def port(text: str) -> int:
 
 
 def web(call: Invocation) -> int:
-    guard, server = _modules()
+    guard, server, token_file = _modules()
+    kept = call.args.token_file or os.environ.get(token_file.VARIABLE)
+    token = token_file.token_in(Path(kept).expanduser()) if kept else guard.new_token()
     who = tokens.token_in(os.environ)
     # a person without a name or a token may look: in a room with tokens, the page asks for one before it acts
     name = (call.maybe_name if who is not None or call.said_name is not None else None) or HUMAN
     check_names(**{"--as": name})
     room = call.room
     sock = server.listening(call.args.host, call.args.port)
-    token = guard.new_token()
     address = server.address_of(sock, token)
     with _opened(address, wanted=not call.args.no_open and not call.json) as open_it:
         if call.json:
-            output.document({"address": address, "port": sock.getsockname()[1], "room": str(room.url)})
+            url = address.partition("/?")[0]
+            about = {"address": address, "url": url, "token": token, "port": sock.getsockname()[1]}
+            output.document({**about, "room": str(room.url)})
         else:
             output.write(f"The room {output.visible(str(room.url))} is at\n\n    {address}\n\nCtrl-C ends it.")
             sys.stdout.flush()  # also into a pipe: the address is of use only while the page is there
@@ -64,19 +70,19 @@ def web(call: Invocation) -> int:
     return exit_codes.DONE if ended_by == 0 else 128 + ended_by
 
 
-def _modules() -> tuple[ModuleType, ModuleType]:
-    """The guard and the server of the page, which need packages that not everybody has."""
+def _modules() -> tuple[ModuleType, ModuleType, ModuleType]:
+    """The guard, the server and the token file of the page, which need packages that not everybody has."""
     try:
-        from postroom.doors.web import guard, server
+        from postroom.doors.web import guard, server, token_file
     except ModuleNotFoundError as error:
         raise PostroomError(f"the page needs {error.name}: pip install 'postroom[web]'") from None
-    return guard, server
+    return guard, server, token_file
 
 
 @contextmanager
 def while_served(room: Room) -> Iterator[str]:
     """Serve a room in a thread of its own as long as the block lasts; gives its address."""
-    guard, server = _modules()
+    guard, server, _ = _modules()
     sock = server.listening(LOOPBACK, None)
     token = guard.new_token()
     began: Future[Callable[[], object]] = Future()
