@@ -68,6 +68,20 @@ def test_all_folders_above_a_new_room_are_synced_with_it(tmp_path: Path, monkeyp
     assert {folder.stat().st_ino for folder in (tmp_path, tmp_path / "project", room)} <= synced
 
 
+def test_a_heartbeat_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FilesStore(tmp_path / "room", Config(sync="full"), SYSTEM)
+    send(store)
+    (delivery,) = claim(store, lease_s=30)
+    synced: list[int] = []
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, synced.append)
+    assert store.heartbeat([delivery.ticket], 600) == []
+    beaten = len(synced)
+    store.settle(delivery.ticket, "acked")
+    store.close()
+    assert beaten == 0 < len(synced)
+
+
 def test_a_message_is_a_file_that_people_can_read(store: FilesStore, root: Path) -> None:
     id = send(
         store, "worker-1", sender="lead", type="implement", payload={"spec": "s", "task_id": "T3", "n": 1}, priority=7

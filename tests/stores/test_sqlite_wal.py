@@ -14,6 +14,7 @@ import pytest
 from postroom.core.clock import SYSTEM, ManualClock
 from postroom.core.config import Config
 from postroom.core.message import Draft, check
+from postroom.stores.contract import Want
 from postroom.stores.sqlite import wal
 from postroom.stores.sqlite.layout import PAGE_BYTES
 from postroom.stores.sqlite.store import SqliteStore
@@ -140,6 +141,29 @@ class AheadFile(apsw.VFSFile):
         super().xWrite(data, offset)
 
 
+class Syncs(apsw.VFS):
+    """The system's files; how often the log is synced is counted."""
+
+    def __init__(self) -> None:
+        self.name = f"syncs{id(self)}"
+        super().__init__(self.name, "")
+        self.count = 0
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802
+        is_log = flags[0] & apsw.SQLITE_OPEN_WAL
+        return SyncedFile(self, name, flags) if is_log else apsw.VFSFile("", name, flags)
+
+
+class SyncedFile(apsw.VFSFile):
+    def __init__(self, disk: Syncs, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
+        super().__init__("", name, flags)
+        self._disk = disk
+
+    def xSync(self, flags: int) -> None:  # noqa: N802
+        self._disk.count += 1
+        super().xSync(flags)
+
+
 def frames_of(store: SqliteStore) -> int:
     """How long the log file is, in pages."""
     return store._file.log.size_bytes() // (PAGE_BYTES + 24)
@@ -173,6 +197,20 @@ def test_a_log_that_waits_for_the_disk_is_made_longer_ahead(tmp_path: Path) -> N
     shutil.copytree(tmp_path / "room", tmp_path / "after a crash")  # zeros behind the end and all
     store.close()
     assert count(tmp_path / "room") == count(tmp_path / "after a crash") == sent
+
+
+def test_a_heartbeat_does_not_wait_for_the_disk(tmp_path: Path) -> None:
+    disk = Syncs()
+    store = SqliteStore(tmp_path / "room", Config(sync="full"), SYSTEM, vfs=disk.name)
+    store.put([check(Draft(from_agent="ada", to_agent="bob", payload={}))] * 2)
+    tickets = [delivery.ticket for delivery in store.claim(Want(agent="bob", lease_s=30, limit=2)).deliveries]
+    before = disk.count
+    assert store.heartbeat(tickets, 600) == []
+    beaten = disk.count
+    assert store.settle(tickets[0], "acked").held
+    settled = disk.count
+    store.close()
+    assert (beaten, settled) == (before, before + 1)
 
 
 def test_a_log_that_does_not_wait_for_the_disk_is_not(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "claim": lambda store: store.claim(Want(agent="bob", lease_s=1)),
     "settle": lambda store: store.settle(Ticket(NO_ID, 1, "bob"), "acked"),
     "extend": lambda store: store.extend(Ticket(NO_ID, 1, "bob"), 1),
+    "heartbeat": lambda store: store.heartbeat([Ticket(NO_ID, 1, "bob")], 1),
     "note": lambda store: store.note(NO_ID, "shown", "bob"),
     "abandon": lambda store: store.abandon(NO_ID),
     "get": lambda store: store.get(NO_ID),

@@ -1,4 +1,4 @@
-"""What `settle`, `extend`, `note` and `requeue` promise: fenced, in one step, written down."""
+"""What `settle`, `extend`, `heartbeat`, `note` and `requeue` promise: fenced, in one step, written down."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENDINGS = {"acked": State.ACKED, "answered": State.ANSWERED, "refused": State.RE
 
 
 class Settling(StoreBench):
-    """`settle`, `extend`, `note`, `requeue`."""
+    """`settle`, `extend`, `heartbeat`, `note`, `requeue`."""
 
     # Outcomes
 
@@ -335,6 +335,66 @@ class Settling(StoreBench):
         id = self.send()
         self.store.extend(self.take(lease_s=100).ticket, 5)
         self.clock.advance(5)
+
+        assert self.take().message.id == id
+
+    # Heartbeats
+
+    def test_a_heartbeat_lets_no_lease_end_sooner_and_tells_nobody(self) -> None:
+        ids = [self.send(), self.send(), self.send()]
+        tickets = [self.take(lease_s=10).ticket for _ in ids]
+        self.store.extend(tickets[2], 100)
+        before, ledgers = self.store.number_at(), [self.read(id).ledger for id in ids]
+        self.clock.advance(9)
+
+        assert self.store.heartbeat(tickets, 10) == []
+
+        assert [self.read(id).lease_until_ms for id in ids] == [
+            self.clock.wall_ms() + ms for ms in (10_000, 10_000, 91_000)
+        ]
+        assert [self.read(id).ledger for id in ids] == ledgers
+        assert self.store.events(before) == []
+        self.clock.advance(9)
+        assert self.claim() == []
+        assert self.store.heartbeat(tickets, 10) == []
+        assert [self.ack(ticket).held for ticket in tickets] == [True] * 3
+        assert [change.message.id for change in self.store.events(before)] == ids
+
+    def test_a_heartbeat_names_the_tickets_that_no_longer_count(self) -> None:
+        ids = [self.send() for _ in range(4)]
+        settled, retried, taken, held = [self.take(lease_s=10).ticket for _ in ids]
+        self.ack(settled)
+        self.store.settle(retried, "retry", delay_s=60)
+        self.store.heartbeat([held], 30)
+        self.clock.advance(11)
+        self.take("bob", ids=(taken.id,), lease_s=60)
+        unknown = Ticket(NO_ID, 1, "bob")
+        ledgers = [self.read(id).ledger for id in ids]
+
+        assert self.store.heartbeat([settled, retried, held, taken, unknown], 60) == [settled, retried, taken, unknown]
+
+        assert [self.read(id).ledger for id in ids] == ledgers
+        assert self.read(held.id).lease_until_ms == self.clock.wall_ms() + 60_000
+        assert self.store.heartbeat([], 60) == []
+
+    def test_a_heartbeat_after_the_end_of_a_lease_claims_again_what_nobody_took(self) -> None:
+        id = self.send()
+        ticket = self.take(lease_s=10).ticket
+        self.clock.advance(11)
+        self.store.sweep()
+        assert self.state(id) is State.READY
+
+        assert self.store.heartbeat([ticket], 10) == []
+
+        assert self.state(id) is State.CLAIMED
+        assert self.events_of(id) == ["stored", "claimed", "released", "extended"]
+        assert self.claim() == []
+
+    def test_a_lease_that_heartbeats_keep_still_ends_with_its_process(self) -> None:
+        id = self.send()
+        ticket = self.take(lease_s=10, owner=gone_process()).ticket
+        assert self.store.heartbeat([ticket], 600) == []
+        self.clock.advance(1)
 
         assert self.take().message.id == id
 

@@ -66,6 +66,28 @@ class Waking(StoreBench):
 
             assert waiter.wait(HINT_S) is True
 
+    def test_a_heartbeat_wakes_nobody(self) -> None:
+        ticket = self.held()
+        rooms = [self.store, self.open_again(clock=SYSTEM)] if self.store.shared else [self.store]
+        for room in rooms:
+            room.events()  # a reader of the feed
+        for room in rooms:
+            room.claim(self.want())  # and a receiver
+        topics = [FEED, topic_to("bob"), topic_channel("general"), topic_message(ticket.id)]
+        waiters = [room.listen([topic]) for room in rooms for topic in topics]
+        others = [room.listen([topic_to("eve")]) for room in rooms]
+
+        assert self.store.heartbeat([ticket], 60) == []
+        quiet = [waiter.wait(0) for waiter in waiters]
+        self.store.put([self.draft("eve", channel="elsewhere")])  # hints come in the order of the changes
+
+        assert [waiter.wait(HINT_S) for waiter in others] == [True] * len(rooms)
+        woken = [waiter.wait(0) for waiter in waiters]
+        for waiter in (*waiters, *others):
+            waiter.close()
+        assert not any(quiet)
+        assert woken == [True, False, False, False] * len(rooms)
+
     @needs("switchboard")
     def test_who_sits_at_a_switchboard_is_hinted_for_its_own_topics(self) -> None:
         switchboard = self.store.switchboard()

@@ -31,16 +31,18 @@ class Commits:
         #: The ids of messages that were claimed here and taken by hand in the same moment.
         self.lost: set[str] = set()
 
-    def commit(self, room: FileTables, rings: LogStep, folders: list[int], *, unread: bool = False) -> None:
+    def commit(
+        self, room: FileTables, rings: LogStep, folders: list[int], *, unread: bool = False, synced: bool = True
+    ) -> None:
         """Write down what the step took. `rings` gets whom to wake, `folders` what is to be synced without the lock.
 
-        `unread`: the tables are not those of the log, but empty ones.
+        `unread`: the tables are not those of the log, but empty ones. `synced` False: it may wait for a later sync.
         """
         in_order = self._log.mark() == self._log.size()
         while room.took:
             step = room.took
             record = room.record()
-            place = self._log.append(record, sync=self._full_sync, unread=unread)
+            place = self._log.append(record, sync=self._full_sync and synced, unread=unread)
             room.end_step(self._log.base + place)
             rings.everyone.update(step.everyone)
             rings.one_each += step.one_each
@@ -51,7 +53,7 @@ class Commits:
                 if any(name.startswith(TASKS) for name in step.cells):
                     self._board.write(room)
                 crashpoints.reached("files.followed")
-                folders += self._folders_to_sync(record)
+                folders += self._folders_to_sync(record) if synced else []
             except OSError:
                 break  # it is written down, so it counts; the next holder of the lock lets the tree follow
             if in_order and not room.took:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -227,17 +227,17 @@ class FilesStore(TableStore):
             self.undo()
 
     @contextmanager
-    def step(self, *, look: bool = True, blind: bool = False) -> Iterator[FileTables]:
+    def step(self, *, look: bool = True, blind: bool = False, synced: bool = True) -> Iterator[FileTables]:
         """The tables for one step. `look` False: what others left need not be taken in. `blind`: the step only adds,
-        and need not know what is there, so that a mere sender need not read what all others do. It is the caller's
-        turn.
+        and need not know what is there, so that a mere sender need not read what all others do. `synced` False: it is
+        on the disk only with a later step. It is the caller's turn.
         """
         self._begin()
         rings = LogStep()
         folders: list[int] = []
 
         def commit() -> None:
-            self._commits.commit(room, rings, folders, unread=room is not self._room)
+            self._commits.commit(room, rings, folders, unread=room is not self._room, synced=synced)
 
         due = look and self._intake.glance(self._tables())
         with self._log.locked():
@@ -265,6 +265,9 @@ class FilesStore(TableStore):
         if bells is not None:
             bells.ring(rings.everyone, rings.one_each)
         sync_folders(folders)
+
+    def quiet_step(self) -> AbstractContextManager[FileTables]:
+        return self.step(look=False, synced=False)
 
     def _blank(self) -> FileTables:
         """Empty tables, where the room is in order; those of the room where it has to be put in order."""

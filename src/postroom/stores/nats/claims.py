@@ -300,6 +300,30 @@ def extend(room: NatsRoom, ticket: Ticket, lease_s: float) -> bool:
     return True
 
 
+def heartbeat(room: NatsRoom, tickets: Sequence[Ticket], lease_s: float) -> list[Ticket]:
+    """Let leases end no sooner than that; the tickets that no longer count. All are written at once, each for itself."""
+    lost: list[Ticket] = []
+    left = {ticket: _newest_known(room, ticket) for ticket in tickets}
+    while left:
+        steps: dict[Ticket, tuple[Kept, Entry]] = {}
+        moment = room.moment()
+        for ticket, known in left.items():
+            kept = known if counts(known, ticket.token) else room.read(ticket.id)
+            if kept is not None and counts(kept, ticket.token):
+                steps[ticket] = (kept, entries.kept_up(kept, ticket.agent, lease_s, moment))
+            else:
+                lost.append(ticket)
+        left = {}
+        for ticket, end in zip(steps, room.replace_each(list(steps.values()), moment.write), strict=True):
+            if isinstance(end, Kept):
+                room.mine[ticket.id] = end
+            elif end is None or isinstance(end, Changed):
+                left[ticket] = None  # somebody was first: look at what it is now
+            else:
+                raise end
+    return lost
+
+
 # Notes, and questions that are given up
 
 

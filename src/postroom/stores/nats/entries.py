@@ -383,6 +383,20 @@ def extended(kept: Kept, agent: str, lease_s: float, moment: WriteTime) -> Entry
     return _next(kept, moment, "extended", agent, f"{lease_s:g} s", **lease, wake_ms=until_ms)
 
 
+def kept_up(kept: Kept, agent: str, lease_s: float, moment: WriteTime) -> Entry:
+    """The entry after a heartbeat of its holder: no step, so neither ledger nor feed has anything to tell of it."""
+    entry = kept.entry
+    if entry.state != State.CLAIMED:
+        return extended(kept, agent, lease_s, moment)
+    until_ms = max(entry.wake_ms or 0, later_ms(moment.room_ms, lease_s))
+    return replace(entry, first=kept.first, token=kept.token, number=entry.number or kept.seq, wake_ms=until_ms)
+
+
+def is_heartbeat(kept: Kept) -> bool:
+    """Whether this entry is a heartbeat's: of a claimed message, and the feed tells of an earlier one."""
+    return kept.entry.number != 0 and kept.entry.state == State.CLAIMED
+
+
 def noted(kept: Kept, event: str, agent: str | None, detail: str | None, moment: WriteTime) -> Entry | None:
     """The entry with a note; None when its ledger is full."""
     if len(pack(kept.entry.ledger)) >= LEDGER_BYTES:

@@ -24,7 +24,7 @@ from postroom.errors import RoomBusy, RoomClosed
 from postroom.stores import contract
 from postroom.stores.pipes import PipeWaiter, ring
 
-from .entries import MOVED, hex_of, is_there, pattern_to, patterns_around, subject_of, unpack
+from .entries import MOVED, hex_of, is_heartbeat, is_there, pattern_to, patterns_around, subject_of, unpack
 from .tables import KnownEntries
 from .wire import Unsubscribe, Wire
 
@@ -265,9 +265,16 @@ class Follower:
                 self.learn(subject, seq, data)
             if key[0] == _WHOLE_ROOM and seq == self._whole.sure + 1:
                 self._whole.sure = seq
+            if seq and self._is_heartbeat(subject, seq):
+                return
             self._ring(key, seq)
             if seq and key[1] != _ONE:
                 self._see_to_it(subject, seq)
+
+    def _is_heartbeat(self, subject: str, seq: int) -> bool:
+        """Whether that is known to be a heartbeat of the holder of a message, which concerns nobody that waits."""
+        row = self.tables.rows.get(subject.rpartition(".")[2])
+        return row is not None and row.kept.seq == seq and is_heartbeat(row.kept)
 
     def _see_to_it(self, subject: str, seq: int) -> None:
         """See to it that somebody takes mail of a channel, where the servers may have chosen nobody to be woken.
@@ -294,6 +301,8 @@ class Follower:
         """This process has written an entry: known here, and its waiters here are woken, before the call returns."""
         with self.lock:
             self.learn(subject, seq, data)
+            if self._is_heartbeat(subject, seq):
+                return
             for pattern in patterns_around(subject):
                 self._ring((pattern, ""), seq)
 

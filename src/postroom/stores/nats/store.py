@@ -135,6 +135,7 @@ class NatsStore(contract.Store):
     claim = in_step(claims.claim)
     settle = in_step(claims.settle)
     extend = in_step(claims.extend)
+    heartbeat = in_step(claims.heartbeat)
     note = in_step(claims.note)
     abandon = in_step(claims.abandon)
     requeue = in_step(housekeeping.requeue)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Final
 
 from postroom.core import crashpoints
@@ -12,7 +13,7 @@ from postroom.core.states import State
 from postroom.stores.contract import Claimed, Delivery, Ticket, Want
 
 from .housekeeping import SqliteHousekeeping, due_s
-from .rows import PRIORITY, STATE, Row, StepTime, Taken
+from .rows import PRIORITY, STATE, Row, StepTime, Taken, lease_end, ledger_text
 from .transactions import Transactions, whole
 
 _KEYS_KEPT: Final = 1000
@@ -92,6 +93,35 @@ class Claims:
                 found = self.claim_now(want, moment)
         return self.claimed(found, moment)
 
+    @whole
+    def extend(self, ticket: Ticket, lease_s: float) -> bool:
+        """See `Store.extend`."""
+        with self._steps.step() as moment:
+            return self._extend(ticket, lease_s, moment)
+
+    def _extend(self, ticket: Ticket, lease_s: float, moment: StepTime) -> bool:
+        entry = ledger_text("extended", moment.wall_ms, ticket.agent, f"{lease_s:g} s")
+        bindings = (self._steps.key(ticket.id), ticket.token, lease_end(moment, lease_s), entry)
+        return self._file.change("extend", bindings) > 0
+
+    @whole
+    def heartbeat(self, tickets: Sequence[Ticket], lease_s: float) -> list[Ticket]:
+        """See `Store.heartbeat`."""
+        if not self._waits_for_disk:
+            return self._heartbeat(tickets, lease_s)
+        with self._file.unsynced():
+            return self._heartbeat(tickets, lease_s)
+
+    def _heartbeat(self, tickets: Sequence[Ticket], lease_s: float) -> list[Ticket]:
+        lost = []
+        with self._steps.step() as moment:
+            ends = lease_end(moment, lease_s)
+            for ticket in tickets:
+                held = self._file.change("heartbeat", (self._steps.key(ticket.id), ticket.token, ends)) > 0
+                if not held and not self._extend(ticket, lease_s, moment):  # its lease had ended, or it is lost
+                    lost.append(ticket)
+        return lost
+
     def _look_first(self, want: Want) -> Claimed | None:
         """A look without the write lock, for threads that found nothing the last time.
 
@@ -133,7 +163,7 @@ class Claims:
         if want.settle:
             return Taken(State.ACKED, None, want.agent, None)
         owner = None if want.owner is None else self._steps.process_id(want.owner)
-        return Taken(State.CLAIMED, moment.now + max(1, round(want.lease_s * 1000)), want.agent, owner)
+        return Taken(State.CLAIMED, lease_end(moment, want.lease_s), want.agent, owner)
 
     def _take(self, row: Row, terms: Taken, moment: StepTime) -> bool:
         """Give a message that was read to its claimer.

@@ -72,6 +72,11 @@ class StepTime(msgspec.Struct, gc=False):
             self.everyone.add(topic_to(to_agent))
 
 
+def lease_end(moment: StepTime, lease_s: float) -> int:
+    """When a lease ends that begins now, in room milliseconds."""
+    return moment.now + max(1, round(lease_s * 1000))
+
+
 class Taken(NamedTuple):
     """What a claim makes of a row: `take` in schema.sql, or `take_and_ack` where it ends with the claim."""
 

@@ -298,6 +298,10 @@ WHERE key = ?1
 UPDATE {mail} SET state = 1, change = tick(), wake_at = ?3, implied = 0, ledger = ledger || {told} || ?4
 WHERE key = ?1 AND token = ?2 AND state IN (0, 1)
 
+-- name: heartbeat
+-- No change of the room: neither its feed nor its ledger tells of it, and nobody is woken.
+UPDATE {mail} SET wake_at = max(wake_at, ?3) WHERE key = ?1 AND token = ?2 AND state = 1
+
 -- name: note
 UPDATE {mail} SET change = tick(), implied = CASE WHEN length(ledger) < 65536 THEN 0 ELSE implied END,
     ledger = CASE WHEN length(ledger) < 65536 THEN ledger || {told} || ?2 ELSE ledger END

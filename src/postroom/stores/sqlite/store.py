@@ -259,13 +259,11 @@ class SqliteStore(Store):
         moment.wake_receiver(to_agent, channel)
         return state
 
-    @whole
     def extend(self, ticket: Ticket, lease_s: float) -> bool:
-        key = self._steps.key(ticket.id)
-        with self._steps.step() as moment:
-            lease_ends = moment.now + max(1, round(lease_s * 1000))
-            entry = ledger_text("extended", moment.wall_ms, ticket.agent, f"{lease_s:g} s")
-            return bool(self._file.change("extend", (key, ticket.token, lease_ends, entry)))
+        return self._claiming.extend(ticket, lease_s)
+
+    def heartbeat(self, tickets: Sequence[Ticket], lease_s: float) -> list[Ticket]:
+        return self._claiming.heartbeat(tickets, lease_s)
 
     @whole
     def note(self, id: str, event: str, agent: str | None, detail: str | None = None) -> bool:

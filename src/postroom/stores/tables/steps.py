@@ -185,6 +185,25 @@ def row_held_by(room: Tables, ticket: Ticket) -> Row | None:
     return row if counts else None
 
 
+def extend(room: Tables, row: Row, agent: str, lease_s: float) -> None:
+    """Let the lease of a message that is held end that much later than now."""
+    room.change(row, State.CLAIMED, until_ms=later_ms(room.now_ms(), lease_s), owner=row.owner)
+    room.write(row, "extended", agent, f"{lease_s:g} s")
+
+
+def heartbeat(room: Tables, ticket: Ticket, lease_s: float) -> bool:
+    """Let the lease end no sooner than that, without a word; False when the ticket no longer counts."""
+    row = row_held_by(room, ticket)
+    if row is None:
+        return False
+    if row.state is State.CLAIMED:
+        until_ms = max(row.wake_ms or 0, later_ms(room.now_ms(), lease_s))
+        room.change(row, State.CLAIMED, until_ms=until_ms, owner=row.owner)
+    else:
+        extend(room, row, ticket.agent, lease_s)
+    return True
+
+
 def settle(room: Tables, row: Row, outcome: str, agent: str, detail: str | None, delay_s: float) -> State:
     """Say what became of a message that is held; returns its state after."""
     room.before_change(row)

@@ -23,7 +23,7 @@ from postroom.core.states import NOTES, State
 from postroom.errors import Fault, raise_faults
 from postroom.stores import contract
 from postroom.stores.contract import Cell, Change, Claimed, Page, Query, Settled, Stats, Subscription, Ticket, Want
-from postroom.stores.rules import LEDGER_BYTES, check_word, figures, later_ms, work_done
+from postroom.stores.rules import LEDGER_BYTES, check_word, figures, work_done
 
 from . import steps
 from .tables import Tables
@@ -174,9 +174,17 @@ class TableStore(contract.Store):
         with self.step() as room:
             row = steps.row_held_by(room, ticket)
             if row is not None:
-                room.change(row, State.CLAIMED, until_ms=later_ms(room.now_ms(), lease_s), owner=row.owner)
-                room.write(row, "extended", ticket.agent, f"{lease_s:g} s")
+                steps.extend(room, row, ticket.agent, lease_s)
             return row is not None
+
+    def quiet_step(self) -> AbstractContextManager[Tables]:
+        """A step that need not wait for the disk, nor take in what others left."""
+        return self.step()
+
+    @whole
+    def heartbeat(self, tickets: Sequence[Ticket], lease_s: float) -> list[Ticket]:
+        with self.quiet_step() as room:
+            return [ticket for ticket in tickets if not steps.heartbeat(room, ticket, lease_s)]
 
     @whole
     def note(self, id: str, event: str, agent: str | None, detail: str | None = None) -> bool:
