@@ -47,7 +47,7 @@ from .errors import (
     RoomNotFound,
     UnknownMessage,
 )
-from .mail import attachments, presence, tokens
+from .mail import attachments, presence, reasons, tokens
 from .stores import open_store
 
 T = TypeVar("T")
@@ -201,6 +201,10 @@ class Room:
         message = self.get(id)
         known = message.to_agent is None or presence.is_known(self._gateway, message.to_agent)
         return receipt_of(message, recipient_known=known)
+
+    def why(self, id: str | MessageWithLedger) -> reasons.Reason:
+        """Why a message is where it is, and until when: not due, held, nobody runs, … UnknownMessage when not kept."""
+        return reasons.why(self._gateway, self.get(id) if isinstance(id, str) else id)
 
     def get(self, id: str) -> MessageWithLedger:
         """One message with its ledger. UnknownMessage when it is not kept here."""

@@ -261,6 +261,7 @@ class Room(Mirror[room.Room]):
     unreserve = in_thread(room.Room.unreserve, anyway=True)
     reserved_by_others = in_thread(room.Room.reserved_by_others)
     receipt = in_thread(room.Room.receipt)
+    why = in_thread(room.Room.why)
     get = in_thread(room.Room.get)
     peek = in_thread(room.Room.peek)
     events = in_thread(room.Room.events)

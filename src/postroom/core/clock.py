@@ -246,3 +246,12 @@ def from_iso(text: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
+
+
+def span_text(ms: int) -> str:
+    """A span as people say it, in the largest unit that fits: "4 min"; none is shorter than "0 s"."""
+    passed_s = max(0, ms) / 1000
+    for size_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if passed_s >= size_s:
+            return f"{passed_s / size_s:.0f} {unit}"
+    return f"{passed_s:.0f} s"

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from postroom.core.system.startup import deferring
 
-#: Files, loops and tokens, with hashes, chance and logging: a mere sender has none of them.
-__getattr__ = deferring(__name__, "attachments", "receiving", "serving", "tokens")
+#: Files, reasons, loops and tokens, with hashes, near names, chance and logging: a mere sender has none of them.
+__getattr__ = deferring(__name__, "attachments", "handles", "reasons", "receiving", "serving", "tokens")

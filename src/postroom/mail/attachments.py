@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -78,6 +78,19 @@ def _copy_in(folder: Path, source: Path) -> tuple[str, int]:
         raise
     sync_folder(folder)
     return digest.hexdigest(), size
+
+
+def references(payload: Any) -> Iterator[Mapping[str, Any]]:
+    """The references that stand in a payload, wherever in it."""
+    todo = [payload]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, dict):
+            if isinstance(name := value.get("artifact"), str) and _NAME.match(name):
+                yield value
+            todo += reversed(value.values())
+        elif isinstance(value, list):
+            todo += reversed(value)
 
 
 def find(folder: Path, reference: Mapping[str, Any] | str) -> Path:

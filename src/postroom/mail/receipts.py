@@ -60,8 +60,12 @@ class Wait(NamedTuple):
 
 def receipt_of(message: MessageWithLedger, *, recipient_known: bool) -> Receipt:
     """The receipt of a message that was read with its ledger."""
-    events = [Event(entry.event, iso(entry.time_ms), entry.agent, entry.detail) for entry in message.ledger]
-    return Receipt(message.id, message.state, recipient_known, events, message)
+    return Receipt(message.id, message.state, recipient_known, events_of(message), message)
+
+
+def events_of(message: MessageWithLedger) -> list[Event]:
+    """The ledger of a message, for people and programs to read."""
+    return [Event(entry.event, iso(entry.time_ms), entry.agent, entry.detail) for entry in message.ledger]
 
 
 def dead_letter_of(message: MessageWithLedger) -> DeadLetter:
