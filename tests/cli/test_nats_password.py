@@ -48,6 +48,7 @@ WORDS = {
     "agents": [],
     "mailboxes": [],
     "peek": ["--agent", "bob"],
+    "show": ["{id}"],
     "receipt": ["{id}"],
     "dead": [],
     "sql": ["select 1"],

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import postroom
 from postroom.core.config import FOLDER, shown_address
 from postroom.errors import RoomError
-from postroom.mail import tokens
+from postroom.mail import handles, tokens
 
 from . import exit_codes, options, output
 from .table import COMMANDS, Command
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 #: The name of this door in the record of refusals.
 DOOR: Final = "command line"
 AGENT_VARIABLE: Final = "POSTROOM_AGENT"
+#: Stands for the newest message; `Invocation.message_id` says which.
+LAST: Final = "@last"
+ID_HELP: Final = "a message's id or its short handle, or @last"
+_ID_LENGTH: Final = 36
 #: The process of `postroom as`: what its program claims by commands ends with it.
 OWNER_VARIABLE: Final = "POSTROOM_OWNER"
 #: The room's cells that hold its agents begin so.
@@ -177,6 +181,16 @@ class Invocation:
     def agent(self, *, transient: bool = True) -> Agent:
         """The agent of that name. A transient one leaves its claims to the next command of the same name."""
         return self.room.agent(self.name, transient=transient)
+
+    def message_id(self, text: str, *, held: bool = False) -> str:
+        """The id of the message that a command was given: an id, a handle, or @last. Raises UnknownMessage.
+
+        @last is the newest message of the room; in somebody's name, the newest that this agent sent or claimed; for a
+        command that settles (`held`), the newest that it holds.
+        """
+        if text == LAST:
+            return handles.newest(self.room.store, self.name if held else self.said_name, held=held)
+        return text if len(text) == _ID_LENGTH else handles.id_of_handle(self.room.store, text)
 
     def names_seen(self) -> list[str]:
         """All agents that were ever in the room, or are subscribed to something there."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from postroom.core import untrusted
+from postroom.core.clock import span_text
 from postroom.core.message import Message, readable
 from postroom.core.untrusted import KEPT
 from postroom.core.untrusted import visible as visible  # noqa: PLC0414  commands say output.visible
@@ -184,8 +185,4 @@ def payload_lines(payload: dict[str, Any]) -> list[str]:
 
 def ago(since_ms: int, now_ms: int) -> str:
     """How long ago something was, in the largest unit that fits."""
-    passed_s = max(0, now_ms - since_ms) / 1000
-    for size_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if passed_s >= size_s:
-            return f"{passed_s / size_s:.0f} {unit} ago"
-    return f"{passed_s:.0f} s ago"
+    return f"{span_text(now_ms - since_ms)} ago"

@@ -95,6 +95,13 @@ COMMANDS: Final = {
         "postroom peek --channel reviews --state dead --limit 50",
         quotes=(),
     ),
+    "show": Command(
+        "messages",
+        "everything about a message, and why it waits",
+        "postroom show ID",
+        "postroom show @last --json",
+        quotes=(),
+    ),
     "receipt": Command("look", "what became of a message", "postroom receipt ID", quotes=()),
     "dead": Command("look", "messages that were set aside", "postroom dead", quotes=()),
     "requeue": Command("rooms", "put dead messages back", "postroom requeue ID", "postroom requeue --all"),
@@ -239,7 +246,7 @@ GROUPS: Final = (
     ("Tasks and files", ("board", "reserve", "unreserve")),
     (
         "Looking, which changes nothing",
-        ("status", "top", "web", "agents", "mailboxes", "peek", "receipt", "dead", "sql"),
+        ("status", "top", "web", "agents", "mailboxes", "peek", "show", "receipt", "dead", "sql"),
     ),
     ("Sessions and workers", ("session", "pool")),
     ("Programs", ("run", "check", "fmt", "build")),

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from postroom.cli import options, output
-from postroom.cli.call import Invocation
+from postroom.cli.call import ID_HELP, Invocation
 from postroom.core.clock import from_iso, iso
 from postroom.core.message import Message
 from postroom.errors import PostroomError, RoomError
+from postroom.mail.handles import handle_of
 from postroom.mail.presence import AgentInfo
 from postroom.stores.contract import MailboxFigures
 
+from .messages import ANYBODY, moment, short
+
 #: The columns of a table, its rows, and what is said when there are none.
 TableParts = tuple[tuple[str, ...], Iterable[Sequence[object]], str]
-#: The recipient of a message that names none.
-ANYBODY: Final = "(anybody)"
 
 
 def status(call: Invocation) -> None:
@@ -43,7 +43,7 @@ def status(call: Invocation) -> None:
     output.table(*_agents_table(agents, room.clock.wall_ms()))
     output.table(*_mailboxes_table(stats.mailboxes, room.clock.wall_ms()))
     if waits:
-        asked = [(wait.asker, wait.peer or ANYBODY, wait.question_id) for wait in waits]
+        asked = [(wait.asker, wait.peer or ANYBODY, handle_of(wait.question_id)) for wait in waits]
         output.table(("asker", "waits for", "question"), asked)
     if stats.states.get("dead"):
         output.write(f"{stats.states['dead']} dead: `postroom dead` shows them, `postroom requeue ID` puts one back")
@@ -86,33 +86,35 @@ def peek_options(parser: argparse.ArgumentParser) -> None:
 def peek(call: Invocation) -> None:
     args = call.args
     found = call.room.peek(channels=args.channel, agent=args.agent or args.name, state=args.state, limit=args.limit)
-    rows = ((*_from_to(m), m.channel, m.priority, m.state, _short(m, 60)) for m in found)
-    columns = ("id", "from", "to", "channel", "prio", "state", "payload")
-    call.tell_rows((message.to_dict() for message in found), columns, rows, empty="nothing there")
+    rows = ((*_from_to(m), m.channel, m.priority, m.state, short(m, 60)) for m in found)
+    columns = ("handle", "from", "to", "channel", "prio", "state", "payload")
+    call.tell_rows(map(_listed, found), columns, rows, empty="nothing there")
+
+
+def _listed(message: Message) -> dict[str, object]:
+    """A message in a list, as JSON."""
+    return {**message.to_dict(), "handle": handle_of(message.id), "due_at": moment(message.due_ms)}
 
 
 def _from_to(message: Message) -> tuple[str, str, str]:
-    return message.id, message.from_agent, message.to_agent or ANYBODY
-
-
-def _short(message: Message, width: int) -> str:
-    text = output.payload_line(message.payload)
-    return text if len(text) <= width else text[: width - 1] + "…"
+    return handle_of(message.id), message.from_agent, message.to_agent or ANYBODY
 
 
 def receipt_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID")
+    parser.add_argument("id", metavar="ID", help=ID_HELP)
 
 
 def receipt(call: Invocation) -> None:
-    found = call.room.receipt(call.args.id)
+    found = call.room.receipt(call.message_id(call.args.id))
+    why = call.room.why(found.message)
     if call.json:
-        about = {"id": found.id, "state": found.state, "recipient_known": found.recipient_known}
+        about = {"id": found.id, "state": found.state, "recipient_known": found.recipient_known, "why": why._asdict()}
         output.document(about | {"events": [event._asdict() for event in found.events]})
         return
     output.say(f"{found.id} is {found.state}")
     if not found.recipient_known:
         output.say("its recipient was never seen in this room")
+    output.write(output.visible(why.text))
     output.table(("event", "time", "agent", "detail"), found.events)
 
 
@@ -122,9 +124,9 @@ def dead_options(parser: argparse.ArgumentParser) -> None:
 
 def dead(call: Invocation) -> None:
     letters = call.room.dead_letters(limit=call.args.limit)
-    whole = ({**each.message.to_dict(), "attempts": [tried._asdict() for tried in each.attempts]} for each in letters)
-    rows = ((*_from_to(m := d.message), m.delivery_count, d.error, _short(m, 40)) for d in letters)
-    call.tell_rows(whole, ("id", "from", "to", "tries", "error", "payload"), rows, empty="no dead letters")
+    whole = ({**_listed(each.message), "attempts": [tried._asdict() for tried in each.attempts]} for each in letters)
+    rows = ((*_from_to(m := d.message), m.delivery_count, d.error, short(m, 40)) for d in letters)
+    call.tell_rows(whole, ("handle", "from", "to", "tries", "error", "payload"), rows, empty="no dead letters")
 
 
 class QueryFailed(PostroomError):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from postroom.cli import exit_codes, options, output
-from postroom.cli.call import Invocation
+from postroom.cli.call import ID_HELP, Invocation
 from postroom.cli.exit_codes import UsageError
 from postroom.core.untrusted import quoted
 from postroom.errors import InvalidMessage, NoMail, PostroomError, UnknownMessage
@@ -250,8 +250,10 @@ def _settle(call: Invocation, ids: list[str], step: Callable[[Received], bool], 
     One that is not known keeps nothing from the others (tests/cli/test_mail.py); alone, it is the error that it is.
     """
     results = []
-    for id in ids:
+    for given in ids:
+        id = given
         try:
+            id = call.message_id(given, held=True)
             held, problem = _settle_one(call, id, step)
             state = call.room.receipt(id).state
         except UnknownMessage as error:
@@ -282,7 +284,7 @@ def _settle_one(call: Invocation, id: str, step: Callable[[Received], bool]) -> 
 
 
 def ack_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", nargs="+")
+    parser.add_argument("id", metavar="ID", nargs="+", help=ID_HELP)
 
 
 def ack(call: Invocation) -> int:
@@ -290,7 +292,7 @@ def ack(call: Invocation) -> int:
 
 
 def retry_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID")
+    parser.add_argument("id", metavar="ID", help=ID_HELP)
     parser.add_argument("why", metavar="WHY", nargs="?", default="the receiver asked for it")
     options.span(parser, "--delay", "deliver it after that time (default: growing)")
 
@@ -301,7 +303,7 @@ def retry(call: Invocation) -> int:
 
 
 def reply_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID")
+    parser.add_argument("id", metavar="ID", help=ID_HELP)
     options.payload_arguments(parser)
 
 
@@ -311,7 +313,7 @@ def reply(call: Invocation) -> int:
 
 
 def refuse_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID")
+    parser.add_argument("id", metavar="ID", help=ID_HELP)
     parser.add_argument("why", metavar="WHY", help="the sender gets to read it")
 
 
@@ -320,7 +322,7 @@ def refuse(call: Invocation) -> int:
 
 
 def extend_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID")
+    parser.add_argument("id", metavar="ID", help=ID_HELP)
     options.span(parser, "--lease", "from now on (default: 600)", 600)
 
 

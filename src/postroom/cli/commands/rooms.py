@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from postroom.cli import exit_codes, options, output
-from postroom.cli.call import Invocation
+from postroom.cli.call import ID_HELP, Invocation
 from postroom.cli.exit_codes import UsageError
 from postroom.core import trust
 from postroom.core.clock import from_iso, iso
@@ -120,7 +120,7 @@ def _own_address(place: Path) -> str:
 
 
 def requeue_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", nargs="*")
+    parser.add_argument("id", metavar="ID", nargs="*", help=ID_HELP)
     options.flag(parser, "--all", "every dead message of the room")
 
 
@@ -131,8 +131,10 @@ def requeue(call: Invocation) -> int:
     call.must_be_person("put messages back")
     ids = [letter.id for letter in room.dead_letters(limit=1_000_000)] if args.all else args.id
     done, unknown = [], 0
-    for id in ids:
+    for given in ids:
+        id = given
         try:
+            id = call.message_id(given)
             if room.requeue(id):
                 done.append(id)
                 continue

@@ -1,0 +1,103 @@
+"""Single messages on the command line: everything about one, its handle, and the last one."""
+
+from __future__ import annotations
+
+from postroom.mail.handles import handle_of
+
+from .support import Cli
+
+
+def test_show_tells_everything_about_a_message(cli: Cli) -> None:
+    id = cli.send('{"pr": 7}', "--type", "review", "--channel", "reviews", "--correlation-id", "job-1", "--delay", "4m")
+
+    text = cli.ok("show", id).out
+    document = cli.json("show", id)
+
+    parts = ("is stored", "not due until", "in 4 min", "ada", "bob", "reviews", "review", '"pr": 7', "job-1", "stored")
+    assert [part for part in parts if part not in text] == []
+    assert handle_of(id) in text
+    assert document["why"]["kind"] == "not_due"
+    assert document["why"]["until"] == document["due_at"]
+    assert (document["payload"], document["from_agent"], document["handle"]) == ({"pr": 7}, "ada", handle_of(id))
+    assert [event["event"] for event in document["events"]] == ["stored"]
+    assert document["answers"] == document["artifacts"] == document["attempts"] == []
+
+
+def test_show_names_the_question_and_the_answer(cli: Cli) -> None:
+    question = cli.send("which port?")
+    cli.ok("receive", "--as", "bob")
+    cli.ok("reply", question, "7678", "--as", "bob")
+    (answer,) = cli.json("show", question)["answers"]
+
+    assert "7678" in cli.ok("show", question).out
+    assert "answered by" in cli.ok("show", question).out
+    assert cli.json("show", answer)["answer_to"] == question
+    assert "which port?" in cli.ok("show", answer).out
+
+
+def test_show_lists_the_attempts_of_a_dead_letter(cli: Cli) -> None:
+    id = cli.send()
+    for number in (1, 2, 3):
+        cli.ok("receive", "--as", "bob")
+        cli("retry", id, f"failure {number}", "--delay", "0", "--as", "bob")
+
+    document = cli.json("show", id)
+
+    assert [attempt["error"] for attempt in document["attempts"]] == ["failure 1", "failure 2", "failure 3"]
+    assert document["why"]["kind"] == "ended"
+    assert "failure 3" in document["why"]["text"]
+
+
+def test_a_receipt_says_why_the_message_waits(cli: Cli) -> None:
+    id = cli.send(to="bbo")
+    cli("receive", "--as", "bob")  # now bob was here
+
+    receipt = cli.json("receipt", id)
+
+    assert receipt["why"]["kind"] == "unknown_recipient"
+    assert receipt["why"]["near"] == ["bob"]
+    assert "near names: bob" in cli.ok("receipt", id).out
+
+
+def test_every_command_that_takes_an_id_takes_a_handle(cli: Cli) -> None:
+    for settle in (["ack"], ["retry", "why"], ["reply", "yes"], ["refuse", "why"], ["extend"]):
+        id = cli.send(settle[0])
+        cli.ok("receive", "--as", "bob")
+        word, *more = settle
+        assert handle_of(id) in cli.ok("peek", "--state", "claimed", "--as", "bob").out
+        assert id in cli.ok(word, handle_of(id), *more, "--as", "bob").out
+        cli("ack", id, "--as", "bob")
+    id = cli.send("to be dead")
+    cli.ok("receive", "--as", "bob")
+    cli.ok("refuse", id, "no", "--as", "bob")
+
+    assert cli.json("show", handle_of(id))["id"] == cli.json("receipt", handle_of(id).upper())["id"] == id
+    assert cli.json("requeue", handle_of(id)) == {"ids": [id]}
+
+
+def test_a_handle_of_nothing_is_an_unknown_message(cli: Cli) -> None:
+    cli.send()
+
+    for wrong in ("zzzzzzzz", "k3f9"):
+        result = cli("show", wrong)
+        assert result.code == 3
+        assert wrong in result.err
+
+
+def test_last_is_the_newest_message_or_ones_own(cli: Cli) -> None:
+    by_ada = cli.send("first")
+    by_cleo = cli.ok("send", "bob", "second", "--as", "cleo", "--new").out.strip()
+    cli.ok("receive", "--as", "bob")
+
+    assert cli.json("show", "@last")["id"] == by_cleo
+    assert cli.json("show", "@last", "--as", "ada")["id"] == by_ada
+    assert cli.json("show", "@last", "--as", "bob")["id"] == by_ada
+    assert cli.json("ack", "@last", "--as", "bob")["id"] == by_ada
+    assert cli("ack", "@last", "--as", "bob").code == 3
+
+
+def test_last_of_an_empty_room_is_nothing(cli: Cli) -> None:
+    result = cli("show", "@last")
+
+    assert result.code == 3
+    assert "no last message" in result.err
