@@ -12,7 +12,7 @@ from typing import Any, Final, Self, TypeVar
 
 from postroom.board import board as boards
 from postroom.board import reservations as reserved_files
-from postroom.core.clock import SYSTEM, Clock, from_iso, iso
+from postroom.core.clock import SYSTEM, Clock, from_iso, iso, span_s
 from postroom.core.config import (
     FOLDER,
     URL_VARIABLE,
@@ -329,13 +329,16 @@ class Room:
         before: Moment | None = None,
         limit: int = 1_000_000,
     ) -> int:
-        """Delete messages for good: finished ones, unless `state` names others. Returns how many. Claimed ones stay."""
+        """Delete messages for good: finished ones, unless `state` names others. Returns how many. Claimed ones stay.
+
+        `before`: sent before that time (ISO 8601 text, a datetime, milliseconds) or longer ago than a span ("1h").
+        """
         self._gateway.check_open()
         query = Query(
             states=FINISHED if state is None else _states(state),
             channels=None if channels is None else tuple(channels),
             to_agent=to,
-            sent_before_ms=None if before is None else self._wall_ms("before", before),
+            sent_before_ms=None if before is None else moment_ms(self.clock, "before", before),
             limit=_checked_limit(limit),
         )
         return self._gateway.store.purge(query)
@@ -355,7 +358,7 @@ class Room:
     ) -> list[str]:
         """Send kept messages again, the oldest first, each marked with `replay_of`. Returns the new ids.
 
-        `since` is a time (ISO 8601 text, a datetime, or milliseconds) or a number of the feed. Each message is sent once:
+        `since` is a time (ISO 8601 text, a datetime, milliseconds), a span ("2h") or a number of the feed. Each message is sent once:
         what is itself a replay counts as the message that it repeats. They go to the same channel and expire no more;
         answers are ordinary mail. What is still waiting is sent again too, unless `state` says otherwise.
 
@@ -375,7 +378,7 @@ class Room:
             to_agent=to,
             from_agent=from_agent,
             type=type,
-            sent_after_ms=None if _is_cursor(since) else self._wall_ms("since", since) - 1,
+            sent_after_ms=None if _is_cursor(since) else moment_ms(self.clock, "since", since) - 1,
             limit=PAGE,
         )
         stored = self._stored_after(since) if _is_cursor(since) else None
@@ -451,15 +454,25 @@ class Room:
             yield from changes
             after = changes[-1].number
 
-    def _wall_ms(self, field: str, moment: Moment) -> int:
-        if isinstance(moment, datetime):
-            return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-        if isinstance(moment, int) and moment in _MS_RANGE:
-            return moment
-        try:
-            return from_iso(str(moment))
-        except ValueError:
-            raise InvalidMessage(field, f"must be a time such as {iso(self.clock.wall_ms())}, not {moment!r}") from None
+
+def moment_ms(clock: Clock, field: str, moment: Moment) -> int:
+    """The wall clock's milliseconds of a moment that was given: a time, or a span such as "2h" that is counted back from now.
+
+    Raises InvalidMessage, naming the field.
+    """
+    if isinstance(moment, datetime):
+        return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    if isinstance(moment, int) and moment in _MS_RANGE:
+        return moment
+    with suppress(ValueError):
+        return from_iso(str(moment))
+    ago_s = span_s(moment) if isinstance(moment, str) else None
+    if ago_s is None:
+        now = iso(clock.wall_ms())
+        raise InvalidMessage(
+            field, f"must be a time such as {now}, or a span such as 10s, 5m, 2h or 1d, not {moment!r}"
+        )
+    return max(0, clock.wall_ms() - round(ago_s * 1000))
 
 
 def _is_cursor(moment: Moment) -> bool:

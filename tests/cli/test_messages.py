@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+
+import postroom
 from postroom.mail.handles import handle_of
 
-from .support import Cli
+from .support import Cli, clean_environment, command
 
 
 def test_show_tells_everything_about_a_message(cli: Cli) -> None:
@@ -101,3 +109,83 @@ def test_last_of_an_empty_room_is_nothing(cli: Cli) -> None:
 
     assert result.code == 3
     assert "no last message" in result.err
+
+
+def steps_of(lines: list[str]) -> list[tuple[str, str]]:
+    """Each line of a log as the handle and the event."""
+    return [(line.split()[1], line.split()[2]) for line in lines]
+
+
+def test_the_log_tells_every_step_oldest_first(cli: Cli) -> None:
+    first, second = cli.send("one"), cli.send("two")
+    cli.ok("receive", "--as", "bob", "--ack")
+    a, b = handle_of(first), handle_of(second)
+
+    result = cli.ok("log")
+
+    assert steps_of(result.lines) == [(a, "stored"), (b, "stored"), (a, "claimed"), (a, "acked")]
+    assert "ada → bob" in result.lines[0]
+    assert "one" in result.lines[0]
+    assert [json.loads(line)["event"] for line in cli.ok("log", "--json").lines] == [
+        "stored",
+        "stored",
+        "claimed",
+        "acked",
+    ]
+    assert json.loads(cli.ok("log", "--json").lines[0]).items() >= {
+        "id": first, "handle": a, "agent": "ada", "from_agent": "ada", "to_agent": "bob", "channel": "general", "state": "acked",
+    }.items()  # fmt: skip
+
+
+def test_the_log_keeps_what_is_asked_for(cli: Cli) -> None:
+    one = cli.send("one", "--channel", "builds", "--type", "build")
+    two = cli.send("two", to="cleo")
+    cli.ok("receive", "--as", "cleo", "--ack")
+
+    def told(*words: str) -> list[tuple[str, str]]:
+        return steps_of(cli.ok("log", *words).lines)
+
+    assert (
+        told("--channel", "builds") == told("--type", "build") == told("--agent", "bob") == [(handle_of(one), "stored")]
+    )
+    assert told("--agent", "cleo") == [(handle_of(two), event) for event in ("stored", "claimed", "acked")]
+    assert told("--event", "acked", "--event", "claimed") == [(handle_of(two), event) for event in ("claimed", "acked")]
+    assert len(told("--since", "1h")) == len(told("--all")) == 4
+    assert "nothing happened" in cli.ok("log", "--agent", "eve").out
+    assert cli("log", "--since", "yesterday").code == 2
+    assert cli("log", "--event", "sleeping").code == 2
+
+
+def test_a_log_that_is_cut_says_so(cli: Cli) -> None:
+    ids = [cli.send(str(number)) for number in range(4)]
+
+    cut = cli.ok("log", "--limit", "2")
+
+    assert steps_of(cut.lines) == [(handle_of(id), "stored") for id in ids[2:]]
+    assert "--all shows more" in cut.err
+    assert cli.ok("log", "--limit", "4").err == ""
+
+
+@pytest.mark.slow
+def test_a_followed_log_is_woken_and_ends_with_ctrl_c(cli: Cli) -> None:
+    before = cli.send("before")
+    log = subprocess.Popen(
+        command("log", "-f", "--json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment(),
+    )
+    assert log.stdout is not None
+    assert json.loads(log.stdout.readline())["id"] == before
+    with postroom.open(create=False) as room:
+        ada, bob = room.agent("ada"), room.agent("bob")
+        id = ada.send("bob", {"text": "live"}, priority=9)
+        bob.receive(timeout_s=30).ack()
+        followed = [json.loads(log.stdout.readline()) for _ in range(3)]
+
+    os.kill(log.pid, signal.SIGINT)
+    out, err = log.communicate(timeout=30)
+
+    assert [(step["id"], step["event"]) for step in followed] == [(id, "stored"), (id, "claimed"), (id, "acked")]
+    assert (log.returncode, out, err) == (130, "", "")

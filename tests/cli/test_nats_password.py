@@ -48,6 +48,7 @@ WORDS = {
     "agents": [],
     "mailboxes": [],
     "peek": ["--agent", "bob"],
+    "log": [],
     "show": ["{id}"],
     "receipt": ["{id}"],
     "dead": [],

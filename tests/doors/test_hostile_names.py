@@ -334,7 +334,7 @@ def test_an_answer_in_a_pipe(room: Room, piped: Piped) -> None:
 #: What shows a room to an agent in its shell. `session show` is like `session list`.
 LOOKS = [
     *("peek --agent bob --limit 500", "peek --state claimed", "peek --state dead", "dead", "status", "agents"),
-    *("mailboxes", "receipt ID", "show ID", "agent list", "reserve", "top --once"),
+    *("mailboxes", "receipt ID", "show ID", "log --all", "agent list", "reserve", "top --once"),
     *("board list", "board list --tree", "board claim --as bob"),
     "sql SELECT*FROM\u2423messages",
 ]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import math
-import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import msgspec
+
+from postroom.core.clock import span_s
 
 from .exit_codes import UsageError
 from .table import COMMANDS
@@ -96,9 +96,8 @@ def path_of(text: str) -> Path:
 
 def seconds(text: str) -> float:
     """A span of time: a number of seconds, or 10s, 5m, 2h, 1d."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)([smhd]?)", text.strip())
-    value = float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]] if match else math.nan
-    if not math.isfinite(value):
+    value = span_s(text)
+    if value is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a span of time; write seconds, or 10s, 5m, 2h, 1d")
     return value
 

@@ -102,6 +102,14 @@ COMMANDS: Final = {
         "postroom show @last --json",
         quotes=(),
     ),
+    "log": Command(
+        "messages",
+        "what happens in the room, step by step",
+        "postroom log",
+        "postroom log -f --agent bob",
+        "postroom log --since 2h --event dead --event refused --json",
+        quotes=(),
+    ),
     "receipt": Command("look", "what became of a message", "postroom receipt ID", quotes=()),
     "dead": Command("look", "messages that were set aside", "postroom dead", quotes=()),
     "requeue": Command("rooms", "put dead messages back", "postroom requeue ID", "postroom requeue --all"),
@@ -246,7 +254,7 @@ GROUPS: Final = (
     ("Tasks and files", ("board", "reserve", "unreserve")),
     (
         "Looking, which changes nothing",
-        ("status", "top", "web", "agents", "mailboxes", "peek", "show", "receipt", "dead", "sql"),
+        ("status", "top", "web", "agents", "mailboxes", "log", "peek", "show", "receipt", "dead", "sql"),
     ),
     ("Sessions and workers", ("session", "pool")),
     ("Programs", ("run", "check", "fmt", "build")),

@@ -255,3 +255,17 @@ def span_text(ms: int) -> str:
         if passed_s >= size_s:
             return f"{passed_s / size_s:.0f} {unit}"
     return f"{passed_s:.0f} s"
+
+
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def span_s(text: str) -> float | None:
+    """The seconds of a span written as people do: 90, 10s, 5m, 2h, 1d; None when it is none."""
+    text = text.strip()
+    number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS_S else (text, "s")
+    digits = number.replace(".", "", 1)
+    if not digits.isdecimal() or not digits.isascii() or number.endswith("."):
+        return None
+    seconds = float(number) * _UNITS_S[unit]
+    return seconds if seconds < float("inf") else None

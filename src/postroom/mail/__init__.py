@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from postroom.core.system.startup import deferring
 
-#: Files, reasons, loops and tokens, with hashes, near names, chance and logging: a mere sender has none of them.
-__getattr__ = deferring(__name__, "attachments", "handles", "reasons", "receiving", "serving", "tokens")
+#: Files, handles, history, reasons, loops and tokens, with hashes, near names, chance and logging: a mere sender has none of them.
+__getattr__ = deferring(__name__, "attachments", "handles", "history", "reasons", "receiving", "serving", "tokens")

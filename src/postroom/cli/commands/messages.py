@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
-from postroom.cli import output
+from postroom.cli import options, output
 from postroom.cli.call import ID_HELP, Invocation
 from postroom.core.clock import iso
 from postroom.core.message import Message, MessageWithLedger
+from postroom.core.states import MOVES, NOTES
 from postroom.mail import attachments
 from postroom.mail.handles import handle_of
+from postroom.mail.history import History, Step
 from postroom.mail.receipts import attempts_of, events_of
+from postroom.room import moment_ms
 from postroom.stores.contract import Query
 
 #: The recipient of a message that names none.
 ANYBODY: Final = "(anybody)"
+#: What a ledger can say.
+EVENTS: Final = ("stored", *(move.event for move in MOVES if move.event not in ("due", "unheld")), *NOTES)
 #: A question may have been answered more than once, when it was delivered more than once.
 _MAX_ANSWERS: Final = 100
 
@@ -101,3 +108,68 @@ def short(message: Message, width: int) -> str:
     """The payload in a list: on one line, cut at that width."""
     text = output.payload_line(message.payload)
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+# --- log ---------------------------------------------------------------------------------------------------------
+
+
+def log_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with what happens from now on")
+    parser.add_argument("--agent", metavar="NAME", help="only what this agent did, and what became of its messages")
+    parser.add_argument("--channel", action="append", metavar="C", help="only of messages there; may be repeated")
+    parser.add_argument("--type", metavar="T", help="only of messages of this type")
+    parser.add_argument("--event", action="append", choices=EVENTS, help="only these steps; may be repeated")
+    parser.add_argument("--since", metavar="WHEN", help="from a time (2026-11-15T06:00:00Z) or a span (2h) on")
+    parser.add_argument("--limit", type=options.count, default=50, metavar="N", help="the last so many (default: 50)")
+    options.flag(parser, "--all", "everything, however much it is")
+
+
+def log(call: Invocation) -> None:
+    args, history = call.args, History(call.room.gateway)
+    since_ms = None if args.since is None else moment_ms(call.room.clock, "since", args.since)
+    limit = None if args.all else args.limit
+    steps, more = history.past(since_ms, limit, partial(_is_wanted, args))
+    for step in steps:
+        _tell_step(call, step)
+    if more:
+        output.note(f"the last {limit} steps; --limit N or --all shows more")
+    if not args.follow:
+        if not steps and not call.json:
+            output.remark("nothing happened, of messages that are kept and fit")
+        return
+    _let_out()
+    for change in call.room.watch(after=history.number):
+        for step in history.after(change):
+            if _is_wanted(args, step):
+                _tell_step(call, step)
+                _let_out()
+
+
+def _let_out() -> None:
+    output.end_words()
+    sys.stdout.flush()
+
+
+def _is_wanted(args: Any, step: Step) -> bool:
+    message, entry = step
+    return (
+        args.agent in (None, entry.agent, message.from_agent, message.to_agent)
+        and (args.channel is None or message.channel in args.channel)
+        and args.type in (None, message.type)
+        and (args.event is None or entry.event in args.event)
+    )
+
+
+def _tell_step(call: Invocation, step: Step) -> None:
+    message, entry = step
+    time = iso(entry.time_ms)
+    if call.json:
+        about = {"time": time, "event": entry.event, "agent": entry.agent, "detail": entry.detail}
+        names = ("id", "type", "from_agent", "to_agent", "channel", "state", "payload")
+        output.document(about | {"handle": handle_of(message.id)} | {name: getattr(message, name) for name in names})
+        return
+    if entry.event == "stored":
+        said = f"{message.from_agent} → {message.to_agent or ANYBODY}  {message.channel}  {message.type}: {short(message, 60)}"
+    else:
+        said = ": ".join(part for part in (entry.agent, entry.detail) if part)
+    output.write(output.visible(f"{time}  {handle_of(message.id)}  {entry.event:<8}  {said}").rstrip())

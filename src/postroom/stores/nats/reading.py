@@ -88,7 +88,8 @@ def number_at(room: NatsRoom, wall_ms: int | None = None) -> int:
     if wall_ms is None:
         return last
     room.follower.know(OPEN_PART, ARCHIVE)
-    later = [kept.seq for kept in room.known() if kept.entry.ledger[-1].time_ms > wall_ms]
+    changed = ((kept.entry.number or kept.seq, kept.entry.ledger[-1].time_ms) for kept in room.known())
+    later = [number for number, time_ms in changed if time_ms > wall_ms]
     return min(later) - 1 if later else last
 
 
