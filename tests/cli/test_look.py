@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import postroom
 from postroom.cli.call import Invocation
 from postroom.cli.commands import look
 
-from .support import Cli
+from .support import Cli, clean_environment
 
 
 def die_three_times(cli: Cli, text: str = "hi") -> str:
@@ -38,6 +40,40 @@ def test_status_tells_the_room_its_messages_agents_and_mail(cli: Cli, tmp_path: 
     assert document["mailboxes"][0]["depth"] == 1
     assert document["waiting"] == []
     assert document["store"]
+
+
+HOLD = """
+import sys, postroom
+room = postroom.open(sys.argv[1])
+message = room.agent("bob").receive(timeout_s=30)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "files"])
+def test_what_a_killed_process_held_waits_again_for_the_first_look(cli: Cli, tmp_path: Path, scheme: str) -> None:
+    room = f"{scheme}:{tmp_path}/room"
+    cli.ok("init", "--room", room)
+    id = cli.send("hi", "--room", room)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, room],
+        env=clean_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as holder:  # fmt: skip
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        assert cli.json("receipt", id, "--room", room)["state"] == "claimed"
+        assert cli.json("peek", "--room", room) == cli.json("mailboxes", "--room", room) == []
+        holder.kill()
+
+    assert cli.json("receipt", id, "--room", room)["state"] == "stored"
+    assert [message["id"] for message in cli.json("peek", "--room", room)] == [id]
+    assert [(box["to_agent"], box["depth"]) for box in cli.json("mailboxes", "--room", room)] == [("bob", 1)]
+    status = cli.json("status", "--room", room)
+    assert (status["states"]["stored"], status["states"]["claimed"]) == (1, 0)
+    assert [(agent["name"], agent["status"], agent["pending"]) for agent in status["agents"]][1:] == [
+        ("bob", "gone", 1)
+    ]
 
 
 def test_an_empty_room_says_so(cli: Cli) -> None:

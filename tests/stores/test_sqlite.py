@@ -177,16 +177,18 @@ def test_the_schema_knows_the_same_states_as_the_table_of_states(store):
     assert "{" not in rules["judged"]
 
 
-def test_a_state_is_judged_alike_in_sql_and_in_python(store):
-    rule = store._file.statements["judged"]
+@pytest.mark.parametrize("gone", ["", "7", "6, 7"])
+def test_a_state_is_judged_alike_in_sql_and_in_python(store, gone):
+    rule = store._file.statements["judged"].replace("/*gone*/", gone)
     times = (None, 5, 10, 15)
     for state, wake_at, expires, spent in itertools.product(State, times, times, (False, True)):
         sql = (
             f"SELECT {rule} FROM (SELECT :state AS state, :wake_at AS wake_at, :expires AS expires, "
-            ":count AS delivery_count, 3 AS max_deliveries)"
+            ":count AS delivery_count, 3 AS max_deliveries, 7 AS owner)"
         )
         bindings = {"state": int(state), "wake_at": wake_at, "expires": expires, "count": 3 if spent else 1, "now": 10}
-        assert store._file.select(sql, bindings)[0][0] == judge(state, wake_at, expires, spent, 10)
+        ends = 10 if gone and state is State.CLAIMED else wake_at
+        assert store._file.select(sql, bindings)[0][0] == judge(state, ends, expires, spent, 10)
 
 
 def test_the_debugging_queries_of_the_source_work_on_the_file_itself(store, folder):

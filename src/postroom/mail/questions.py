@@ -137,6 +137,9 @@ class Question(Generator[Pause, bool, Received]):
             reason = question.error or "no reason given"
             raise Refused(f"{_peer_of(question)} refused: {reason}", self._id, reason)
         if question.exact_state in FINISHED:
+            # dead, and nobody has written it yet: most likely because the peer's process is gone
+            if question.ledger[-1].event == "claimed" and self._peer_is_gone(first_look=False):
+                raise PeerGone(self._how_peer_went(), self._id)
             raise NotAnswered(f"question {self._id} {_ending(question)} without an answer", self._id)
         self._peer_ran |= question.claimed_by is not None
         return None

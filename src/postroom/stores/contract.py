@@ -172,7 +172,10 @@ class Subscription(NamedTuple):
 
 
 class MailboxFigures(NamedTuple):
-    """The mail that waits for one agent (or for nobody in particular) in one channel."""
+    """The mail that waits for one agent (or for nobody in particular) in one channel.
+
+    `oldest_ms` is the time of the oldest of it, as that message says: two looks say the same.
+    """
 
     to_agent: str | None
     channel: str
@@ -375,11 +378,16 @@ class Store(ABC):
 
     @abstractmethod
     def get(self, id: str) -> MessageWithLedger | None:
-        """One message with its ledger, or None. Changes nothing; due, ended and expired are judged by the clock."""
+        """One message with its ledger, or None.
+
+        Changes nothing, as every look. A look shows what the next claim would find: due, ended and expired are judged
+        by the clock, and a claim whose owner is gone has ended (`process_alive`, asked once for each owner and look).
+        The ledger tells of it as soon as somebody writes it down.
+        """
 
     @abstractmethod
     def find(self, query: Query, cursor: int | None = None) -> Page:
-        """List messages, without their ledgers. Changes nothing."""
+        """List messages as `get` sees them, without their ledgers. Changes nothing."""
 
     def find_all(self, query: Query) -> Iterator[Message]:
         """All messages that a query means, read in pages of its limit; in claim order, which has no pages, one page."""
@@ -491,7 +499,7 @@ class Store(ABC):
 
     @abstractmethod
     def stats(self) -> Stats:
-        """Figures of this moment. Changes nothing."""
+        """Figures of this moment, counted as `get` sees the messages. Changes nothing."""
 
     @abstractmethod
     def work_of(self, agent: str) -> WorkDone:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from postroom.core.config import Config
@@ -38,12 +38,15 @@ def discard(table: dict[Any, Any], name: object, item: object) -> None:
         del table[name]
 
 
-def matches(query: Query, envelope: Any, row: Any, now_ms: int) -> bool:
-    """Whether a message is one that a query asks for: its envelope (a draft's fields), and the row that keeps it."""
+def matches(query: Query, envelope: Any, row: Any, state: Callable[[Any], State]) -> bool:
+    """Whether a message is one that a query asks for: its envelope (a draft's fields), and the row that keeps it.
+
+    `state` judges a row as the reader sees it.
+    """
     seen_by = (query.visible_to,) if query.channels is None else (query.visible_to, None)
     return (
         (query.ids is None or row.id in query.ids)
-        and (query.states is None or row.judged(now_ms) in query.states)
+        and (query.states is None or state(row) in query.states)
         and (query.channels is None or envelope.channel in query.channels)
         and (query.visible_to is None or envelope.to_agent in seen_by)
         and query.to_agent in (None, envelope.to_agent)

@@ -408,6 +408,17 @@ class Reading(StoreBench):
         later = (1, start + 1000)
         assert boxes == {("bob", "general"): (2, start), ("bob", "a"): later, (None, "a"): later}
 
+    @pytest.mark.parametrize("jump_s", [-3600, 3600])
+    def test_the_time_of_the_oldest_mail_is_the_same_at_every_look(self, jump_s: float) -> None:
+        sent_ms = self.clock.wall_ms()
+        self.send("bob", delay_s=1)
+        self.clock.advance(2)
+        self.clock.jump_wall(jump_s)
+
+        for _ in range(5):
+            self.clock.advance(0.0003)
+            assert [box.oldest_ms for box in self.store.stats().mailboxes] == [sent_ms]
+
     def test_figures_judge_mailboxes_by_the_clock_too(self) -> None:
         self.send("bob", ttl_s=5)
         self.send("eve", delay_s=5)

@@ -96,6 +96,44 @@ class Timing(StoreBench):
         assert self.state(id) is State.DEAD
         assert "process is gone" in str(self.read(id).error)
 
+    def test_a_look_sees_at_once_that_a_gone_process_holds_nothing(self) -> None:
+        again, last, in_channel = self.send(), self.send(max_deliveries=1), self.send(None, channel="work")
+        late = self.send(ttl_s=5)
+        self.claim(ids=(again, last, in_channel, late), lease_s=600, owner=gone_process())
+        self.clock.advance(6)
+        states = {again: State.READY, last: State.DEAD, in_channel: State.READY, late: State.EXPIRED}
+        numbers = [change.number for change in self.store.events()]
+
+        assert {id: self.state(id) for id in states} == states
+        assert {message.id: message.exact_state for message in self.store.find(Query()).messages} == states
+        assert {change.message.id: change.message.exact_state for change in self.store.events()} == states
+        assert self.read(again).owner is self.read(again).lease_until_ms is None
+        for state in (State.CLAIMED, State.READY, State.DEAD, State.EXPIRED):
+            assert self.found(states=frozenset({state})) == [id for id in states if states[id] is state]
+        assert self.found(states=frozenset({State.CLAIMED}), claimed_by="bob") == []
+        ready = {"visible_to": "bob", "states": frozenset({State.READY}), "order": "claim"}
+        assert self.found(**ready) == [again]
+        assert self.found(channels=("work",), **ready) == [in_channel]
+        stats = self.store.stats()
+        assert {word: count for word, count in stats.states.items() if count} == {"stored": 2, "dead": 1, "expired": 1}
+        boxes = [(box.to_agent, box.channel, box.depth) for box in stats.mailboxes]
+        assert boxes == [(None, "work", 1), ("bob", "general", 1)]
+        # looking has changed nothing
+        assert {tuple(self.events_of(id)) for id in states} == {("stored", "claimed")}
+        assert [change.number for change in self.store.events()] == numbers
+
+    def test_what_is_dead_because_its_process_is_gone_can_be_put_back_and_purged(self) -> None:
+        back, away = [self.send(max_deliveries=1) for _ in range(2)]
+        self.claim(limit=2, lease_s=600, owner=gone_process())
+        dead = frozenset({State.DEAD})
+        assert self.found(states=dead) == [back, away]
+
+        assert self.store.requeue([back]) == [back]
+        assert self.store.purge(Query(states=dead)) == 1
+
+        assert self.found() == [back]
+        assert self.state(back) is State.READY
+
     @pytest.mark.parametrize("owner", [this_process(), "another-host.1:1:1", None], ids=["alive", "unseen", "agent"])
     def test_what_a_living_or_unseen_process_holds_stays_its_own(self, owner: str | None) -> None:
         id = self.send()

@@ -434,9 +434,9 @@ def put_away(kept: Kept) -> Entry:
     return _silently(kept, archived=True)
 
 
-def requeued(kept: Kept, moment: WriteTime) -> Entry | None:
+def requeued(kept: Kept, moment: WriteTime, *, gone: bool = False) -> Entry | None:
     """The message put back; None when it did not end badly."""
-    kept = _let_go(kept, moment)
+    kept = _let_go(kept, moment, gone=gone)
     if kept.state not in (State.DEAD, State.REFUSED, State.EXPIRED):
         return None
     expires_ms = kept.entry.expires_ms
@@ -461,10 +461,18 @@ _ENVELOPE: Final = sorted(
 )
 
 
-def shown(make: type[MessageT], kept: Kept, now_ms: int, wall_ms: int, payload: bytes | None = None) -> MessageT:
-    """An entry as a message of its own, judged by the clock, without its ledger."""
+def shown(
+    make: type[MessageT],
+    kept: Kept,
+    now_ms: int,
+    wall_ms: int,
+    payload: bytes | None = None,
+    *,
+    owner_gone: bool = False,
+) -> MessageT:
+    """An entry as a message of its own, judged by the clock and the life of its owner, without its ledger."""
     entry = kept.entry
-    state = entry.judged(now_ms)
+    state = entry.judged(now_ms, gone=owner_gone and entry.state == State.CLAIMED)
     wake_ms = entry.timer_ms()
     wake_wall_ms = None if wake_ms is None else wake_ms - now_ms + wall_ms
     return make(

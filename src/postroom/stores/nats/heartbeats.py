@@ -25,6 +25,7 @@ SILENT_S: Final = 10.0
 BELIEVED_S: Final = 2.0
 _SECOND_NS: Final = 1_000_000_000
 _MAX_KNOWN: Final = 10_000
+_NEVER: Final = (-(1 << 63), None)  # when, and as what, a process was seen that was not
 
 
 def process_subject(process: str) -> str:
@@ -74,14 +75,17 @@ class Lives:
 
         None: it fell silent lately.
         """
-        here = process_alive(process)
-        if here is not None:
-            return here
-        seen = self._seen.get(process)
-        if seen is None or not 0 <= self._clock.steady_ns() - seen[0] < BELIEVED_S * _SECOND_NS:
-            self.look([process])
-            seen = self._seen[process]
-        return seen[1]
+        return self.are_alive([process])[process]
+
+    def are_alive(self, processes: Iterable[str]) -> dict[str, bool | None]:
+        """The same of several, with one look for all that are elsewhere."""
+        alive = {process: process_alive(process) for process in processes}
+        elsewhere = [process for process, here in alive.items() if here is None]
+        now_ns, known = self._clock.steady_ns(), self._seen.get
+        unknown = [name for name in elsewhere if not 0 <= now_ns - known(name, _NEVER)[0] < BELIEVED_S * _SECOND_NS]
+        if unknown:
+            self.look(unknown)
+        return alive | {process: known(process, _NEVER)[1] for process in elsewhere}
 
     def look(self, processes: Iterable[str]) -> list[str]:
         """Look for processes of other machines at the leader. Returns those that are gone.

@@ -21,7 +21,7 @@ from postroom.stores.rules import FAILED, PROCESSED, no_longer_kept
 
 from . import entries
 from .cells import ARCHIVE_SUBJECT, TOMBSTONE_S, archive_of, cell_read, cell_write, tally_data, tally_of, work_subject
-from .entries import MOVED, Entry, Kept, is_there, place_of, subject_of
+from .entries import MOVED, Entry, Kept, WriteTime, is_there, place_of, subject_of
 from .following import OPEN_PART
 from .putting import key_subject, key_without, part_subjects
 from .reading import know_for, matching
@@ -173,12 +173,16 @@ def requeue(room: NatsRoom, ids: Iterable[str]) -> list[str]:
     return [id for id in dict.fromkeys(ids) if _requeue(room, id)]
 
 
+def _requeued(room: NatsRoom, kept: Kept, moment: WriteTime) -> Entry | None:
+    return entries.requeued(kept, moment, gone=bool(room.gone_owners([kept])))
+
+
 def _requeue(room: NatsRoom, id: str) -> bool:
     moment = room.moment()
     while True:
         kept = room.read(id)
         if kept is None or not kept.entry.archived:
-            return room.change(id, entries.requeued) is not None
+            return room.change(id, partial(_requeued, room), kept) is not None
         entry = entries.requeued(kept, moment)
         if entry is None:
             return False
@@ -201,7 +205,9 @@ def _requeue(room: NatsRoom, id: str) -> bool:
 def purge(room: NatsRoom, query: Query) -> int:
     """Delete what a query finds, but for what is claimed."""
     know_for(room, query)
-    room.bury_the_gone()
+    with suppress(StorageFull):  # what a process that is gone held is free, and counts as such
+        while _write_down(room):
+            pass
     with room.follower.lock:
         now_ms = room.now_ms()
         rows = (row for row in matching(room, query, None) if row.kept.entry.judged(now_ms) is not State.CLAIMED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from itertools import islice
 from operator import itemgetter
 from typing import Any
@@ -15,7 +15,7 @@ from postroom.stores.contract import Change, Page, Query, Stats, WorkDone
 from postroom.stores.rules import check_word, figures, matches, work_done
 
 from .cells import archive_of, tally_of
-from .entries import Kept, ledger_of
+from .entries import Entry, Kept, ledger_of
 from .following import ARCHIVE, OPEN_PART
 from .room import NatsRoom, stream_settings, told_ms
 from .tables import IndexedEntry
@@ -26,18 +26,21 @@ _LOOKS = 5
 def get(room: NatsRoom, id: str) -> MessageWithLedger | None:
     """One message with its ledger, as the leader knows it."""
     kept = room.read(id)
-    return None if kept is None else room.show(MessageWithLedger, [kept])[0].fill(ledger_of(kept.entry))
+    if kept is None:
+        return None
+    return room.show(MessageWithLedger, [kept], room.gone_owners([kept]))[0].fill(ledger_of(kept.entry))
 
 
 def find(room: NatsRoom, query: Query, cursor: int | None = None) -> Page:
     """List messages."""
     check_word("order", query.order, contract.ORDERS)
     know_for(room, query)
+    gone = room.gone_owners()
     with room.follower.lock:
-        found = [row.kept for row in islice(matching(room, query, cursor), query.limit + 1)]
+        found = [row.kept for row in islice(matching(room, query, cursor, gone), query.limit + 1)]
     more = len(found) > query.limit > 0 and query.order != "claim"
     found = found[: query.limit]
-    return Page(room.show(Message, found), found[-1].first if more else None)
+    return Page(room.show(Message, found, gone), found[-1].first if more else None)
 
 
 def know_for(room: NatsRoom, query: Query) -> None:
@@ -48,13 +51,21 @@ def know_for(room: NatsRoom, query: Query) -> None:
         room.follower.know(OPEN_PART, ARCHIVE)
 
 
-def matching(room: NatsRoom, query: Query, cursor: int | None) -> Iterator[IndexedEntry]:
+def matching(
+    room: NatsRoom, query: Query, cursor: int | None, gone: Container[str | None] = ()
+) -> Iterator[IndexedEntry]:
     """The rows that a query asks for, in its order, after (or, newest first, before) the cursor."""
     rows = room.tables.in_order(None if query.order == "claim" else cursor, newest=query.order == "newest")
     if query.order == "claim":
         rows = iter(sorted(rows, key=lambda row: (-row.kept.entry.priority, row.kept.first)))
-    now_ms = room.now_ms()  # the clock alone judges: claims judge whether a process is gone
-    return (row for row in rows if matches(query, row.kept.entry, row.kept.entry, now_ms))
+    state = _judge(room, gone)
+    return (row for row in rows if matches(query, row.kept.entry, row.kept.entry, state))
+
+
+def _judge(room: NatsRoom, gone: Container[str | None]) -> Callable[[Entry], State]:
+    """How entries are seen at this moment: by the clock, and what `gone` processes hold is free."""
+    now_ms = room.now_ms()
+    return lambda entry: entry.judged(now_ms, gone=entry.state == State.CLAIMED and entry.owner in gone)
 
 
 def events(room: NatsRoom, after: int = 0, limit: int = 1000) -> list[Change]:
@@ -74,7 +85,7 @@ def events(room: NatsRoom, after: int = 0, limit: int = 1000) -> list[Change]:
             if kept is not None and not 0 < kept.entry.number <= after:  # else no change, after one that was told
                 kepts.append(kept)
     changes = []
-    for kept, message in zip(kepts, room.show(Message, kepts), strict=True):
+    for kept, message in zip(kepts, room.show(Message, kepts, room.gone_owners(kepts)), strict=True):
         lines = [kept.entry.ledger[-1]]
         if after < kept.first < kept.seq:  # stored since, and changed: both are told, under one number
             lines.insert(0, kept.entry.ledger[0])
@@ -97,7 +108,7 @@ def stats(room: NatsRoom) -> Stats:
     """Figures of this moment."""
     room.follower.know(OPEN_PART)
     answer = room.wire.info()
-    now_ms = room.now_ms()
+    state = _judge(room, room.gone_owners())
     entries = [kept.entry for kept in room.known() if not kept.entry.archived]
     archive, _ = archive_of(room)
     about = {
@@ -110,7 +121,7 @@ def stats(room: NatsRoom) -> Stats:
         "leader": answer.get("cluster", {}).get("leader"),
         "server_version": room.wire.connection.client.server.get("version"),
     }
-    stats = figures(((each.judged(now_ms), each.to_agent, each.channel, each.timestamp_ms) for each in entries), about)
+    stats = figures(((state(each), each.to_agent, each.channel, each.timestamp_ms) for each in entries), about)
     for number, count in archive.counts.items():
         stats.states[PUBLIC_NAME[State(int(number))]] += count
     return stats

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -263,11 +263,14 @@ class NatsRoom:
 
     # Showing
 
-    def show(self, make: type[MessageT], kepts: Sequence[Kept]) -> list[MessageT]:
-        """Entries as messages, with their payloads."""
+    def show(self, make: type[MessageT], kepts: Sequence[Kept], gone: Container[str | None] = ()) -> list[MessageT]:
+        """Entries as messages, with their payloads; what `gone` processes hold is free."""
         payloads = self._payloads(kepts)
         now_ms, wall_ms = self.now_ms(), self.clock.wall_ms()
-        return [entries.shown(make, kept, now_ms, wall_ms, payloads.get(kept.entry.id)) for kept in kepts]
+        return [
+            entries.shown(make, kept, now_ms, wall_ms, payloads.get(kept.entry.id), owner_gone=kept.entry.owner in gone)
+            for kept in kepts
+        ]
 
     def _payloads(self, kepts: Sequence[Kept]) -> dict[str, bytes]:
         """The large payloads, put together from their parts."""
@@ -314,6 +317,18 @@ class NatsRoom:
     def process_alive(self, process: str) -> bool | None:
         """Whether a process is alive, here or elsewhere."""
         return self.lives.is_alive(process)
+
+    def gone_owners(self, kepts: Iterable[Kept] | None = None) -> frozenset[str]:
+        """Of the processes that hold messages (all that are known here, or these), those that are gone.
+
+        For a look: each is asked for once. The caller does not have the follower's lock, for this may ask the servers.
+        """
+        if kepts is None:
+            with self.follower.lock:
+                owners = {*self.tables.owners}
+        else:
+            owners = {kept.entry.owner for kept in kepts if kept.entry.owner and kept.state is State.CLAIMED}
+        return frozenset(process for process, alive in self.lives.are_alive(owners).items() if alive is False)
 
     def _mark_dead(self, process: str) -> None:
         """Nothing is written for it, so nothing else would wake the waiters here for its messages."""

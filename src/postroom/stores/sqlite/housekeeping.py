@@ -115,9 +115,9 @@ class SqliteHousekeeping:
         if now_ns >= self.next_roll_call_ns:
             self.next_roll_call_ns = now_ns + _ROLL_CALL_NS
             self._file.attendance.hold()
-            self._release_the_gone()
+            self.release_the_gone()
 
-    def _release_the_gone(self) -> Swept:
+    def release_the_gone(self) -> Swept:
         """Let go of what processes that no longer run hold or wait for."""
         is_alive = self._file.attendance.is_alive
         gone = [number for number, name in self._steps.learn_processes() if is_alive(name) is False]
@@ -154,7 +154,7 @@ class SqliteHousekeeping:
     def sweep(self) -> Swept:
         """See `Store.sweep`."""
         finished = self._file.execute("count_finished")
-        swept = _sum(self.apply_all_timers(), self._release_the_gone())
+        swept = _sum(self.apply_all_timers(), self.release_the_gone())
         purged = self._forget_old(sum(count for state, count in finished if state != State.DEAD))
         self._file.tidy()
         return swept._replace(purged=purged)

@@ -1,25 +1,27 @@
 """Reading a room in SQLite: messages as the clock sees them, the feed, figures, cells.
 
-Due, ended and expired are judged by the clock at the moment of reading; nothing is written for it.
+Due, ended and expired are judged by the clock at the moment of reading, and the lives of owners by their locks; nothing
+is written for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from postroom.core.message import FRACTION_BITS, Message, MessageT, MessageWithLedger
+from postroom.core.message import Message, MessageT, MessageWithLedger
 from postroom.core.states import PUBLIC_NAME, State
 from postroom.errors import InvalidMessage
 from postroom.stores.contract import ORDERS, Change, MailboxFigures, Page, Query, Want
 
-from .rows import CHANGE, OWNER, WAITER, Row, StepTime, where
+from .rows import CHANGE, OWNER, STATE, WAITER, Row, StepTime, where
 from .transactions import Transactions, whole
 
 _to_json = msgspec.json.Encoder().encode
+_GONE: Final = "/*gone*/"
 
 
 class RowReading:
@@ -30,16 +32,34 @@ class RowReading:
         self._file = steps.file
         self._candidates = candidates
 
-    def _message(self, make: type[MessageT], row: Row, moment: StepTime) -> MessageT:
+    def _messages(
+        self, make: type[MessageT], rows: Sequence[Row], moment: StepTime, gone: Container[int] | None = None
+    ) -> list[MessageT]:
+        """Rows as messages. Which of their owners are gone is looked up, unless it is given."""
         steps = self._steps
-        if any(number is not None and number not in steps.names for number in (row[OWNER], row[WAITER])):
+        numbers = {number for row in rows for number in (row[OWNER], row[WAITER])} - {None}
+        if not numbers <= steps.names.keys():
             steps.learn_processes()
-        return steps.rows.message(make, row, moment, steps.names)
+        if gone is None:
+            gone = self._gone({row[OWNER] for row in rows if row[STATE] == State.CLAIMED})
+        return [steps.rows.message(make, row, moment, steps.names, gone=gone) for row in rows]
+
+    def _gone(self, numbers: Iterable[int | None]) -> list[int]:
+        """Of these processes, those that are gone. Each is asked for once in a look, and not for each row."""
+        names, is_alive = self._steps.names, self._file.attendance.is_alive
+        return [
+            number for number in numbers if number is not None and number in names and is_alive(names[number]) is False
+        ]
+
+    def _all_gone(self) -> list[int]:
+        """Of the processes that hold or wait, those that are gone."""
+        return self._gone(number for number, _ in self._steps.learn_processes())
 
     def get(self, id: str) -> MessageWithLedger | None:
         """See `Store.get`."""
-        for row in self._file.execute("get", (self._steps.key(id),)):
-            return self._message(MessageWithLedger, row, self._steps.moment()).fill(self._steps.rows.ledger(row))
+        rows = self._file.execute("get", (self._steps.key(id),))
+        for message in self._messages(MessageWithLedger, rows, self._steps.moment()):
+            return message.fill(self._steps.rows.ledger(rows[0]))
         return None
 
     def find(self, query: Query, cursor: int | None) -> Page:
@@ -47,17 +67,22 @@ class RowReading:
         moment = self._steps.moment()
         if query.order not in ORDERS:
             raise InvalidMessage("order", f"must be one of {', '.join(ORDERS)}, not {query.order!r}")
+        gone = None if query.states is None else self._all_gone()
         if query.order == "claim":
-            return Page([self._message(Message, row, moment) for row in self._in_claim_order(query, moment)], None)
+            return Page(self._messages(Message, self._in_claim_order(query, moment, gone or ()), moment, gone), None)
         condition, values = self.where(query)
         newest = query.order == "newest"
         if cursor is not None:
             condition += " AND key < :cursor" if newest else " AND key > :cursor"
         rows = self._file.select(
-            f"{self._file.statements['found']} WHERE {condition} ORDER BY key {'DESC' if newest else ''} LIMIT :limit",
+            _naming(
+                gone or (),
+                f"{self._file.statements['found']} WHERE {condition} "
+                f"ORDER BY key {'DESC' if newest else ''} LIMIT :limit",
+            ),
             {**values, "now": moment.now, "cursor": cursor, "limit": query.limit},
         )
-        messages = [self._message(Message, row, moment) for row in rows]
+        messages = self._messages(Message, rows, moment, gone)
         return Page(messages, rows[-1][0] if len(rows) == query.limit and rows else None)
 
     def where(self, query: Query) -> tuple[str, dict[str, Any]]:
@@ -66,7 +91,7 @@ class RowReading:
         keys = None if query.ids is None else _to_json(list(map(self._steps.key, query.ids))).decode()
         return where(query, self._file.statements, answer_to, keys)
 
-    def _in_claim_order(self, query: Query, moment: StepTime) -> list[Row]:
+    def _in_claim_order(self, query: Query, moment: StepTime, gone: Iterable[int]) -> list[Row]:
         """What a receiver would get, best first: from the indexes that claims use, where the query allows it."""
         condition, values = self.where(query)
         simple = msgspec.structs.replace(query, order="claim", limit=100, visible_to=None, channels=None, states=None)
@@ -75,10 +100,8 @@ class RowReading:
             values["candidates"] = _to_json([row[0] for row in self._candidates(want, moment.now)]).decode()
             late = self._file.statements["late"]
             condition = f"(key IN (SELECT value FROM json_each(:candidates)) OR key IN ({late})) AND {condition}"
-        return self._file.select(
-            f"{self._file.statements['found']} WHERE {condition} ORDER BY priority DESC, key LIMIT :limit",
-            {**values, "now": moment.now, "limit": query.limit},
-        )
+        found = f"{self._file.statements['found']} WHERE {condition} ORDER BY priority DESC, key LIMIT :limit"
+        return self._file.select(_naming(gone, found), {**values, "now": moment.now, "limit": query.limit})
 
     @whole
     def events(self, after: int, limit: int) -> list[Change]:
@@ -88,7 +111,9 @@ class RowReading:
             stored = self._file.execute("stored_after", (after, limit))
             changed = self._file.execute("changed_after", (after, limit))
             changed += self._file.execute("claimed_after", (after, limit))
-        entries = [self._stored(row, moment) for row in stored] + [self._changed(row, moment) for row in changed]
+        messages = iter(self._messages(Message, stored + changed, moment))
+        entries = [_stored(row, next(messages)) for row in stored]
+        entries += [self._changed(row, next(messages)) for row in changed]
         entries.sort(key=lambda change: change.number)
         if len(entries) <= limit:
             return entries
@@ -106,13 +131,8 @@ class RowReading:
         yield
         self._file.select("COMMIT")
 
-    def _stored(self, row: Row, moment: StepTime) -> Change:
-        message = self._message(Message, row, moment)
-        detail = None if message.replay_of is None else f"replay of {message.replay_of}"
-        return Change(row[0], "stored", message.timestamp_ms, message.from_agent, detail, message)
-
-    def _changed(self, row: Row, moment: StepTime) -> Change:
-        message, ledger = self._message(Message, row, moment), self._steps.rows.ledger(row)
+    def _changed(self, row: Row, message: Message) -> Change:
+        ledger = self._steps.rows.ledger(row)
         if len(ledger) == 1:  # only stored: an answer that became ordinary mail
             return Change(row[CHANGE], "unheld", message.timestamp_ms, None, None, message)
         last = ledger[-1]
@@ -125,34 +145,37 @@ class RowReading:
         """Messages by public state, and the mailboxes; see `Stats`."""
         moment = self._steps.moment()
         rows: list[Row] = []
+        gone = self._all_gone()
         with self._one_snapshot():
             for name in ("count_ready_general", "count_ready_in_channel", "count_ready_for_anyone"):
                 rows += self._file.execute(name)
             counts: dict[int, int] = {}
             for name in ("count_claimed", "count_delayed", "count_held", "count_finished"):
                 counts |= dict(self._file.execute(name))
-            overdue = self._file.select(self._file.statements["overdue"], {"now": moment.now})
-        counts[State.READY] = sum(row[2] for row in rows)
-        boxes = {(to_agent, channel): [depth, oldest] for to_agent, channel, depth, oldest in rows}
-        for state, judged, to_agent, channel, count, oldest in overdue:
-            counts[state] = counts.get(state, 0) - count
-            counts[judged] = counts.get(judged, 0) + count
-            if (state == State.READY) != (judged == State.READY):
-                box = boxes.setdefault((to_agent, channel), [0, oldest])
-                box[0] += count if judged == State.READY else -count
-                box[1] = min(box[1], oldest) if judged == State.READY else box[1]
+            overdue = self._file.select(_naming(gone, self._file.statements["overdue"]), {"now": moment.now})
+            counts[State.READY] = sum(row[2] for row in rows)
+            boxes = {(to_agent, channel): [depth, oldest] for to_agent, channel, depth, oldest in rows}
+            for state, judged, to_agent, channel, count, oldest in overdue:
+                counts[state] = counts.get(state, 0) - count
+                counts[judged] = counts.get(judged, 0) + count
+                if (state == State.READY) != (judged == State.READY):
+                    box = boxes.setdefault((to_agent, channel), [0, oldest])
+                    box[0] += count if judged == State.READY else -count
+                    box[1] = min(box[1], oldest) if judged == State.READY else box[1]
+            keys = _to_json([oldest for _, oldest in boxes.values()]).decode()
+            sent_ms = dict(self._file.execute("sent_at", (keys,)))
         states = dict.fromkeys(PUBLIC_NAME.values(), 0)
         for state, count in counts.items():
             states[PUBLIC_NAME[State(state)]] += count
-        return states, _mailboxes(boxes, moment)
+        mailboxes = [MailboxFigures(*name, depth, sent_ms[oldest]) for name, (depth, oldest) in boxes.items() if depth]
+        return states, sorted(mailboxes, key=lambda box: (box.to_agent or "", box.channel))
 
 
-def _mailboxes(boxes: dict[tuple[str | None, str], list[int]], moment: StepTime) -> list[MailboxFigures]:
-    """Boxes with something in them, in the order of their names; `oldest` was a key."""
-    behind_ms = moment.wall_ms - moment.now
-    found = [
-        MailboxFigures(to_agent, channel, depth, (oldest >> FRACTION_BITS) + behind_ms)
-        for (to_agent, channel), (depth, oldest) in boxes.items()
-        if depth
-    ]
-    return sorted(found, key=lambda box: (box.to_agent or "", box.channel))
+def _naming(gone: Iterable[int], sql: str) -> str:
+    """A statement that judges states, with the numbers of the processes that are gone; `late_claims` in schema.sql."""
+    return sql.replace(_GONE, ", ".join(map(str, gone)))
+
+
+def _stored(row: Row, message: Message) -> Change:
+    detail = None if message.replay_of is None else f"replay of {message.replay_of}"
+    return Change(row[0], "stored", message.timestamp_ms, message.from_agent, detail, message)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -113,11 +113,17 @@ class Rows:
         )  # fmt: skip
 
     def message(
-        self, make: type[MessageT], row: Row, moment: StepTime, names: dict[int, str], taken: Taken | None = None
+        self,
+        make: type[MessageT],
+        row: Row,
+        moment: StepTime,
+        names: dict[int, str],
+        taken: Taken | None = None,
+        gone: Container[int] = (),
     ) -> MessageT:
         """The message of a row read with COLUMNS (the ledger's text may follow), as the clock sees it at that moment.
 
-        With `taken`, as it is after a claim: the row was read before it.
+        With `taken`, as it is after a claim: the row was read before it. The leases of `gone` processes have ended.
         """
         (key, state, token, _, wake_at, priority, to_agent, channel, from_agent, type_, version, delivery_count,
          max_deliveries, sent_ms, expires, last_delivered_ms, claimed_by, owner, waiter, correlation_id, chain_id,
@@ -125,7 +131,8 @@ class Rows:
          ) = row  # fmt: skip
         now, wall_ms = moment.now, moment.wall_ms
         if taken is None:
-            seen = judge(state, wake_at, expires, delivery_count >= max_deliveries, now)
+            ends = now if state == State.CLAIMED and owner in gone else wake_at
+            seen = judge(state, ends, expires, delivery_count >= max_deliveries, now)
         else:
             if state == State.AWAITED or taken.state is State.ACKED:
                 waiter = None
@@ -157,7 +164,7 @@ class Rows:
             claimed_by=claimed_by,
             owner=names.get(owner) if owner is not None and seen is State.CLAIMED else None,
             token=token,
-            lease_until_ms=wake_wall_ms if state == State.CLAIMED else None,
+            lease_until_ms=wake_wall_ms if seen is State.CLAIMED else None,
             last_delivered_ms=last_delivered_ms,
             due_ms=wake_wall_ms if state == State.DELAYED else None,
             waiter=None if waiter is None else names.get(waiter),

@@ -417,10 +417,12 @@ SELECT 8, count(*) FROM {mail} INDEXED BY waiting WHERE waiter IS NOT NULL AND s
 SELECT state, count(*) FROM {mail} INDEXED BY changed
 WHERE change IS NOT NULL AND state <> 1 AND state BETWEEN 2 AND 6 GROUP BY state
 
+-- name: sent_at
+SELECT key, sent_ms FROM {mail} WHERE key IN (SELECT value FROM json_each(?1))
+
 -- name: late
 -- The keys of all that something was due for, and nobody came by yet.
-SELECT key FROM {mail} INDEXED BY timers WHERE wake_at <= :now AND state <> 1
-UNION ALL SELECT key FROM {mail} INDEXED BY live WHERE {claims} AND live_rank <= :now
+SELECT key FROM {mail} INDEXED BY timers WHERE wake_at <= :now AND state <> 1 UNION ALL {late_claims}
 
 -- name: asked
 SELECT key FROM {mail} INDEXED BY waiting WHERE waiter IS NOT NULL
@@ -438,7 +440,9 @@ SELECT key FROM {mail}
 SELECT count(*) FROM {mail}
 
 -- name: late_claims
-SELECT key FROM {mail} INDEXED BY live WHERE {claims} AND live_rank <= :now
+-- Claims whose lease has ended, or whose process is gone: a reader puts the numbers of such processes for `gone` (reading.py).
+-- Without any the second condition is none, and the index tells the rest.
+SELECT key FROM {mail} INDEXED BY live WHERE {claims} AND (live_rank <= :now OR owner IN (/*gone*/))
 
 -- name: overdue
 SELECT state, {judged}, to_agent, channel, count(*), min(key) FROM {mail} WHERE key IN ({late}) GROUP BY 1, 2, 3, 4
@@ -446,7 +450,7 @@ SELECT state, {judged}, to_agent, channel, count(*), min(key) FROM {mail} WHERE 
 -- name: judged
 CASE WHEN state IN (0, 7) AND expires <= :now THEN 5
     WHEN state = 7 AND wake_at <= :now THEN 0
-    WHEN state = 1 AND wake_at <= :now THEN
+    WHEN state = 1 AND (wake_at <= :now OR owner IN (/*gone*/)) THEN
         CASE WHEN delivery_count >= max_deliveries THEN 6 WHEN expires <= :now THEN 5 ELSE 0 END
     ELSE state END
 

@@ -292,6 +292,7 @@ class SqliteStore(Store):
     def requeue(self, ids: Iterable[str]) -> list[str]:
         done = []
         self._upkeep.apply_all_timers()
+        self._upkeep.release_the_gone()
         with self._steps.step() as moment:
             self._upkeep.apply_due_timers(moment)
             entry = ledger_text("requeued", moment.wall_ms, None)
@@ -306,6 +307,7 @@ class SqliteStore(Store):
     def purge(self, query: Query) -> int:
         condition, values = self._reading.where(query)
         self._upkeep.apply_all_timers()
+        self._upkeep.release_the_gone()
         with self._steps.step() as moment:
             self._upkeep.apply_due_timers(moment)
             rows = self._file.select(

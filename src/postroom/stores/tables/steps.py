@@ -6,7 +6,7 @@ One thread at a time, in a room that is open.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Final
 
 from postroom.core.message import Draft, Message, MessageT
@@ -242,7 +242,7 @@ def requeue(room: Tables, row: Row | None) -> bool:
     return True
 
 
-def matching(room: Tables, query: Query, cursor: int | None) -> Iterator[Row]:
+def matching(room: Tables, query: Query, cursor: int | None, gone: Container[str | None] = ()) -> Iterator[Row]:
     """The rows that a query asks for, in its order, after (or, newest first, before) the cursor."""
     check_word("order", query.order, contract.ORDERS)
     if query.answer_to is not None:
@@ -258,13 +258,20 @@ def matching(room: Tables, query: Query, cursor: int | None) -> Iterator[Row]:
     else:
         keys = sorted(keys, key=lambda key: (-room.rows[key].draft.priority, key))
     now_ms = room.now_ms()
-    return (row for row in map(room.rows.__getitem__, keys) if matches(query, row.draft, row, now_ms))
+    rows = map(room.rows.__getitem__, keys)
+    return (row for row in rows if matches(query, row.draft, row, lambda row: row.judged(now_ms, gone)))
 
 
-def show(make: type[MessageT], room: Tables, row: Row) -> MessageT:
-    """A row as a message of its own, judged by the clock, without its ledger."""
+def gone_owners(room: Tables, row: Row | None = None) -> frozenset[str]:
+    """Of the processes that hold messages (or that one message), those that are gone: for a look, each asked once."""
+    owners = [*room.owners] if row is None else [row.owner] if row.owner is not None else []
+    return frozenset(process for process in owners if room.process_alive(process) is False)
+
+
+def show(make: type[MessageT], room: Tables, row: Row, gone: Container[str | None] = ()) -> MessageT:
+    """A row as a message of its own, judged by the clock and the lives of owners, without its ledger."""
     draft, now_ms = row.draft, room.now_ms()
-    state = row.judged(now_ms)
+    state = row.judged(now_ms, gone)
     wake_wall_ms = None if row.wake_ms is None else row.wake_ms - now_ms + room.clock.wall_ms()
     return make(
         **{name: getattr(draft, name) for name in _ENVELOPE},

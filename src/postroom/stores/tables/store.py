@@ -208,6 +208,7 @@ class TableStore(contract.Store):
     @whole
     def requeue(self, ids: Iterable[str]) -> list[str]:
         with self.step() as room:
+            steps.end_gone_processes(room)
             steps.wind(room)
             return [id for id in ids if steps.requeue(room, room.row_of(id))]
 
@@ -217,19 +218,24 @@ class TableStore(contract.Store):
     def get(self, id: str) -> MessageWithLedger | None:
         with self.reading() as room:
             row = room.row_of(id)
-            return None if row is None else steps.show(MessageWithLedger, room, row).fill(tuple(row.ledger))
+            if row is None:
+                return None
+            gone = steps.gone_owners(room, row) if row.state is State.CLAIMED else ()
+            return steps.show(MessageWithLedger, room, row, gone).fill(tuple(row.ledger))
 
     @whole
     def find(self, query: Query, cursor: int | None = None) -> Page:
         with self.reading() as room:
-            rows = list(islice(steps.matching(room, query, cursor), query.limit + 1))
+            gone = steps.gone_owners(room)
+            rows = list(islice(steps.matching(room, query, cursor, gone), query.limit + 1))
             more = len(rows) > query.limit > 0 and query.order != "claim"
             rows = rows[: query.limit]
-            return Page([steps.show(Message, room, row) for row in rows], rows[-1].key if more else None)
+            return Page([steps.show(Message, room, row, gone) for row in rows], rows[-1].key if more else None)
 
     @whole
     def events(self, after: int = 0, limit: int = 1000) -> list[Change]:
         with self.reading() as room:
+            gone = steps.gone_owners(room)
             return [
                 Change(
                     number,
@@ -237,7 +243,7 @@ class TableStore(contract.Store):
                     entry.time_ms,
                     entry.agent,
                     entry.detail,
-                    steps.show(Message, room, room.rows[key]),
+                    steps.show(Message, room, room.rows[key], gone),
                 )
                 for number, key, entry in room.news_after(after, limit)
             ]
@@ -255,9 +261,9 @@ class TableStore(contract.Store):
     @whole
     def stats(self) -> Stats:
         with self.reading() as room:
-            now_ms = room.now_ms()
+            now_ms, gone = room.now_ms(), steps.gone_owners(room)
             rows = (
-                (row.judged(now_ms), row.draft.to_agent, row.draft.channel, row.timestamp_ms)
+                (row.judged(now_ms, gone), row.draft.to_agent, row.draft.channel, row.timestamp_ms)
                 for row in room.rows.values()
             )
             return figures(rows, self.about() | {"messages": len(room.rows), "changes": room.last_number})
@@ -300,6 +306,7 @@ class TableStore(contract.Store):
     @whole
     def purge(self, query: Query) -> int:
         with self.step() as room:
+            steps.end_gone_processes(room)
             steps.wind(room)
             rows = (row for row in steps.matching(room, query, None) if row.state is not State.CLAIMED)
             return steps.forget(room, list(islice(rows, query.limit)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
@@ -52,10 +52,11 @@ class Row:
     error: str | None = None
     ledger: list[LedgerEntry] = field(default_factory=list)
 
-    def judged(self, now_ms: int) -> State:
-        """The state as a reader sees it; see `states.judge`."""
+    def judged(self, now_ms: int, gone: Container[str | None] = ()) -> State:
+        """The state as a reader sees it; see `states.judge`. The lease of a process that is gone has ended."""
         spent = self.deliveries >= self.draft.max_deliveries
-        return judge(self.state, self.wake_ms, self.expires_ms, spent, now_ms)
+        ended = self.state is State.CLAIMED and self.owner in gone
+        return judge(self.state, now_ms if ended else self.wake_ms, self.expires_ms, spent, now_ms)
 
     def expired(self, now_ms: int) -> bool:
         """Whether its time to live has ended."""
