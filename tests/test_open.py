@@ -75,6 +75,60 @@ def test_a_named_room_that_must_be_there_already_is_not_made(tmp_path: Path) -> 
     assert not (tmp_path / "nowhere").exists()
 
 
+def lose(folder: Path, part: str, how: str) -> None:
+    """Delete a file of a room, or empty it; what else belongs to a database goes with it."""
+    for path in folder.glob(f"{part}*"):
+        path.unlink()
+    if how == "empty":
+        (folder / part).touch()
+
+
+LOST = [
+    ("sqlite", "messages.db", "gone"),
+    ("sqlite", "messages.db", "empty"),
+    ("files", "room.json", "gone"),
+    ("files", "log", "gone"),
+    ("files", "log", "empty"),
+]
+
+
+@pytest.mark.parametrize("create", [True, False])
+@pytest.mark.parametrize(("scheme", "part", "how"), LOST)
+def test_a_room_whose_messages_are_missing_is_damaged_and_never_a_new_one(
+    empty_place: Path, scheme: str, part: str, how: str, create: bool
+) -> None:
+    own = empty_place / ".postroom"
+    address = f"{scheme}:{own if scheme == 'sqlite' else empty_place}"
+    with postroom.open(address) as room:
+        room.agent("ada").send("bob", {"text": "hi"})
+    lose(own, part, how)
+    before = {path.name: path.stat().st_size for path in own.iterdir()}
+
+    for named in (None, address):
+        with pytest.raises(postroom.RoomDamaged, match=rf"{part} .*postroom init --anew"):
+            postroom.open(named, create=create)
+
+    assert {path.name: path.stat().st_size for path in own.iterdir()} == before
+
+
+def test_a_room_whose_making_was_killed_is_made_by_the_next_opener(tmp_path: Path) -> None:
+    """Its lock and its empty file are there, and nothing says that it ever was a room."""
+    folder = tmp_path / "room"
+    folder.mkdir()
+    for name in ("lock", "alive", "messages.db"):
+        (folder / name).touch()
+
+    with postroom.open(folder) as room:
+        room.agent("ada").send("bob", {"text": "hi"})
+
+
+def test_a_named_folder_without_a_room_is_not_made_one_by_looking(tmp_path: Path) -> None:
+    with pytest.raises(postroom.RoomNotFound, match="postroom init"):
+        postroom.open(tmp_path, create=False)
+
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_that_was_there_gets_no_gitignore(tmp_path: Path) -> None:
     with postroom.open(tmp_path):
         pass

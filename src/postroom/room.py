@@ -521,7 +521,7 @@ def open_through(
     folder = room_folder(address)
     if folder is not None:
         address = RoomUrl(address.scheme, str(folder), address.options)  # also right after a chdir
-        if not create and not folder.is_dir():
+        if not create and (not folder.is_dir() or (trust.is_new(address) and trust.lost_part(address) is None)):
             raise RoomNotFound(f"there is no room in {folder}; make one with `postroom init`")
         make_folder(folder)
     new = trust.place_of(address) if trust.is_new(address) else None

@@ -269,3 +269,41 @@ def test_looking_changes_nothing(cli: Cli, tmp_path: Path) -> None:
         cli.ok(*words)
 
     assert [cli.json("sql", f"SELECT * FROM {table}") for table in tables] == before
+
+
+@pytest.mark.parametrize(("scheme", "part"), [("sqlite", "messages.db"), ("files", "room.json"), ("files", "log")])
+def test_a_room_whose_messages_are_missing_is_told_by_every_command_and_begun_anew_by_one(
+    tmp_path: Path, cli: Cli, scheme: str, part: str
+) -> None:
+    own = tmp_path / "room" / ".postroom"
+    room = f"{scheme}:{own if scheme == 'sqlite' else own.parent}"
+    cli.ok("init", "--room", room)
+    cli.send("hi", "--room", room)
+    for path in own.glob(f"{part}*"):
+        path.unlink()
+
+    for words in (["peek"], ["status"], ["send", "bob", "hi", "--as", "ada"], ["init"]):
+        result = cli(*words, "--room", room)
+        assert result.code == 4, words
+        assert f"{part} is missing" in result.err
+        assert f"postroom init --anew --room {room}" in result.err
+    checks = {check["check"]: check for check in cli("doctor", "--json", "--room", room).json["checks"]}
+    assert checks["room"]["verdict"] == "fail"
+    assert f"{part} is missing" in checks["room"]["says"]
+    assert not list(own.glob(f"{part}*"))
+
+    told = cli.json("init", "--anew", "--room", room)
+
+    assert [Path(path).name.rpartition("-")[2] for path in told["kept"]] == (
+        [] if scheme == "sqlite" else ["log"] if part == "room.json" else ["room.json"]
+    )
+    cli.send("hi again", "--room", room)
+    assert "hi again" in cli.ok("peek", "--room", room).out
+
+
+def test_a_whole_room_is_not_begun_anew(cli: Cli) -> None:
+    id = cli.send()
+
+    assert cli.json("init", "--anew")["kept"] == []
+
+    assert [message["id"] for message in cli.json("peek")] == [id]

@@ -42,6 +42,7 @@ COMMANDS: Final = {
         "make a room in this folder",
         "postroom init",
         "postroom init --room sqlite:/srv/mail",
+        "postroom init --anew",
         "postroom init --layout windsurf --workers 3 --worktrees --dry-run",
     ),
     "allow": Command(

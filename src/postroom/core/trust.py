@@ -32,7 +32,7 @@ from typing import Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from postroom.errors import RoomError, RoomNotAllowed
+from postroom.errors import RoomDamaged, RoomError, RoomNotAllowed
 
 from . import git_index
 from .clock import SYSTEM
@@ -43,6 +43,7 @@ from .config import (
     URL_VARIABLE,
     RoomUrl,
     address_in,
+    address_of,
     parse_url,
     read_regular,
     room_folder,
@@ -53,7 +54,10 @@ from .config import (
 SEAL: Final = "seal"
 CONFIG_VARIABLE: Final = "POSTROOM_CONFIG"
 #: A folder with one of these in it is a room, or points to one.
-ROOM_FILES: Final = ("messages.db", FILES_MARK, POINTER)
+_DATABASE: Final = "messages.db"
+ROOM_FILES: Final = (_DATABASE, FILES_MARK, POINTER)
+_LOG: Final = "log"
+_LOCK: Final = "lock"
 _ROOMS: Final = "rooms"
 _SERVERS: Final = "servers"
 _TOLD: Final = "told"
@@ -207,6 +211,76 @@ def is_new(url: RoomUrl) -> bool:
     return url.scheme != "files" or not any(any(place.parent.glob(f"{box}/*/*.json")) for box in ("inbox", "outbox"))
 
 
+def check_whole(url: RoomUrl) -> None:
+    """Raise RoomDamaged where a room was made in a folder, and the file that its messages are in is missing or empty."""
+    lost = lost_part(url)
+    if lost is not None:
+        state = "is empty" if os.path.lexists(lost) else "is missing"
+        raise RoomDamaged(
+            f"{lost} {state}, though a room was made there: its messages are lost unless you have a copy. Put a copy of "
+            f"the room back, or begin with an empty one: postroom init --anew --room {_shell_word(str(url))}"
+        )
+
+
+def lost_part(url: RoomUrl) -> Path | None:
+    """The file without which a room that was made in a folder is none, where it is missing or empty.
+
+    None for a whole room, and for a folder in which no room was made yet. The seal tells the two apart: it is written
+    when the room has been made, beside the lock that every opener takes. (A seal alone is that of an allowed folder, a
+    lock alone that of an opener that was killed.)
+    """
+    place = place_of(url)
+    if place is None or _missing(place, url.scheme) is None:
+        return None
+    if not (os.path.lexists(place / SEAL) and os.path.lexists(place / _LOCK)):
+        return None
+    return _missing(place, url.scheme)  # again: another process may have made the room between the two looks
+
+
+def _missing(place: Path, scheme: str) -> Path | None:
+    """The first file of a room of that kind that is not there, or empty."""
+    if scheme != "files":
+        # a files room's own folder is asked for as one, and is whole if that is
+        found = _has_content(place / _DATABASE) or os.path.lexists(place / FILES_MARK)
+        return None if found else place / _DATABASE
+    if not _has_content(place / FILES_MARK):
+        return place / FILES_MARK
+    return None if any(map(_has_content, _logs(place))) else place / _LOG
+
+
+def _logs(place: Path) -> list[Path]:
+    """The logs of a files room: each upgrade of its layout gives it another name."""
+    return [place / name for name in _names_in(place) if name == _LOG or name.startswith(f"{_LOG}-")]
+
+
+def _names_in(place: Path) -> list[str]:
+    with suppress(OSError):
+        return os.listdir(place)
+    return []
+
+
+def _has_content(path: Path) -> bool:
+    with suppress(OSError):
+        return os.stat(path, follow_symlinks=False).st_size > 0
+    return False
+
+
+def set_aside(url: RoomUrl) -> list[Path]:
+    """Let a room of which a part was lost be made anew: what is left of it gets other names, which are returned.
+
+    Raises OSError.
+    """
+    place = place_of(url)
+    if place is None or lost_part(url) is None:
+        return []
+    own = [place / f"{_DATABASE}{suffix}" for suffix in ("", "-wal", "-shm")]
+    parts = own if url.scheme != "files" else [place / FILES_MARK, *_logs(place)]
+    now_ms = SYSTEM.wall_ms()
+    kept = [part.rename(part.with_name(f"lost-{now_ms}-{part.name}")) for part in parts if _has_content(part)]
+    os.unlink(place / SEAL)
+    return kept
+
+
 def allow_place(place: Path, *, how: Literal["made", "allowed"], group: bool = False) -> RoomEntry:
     """Trust a folder, and the room that it means now. Its seal is made where it has none.
 
@@ -342,6 +416,8 @@ def judge_place(place: Path) -> Judgement:
     if about.st_ino != entry.inode or (_seal_in(place) != entry.seal and not entry.group):
         return Judgement("is another folder than the one that you made or allowed there")
     address = address_in(place)
+    if address != entry.address and address_of(place) == address and lost_part(parse_url(entry.address)) is not None:
+        address = entry.address  # a files room whose mark was lost looks like another kind of room
     if address != entry.address:
         return Judgement("means another room than when you made or allowed it")
     brought = _brought_by_git(place, address)

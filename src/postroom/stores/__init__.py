@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
+from postroom.core import trust
 from postroom.core.clock import Clock
 from postroom.core.config import FOLDER, FOLDER_SCHEMES, Config, RoomUrl
 from postroom.core.system.startup import deferring, load_target
@@ -41,7 +42,8 @@ def open_store(url: RoomUrl, config: Config, clock: Clock, *, create: bool = Tru
     `create` False: a room on servers that is not there is not made, RoomNotFound says so. (A room in a folder is its
     folder.)
 
-    Raises RoomError for a scheme that no store has; each store says what else can go wrong.
+    Raises RoomError for a scheme that no store has, RoomDamaged for a room in a folder whose messages are missing; each
+    store says what else can go wrong.
     """
     store_class = load_target(SCHEMES[url.scheme]) if url.scheme in SCHEMES else _added(url)
     store: Store
@@ -50,6 +52,7 @@ def open_store(url: RoomUrl, config: Config, clock: Clock, *, create: bool = Tru
     elif url.scheme in FOLDER_SCHEMES:
         folder = Path(url.rest)
         check_folder(folder / FOLDER if url.scheme == "files" else folder, shared=config.group)
+        trust.check_whole(url)
         store = store_class(folder, config, clock)
     else:
         store = store_class(url, config, clock, create=create)

@@ -9,8 +9,9 @@ from typing import Final
 from postroom.cli import exit_codes, options, output
 from postroom.cli.call import Invocation
 from postroom.cli.doctor import FAIL, OK, WARN, Check, doors, machine, room
+from postroom.core import trust
 from postroom.core.config import FILES_MARK, FOLDER, parse_url, room_folder, shown_address
-from postroom.errors import RoomError, RoomNotFound
+from postroom.errors import RoomDamaged, RoomError, RoomNotFound
 
 #: The whole file is read, but for no longer than this, in seconds: nobody's log can be folded back meanwhile.
 INTEGRITY_S: Final = 5.0
@@ -33,8 +34,9 @@ def doctor(call: Invocation) -> int:
         try:
             _check_there(address)
             reached = _look_at_room(call, address, found)
-        except RoomNotFound as error:
-            advice = "make it with `postroom init`, or name another with --room"
+        except (RoomNotFound, RoomDamaged) as error:
+            is_lost = isinstance(error, RoomDamaged)
+            advice = "" if is_lost else "make it with `postroom init`, or name another with --room"
             found[-1] = Check("room", FAIL, f"{shown_address(address)}: {error}", advice)
             reached = False
     found += doors.doors(Path.cwd(), doors.home())
@@ -45,12 +47,16 @@ def doctor(call: Invocation) -> int:
 
 
 def _check_there(address: str) -> None:
-    """Raise RoomNotFound unless there is a room. Opening would make what is missing, and looking must not."""
+    """Raise RoomNotFound unless there is a room, RoomDamaged where its messages were lost.
+
+    Opening would make what is missing, and looking must not.
+    """
     try:
         url = parse_url(address)
         folder = room_folder(url)
     except RoomError as error:
         raise RoomNotFound(str(error)) from None
+    trust.check_whole(url)
     mark = f"{FOLDER}/{FILES_MARK}" if url.scheme == "files" else machine.DATABASE
     if folder is not None and not (folder / mark).exists():
         raise RoomNotFound(f"there is no {mark} in {folder}")

@@ -13,8 +13,8 @@ from postroom.cli.call import ID_HELP, Invocation
 from postroom.cli.exit_codes import UsageError
 from postroom.core import trust
 from postroom.core.clock import from_iso, iso
-from postroom.core.config import FOLDER, URL_VARIABLE, RoomUrl, address_of, room_folder
-from postroom.errors import RoomNotAllowed, UnknownMessage
+from postroom.core.config import FOLDER, URL_VARIABLE, RoomUrl, address_of, parse_url, room_folder
+from postroom.errors import RoomNotAllowed, RoomUnreachable, UnknownMessage
 
 from .allow import check_untracked
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 def init_options(parser: argparse.ArgumentParser) -> None:
     folder = "where to make .postroom (default: $POSTROOM_URL, or here)"
     parser.add_argument("folder", metavar="FOLDER", nargs="?", help=folder)
+    options.flag(parser, "--anew", "begin with an empty room where the messages of the one that was there are lost")
     layout = "windsurf: a lead and workers, with mailboxes made of files and texts for each"
     parser.add_argument("--layout", metavar="NAME", help=layout)
     parser.add_argument("--workers", type=options.count, metavar="N", help="with --layout: so many workers (3)")
@@ -39,12 +40,27 @@ def init(call: Invocation) -> None:
         return
     if args.workers is not None or args.worktrees or args.dry_run:
         raise UsageError("--workers, --worktrees and --dry-run go with --layout")
-    room = call.make_room(args.room or _address(args.folder))
+    address = args.room or _address(args.folder)
+    aside = _set_aside(address) if args.anew else []
+    room = call.make_room(address)
     _keep_out_of_git(trust.place_of(room.url))
     if room_folder(room.url) is None:
         with suppress(OSError):  # the user that makes a room on servers by name may use it by name
             trust.allow_address(room.url, how="made")
-    call.tell({"room": str(room.url)}, f"the room is ready: {room.url}")
+    left = [f"what was left of the old one is kept: {path}" for path in aside]
+    call.tell({"room": str(room.url), "kept": list(map(str, aside))}, f"the room is ready: {room.url}", *left)
+
+
+def _set_aside(address: str) -> list[Path]:
+    """Make way for an empty room, where the messages of the one that was there are lost. Else nothing is changed."""
+    url = parse_url(address)
+    folder = room_folder(url)
+    if folder is None or trust.lost_part(url) is None:
+        return []
+    try:
+        return trust.set_aside(url)
+    except OSError as error:
+        raise RoomUnreachable(f"what is left of the room in {folder} cannot be set aside: {error}") from error
 
 
 def _init_layout(call: Invocation) -> None:
