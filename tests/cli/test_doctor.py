@@ -401,6 +401,20 @@ def test_who_was_killed_is_named_with_what_it_held(cli: Cli, tmp_path: Path) -> 
     assert "bob" in seen["agents"]["says"]
 
 
+def test_an_agent_that_fell_silent_where_nobody_sees_it_is_named_as_gone(sqlite_room: Room, clock: ManualClock) -> None:
+    sqlite_room.agent("ada", transient=True)
+    cell = sqlite_room.store.cell_read("agent/ada")
+    assert cell is not None
+    elsewhere = {"processes": ["another-host.1:1:1"], "status": "active", "transient": False}
+    sqlite_room.store.cell_write("agent/ada", cell.value | elsewhere)
+    assert doctor_room.agents(sqlite_room, now_ms(sqlite_room)).verdict == "ok"
+
+    clock.advance(61)
+
+    check = doctor_room.agents(sqlite_room, now_ms(sqlite_room))
+    assert (check.verdict, check.says) == ("warn", "1 ended without closing: ada")
+
+
 def test_an_agent_that_runs_and_says_nothing_is_told(sqlite_room: Room, clock: ManualClock) -> None:
     sqlite_room.agent("ada")
     assert doctor_room.agents(sqlite_room, now_ms(sqlite_room)).verdict == "ok"

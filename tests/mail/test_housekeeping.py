@@ -122,6 +122,34 @@ def test_processes_elsewhere_are_judged_by_their_heartbeat(room: Room, clock: Ma
     assert room.agents()[0].alive is (False if room.url.scheme == "nats" else None)
 
 
+def test_an_agent_that_nobody_can_see_and_that_is_silent_for_long_is_gone_to_anybody_who_looks(
+    room: Room, clock: ManualClock
+) -> None:
+    room.agent("ada", transient=True)
+    beat = cell(room, "ada") | {"processes": [ELSEWHERE], "status": "active", "transient": False}
+    room.store.cell_write("agent/ada", beat)
+    clock.advance(presence.SILENT_S - 1)
+    if room.url.scheme != "nats":  # which knows processes elsewhere by their silence
+        assert room.agents()[0].status == "active"
+
+    clock.advance(1)
+
+    (info,) = room.agents()
+    assert (info.status, info.alive) == ("gone", False)
+    assert cell(room, "ada") == beat  # nothing was written for it
+
+
+@pytest.mark.parametrize("jump_s", [-3600, 3600])
+def test_a_wall_clock_that_is_set_makes_no_silent_agent_gone(room: Room, clock: ManualClock, jump_s: float) -> None:
+    room.agent("ada", transient=True)
+    beat = cell(room, "ada") | {"processes": [ELSEWHERE], "status": "active", "transient": False}
+    room.store.cell_write("agent/ada", beat)
+
+    clock.jump_wall(jump_s)
+
+    assert room.agents()[0].status == "active"
+
+
 # Rounds
 
 

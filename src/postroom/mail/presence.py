@@ -2,10 +2,12 @@
 
 Every agent has a cell "agent/<name>" that all processes change by compare-and-set:
 
-    {"status": "active", "current_task": None, "heartbeat_ms": …, "first_seen_ms": …, "processes": [...], "transient": False}
+    {"status": "active", "current_task": None, "heartbeat_ms": …, "heartbeat_room_ms": …, "first_seen_ms": …,
+     "processes": [...], "transient": False}
 
 `processes` are those that have the agent open (see `core.system.process.this_process`). Where their locks or pids can
-be seen, they are gone the moment they are; all others are judged by their heartbeat.
+be seen, they are gone the moment they are; all others are judged by their heartbeat, whose time is told by the wall
+clock and by the room's.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ def enter(gateway: Gateway, name: str, *, transient: bool) -> None:
             value = _newcomer(now_ms, SEEN if transient else ACTIVE, transient)
         elif _is_fresh(value, now_ms) and is_right(value):
             return None
-        value = _without_the_dead(gateway, value) | {"heartbeat_ms": now_ms}
+        value = _heard(gateway, _without_the_dead(gateway, value), now_ms)
         if not transient:
             return _joined(value, gateway.process)
         return value | {"status": SEEN, "transient": True} if value["status"] in (STOPPED, GONE) else value
@@ -86,7 +88,7 @@ def beat(gateway: Gateway, name: str, status: str | None = None, current_task: s
             return None  # another process that has the same agent open was faster
         else:
             value = _joined(value, gateway.process)
-        return value | {"heartbeat_ms": now_ms}
+        return _heard(gateway, value, now_ms)
 
     _update(gateway, name, change)
 
@@ -176,6 +178,8 @@ def agents(gateway: Gateway) -> list[AgentInfo]:
     for cell in gateway.store.cell_scan(_PREFIX):
         name, value = cell.name.removeprefix(_PREFIX), cell.value
         alive = is_running(gateway, value)
+        if alive is None and value["processes"] and _is_silent(gateway, value):
+            alive = False  # as the process that keeps house will write, if there is one
         found.append(
             AgentInfo(
                 name=name,
@@ -236,6 +240,21 @@ def ran_lately(gateway: Gateway, value: Value) -> bool:
             _seen_alive_ns[process] = now_ns
             return True
     return is_running(gateway, value) is True
+
+
+def _is_silent(gateway: Gateway, value: Value) -> bool:
+    """Whether the last heartbeat is SILENT_S old, by the room's time and by the wall clock.
+
+    By both: a wall clock that was set makes nobody gone, and a program of an older version writes the one alone. This
+    is for looking: after a machine slept, all are silent for a moment. What is to be buried is watched (`Silences`).
+    """
+    room_ms = int(value.get("heartbeat_room_ms", -1))
+    by_room = room_ms < 0 or abs(gateway.store.room_ms() - room_ms) >= SILENT_S * 1000
+    return by_room and not _is_fresh(value, gateway.clock.wall_ms(), SILENT_S)
+
+
+def _heard(gateway: Gateway, value: Value, now_ms: int) -> Value:
+    return value | {"heartbeat_ms": now_ms, "heartbeat_room_ms": gateway.store.room_ms()}
 
 
 def _newcomer(now_ms: int, status: str, transient: bool) -> Value:

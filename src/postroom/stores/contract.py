@@ -296,6 +296,13 @@ class Store(ABC):
         """The name under which this process stands in this room, as owner, waiter or member."""
         return this_process()
 
+    def room_ms(self) -> int:
+        """Room time now: what leases, delays and silences are counted in, the same for all that have the room open.
+
+        A store that does not say has its clock's wall time, which a person may set.
+        """
+        return self.clock.wall_ms()
+
     @abstractmethod
     def put(self, drafts: Sequence[Draft]) -> list[str]:
         """Store messages that `message.check` has passed.

@@ -280,6 +280,16 @@ class Timing(StoreBench):
 
     # Clocks that jump
 
+    def test_room_time_follows_the_steady_clock_alone_and_is_the_same_for_all(self) -> None:
+        before_ms = self.store.room_ms()
+        self.clock.advance(5)
+        self.clock.jump_wall(-3600)
+        self.clock.jump_wall(9000)
+
+        assert self.store.room_ms() == before_ms + 5000
+        if self.has("shared"):
+            assert self.open_again().room_ms() == before_ms + 5000
+
     @JUMPS
     @pytest.mark.parametrize("state", [State.CLAIMED, State.DELAYED], ids=["lease", "delay"])
     def test_a_jump_of_the_wall_clock_neither_shortens_nor_stretches_a_lease_or_a_delay(

@@ -350,6 +350,9 @@ class FilesStore(TableStore):
             lost -= {delivery.message.id for delivery in claimed.deliveries}
         return Claimed(ours, claimed.next_due_s)
 
+    def room_ms(self) -> int:
+        return (self._about.base_ns + self.clock.steady_ns()) // 1_000_000
+
     def about(self) -> dict[str, Any]:
         told = {"kind": "files", "path": str(self.folder), "log_bytes": self._log.size(), "wake_up": self._wake_up()}
         return {**told, "liveness": self._attendance.judged_by()}

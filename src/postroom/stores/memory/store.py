@@ -60,6 +60,9 @@ class MemoryStore(TableStore):
 
     reading = step = enter
 
+    def room_ms(self) -> int:
+        return self._room.now_ms()
+
     def about(self) -> dict[str, Any]:
         return {"kind": "memory", "name": self._room.name}
 

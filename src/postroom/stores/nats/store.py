@@ -152,6 +152,7 @@ class NatsStore(contract.Store):
     cell_write = in_step(cells.cell_write)
     cell_scan = in_step(cells.cell_scan)
 
+    room_ms = in_step(NatsRoom.now_ms)
     process_alive = in_step(NatsRoom.process_alive)
     sweep = in_step(housekeeping.sweep)
     purge = in_step(housekeeping.purge)

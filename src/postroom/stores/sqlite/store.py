@@ -364,7 +364,6 @@ class SqliteStore(Store):
         return self._file.faults(limit_s)
 
     def room_ms(self) -> int:
-        """The room's time now, in which leases, delays and expiry are counted."""
         return self._steps.moment().now
 
     def layout(self) -> tuple[int, Path]:
