@@ -308,6 +308,64 @@ def test_a_replay_can_begin_at_a_number_of_the_feed(room: Room, ada: Agent, bob:
     assert [room.get(id).payload["n"] for id in room.replay(cursor)] == [1]
 
 
+def test_a_replay_sends_all_there_is_a_page_at_a_time_and_tells_of_each(
+    room: Room, ada: Agent, bob: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postroom.mail.replaying.PAGE", 4)
+    ids = [ada.send("bob", {"n": number}) for number in range(10)]
+    told: list[tuple[int, int]] = []
+
+    again = room.replay(0, told=lambda page, found: told.append((len(page), found)))
+
+    assert [room.get(id).replay_of for id in again] == ids
+    assert told == [(0, 10), (4, 10), (4, 10), (2, 10)]
+    assert room.count() == 20
+
+
+def test_a_limited_replay_sends_the_oldest_and_a_dry_run_nothing(room: Room, ada: Agent, bob: Agent) -> None:
+    ids = [ada.send("bob", {"n": number}) for number in range(3)]
+    told: list[int] = []
+
+    dry = room.replay(0, dry_run=True)
+    some = room.replay(0, limit=2, told=lambda _, found: told.append(found))
+
+    assert dry == ids
+    assert room.replay(0, dry_run=True, limit=1) == ids[:1]
+    assert [room.get(id).replay_of for id in some] == ids[:2]
+    assert set(told) == {3}
+    assert room.count() == 5
+
+
+def test_what_is_raised_between_two_pages_ends_a_replay_there(
+    room: Room, ada: Agent, bob: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postroom.mail.replaying.PAGE", 2)
+    ids = [ada.send("bob", {"n": number}) for number in range(5)]
+
+    def told(page: list[str], _found: int) -> None:
+        if page:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        room.replay(0, told=told)
+
+    copies = room.peek(order="oldest", limit=100)[5:]
+    assert [message.replay_of for message in copies] == ids[:2]
+
+
+def test_messages_are_counted_as_they_are_shown(room: Room, ada: Agent, bob: Agent) -> None:
+    for number in range(12):
+        ada.send("bob", {"n": number}, channel=("a", "b")[number % 2], type="job")
+    bob.receive(timeout_s=0).dead("no")
+    ada.send(None, {}, channel="a")
+
+    assert room.count() == len(room.peek(limit=100)) == 12
+    assert room.count(agent="bob") == 11
+    assert room.count(["a"]) == len(room.peek(["a"], limit=100))
+    assert room.count(state="dead") == 1
+    assert room.count(state=None, type="job", from_agent="ada") == 12
+
+
 def test_an_answer_that_is_held_is_not_replayed(room: Room, ada: Agent, bob: Agent) -> None:
     question = Draft(from_agent="ada", to_agent="bob", payload={}, waiter=this_process())
     room.store.put([check(question)])  # as `ask` does, without anybody who takes the answer

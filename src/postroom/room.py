@@ -25,7 +25,7 @@ from postroom.core.config import (
     search_places,
 )
 from postroom.core.events import Hooks
-from postroom.core.message import Draft, Message, MessageWithLedger
+from postroom.core.message import Message, MessageWithLedger
 from postroom.core.states import FINISHED, OPEN, State, states_named
 from postroom.core.system.files import make_private_folder
 from postroom.mail.agent import Agent
@@ -47,18 +47,14 @@ from .errors import (
     RoomNotFound,
     UnknownMessage,
 )
-from .mail import attachments, presence, reasons, tokens
+from .mail import attachments, presence, reasons, replaying, tokens
 from .stores import open_store
 
 T = TypeVar("T")
 Moment = int | str | datetime
 
-#: Messages are read from the store in pages of this size, and sent again so many at a time.
+#: Messages are read from the store in pages of this size.
 PAGE: Final = 500
-#: What a replay has from the message that it repeats.
-_REPEATED: Final = (
-    "payload", "to_agent", "channel", "type", "priority", "correlation_id", "chain_id", "hop_count", "trace",
-)  # fmt: skip
 #: Numbers in this range, given as a moment, are milliseconds since 1970 (1973 to 5138); others are cursors.
 _MS_RANGE: Final = range(100_000_000_000, 100_000_000_000_000)
 
@@ -232,11 +228,8 @@ class Room:
         """
         if order not in (None, "claim", "oldest", "newest"):
             raise InvalidMessage("order", f"must be claim, oldest or newest, not {order!r}")
-        states = _states(state)
-        if agent is not None:  # an answer that is held for an asker is not in its mail
-            states = (states or frozenset(State)) - {State.AWAITED}
         query = Query(
-            states=states,
+            states=_states_in_mail(state, agent),
             channels=None if channels is None else tuple(channels),
             visible_to=agent,
             type=type,
@@ -246,6 +239,27 @@ class Room:
             limit=_checked_limit(limit),
         )
         return self._gateway.open_store.find(query).messages
+
+    def count(
+        self,
+        channels: Iterable[str] | None = None,
+        agent: str | None = None,
+        state: str | None = "pending",
+        *,
+        type: str | None = None,
+        from_agent: str | None = None,
+        correlation_id: str | None = None,
+    ) -> int:
+        """How many messages there are that `peek` would show if it had no limit."""
+        query = Query(
+            states=_states_in_mail(state, agent),
+            channels=None if channels is None else tuple(channels),
+            visible_to=agent,
+            type=type,
+            from_agent=from_agent,
+            correlation_id=correlation_id,
+        )
+        return self._gateway.open_store.count(query)
 
     def events(self, after: int = 0, limit: int = 1000) -> list[Change]:
         """The feed: every change above the number `after`, oldest first. Several changes of one message may be one."""
@@ -352,8 +366,10 @@ class Room:
         from_agent: str | None = None,
         type: str | None = None,
         state: str | None = None,
-        limit: int = 1000,
+        limit: int | None = None,
         by: str | None = None,
+        dry_run: bool = False,
+        told: Callable[[list[str], int], object] | None = None,
         _lane: str = "agent",
     ) -> list[str]:
         """Send kept messages again, the oldest first, each marked with `replay_of`. Returns the new ids.
@@ -365,12 +381,17 @@ class Room:
         They come from `by`, in its lane and never in that of the first sender, whom `room.get(replay_of)` names. Without
         `by` they come from their first senders, in the lane of agents; in a room with tokens that is IdentityRefused,
         and nothing is sent.
+
+        All of them are sent unless `limit` says how many; `dry_run` sends none, and returns the ids of those that would be
+        sent. `told(ids, found)` is called before the first, with [], and after each page that is stored, with its new ids;
+        `found` is how many there are. An error, its own too, ends the replay: the pages told of are sent.
         """
         self._gateway.check_open()
-        _checked_limit(limit)
+        if limit is not None:
+            _checked_limit(limit)
         if by is not None:
             check_names(by=by)
-        elif self._has_tokens():
+        elif tokens.has_tokens(self._gateway):
             raise IdentityRefused("this room has tokens, so nobody speaks for another: say who replays, with by=NAME")
         query = Query(
             states=_states(state) if state is not None else frozenset(State) - {State.AWAITED},
@@ -381,28 +402,17 @@ class Room:
             sent_after_ms=None if _is_cursor(since) else moment_ms(self.clock, "since", since) - 1,
             limit=PAGE,
         )
-        stored = self._stored_after(since) if _is_cursor(since) else None
-        drafts: dict[str, Draft] = {}
-        for message in self._gateway.store.find_all(query):
-            if len(drafts) >= limit:
-                break
-            if stored is None or message.id in stored:
-                drafts.setdefault(message.replay_of or message.id, self._again(message, by, _lane))
-        todo = list(drafts.values())
-        batches = (todo[start : start + PAGE] for start in range(0, len(todo), PAGE))
-        return [id for batch in batches for id in self._gateway.put(batch, limited=False)]
-
-    def _again(self, message: Message, by: str | None, lane: str) -> Draft:
-        return Draft(
-            **{name: getattr(message, name) for name in _REPEATED},
-            from_agent=by or message.from_agent,
-            lane=lane,
-            max_deliveries=self.config.max_deliveries,
-            replay_of=message.replay_of or message.id,
-        )
-
-    def _has_tokens(self) -> bool:
-        return tokens.has_tokens(self._gateway)
+        found = replaying.originals(self._gateway, query, self._stored_after(since) if _is_cursor(since) else None)
+        if told is not None:
+            told([], len(found))
+        if dry_run:
+            return found[:limit]
+        sent: list[str] = []
+        for ids in replaying.send_again(self._gateway, query, found[:limit], by, _lane):
+            sent += ids
+            if told is not None:
+                told(ids, len(found))
+        return sent
 
     def _stored_after(self, cursor: Moment) -> set[str]:
         changes = self._changes(cursor if isinstance(cursor, int) else 0)
@@ -486,6 +496,12 @@ def _states(state: str | None) -> frozenset[State] | None:
         return states_named(state)
     except ValueError as error:
         raise InvalidMessage("state", str(error)) from None
+
+
+def _states_in_mail(state: str | None, agent: str | None) -> frozenset[State] | None:
+    """The states; of an agent's mail, an answer that is held for an asker is not in it."""
+    states = _states(state)
+    return states if agent is None else (states or frozenset(State)) - {State.AWAITED}
 
 
 def _checked_limit(limit: int) -> int:

@@ -264,6 +264,7 @@ class Room(Mirror[room.Room]):
     why = in_thread(room.Room.why)
     get = in_thread(room.Room.get)
     peek = in_thread(room.Room.peek)
+    count = in_thread(room.Room.count)
     events = in_thread(room.Room.events)
     cursor = in_thread(room.Room.cursor)
     stats = in_thread(room.Room.stats)

@@ -29,6 +29,9 @@ ANY: Final = -1
 #: The words that a receiver may say of a message it holds.
 OUTCOMES: Final = ("acked", "answered", "refused", "retry", "dead", "returned")
 
+#: A store that cannot count reads so many messages at a time.
+COUNTED_AT_ONCE: Final = 1000
+
 #: How `find` may list.
 ORDERS: Final = ("oldest", "newest", "claim")
 
@@ -403,6 +406,10 @@ class Store(ABC):
         while page.cursor is not None:
             page = self.find(query, page.cursor)
             yield from page.messages
+
+    def count(self, query: Query) -> int:
+        """How many messages a query means, whatever its order and its limit. Changes nothing."""
+        return sum(1 for _ in self.find_all(msgspec.structs.replace(query, order="oldest", limit=COUNTED_AT_ONCE)))
 
     @abstractmethod
     def events(self, after: int = 0, limit: int = 1000) -> list[Change]:

@@ -86,6 +86,7 @@ class Reading(StoreBench):
         }
 
         assert "".join(names[id] for id in self.found(**query)) == expected
+        assert self.store.count(Query(**query, limit=1)) == len(expected)
 
     def test_messages_are_found_by_the_time_they_were_sent(self) -> None:
         ids, times = [], []
@@ -106,6 +107,7 @@ class Reading(StoreBench):
 
         for id, state in zip(ids, (State.CLAIMED, State.ACKED, State.DEAD, State.READY), strict=True):
             assert self.found(states=frozenset({state})) == [id]
+            assert self.store.count(Query(states=frozenset({state}), order="claim")) == 1
         assert self.found(states=frozenset({State.CLAIMED, State.DEAD})) == [ids[0], ids[2]]
 
     def test_messages_are_found_by_the_agent_that_claimed_them_last(self) -> None:

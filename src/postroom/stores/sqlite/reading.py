@@ -85,6 +85,13 @@ class RowReading:
         messages = self._messages(Message, rows, moment, gone)
         return Page(messages, rows[-1][0] if len(rows) == query.limit and rows else None)
 
+    def count(self, query: Query) -> int:
+        """See `Store.count`."""
+        condition, values = self.where(query)
+        values["now"] = self._steps.moment().now
+        rows = self._file.select(f"{self._file.statements['count_found']} WHERE {condition}", values)
+        return int(rows[0][0])
+
     def where(self, query: Query) -> tuple[str, dict[str, Any]]:
         """The condition of a query as SQL and its bindings; `:now` and `:limit` are the caller's."""
         answer_to = None if query.answer_to is None else self._steps.key(query.answer_to)

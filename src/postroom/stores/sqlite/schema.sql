@@ -321,6 +321,9 @@ RETURNING to_agent
 -- name: found
 SELECT {columns} FROM {mail}
 
+-- name: count_found
+SELECT count(*) FROM {mail}
+
 -- name: get
 SELECT {columns}, ledger FROM {mail} WHERE key = ?1
 

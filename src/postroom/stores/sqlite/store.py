@@ -324,6 +324,9 @@ class SqliteStore(Store):
     def find(self, query: Query, cursor: int | None = None) -> Page:
         return self._reading.find(query, cursor)
 
+    def count(self, query: Query) -> int:
+        return self._reading.count(query)
+
     def events(self, after: int = 0, limit: int = 1000) -> list[Change]:
         return self._reading.events(after, limit)
 
