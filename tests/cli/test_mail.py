@@ -28,7 +28,7 @@ def test_send_prints_the_id_and_nothing_else(cli: Cli) -> None:
     result = cli.ok("send", "bob", "hi", "--as", "ada", "--new")
 
     assert cli.json("receipt", result.out.strip())["state"] == "stored"
-    assert "bob is new here" in result.err
+    assert "bob has not been here yet" in result.err
 
 
 def test_json_has_the_fields_of_the_envelope(cli: Cli) -> None:
@@ -113,6 +113,31 @@ def test_a_recipient_never_seen_is_refused_with_the_near_names(cli: Cli) -> None
     assert [agent["name"] for agent in cli.json("agents")] == ["reviewer"]
 
 
+@pytest.mark.parametrize("delay", ["0", "1h"])
+def test_a_name_with_mail_in_its_box_is_known_to_senders_and_not_to_askers(cli: Cli, delay: str) -> None:
+    cli.ok("send", "bob", "first", "--as", "ada", "--new", "--delay", delay)
+
+    again = cli.ok("send", "bob", "second", "--as", "ada")
+    asked = cli("ask", "bob", "third?", "--as", "ada")
+    wrong = cli("send", "bobb", "fourth", "--as", "ada")
+
+    assert "bob has not been here yet; the message waits for it" in again.err
+    assert cli.json("send", "bob", "fifth", "--as", "ada")["recipient_known"] is False
+    assert (asked.code, wrong.code) == (1, 1)
+    assert "nobody called 'bob' was ever seen" in asked.err
+    assert "near names: bob" in wrong.err
+
+
+def test_a_name_whose_mail_has_ended_is_unknown_again(cli: Cli) -> None:
+    cli.ok("send", "bob", "too late", "--as", "ada", "--new", "--ttl", "0.001")
+    with postroom.open(create=False) as room:
+        (message,) = room.peek(state=None)
+        room.clock.sleep(0.01)
+        assert room.get(message.id).state == "expired"
+
+    assert cli("send", "bob", "hi", "--as", "ada").code == 1
+
+
 def test_one_may_write_to_oneself(cli: Cli) -> None:
     cli.ok("send", "ada", "remember", "--as", "ada")
 
@@ -177,6 +202,34 @@ def test_retry_gives_a_message_back(cli: Cli) -> None:
 
     again = cli.json("receive", "--as", "bob")
     assert (again["id"], again["delivery_count"], again["error"]) == (id, 2, "the disk was full")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_retry_of_the_last_delivery_says_that_the_message_is_dead(cli: Cli, as_json: bool) -> None:
+    id = cli.send()
+    told = []
+    for _ in range(3):
+        cli.ok("receive", "--as", "bob")
+        told.append(cli.ok("retry", id, "--delay", "0", "--as", "bob", *["--json"] * as_json))
+
+    if as_json:
+        assert [result.json["state"] for result in told] == ["stored", "stored", "dead"]
+    else:
+        assert ["will be delivered again" in result.out for result in told] == [True, True, False]
+        assert told[-1].out.startswith(f"{id} is dead now: that was its last delivery")
+    assert cli.json("receipt", id)["state"] == "dead"
+
+
+def test_a_receiver_without_a_channel_is_told_of_the_mail_that_it_passes_by(cli: Cli) -> None:
+    cli.ok("send", "*", "anybody", "--as", "ada")
+
+    at_once, later = cli("receive", "--as", "bob"), cli("receive", "--as", "bob", "--wait", "0.01")
+    cli.ok("receive", "--as", "bob", "--channel", "general")
+
+    for result in (at_once, later):
+        assert result.code == 3
+        assert "Mail for anybody waits in channels (1 in general): --channel NAME takes it" in result.err
+    assert "Mail for anybody" not in cli("receive", "--as", "bob").err
 
 
 def test_reply_answers_and_ends(cli: Cli) -> None:

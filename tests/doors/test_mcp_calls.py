@@ -235,6 +235,8 @@ def test_somebody_never_seen_is_refused_with_the_near_names(url: str) -> None:
             assert "send with new=true" in said  # `ask` itself has no such argument
             assert await states(room) == {}
             assert (await ada("send", to="worker-2", body="x", new=True))["recipient_known"] is False
+            assert (await ada("send", to="worker-2", body="y"))["recipient_known"] is False  # mail waits there already
+            assert "nobody called 'worker-2'" in await ada.fails("ask", to="worker-2", body="x")
             assert (await ada("send", to="*", body="x", channel="jobs"))["recipient_known"] is True
 
     run(main())

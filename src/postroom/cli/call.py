@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import postroom
 from postroom.core.config import FOLDER, shown_address
-from postroom.errors import RoomError
+from postroom.errors import OutcomeUnknown, RoomError, RoomUnreachable
 from postroom.mail import handles, tokens
 
 from . import exit_codes, options, output
@@ -31,8 +31,6 @@ ID_HELP: Final = "a message's id or its short handle, or @last"
 _ID_LENGTH: Final = 36
 #: The process of `postroom as`: what its program claims by commands ends with it.
 OWNER_VARIABLE: Final = "POSTROOM_OWNER"
-#: The room's cells that hold its agents begin so.
-AGENT_CELLS: Final = "agent/"
 #: Known here too: a call without a token, in a room without tokens, does not load the module that checks them.
 TOKEN_VARIABLES: Final = ("POSTROOM_TOKEN", "POSTROOM_TOKEN_FILE")
 TOKEN_CELLS: Final = "token/"  # noqa: S105
@@ -86,9 +84,13 @@ class Invocation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._room is not None:
-            self._room.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._room is None:
+            return
+        if kind is not None and issubclass(kind, (RoomUnreachable, OutcomeUnknown)):
+            # a room that did not answer would be waited for once more, to say goodbye (tests/cli/test_nats.py)
+            self._room.store.close()
+        self._room.close()
 
     def tell(self, document: object, *lines: str, write: Callable[[str], None] = output.write) -> int:
         """Write the result of the command: a document with --json, else lines, made harmless. Returns DONE."""
@@ -107,6 +109,16 @@ class Invocation:
             output.document(list(documents))
         else:
             output.table(columns, rows, empty)
+
+    def tell_count(self, shown: int, total: int) -> None:
+        """Say how many a list has: to a person always, to a script when it got only some of them.
+
+        To scripts on standard error: a JSON list stays a list (tests/cli/test_lists.py).
+        """
+        if shown < total:
+            output.note(f"{shown} of {total} are shown; --all shows every one, --limit N so many")
+        elif total and not self.json and sys.stdout.isatty():
+            output.write(f"{total} in all")
 
     @property
     def room(self) -> Room:
@@ -191,12 +203,6 @@ class Invocation:
         if text == LAST:
             return handles.newest(self.room.store, self.name if held else self.said_name, held=held)
         return text if len(text) == _ID_LENGTH else handles.id_of_handle(self.room.store, text)
-
-    def names_seen(self) -> list[str]:
-        """All agents that were ever in the room, or are subscribed to something there."""
-        store = self.room.store
-        agents = [cell.name.removeprefix(AGENT_CELLS) for cell in store.cell_scan(AGENT_CELLS)]
-        return sorted({*agents, *(subscription.agent for subscription in store.subscriptions())})
 
 
 def _that_stays(room: Room) -> Room:

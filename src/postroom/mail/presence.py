@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from postroom.core.clock import iso
 from postroom.core.config import HEARTBEAT_S
 from postroom.core.message import Message
-from postroom.core.states import State
+from postroom.core.states import OPEN, State
 from postroom.stores.cells import update
 from postroom.stores.contract import Query
 
@@ -164,9 +164,25 @@ def is_known(gateway: Gateway, name: str) -> bool:
     )
 
 
+def is_addressee(gateway: Gateway, name: str) -> bool:
+    """Whether a door sends to that name without being told that it is new: it is known, or mail waits for it already.
+
+    The rule of the command line, the page and MCP. A question needs more: `is_known`, for mail answers nothing.
+    """
+    mail = Query(states=OPEN, to_agent=name, limit=1)
+    return is_known(gateway, name) or bool(gateway.store.find(mail).messages)
+
+
 def names(gateway: Gateway) -> list[str]:
     """The names of all agents that were ever here."""
     return [cell.name.removeprefix(_PREFIX) for cell in gateway.store.cell_scan(_PREFIX)]
+
+
+def addressees(gateway: Gateway) -> list[str]:
+    """The names that a sender may have meant: those of `names`, of subscribers, and of those for whom mail is ready."""
+    subscribers = {subscription.agent for subscription in gateway.store.subscriptions()}
+    boxes = {box.to_agent for box in gateway.store.stats().mailboxes if box.to_agent is not None}
+    return sorted({*names(gateway), *subscribers, *boxes})
 
 
 def agents(gateway: Gateway) -> list[AgentInfo]:

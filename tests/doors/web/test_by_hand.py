@@ -10,7 +10,7 @@ import pytest
 from postroom.core.clock import ManualClock
 from postroom.doors.web.by_hand import ByHand, ChosenMessages, One, Person, PersonMessage
 from postroom.doors.web.guard import PageGuard
-from postroom.errors import IdentityRefused
+from postroom.errors import IdentityRefused, InvalidMessage
 from postroom.mail import tokens
 from postroom.room import Room
 
@@ -69,6 +69,19 @@ def test_a_token_that_proves_nothing_is_refused_and_recorded(here: Room, nonsens
     with pytest.raises(IdentityRefused):
         ByHand(here, "mia").who(nonsense)
     assert tokens.refusals(here.gateway)[0] == 1
+
+
+def test_a_name_with_mail_in_its_box_is_known_to_the_page(here: Room) -> None:
+    hand, mia = ByHand(here, "mia"), Person("mia", human=True)
+    with pytest.raises(InvalidMessage, match="nobody called 'newcomer' was ever in this room"):
+        hand.send(PersonMessage(to="newcomer", payload={"text": "x"}), mia)
+
+    hand.send(PersonMessage(to="newcomer", payload={"text": "x"}, new=True), mia)
+    hand.send(PersonMessage(to="newcomer", payload={"text": "y"}), mia)
+
+    assert [message.payload["text"] for message in here.peek(agent="newcomer")] == ["x", "y"]
+    with pytest.raises(InvalidMessage, match="did you mean newcomer"):
+        hand.send(PersonMessage(to="newcomr", payload={"text": "z"}), mia)
 
 
 def test_a_person_writes_in_the_lane_of_people_and_an_agent_in_that_of_agents(here: Room) -> None:

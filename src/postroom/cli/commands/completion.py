@@ -10,6 +10,7 @@ from postroom.cli import options, output
 from postroom.cli.call import Invocation
 from postroom.cli.table import COMMANDS
 from postroom.errors import PostroomError
+from postroom.mail import presence
 
 #: Options whose value is an agent's name, and commands whose first word is one.
 NAME_OPTIONS: Final = ("--as", "--agent", "--to")
@@ -31,7 +32,7 @@ def completion(call: Invocation) -> None:
 def _names(call: Invocation) -> str:
     """The names of the room's agents, one per line; nothing when there is no room."""
     try:
-        names = call.names_seen()
+        names = presence.addressees(call.room.gateway)
     except PostroomError:
         return ""
     return "\n".join(name for name in names if _HARMLESS.fullmatch(name))

@@ -10,14 +10,21 @@ from typing import Any, Final
 from postroom.cli import exit_codes, options, output
 from postroom.cli.call import ID_HELP, Invocation
 from postroom.cli.exit_codes import UsageError
-from postroom.core.untrusted import quoted
+from postroom.core.untrusted import is_plain, quoted
 from postroom.errors import InvalidMessage, NoMail, PostroomError, UnknownMessage
+from postroom.mail import presence
+from postroom.mail.gateway import Gateway
 from postroom.mail.received import Received
 
 #: TO that means: the agent that claims it first in the channel.
 ANYBODY: Final = "*"
 #: Stands for the state of a message that is not kept here.
 UNKNOWN: Final = "unknown"
+#: A message that was given back on its last delivery.
+DEAD: Final = "dead"
+DEAD_NOW: Final = "is dead now: that was its last delivery (`postroom dead` shows it, `postroom requeue` puts it back)"
+#: At most so many channels are named to a receiver that finds no mail.
+MAX_CHANNELS: Final = 5
 #: How long a command waits for somebody else unless told otherwise, in seconds.
 PATIENCE_S: Final = 30.0
 
@@ -44,7 +51,7 @@ def _envelope(call: Invocation, to: str | None) -> dict[str, Any]:
 def send_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("to", metavar="TO", help="an agent's name, or '*' for whoever claims it first in the channel")
     _envelope_options(parser)
-    options.flag(parser, "--new", "the recipient may be one that the room has never seen")
+    options.flag(parser, "--new", "the recipient may be one that was never here and that no mail waits for")
     options.span(parser, "--delay", "deliver it after that time", 0)
     parser.add_argument("--correlation-id", metavar="ID", help="what it belongs to")
     parser.add_argument("--key", metavar="KEY", help="idempotency key: a repeat with the same key is sent once")
@@ -58,7 +65,7 @@ def send(call: Invocation) -> None:
         raise UsageError("--timeout goes with --wait; a send without --wait returns as soon as it is stored")
     payload = options.payload_of(args.payload, plain=args.text)
     to = None if args.to == ANYBODY else args.to
-    known = to is None or _must_be_known(call, to)
+    known = to is None or _must_be_known(call, to, presence.is_addressee)
     id = call.agent().send(
         to,
         payload,
@@ -76,18 +83,19 @@ def send(call: Invocation) -> None:
     else:
         output.write(id)
         if not known:
-            output.note(f"{args.to} is new here; the message waits for it")
+            output.note(f"{args.to} has not been here yet; the message waits for it")
 
 
-def _must_be_known(call: Invocation, to: str) -> bool:
-    """Whether the room has seen the recipient. Raises, with the near names, unless it may be new."""
-    names = call.names_seen()
-    if to == call.name or to in names:
+def _must_be_known(call: Invocation, to: str, is_enough: Callable[[Gateway, str], bool]) -> bool:
+    """Whether the room has seen the recipient. Raises, with the near names, unless it is known enough or may be new."""
+    gateway = call.room.gateway
+    if to == call.name or presence.is_known(gateway, to):
         return True
-    if call.args.new:
+    if call.args.new or is_enough(gateway, to):
         return False
     from postroom.doors.strangers import never_seen
 
+    names = presence.addressees(gateway)
     raise UnknownRecipient(never_seen(to, names, "--new if it is new", any_name=sys.stderr.isatty()))
 
 
@@ -98,14 +106,14 @@ class UnknownRecipient(PostroomError):
 def ask_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("to", metavar="TO", help="the agent to ask")
     _envelope_options(parser)
-    options.flag(parser, "--new", "the one asked may be one that the room has never seen")
+    options.flag(parser, "--new", "the one asked may be one that was never here")
     options.span(parser, "--timeout", f"(default: {PATIENCE_S:.0f})", PATIENCE_S)
 
 
 def ask(call: Invocation) -> None:
     args = call.args
     payload = options.payload_of(args.payload, plain=args.text)
-    _must_be_known(call, args.to)
+    _must_be_known(call, args.to, presence.is_known)
     answer = call.agent().ask(
         args.to, payload, channel=args.channel, timeout_s=args.timeout, **_envelope(call, args.to)
     )
@@ -176,18 +184,31 @@ def receive(call: Invocation) -> None:
     args = call.args
     agent = call.agent()
     with Interrupts(call.room) as interrupts:
-        if args.wait:
-            message = agent.receive(timeout_s=args.wait, channels=args.channel, lease_s=args.lease)
-        elif (found := agent.poll(channels=args.channel, lease_s=args.lease)) is not None:
-            message = found
-        else:
-            raise NoMail(f"there is no mail for {call.name}; --wait S waits for some")
+        try:
+            if args.wait:
+                message = agent.receive(timeout_s=args.wait, channels=args.channel, lease_s=args.lease)
+            elif (found := agent.poll(channels=args.channel, lease_s=args.lease)) is not None:
+                message = found
+            else:
+                raise NoMail(f"there is no mail for {call.name}; --wait S waits for some")
+        except NoMail as error:
+            raise type(error)(f"{error}{_for_anybody(call)}") from None
         if interrupts.pending:
             message.retry("the command was interrupted", delay_s=0)
             interrupts.end()
         _write_out(call, message, _show_received)
         if args.ack:
             message.ack()
+
+
+def _for_anybody(call: Invocation) -> str:
+    """The mail that a receiver without --channel passes by, as the end of a sentence."""
+    boxes = () if call.args.channel else call.room.mailboxes()
+    depths = {box.channel: box.depth for box in boxes if box.to_agent is None and is_plain(box.channel)}
+    if not depths:
+        return ""
+    shown = ", ".join(f"{depth} in {channel}" for channel, depth in sorted(depths.items())[:MAX_CHANNELS])
+    return f". Mail for anybody waits in channels ({shown}): --channel NAME takes it"
 
 
 def _write_out(call: Invocation, message: Received, write: Callable[[Invocation, Received], None]) -> None:
@@ -262,7 +283,7 @@ def _settle(call: Invocation, ids: list[str], step: Callable[[Received], bool], 
             held, problem, state = False, str(error), UNKNOWN
         results.append({"id": id, "held": held, "state": state})
         if held and not call.json:
-            output.write(f"{id} {done}")
+            output.write(f"{id} {DEAD_NOW if state == DEAD else done}")
         if not held:
             output.note(problem)
     if call.json:

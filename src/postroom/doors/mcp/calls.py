@@ -356,9 +356,9 @@ def _before_sending(room: Room, caller: Caller, to: str | None, *, new: bool | N
     `new` allows a recipient that was never seen here; None where there is no such choice, as for a question.
     """
     known = to is None or to == caller.agent or presence.is_known(room.gateway, to)
-    if not known and not new:
+    if not known and not new and (new is None or not presence.is_addressee(room.gateway, str(to))):
         if_new = NEW_TO_SEND if new is not None else NEW_TO_ASK
-        raise UnknownMessage(never_seen(str(to), presence.names(room.gateway), if_new))
+        raise UnknownMessage(never_seen(str(to), presence.addressees(room.gateway), if_new))
     if to is not None and room.config.pair_rate_per_s is None:
         SenderLimit(room.store, PAIR_RATE_PER_S, PAIR_BURST, room.clock).take_pair(caller.agent, to)
     return known, presence.held_cause(room.gateway, caller.agent, to)

@@ -146,7 +146,7 @@ TOOLS: Final = (
     Tool(
         "ack",
         "End messages",
-        "End claimed messages: done, retry (deliver again) or refuse, the last two with why.",
+        "End claimed messages: done, retry (deliver again; dead on the last delivery) or refuse, the last two with why.",
         Ack,
         _object(results=_list_of(_object(id=_TEXT, counted=_FLAG, state=_TEXT, problem_=_TEXT))),
         idempotent=True,

@@ -122,10 +122,12 @@ class ByHand:
     def send(self, wish: PersonMessage, who: Person) -> dict[str, Any]:
         """Send a message: a person's in the lane of people, an agent's in that of agents."""
         room = self._room
-        if wish.to is not None and not wish.new and not presence.is_known(room.gateway, wish.to):
-            near = get_close_matches(wish.to, presence.names(room.gateway), n=3)
+        if wish.to is not None and not wish.new and not presence.is_addressee(room.gateway, wish.to):
+            near = get_close_matches(wish.to, presence.addressees(room.gateway), n=3)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise InvalidMessage("to", f"nobody called {wish.to!r} was ever in this room{hint}")
+            raise InvalidMessage(
+                "to", f"nobody called {wish.to!r} was ever in this room, and no mail waits for that name{hint}"
+            )
         sender = room.agent(who.name, transient=True)
         id = sender.send(
             wish.to, wish.payload, channel=wish.channel, type=wish.type, priority=wish.priority, _lane=who.lane
