@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.nats_servers import room_name, shared_server
 
 import postroom
 from postroom.cli.call import Invocation
@@ -74,6 +75,24 @@ def test_what_a_killed_process_held_waits_again_for_the_first_look(cli: Cli, tmp
     assert [(agent["name"], agent["status"], agent["pending"]) for agent in status["agents"]][1:] == [
         ("bob", "gone", 1)
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["sqlite", "files", "nats"])
+def test_status_says_each_thing_once_and_in_columns(cli: Cli, tmp_path: Path, scheme: str) -> None:
+    url = f"nats://{shared_server().address}/{room_name()}" if scheme == "nats" else f"{scheme}:{tmp_path}/room"
+    cli.ok("init", "--room", url)
+    cli.ok("send", "bob", "hi", "--as", "ada", "--new", "--room", url)
+
+    lines = cli.ok("status", "--room", url).lines
+    facts = dict(
+        line.split(None, 1) for line in lines[: next(n for n, line in enumerate(lines) if line.startswith("agent "))]
+    )
+
+    names = [line.split()[0] for line in lines[: len(facts)]]
+    assert sorted(names) == sorted(set(names))
+    assert (facts["messages"], facts["kind"]) == ("1 stored", scheme)
+    assert len({line.index(facts[name], len(name)) for name, line in zip(names, lines, strict=False)}) == 1
 
 
 def test_an_empty_room_says_so(cli: Cli) -> None:

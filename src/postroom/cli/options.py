@@ -18,6 +18,8 @@ from .table import COMMANDS
 
 #: Stores keep numbers in 64 bits.
 MAX_DIGITS: Final = 18
+#: The limit of a list that is shown whole.
+NO_LIMIT: Final = 10**MAX_DIGITS - 1
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
@@ -72,6 +74,14 @@ def flag(parser: argparse._ActionsContainer, name: str, help: str) -> None:
 def span(parser: argparse.ArgumentParser, name: str, help: str, default: float | None = None, **more: Any) -> None:
     """An option whose value is a span of time."""
     parser.add_argument(name, type=seconds, default=default, help=help, **{"metavar": "S", **more})
+
+
+def listing(parser: argparse.ArgumentParser, default: int | None, help: str = "", action: str = "") -> None:
+    """How much of a list is shown: `limit`, None for all of it. `action` is the one that lists, where there are others."""
+    group = parser.add_mutually_exclusive_group()
+    help = help or f"{action}at most so many (default: {default or 'all'})"
+    group.add_argument("--limit", type=count, default=default, metavar="N", help=help)
+    group.add_argument("--all", dest="limit", action="store_const", const=None, help=f"{action}every one")
 
 
 def check_text(values: Iterable[object]) -> None:

@@ -73,7 +73,7 @@ COMMANDS: Final = {
     "ack": Command("mail", "say that a received message is done", "postroom ack ID --as bob"),
     "retry": Command(
         "mail",
-        "give a received message back, to be delivered again",
+        "give a received message back, to be delivered again; on its last delivery it is dead",
         "postroom retry ID 'the server was down' --delay 60 --as bob",
     ),
     "reply": Command("mail", "answer a received message and end it", "postroom reply ID 'yes, ship it' --as bob"),
@@ -118,6 +118,7 @@ COMMANDS: Final = {
         "rooms",
         "send kept messages again",
         "postroom replay --since 2h --to bob",
+        "postroom replay --since 2h --dry-run",
         "postroom replay --since 2026-11-15T06:00:00Z --channel reviews",
     ),
     "sql": Command(

@@ -27,7 +27,7 @@ ACTIONS: Final = {
     "release": "ID [WHY]",
     "extend": "ID [--lease S]",
     "abort": "ID [WHY]",
-    "list": "[--tree] [--state WORD]",
+    "list": "[--tree] [--state WORD] [--limit N]",
     "watch": "[--limit N]",
 }
 #: How many words may follow the id.
@@ -48,7 +48,8 @@ def board_options(parser: argparse.ArgumentParser) -> None:
     options.span(parser, "--lease", "claim, extend: yours for that long (600)", 600)
     options.flag(parser, "--tree", "list: what waits for what, as a tree")
     parser.add_argument("--state", metavar="WORD", help="list: only ready, claimed, done, blocked or aborted ones")
-    parser.add_argument("--limit", type=options.count, metavar="N", help="watch: end after that many changes")
+    limit = "list: at most so many (default: all); watch: end after that many changes"
+    options.listing(parser, None, limit, action="list: ")
 
 
 def board(call: Invocation) -> int | None:
@@ -190,13 +191,16 @@ def _list(call: Invocation) -> None:
         if call.args.state not in STATES:
             raise UsageError(f"--state must be one of {', '.join(STATES)}, not {call.args.state!r}")
         tasks = [task for task in tasks if task.state == call.args.state]
+    found, tasks = len(tasks), tasks[: call.args.limit]
     if call.args.tree and not call.json:
         for line in tree(tasks) or ["no tasks"]:
             output.write(line)
+        call.tell_count(len(tasks), found)
         return
     rows = ((t.id, _state(t), t.owner, t.title, ", ".join(t.unmet), t.lease_until, t.why) for t in tasks)
     columns = ("task", "state", "owner", "title", "waits for", "lease until", "why")
     call.tell_rows((task.to_dict() for task in tasks), columns, rows, empty="no tasks")
+    call.tell_count(len(tasks), found)
 
 
 def _state(task: Task) -> str:

@@ -35,11 +35,13 @@ def status(call: Invocation) -> None:
             }
         )
         return
-    output.write(f"room      {output.visible(str(room.url))}")
     counts = ", ".join(f"{number} {state}" for state, number in stats.states.items() if number)
-    output.write(f"messages  {counts or 'none yet'}")
-    for name, value in stats.store.items():
-        output.write(f"{name:<9} {output.visible(str(value))}")
+    # all that the store keeps: of the states, the line above it tells
+    store = {"kept" if name == "messages" else name: value for name, value in stats.store.items()}
+    facts = {"room": room.url, "messages": counts or "none yet", **store}
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        output.write(f"{name:<{width}}  {output.visible(str(value))}")
     output.table(*_agents_table(agents, room.clock.wall_ms()))
     output.table(*_mailboxes_table(stats.mailboxes, room.clock.wall_ms()))
     if waits:
@@ -49,9 +51,15 @@ def status(call: Invocation) -> None:
         output.write(f"{stats.states['dead']} dead: `postroom dead` shows them, `postroom requeue ID` puts one back")
 
 
+def agents_options(parser: argparse.ArgumentParser) -> None:
+    options.listing(parser, None)
+
+
 def agents(call: Invocation) -> None:
     found = call.room.agents()
-    call.tell_rows((agent._asdict() for agent in found), *_agents_table(found, call.room.clock.wall_ms()))
+    shown = found[: call.args.limit]
+    call.tell_rows((agent._asdict() for agent in shown), *_agents_table(shown, call.room.clock.wall_ms()))
+    call.tell_count(len(shown), len(found))
 
 
 def _agents_table(agents: list[AgentInfo], now_ms: int) -> TableParts:
@@ -61,9 +69,15 @@ def _agents_table(agents: list[AgentInfo], now_ms: int) -> TableParts:
     return ("agent", "status", "last seen", "waiting", "task"), rows, "no agents yet"
 
 
+def mailboxes_options(parser: argparse.ArgumentParser) -> None:
+    options.listing(parser, None)
+
+
 def mailboxes(call: Invocation) -> None:
-    boxes = call.room.stats().mailboxes
-    call.tell_rows(map(_mailbox_dict, boxes), *_mailboxes_table(boxes, call.room.clock.wall_ms()))
+    found = call.room.stats().mailboxes
+    shown = found[: call.args.limit]
+    call.tell_rows(map(_mailbox_dict, shown), *_mailboxes_table(shown, call.room.clock.wall_ms()))
+    call.tell_count(len(shown), len(found))
 
 
 def _mailbox_dict(box: MailboxFigures) -> dict[str, object]:
@@ -80,15 +94,18 @@ def peek_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--channel", action="append", metavar="C", help="only in this channel; may be repeated")
     states = "pending, claimed, acked, dead, … (default: pending)"
     parser.add_argument("--state", default="pending", metavar="WORD", help=states)
-    parser.add_argument("--limit", type=options.count, default=10, metavar="N", help="at most so many (default: 10)")
+    options.listing(parser, 10)
 
 
 def peek(call: Invocation) -> None:
-    args = call.args
-    found = call.room.peek(channels=args.channel, agent=args.agent or args.name, state=args.state, limit=args.limit)
+    args, room = call.args, call.room
+    wanted = {"channels": args.channel, "agent": args.agent or args.name, "state": args.state}
+    limit = args.limit or options.NO_LIMIT
+    found = room.peek(**wanted, limit=limit)
     rows = ((*_from_to(m), m.channel, m.priority, m.state, short(m, 60)) for m in found)
     columns = ("handle", "from", "to", "channel", "prio", "state", "payload")
     call.tell_rows(map(_listed, found), columns, rows, empty="nothing there")
+    call.tell_count(len(found), len(found) if len(found) < limit else room.count(**wanted))
 
 
 def _listed(message: Message) -> dict[str, object]:
@@ -119,14 +136,16 @@ def receipt(call: Invocation) -> None:
 
 
 def dead_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--limit", type=options.count, default=100, metavar="N", help="at most so many (default: 100)")
+    options.listing(parser, 100)
 
 
 def dead(call: Invocation) -> None:
-    letters = call.room.dead_letters(limit=call.args.limit)
+    room, limit = call.room, call.args.limit or options.NO_LIMIT
+    letters = room.dead_letters(limit=limit)
     whole = ({**_listed(each.message), "attempts": [tried._asdict() for tried in each.attempts]} for each in letters)
     rows = ((*_from_to(m := d.message), m.delivery_count, d.error, short(m, 40)) for d in letters)
     call.tell_rows(whole, ("handle", "from", "to", "tries", "error", "payload"), rows, empty="no dead letters")
+    call.tell_count(len(letters), len(letters) if len(letters) < limit else room.count(state="dead"))
 
 
 class QueryFailed(PostroomError):
@@ -149,3 +168,4 @@ def sql(call: Invocation) -> None:
         raise
     plain = ([value.hex() if isinstance(value, bytes) else value for value in row] for row in rows)
     call.tell_rows((dict(zip(columns, row, strict=True)) for row in plain), columns, rows, "no rows")
+    call.tell_count(len(rows), len(rows))

@@ -69,6 +69,7 @@ def _list(call: Invocation) -> None:
     rows = ((e.agent, ", ".join(e.globs), "" if e.exclusive else "shared", e.until, e.why) for e in found)
     columns = ("agent", "files", "", "until", "why")
     call.tell_rows((each.to_dict() for each in found), columns, rows, empty="nothing is reserved")
+    call.tell_count(len(found), len(found))
 
 
 def _check(call: Invocation) -> int:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Self
 
 from postroom.cli import exit_codes, options, output
 from postroom.cli.call import ID_HELP, Invocation
@@ -20,6 +22,11 @@ from .allow import check_untracked
 
 if TYPE_CHECKING:
     from postroom.cli.layouts.layout import Layout, Step
+
+#: A replay of more than so many messages has to be asked for.
+MANY: Final = 1000
+#: A dry run shows so many messages to a person.
+SHOWN: Final = 20
 
 
 def init_options(parser: argparse.ArgumentParser) -> None:
@@ -145,7 +152,11 @@ def requeue(call: Invocation) -> int:
     if bool(args.id) == args.all:
         raise UsageError("name the messages to put back, or say --all")
     call.must_be_person("put messages back")
-    ids = [letter.id for letter in room.dead_letters(limit=1_000_000)] if args.all else args.id
+    ids = (
+        [letter.id for letter in room.peek(state="dead", limit=options.NO_LIMIT, order="oldest")]
+        if args.all
+        else args.id
+    )
     done, unknown = [], 0
     for given in ids:
         id = given
@@ -164,6 +175,8 @@ def requeue(call: Invocation) -> int:
     if args.all and not ids:
         output.note("there are no dead letters")
         return exit_codes.NOTHING
+    if args.all:
+        output.note(f"{len(done)} of {len(ids)} put back")
     failed = len(ids) - len(done)
     return exit_codes.DONE if not failed else exit_codes.NOTHING if failed == unknown else exit_codes.FAILED
 
@@ -173,17 +186,92 @@ def replay_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", required=True, metavar="WHEN", help=since)
     parser.add_argument("--channel", metavar="C", help="only what lay there")
     parser.add_argument("--to", metavar="NAME", help="only what was addressed to this agent")
+    many = parser.add_mutually_exclusive_group()
+    many.add_argument("--limit", type=options.count, metavar="N", help="only the oldest so many")
+    options.flag(many, "--all", f"also more than {MANY}, of which none is sent otherwise")
+    options.flag(parser, "--dry-run", "send nothing; print the ids of the messages that would be sent again")
 
 
 def replay(call: Invocation) -> int:
+    """The ids are those of the copies; of a dry run, those of the kept messages."""
     args, room = call.args, call.room
     since = _since(args.since, room.clock.wall_ms())
     call.must_be_person("replay messages")
-    ids = room.replay(since=since, channel=args.channel, to=args.to, by=call.maybe_name, _lane=call.lane)
-    call.tell({"ids": ids}, *ids)
-    if not ids:
+    with _Progress(call) as progress:
+        told = progress.told
+        wanted = {"since": since, "channel": args.channel, "to": args.to, "limit": args.limit}
+        ids = room.replay(**wanted, by=call.maybe_name, dry_run=args.dry_run, told=told, _lane=call.lane)
+        if args.dry_run:
+            progress.ids = ids
+    ids, found = progress.ids, progress.found
+    sent = 0 if args.dry_run else len(ids)
+    if args.dry_run and not call.json and sys.stdout.isatty():
+        _show_kept(call, ids)
+    else:
+        call.tell({"ids": ids, "found": found, "sent": sent, "dry_run": args.dry_run}, *ids)
+    if not found:
         output.note("nothing was kept since then that fits")
-    return exit_codes.DONE if ids else exit_codes.NOTHING
+    elif progress.interrupted:
+        output.note(f"interrupted: {sent} of {found} sent again")
+    else:
+        output.note(f"{len(ids)} of {found} {'would be ' * args.dry_run}sent again")
+    return exit_codes.INTERRUPTED if progress.interrupted else exit_codes.DONE if found else exit_codes.NOTHING
+
+
+def _show_kept(call: Invocation, ids: list[str]) -> None:
+    """What a replay would send, for a person: the first of them."""
+    kept = [call.room.get(id) for id in ids[:SHOWN]]
+    rows = ((m.id, m.from_agent, m.to_agent or "(anybody)", m.channel, m.timestamp, m.type) for m in kept)
+    output.table(("id", "from", "to", "channel", "sent", "type"), rows, empty="nothing")
+    if len(ids) > SHOWN:
+        output.write(f"and {len(ids) - SHOWN} more")
+
+
+class _Progress:
+    """How far a replay is, which a person at a terminal gets to see. Ctrl-C ends it after the page under way."""
+
+    def __init__(self, call: Invocation) -> None:
+        self._args = call.args
+        self._shown = False
+        self.ids: list[str] = []
+        self.found = 0
+        self.interrupted = False
+
+    def told(self, ids: list[str], found: int) -> None:
+        """See `Room.replay`."""
+        args = self._args
+        if found > MANY and not (args.limit or args.all or args.dry_run):
+            raise UsageError(
+                f"{found} messages fit, and so many are sent again only with --all, or --limit N for the oldest; "
+                "nothing was sent (--dry-run shows which they are)"
+            )
+        self.found = found
+        self.ids += ids
+        if ids and sys.stderr.isatty() and not args.dry_run:
+            self._shown = True
+            sys.stderr.write(f"\r{len(self.ids)} of {min(found, args.limit or found)} sent again")
+            sys.stderr.flush()
+        if self.interrupted:
+            raise _Interrupted
+
+    def _interrupt(self, *_: object) -> None:
+        if self.interrupted:  # a second Ctrl-C does not wait for the page
+            raise KeyboardInterrupt
+        self.interrupted = True
+
+    def __enter__(self) -> Self:
+        self._before = signal.signal(signal.SIGINT, self._interrupt)
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> bool:
+        signal.signal(signal.SIGINT, self._before)
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+        return kind is _Interrupted
+
+
+class _Interrupted(Exception):
+    """Ends a replay between two pages."""
 
 
 def _since(text: str, now_ms: int) -> int | str:

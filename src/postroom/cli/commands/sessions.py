@@ -22,6 +22,7 @@ def session_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", nargs="?", help="the session, for show and stop")
     options.span(parser, "--older-than", "for clean: 10s, 5m, 2h, 7d (default: 7d)", WEEK_S, metavar="SPAN")
     options.span(parser, "--grace", "for stop: seconds before workers are killed", 2.0)
+    options.listing(parser, None, "for list: at most so many, the newest (default: all)", action="for list: ")
 
 
 def session(call: Invocation) -> int | None:
@@ -34,13 +35,15 @@ def session(call: Invocation) -> int | None:
 
 
 def _list(call: Invocation) -> None:
-    found, now_ms = report.list_sessions(call.room.gateway), call.room.clock.wall_ms()
+    every, now_ms = report.list_sessions(call.room.gateway), call.room.clock.wall_ms()
+    found = every if call.args.limit is None else every[-call.args.limit :]
     rows = (
         (info.id, info.state, output.ago(from_iso(info.opened), now_ms), info.members, _why(info))
         for info in reversed(found)
     )
     columns = ("session", "state", "opened", "members", "failure")
     call.tell_rows(map(report.info_dict, found), columns, rows, empty="no sessions")
+    call.tell_count(len(found), len(every))
 
 
 def _why(info: SessionInfo) -> str:

@@ -133,7 +133,8 @@ def _list(call: Invocation) -> None:
     rows = [(e.id, e.agent, "human" if e.human else "", e.made_at, e.revoked_at or "") for e in found]
     none = "this room has no tokens: every name is believed"
     output.table(("token", "agent", "", "made", "revoked"), rows, empty=none)
+    call.tell_count(len(found), len(found))
     if refused:
         output.write("")
         claims = [(e.time, e.door, e.claimed, e.real or "nobody known") for e in refused[-10:]]
-        output.table(("refused", "door", "claimed", "was"), claims, title=f"{count} refused")
+        output.table(("refused", "door", "claimed", "was"), claims, title=f"{count} refused; the newest")

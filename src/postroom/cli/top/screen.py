@@ -43,11 +43,12 @@ class Column(NamedTuple):
 
 
 class ScreenPart(NamedTuple):
-    """A part of the screen: its columns, its lines, and what is said when there are none."""
+    """A part of the screen: its columns, its lines, what is said when there are none, and how many there are in all."""
 
     columns: tuple[Column, ...]
     lines: Sequence[Any]
     empty: str
+    total: int = 0
 
 
 def text_of(picture: RoomPicture) -> str:
@@ -74,7 +75,7 @@ def draw(picture: RoomPicture, height: int | None = None) -> RenderableType:
         ScreenPart(_AGENTS, picture.agents, "nobody was here yet"),
         ScreenPart(_MAILBOXES, picture.mailboxes, "no mail is waiting"),
         ScreenPart(_WAITING, waiting, "nobody waits for an answer"),
-        ScreenPart(_DEAD, picture.dead, "no dead letters"),
+        ScreenPart(_DEAD, picture.dead, "no dead letters", picture.states.get("dead", 0)),
     ]
     wanted = [len(part.lines) for part in parts]
     lines = wanted if height is None else share_lines(wanted, max(MIN_LINES, height) - len(head))
@@ -163,7 +164,8 @@ def _table(part: ScreenPart, count: int) -> RenderableType:
     name = part.columns[0].title
     if not part.lines:
         return Text(f"{name}  {part.empty}", style="dim", no_wrap=True, overflow="ellipsis")
-    shown = f"{name} {len(part.lines)}" if count == len(part.lines) else f"{name} {count}/{len(part.lines)}"
+    total = max(part.total, len(part.lines))
+    shown = f"{name} {total}" if count == total else f"{name} {count}/{total}"
     drawn = Table(box=None, expand=True, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="reverse")
     for column in part.columns:
         drawn.add_column(
