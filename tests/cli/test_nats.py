@@ -7,11 +7,12 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.nats_proxy import Proxy
 from tests.support.nats_servers import need_server, room_name, running_server, shared_server
 
 import postroom
@@ -20,7 +21,7 @@ from postroom.core.clock import SYSTEM
 from postroom.errors import RoomUnreachable
 from postroom.stores.nats import connection
 
-from .support import Cli
+from .support import Cli, command
 
 PATIENCE_S = 60.0
 
@@ -74,6 +75,11 @@ def test_three_servers_start_from_what_is_written_and_the_doctor_is_content(cli:
     with open_when_there(cluster["rooms"]["team"]) as room:
         id = room.agent("ada").send("bob", {"text": "over TLS"})
         assert room.agent("bob").receive(timeout_s=10).id == id
+    # asyncio warns of streams that are kept half open over TLS, unless they are told of it
+    looked = subprocess.run(
+        command("peek", "--json", "--room", cluster["rooms"]["team"]), capture_output=True, text=True, check=True
+    )
+    assert looked.stderr == ""
     monitors = [word for node in cluster["nodes"] for word in ("--monitor", f"http://127.0.0.1:{node['monitor_port']}")]
 
     result = cli("doctor", "--json", "--room", cluster["rooms"]["team"], *monitors)
@@ -83,6 +89,37 @@ def test_three_servers_start_from_what_is_written_and_the_doctor_is_content(cli:
     assert {seen[name] for name in ("server", "copies", "stream", "storage", "server clock", "sync")} == {"ok"}, (
         result.json
     )
+
+
+@pytest.mark.slow
+def test_a_send_whose_reply_is_lost_ends_with_7_names_the_message_and_does_not_wait_to_say_goodbye(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, name = shared_server(), room_name()
+    with closing(Proxy(int(server.address.rpartition(":")[2]))) as proxy, ExitStack() as near:
+        room = near.enter_context(postroom.open(f"nats://{server.address}/{name}"))
+        room.agent("bob")
+        real = postroom.open
+        ends: list[str] = []
+
+        def opened(*words: Any, **settings: Any) -> postroom.Room:
+            far = real(*words, **settings)
+            far.hooks.on("before_send", lambda *_: proxy.cut(to_server=False, to_client=True))
+            for what, each in {"connection": far.store, "room": far}.items():
+                close = each.close
+                monkeypatch.setattr(each, "close", lambda what=what, close=close: (ends.append(what), close()))
+            return far
+
+        monkeypatch.setattr(postroom, "open", opened)
+        words = ["send", "bob", "hi", "--as", "ada", "--room", f"nats://{proxy.address}/{name}?server_timeout_s=0.2"]
+        result = cli(*words, "--json")
+        proxy.cut(to_server=False, to_client=False)
+
+        (id,) = result.json["error"].pop("ids")
+        assert (result.code, result.json["error"]["type"]) == (7, "OutcomeUnknown")
+        assert "nobody answered within 0.2 s" in result.err
+        assert room.get(id).payload == {"text": "hi"}
+        assert ends[:2] == ["connection", "room"]  # without it first, the room would be waited for once more
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 
 from postroom import __version__
 from postroom.core.system import startup
-from postroom.errors import PostroomError
+from postroom.errors import OutcomeUnknown, PostroomError
 
 from . import exit_codes
 from .table import COMMANDS, GROUPS
@@ -140,7 +140,10 @@ def _report(error: PostroomError, *, as_json: bool, plain: bool = False) -> None
     try:
         sys.stdout.flush()
         if as_json:
-            output.document({"error": {"type": type(error).__name__, "message": str(error)}})
+            about = {"type": type(error).__name__, "message": str(error)}
+            # messages that may have been stored: `postroom receipt ID` tells, once the room answers
+            ids = {"ids": list(error.ids)} if isinstance(error, OutcomeUnknown) else {}
+            output.document({"error": about | ids})
     except BrokenPipeError:
         raise
     except OSError:  # a full disk: the sentence stands on standard error in any case (tests/cli/test_processes.py)

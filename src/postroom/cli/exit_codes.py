@@ -14,6 +14,7 @@ NOTHING: Final = 3  # nothing there, or time ran out
 NO_ROOM: Final = 4  # the room cannot be found or reached
 SESSION_FAILED: Final = 5
 RESERVED: Final = 6  # the git hook stops a commit at this code alone, so nothing else may end with it
+OUTCOME_UNKNOWN: Final = 7  # it may have happened: a script repeats it or looks, and does not take it for refused
 INTERRUPTED: Final = 130  # Ctrl-C, as shells count it
 BROKEN_PIPE: Final = 141  # the reader of our output went away
 
@@ -25,6 +26,7 @@ MEANING: Final = {
     NO_ROOM: "the room cannot be found or reached",
     SESSION_FAILED: "the session failed",
     RESERVED: "others have reserved the files",
+    OUTCOME_UNKNOWN: "may or may not have happened",
 }
 
 
@@ -42,7 +44,8 @@ class NotStarted(PostroomError):
 
 #: The first line that fits decides; whatever is not named here is a failed operation.
 _CODE_OF: Final = (
-    ((errors.TooManyHops, errors.RoomBusy, errors.OutcomeUnknown), FAILED),
+    ((errors.TooManyHops, errors.RoomBusy), FAILED),
+    ((errors.OutcomeUnknown,), OUTCOME_UNKNOWN),
     ((errors.InvalidMessage, UsageError), USAGE),
     ((errors.SessionFailed,), SESSION_FAILED),
     ((errors.UnknownMessage, errors.UnknownSession, errors.UnknownTask, errors.NoMail), NOTHING),

@@ -42,11 +42,16 @@ class RoomClient(Client):  # type: ignore[misc]
 
     def _connect_command(self) -> bytes:
         """The first words to a server, with the secrets in them. Raises NotPrivate, and nothing was said."""
+        writer = self._transport._io_writer  # noqa: SLF001
         try:
-            check_private(self._access, self._current_server.uri, self._transport._io_writer)  # noqa: SLF001
+            check_private(self._access, self._current_server.uri, writer)
         except NotPrivate:
             self._transport.close()  # nats-py would still write there what waits to be written
             raise
+        if writer.get_extra_info("ssl_object") is not None:
+            # nats-py begins TLS below a stream that is not told of it and would be kept half open at its end, which TLS
+            # cannot: asyncio then warns at each command (tests/cli/test_nats.py)
+            writer.transport.get_protocol()._over_ssl = True  # noqa: SLF001
         said: bytes = super()._connect_command()
         return said
 
