@@ -55,11 +55,24 @@ def test_every_scenario_of_the_skeleton_passes_and_is_kept(cli: Cli, results) ->
     assert "latency" in second.out  # the difference from the first run
 
 
+def test_a_check_needs_no_room_and_says_that_its_results_are_not_kept(
+    cli: Cli, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path_factory.mktemp("empty"))
+
+    checked = cli.ok("pool", "check", "skeleton")
+
+    assert "not kept: there is no room here; `postroom init` makes one" in checked.out
+    assert list(Path.cwd().iterdir()) == []
+    assert cli("pool", "check", "skeleton", "--room", "sqlite:missing").code == 4
+
+
 def test_mock_evaluation_and_integration_pass(cli: Cli, results) -> None:
     reports = cli.json("pool", "check", "integration", "evaluation")
 
     assert [report["phase"] for report in reports] == ["Phase 2: Mock Evaluation", "Phase 4: Coordinator"]
-    assert [report["passRate"] for report in reports] == ["100%", "100%"]
+    assert [report["pass_rate"] for report in reports] == ["100%", "100%"]
+    assert "passRate" not in reports[0]
     assert len(results("integration")["details"]) == len(results("evaluation")["details"]) == 4
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import Any, Final
 
 from postroom.cli import exit_codes, output
 from postroom.cli.call import Invocation
 from postroom.core.clock import SYSTEM, iso
+from postroom.core.config import URL_VARIABLE
 from postroom.core.system.files import write_file
-from postroom.errors import ModelMissing
+from postroom.errors import ModelMissing, RoomNotFound
 
 from .pool_scenarios import PHASES
 
@@ -30,7 +32,7 @@ def pool_options(parser: argparse.ArgumentParser) -> None:
 
 def pool(call: Invocation) -> int:
     names = _phases(call.args.phases)
-    folder = call.room.folder
+    folder, not_kept = _folder(call)
     reports = []
     for name in names:
         report = check(name)
@@ -38,14 +40,27 @@ def pool(call: Invocation) -> int:
         before = None if place is None else _last(place)
         if place is not None:
             place.parent.mkdir(mode=0o700, exist_ok=True)
-            write_file(place, (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())
+            kept = {
+                "passRate" if key == "pass_rate" else key: value for key, value in report.items()
+            }  # the file's word
+            write_file(place, (json.dumps(kept, indent=2, ensure_ascii=False) + "\n").encode())
         report |= {"change": change(before, report), "file": place and str(place)}
         reports.append(report)
         if not call.json:
-            _show(report)
+            _show(report, not_kept)
     if call.json:
         output.document(reports)
-    return exit_codes.DONE if all(each["passRate"] == "100%" for each in reports) else exit_codes.FAILED
+    return exit_codes.DONE if all(each["pass_rate"] == "100%" for each in reports) else exit_codes.FAILED  # noqa: S105  no password
+
+
+def _folder(call: Invocation) -> tuple[Path | None, str]:
+    """Where results are kept; or None, and why they are not. The check itself needs no room."""
+    try:
+        return call.room.folder, "not kept: this room has no folder"
+    except RoomNotFound:
+        if call.args.room or os.environ.get(URL_VARIABLE):
+            raise
+        return None, "not kept: there is no room here; `postroom init` makes one"
 
 
 def _phases(words: list[str]) -> list[str]:
@@ -75,7 +90,7 @@ def check(name: str) -> dict[str, Any]:
     return {
         "timestamp": iso(SYSTEM.wall_ms()),
         "phase": phase.title,
-        "passRate": f"{good * 100 // len(details)}%",
+        "pass_rate": f"{good * 100 // len(details)}%",
         "details": details,
     }
 
@@ -115,11 +130,11 @@ def _figures(before: dict[str, Any], now: dict[str, float]) -> str:
     return ", ".join(f"{name} {(now[name] - last) / abs(last):+.0%}" for name, last in known.items())
 
 
-def _show(report: dict[str, Any]) -> None:
+def _show(report: dict[str, Any], not_kept: str) -> None:
     changes = report["change"]
     rows = [
         ("pass" if each["passed"] else "FAIL", each["scenario"], each["notes"], changes.get(each["scenario"], ""))
         for each in report["details"]
     ]
-    output.table(("", "scenario", "found", "since last time"), rows, title=f"{report['phase']}: {report['passRate']}")
-    output.write(f"kept in {report['file']}" if report["file"] else "not kept: this room has no folder")
+    output.table(("", "scenario", "found", "since last time"), rows, title=f"{report['phase']}: {report['pass_rate']}")
+    output.write(f"kept in {report['file']}" if report["file"] else not_kept)
