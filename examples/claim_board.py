@@ -14,17 +14,22 @@ from pathlib import Path
 import postroom
 
 
+def say(line: str) -> None:
+    """Print a line in one piece: several processes write to the same terminal."""
+    print(f"{line}\n", end="", flush=True)
+
+
 def session(url: str, name: str, unlucky: Path) -> None:
     def work(task: postroom.HeldTask) -> str:
         if task.id == "page-3" and not unlucky.exists():
             unlucky.touch()
-            print(f"{name}: {task.id} ... and somebody pulls the plug", flush=True)
+            say(f"{name}: {task.id} ... and somebody pulls the plug")
             os.kill(os.getpid(), signal.SIGKILL)
         return f"{task.title}, written by {name}"
 
     with postroom.open(url) as room:
         for id in postroom.patterns.work_from_board(room, name, work, timeout_s=2):
-            print(f"{name}: {id} done", flush=True)
+            say(f"{name}: {id} done")
 
 
 def main() -> None:

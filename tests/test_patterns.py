@@ -50,7 +50,7 @@ def test_the_task_of_a_killed_worker_is_assigned_to_another(tmp_path: Path) -> N
 def test_the_task_of_a_killed_session_is_taken_from_the_board_by_another(tmp_path: Path) -> None:
     said = printed_by("claim_board", tmp_path)
 
-    done = re.findall(r"^\w+: ([\w-]+) done", said, re.M)
+    done = re.findall(r"^\w+: ([\w-]+) done$", said, re.M)
     assert sorted(done) == ["book", "page-1", "page-2", "page-3", "page-4", "page-5"]
     assert "6 of 6 tasks are done" in said and "page-3 was claimed 2 times" in said
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
+from tests.support import ROOT
 
 from postroom import errors
 from postroom.cli import exit_codes
 from postroom.cli.table import COMMANDS, GROUPS
+from postroom.mail import presence
 
 from .support import Cli
 
@@ -251,6 +254,20 @@ def test_init_twice_keeps_what_is_there(cli: Cli) -> None:
     cli.ok("init")
 
     assert cli.json("mailboxes")[0]["depth"] == 1
+
+
+@pytest.mark.parametrize("words", [("board",), ("reserve", "unreserve")], ids=" ".join)
+def test_the_examples_of_the_help_work_one_after_the_other_as_they_stand(cli: Cli, words: tuple[str, ...]) -> None:
+    for example in (example for word in words for example in COMMANDS[word].examples if "--guard" not in example):
+        cli.ok(*shlex.split(example)[1:])
+
+
+@pytest.mark.parametrize("word", presence.STATUSES)
+def test_the_word_for_how_an_agent_is_stands_in_the_help_and_in_the_document(cli: Cli, word: str) -> None:
+    meaning = presence.STATUSES[word]
+
+    assert f"{word:<8} {meaning}" in cli.ok("agents", "--help").out
+    assert f"| `{word}` | {meaning} |" in (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 
 
 def test_every_error_has_an_exit_code() -> None:

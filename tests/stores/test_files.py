@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.support import ROOT
 from tests.support.files_by_hand import SAMPLE, claim, drop, files, send, tree
 
 from postroom.core import crashpoints
@@ -798,3 +799,14 @@ def test_a_claim_that_the_log_forgot_loses_no_message(store: FilesStore, root: P
 
     with closing(FilesStore(root, Config(), clock)) as again:
         assert [each.message.id for each in claim(again)] == [id]
+
+
+def test_the_lines_of_the_document_send_a_message_to_an_agent_that_had_none(root: Path, store: FilesStore) -> None:
+    text = (ROOT / "docs" / "files.md").read_text(encoding="utf-8").partition("**To send**")[2]
+    lines = [line.strip() for line in text.partition("\n\n")[2].partition("\n\n")[0].splitlines()]
+    assert lines[-1].startswith("mv ")
+
+    subprocess.run(["sh", "-e", "-c", "\n".join(lines)], cwd=root, check=True)
+
+    (message,) = store.find(Query(to_agent="worker-1")).messages
+    assert (message.from_agent, message.payload) == ("me", {"text": "hello"})

@@ -186,6 +186,7 @@ COMMANDS: Final = {
         "postroom board add T2 'the endpoints' --after T1 --as lead",
         "postroom board claim --as worker-1 --wait 60",
         """postroom board done T1 '{"tables": 4}' --as worker-1""",
+        "postroom board claim T2 --as worker-1",
         "postroom board blocked T2 'the spec is silent about errors' --as worker-1",
         "postroom board list --tree",
         quotes=("claim", "list", "watch"),
@@ -202,7 +203,7 @@ COMMANDS: Final = {
         "reserve",
         "let others have the files",
         "postroom unreserve 'src/api/**' --as worker-1",
-        "postroom unreserve --all",
+        "postroom unreserve --all --as worker-1",
     ),
     "run": Command(
         "run",

@@ -24,10 +24,17 @@ from postroom.stores.contract import Query
 
 from .gateway import Gateway
 
-ACTIVE: Final = "active"  # open in some process
-STOPPED: Final = "stopped"  # closed by every process that had it open
-GONE: Final = "gone"  # the last process that had it open died
-SEEN: Final = "seen"  # only one-shot commands have spoken in its name
+ACTIVE: Final = "active"
+STOPPED: Final = "stopped"
+GONE: Final = "gone"
+SEEN: Final = "seen"
+#: The words for how an agent is, unless it says another one of itself, as the help tells them.
+STATUSES: Final = {
+    ACTIVE: "a running process has it open",
+    STOPPED: "every process that had it open has closed it",
+    GONE: "the last process that had it open died",
+    SEEN: "only commands (or an agent program, through MCP or hooks) have spoken in its name",
+}
 
 #: An agent that nobody can see the process of counts as running for this long after a heartbeat.
 HEARTBEAT_LATE_S: Final = 3 * HEARTBEAT_S

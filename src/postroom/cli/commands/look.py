@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from postroom.cli import options, output
 from postroom.cli.call import ID_HELP, Invocation
@@ -11,13 +12,15 @@ from postroom.core.clock import from_iso, iso
 from postroom.core.message import Message
 from postroom.errors import PostroomError, RoomError
 from postroom.mail.handles import handle_of
-from postroom.mail.presence import AgentInfo
+from postroom.mail.presence import STATUSES, AgentInfo
 from postroom.stores.contract import MailboxFigures
 
 from .messages import ANYBODY, moment, short
 
 #: The columns of a table, its rows, and what is said when there are none.
 TableParts = tuple[tuple[str, ...], Iterable[Sequence[object]], str]
+#: Of an agent's status, beside the words of presence.
+OWN_WORD: Final = "any other word is what the agent says of itself"
 
 
 def status(call: Invocation) -> None:
@@ -52,6 +55,8 @@ def status(call: Invocation) -> None:
 
 
 def agents_options(parser: argparse.ArgumentParser) -> None:
+    words = "\n".join(f"  {word:<8} {meaning}" for word, meaning in STATUSES.items())
+    parser.description = f"{parser.description}\n\nstatus:\n{words}\n  {OWN_WORD}"
     options.listing(parser, None)
 
 
