@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
@@ -142,13 +143,17 @@ def test_ctrl_c_ends_a_replay_between_two_pages_and_tells_how_many_were_sent(
     mail: Cli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("postroom.mail.replaying.PAGE", 3)
-    real, pages = postroom.open, []
+    real = postroom.open
+    pages: list[object] = []
+
+    def after_send(_event: str, detail: Mapping[str, Any]) -> None:
+        pages.append(detail)
+        if len(pages) == 2:
+            signal.raise_signal(signal.SIGINT)
 
     def opened(*words: Any, **settings: Any) -> postroom.Room:
         room = real(*words, **settings)
-        room.hooks.on(
-            "after_send", lambda *_: pages.append(1) or (len(pages) == 2 and signal.raise_signal(signal.SIGINT))
-        )
+        room.hooks.on("after_send", after_send)
         return room
 
     monkeypatch.setattr(postroom, "open", opened)
