@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import postroom
+import postroom.mail.replaying  # itself, of which a test changes the page, and not what stands for it until it is used
 from postroom import Agent, IdentityRefused, InvalidMessage, Room, UnknownMessage
 from postroom.core.clock import ManualClock, iso
 from postroom.core.message import Draft, check

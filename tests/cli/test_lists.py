@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import postroom
+import postroom.mail.replaying  # itself, of which a test changes the page, and not what stands for it until it is used
 from postroom.cli import main
 from postroom.cli.commands import rooms
 
