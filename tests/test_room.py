@@ -452,3 +452,57 @@ def test_what_cannot_be_attached_or_found_is_named(room: Room, tmp_path: Path) -
         room.attach(tmp_path)
     with pytest.raises(UnknownMessage, match="no file sha256:0000"):
         room.artifact("sha256:" + "0" * 64)
+
+
+def test_messages_are_found_by_a_text_in_their_payloads_however_many_there_are(room: Room) -> None:
+    ada = room.agent("ada")
+    first = ada.send("bob", {"text": 'Überall "Nadel"\nim Heu', "deep": [{"key": "x" * 300 + " the END"}]})
+    for _ in range(2):
+        ada.send_many([{"to": "bob", "payload": {"n": number}} for number in range(550)])
+    last = ada.send("bob", {"text": "keine nadel", "needle_key": 1}, priority=9)
+
+    def ids(**wanted: Any) -> list[str]:
+        return [message.id for message in room.peek(**{"state": None, **wanted})]
+
+    assert ids(text="NADEL") == [last, first]
+    assert ids(text="NADEL", state="pending") == [last, first]  # as they would be claimed
+    assert ids(text="nadel", order="oldest", limit=1) == [first]
+    assert ids(text='"nadel"') == ids(text='nadel"\nim') == ids(text="the end") == ids(text="ÜBERALL") == [first]
+    assert ids(text="needle_key") == [last]
+    assert ids(text="nowhere") == []
+    assert ids(text="nadel", from_agent="eve") == []
+
+
+def test_messages_are_found_by_recipient_question_and_time(room: Room, clock: ManualClock) -> None:
+    ada, bob = room.agent("ada"), room.agent("bob")
+    question = ada.send("bob", {"q": 1})
+    clock.advance(3600)
+    held = bob.poll()
+    assert held is not None
+    held.reply({"a": 1})
+    answer = held.answer_id
+
+    def ids(**wanted: Any) -> list[str | None]:
+        return [message.id for message in room.peek(state=None, **wanted)]
+
+    assert ids(to="bob") == [question]
+    assert ids(answer_to=question) == [answer]
+    assert ids(since="30m") == [answer]
+    assert ids(until="30m") == [question]
+    assert ids(since="2h", until="0s") == [answer, question][1:]
+    with pytest.raises(postroom.InvalidMessage, match="since"):
+        room.peek(since="yesterday")
+
+
+def test_purging_before_a_span_keeps_what_is_younger(room: Room, clock: ManualClock) -> None:
+    ada, bob = (room.agent(name, transient=True) for name in ("ada", "bob"))  # nobody keeps house meanwhile
+    for _ in range(2):
+        ada.send("bob", {"n": 1})
+        held = bob.poll()
+        assert held is not None
+        held.ack()
+        clock.advance(3600)
+
+    assert room.purge(before="90m") == 1
+    assert room.purge(before="1h") == 0
+    assert room.purge() == 1

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -47,7 +48,7 @@ from .errors import (
     RoomNotFound,
     UnknownMessage,
 )
-from .mail import attachments, presence, reasons, replaying, tokens
+from .mail import attachments, presence, reasons, replaying, searching, tokens
 from .stores import open_store
 
 T = TypeVar("T")
@@ -220,25 +221,30 @@ class Room:
         from_agent: str | None = None,
         correlation_id: str | None = None,
         order: str | None = None,
+        to: str | None = None,
+        answer_to: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        text: str | None = None,
     ) -> list[Message]:
         """Messages, without taking any: what `agent` could receive, or what lies in the channels, for any agent.
 
         `state` is a word of receipts (stored, claimed, …), of the table (pending, processing, done, failed), or None for
         all. `order`: "claim" (as receivers get them: the default for what is pending), "oldest" or "newest".
+        `since` and `until` are times (ISO 8601 text, datetimes, milliseconds) or spans ("2h"). `text` keeps messages
+        whose payload has it, in large or small letters; all messages that fit the rest are read for it.
         """
         if order not in (None, "claim", "oldest", "newest"):
             raise InvalidMessage("order", f"must be claim, oldest or newest, not {order!r}")
-        query = Query(
-            states=_states_in_mail(state, agent),
-            channels=None if channels is None else tuple(channels),
-            visible_to=agent,
-            type=type,
-            from_agent=from_agent,
-            correlation_id=correlation_id,
-            order=order or ("claim" if state == "pending" else "newest"),
-            limit=_checked_limit(limit),
-        )
-        return self._gateway.open_store.find(query).messages
+        query = self._query(
+            channels, agent, state, to, since, until,
+            type=type, from_agent=from_agent, correlation_id=correlation_id, answer_to=answer_to,
+            order=order or ("claim" if state == "pending" else "newest"), limit=_checked_limit(limit),
+        )  # fmt: skip
+        store = self._gateway.open_store
+        if text is None:
+            return store.find(query).messages
+        return list(islice(searching.containing(store, query, text), limit))
 
     def count(
         self,
@@ -249,17 +255,39 @@ class Room:
         type: str | None = None,
         from_agent: str | None = None,
         correlation_id: str | None = None,
+        to: str | None = None,
+        answer_to: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        text: str | None = None,
     ) -> int:
         """How many messages there are that `peek` would show if it had no limit."""
-        query = Query(
+        query = self._query(
+            channels, agent, state, to, since, until,
+            type=type, from_agent=from_agent, correlation_id=correlation_id, answer_to=answer_to,
+        )  # fmt: skip
+        store = self._gateway.open_store
+        return store.count(query) if text is None else sum(1 for _ in searching.containing(store, query, text))
+
+    def _query(
+        self,
+        channels: Iterable[str] | None,
+        agent: str | None,
+        state: str | None,
+        to: str | None,
+        since: Moment | None,
+        until: Moment | None,
+        **more: Any,
+    ) -> Query:
+        return Query(
             states=_states_in_mail(state, agent),
             channels=None if channels is None else tuple(channels),
             visible_to=agent,
-            type=type,
-            from_agent=from_agent,
-            correlation_id=correlation_id,
+            to_agent=to,
+            sent_after_ms=None if since is None else moment_ms(self.clock, "since", since),
+            sent_before_ms=None if until is None else moment_ms(self.clock, "until", until),
+            **more,
         )
-        return self._gateway.open_store.count(query)
 
     def events(self, after: int = 0, limit: int = 1000) -> list[Change]:
         """The feed: every change above the number `after`, oldest first. Several changes of one message may be one."""

@@ -13,6 +13,7 @@ from tests.support.nats_servers import room_name, shared_server
 import postroom
 from postroom.cli.call import Invocation
 from postroom.cli.commands import look
+from postroom.mail.handles import handle_of
 
 from .support import Cli, clean_environment
 
@@ -138,6 +139,40 @@ def test_peek_finds_other_states_and_refuses_words_that_are_none(cli: Cli) -> No
     wrong = cli("peek", "--state", "sleeping")
     assert wrong.code == 2
     assert "sleeping" in wrong.err
+
+
+def test_peek_finds_by_every_filter(cli: Cli) -> None:
+    one = cli.send('{"pr": 7}', "--type", "build", "--channel", "builds", "--correlation-id", "job-1")
+    two = cli.send("which port?", to="cleo")
+    cli.ok("receive", "--as", "cleo")
+    cli.ok("reply", two, "7678", "--as", "cleo")
+    (three,) = (message["id"] for message in cli.json("peek", "--from", "cleo"))
+
+    def found(*words: str) -> list[str]:
+        return [message["id"] for message in cli.json("peek", *words)]
+
+    assert found("--state", "all") == [three, two, one]
+    assert found("--state", "done") == [two]
+    assert found("--type", "build") == found("--correlation-id", "job-1") == found("--channel", "builds") == [one]
+    assert found("--from", "ada", "--state", "all") == [two, one]
+    assert found("--to", "cleo", "--state", "all") == [two]
+    assert found("--answer-to", two) == found("--answer-to", handle_of(two)) == [three]
+    assert found("--since", "1h", "--state", "all") == [three, two, one]
+    assert found("--until", "1h", "--state", "all") == []
+    assert found("--since", "2026-11-15T06:00:00Z", "--until", "1h") == []
+    assert found("--text", "WHICH") == [two]
+    assert found("--text", '"pr":7') == [one]
+    assert found("--text", "7", "--from", "cleo") == [three]
+
+
+def test_a_search_says_that_it_went_through_everything(cli: Cli) -> None:
+    ids = [cli.send(f"{'x' * 500} needle {number}") for number in range(3)]
+
+    assert [message["id"] for message in cli.json("peek", "--text", "needle")] == ids[::-1]
+    assert "every message that fits was searched" in cli.ok("peek", "--text", "needle").err
+    assert "every message" not in cli.ok("peek", "--text", "needle", "--limit", "2").err
+    assert "nothing there" in cli.ok("peek", "--text", "haystack").out
+    assert cli("peek", "--since", "yesterday").code == 2
 
 
 def test_a_receipt_is_the_ledger(cli: Cli) -> None:

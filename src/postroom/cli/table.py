@@ -91,9 +91,10 @@ COMMANDS: Final = {
     "unsubscribe": Command("mail", "get no more copies", "postroom unsubscribe news --as bob"),
     "peek": Command(
         "look",
-        "look at messages without taking any",
+        "look at messages without taking any, and find them",
         "postroom peek --agent bob",
         "postroom peek --channel reviews --state dead --limit 50",
+        "postroom peek --text 'build failed' --since 2d --from ci",
         quotes=(),
     ),
     "show": Command(

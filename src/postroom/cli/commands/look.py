@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from postroom.cli import options, output
 from postroom.cli.call import ID_HELP, Invocation
 from postroom.core.clock import from_iso, iso
 from postroom.core.message import Message
+from postroom.core.states import PUBLIC_STATES, STATUS_WORD
 from postroom.errors import PostroomError, RoomError
 from postroom.mail.handles import handle_of
 from postroom.mail.presence import STATUSES, AgentInfo
@@ -94,23 +95,49 @@ def _mailboxes_table(boxes: list[MailboxFigures], now_ms: int) -> TableParts:
     return ("mailbox", "channel", "waiting", "oldest"), rows, "no mail is waiting"
 
 
+#: Words for --state: those of receipts, and those of the table of messages.
+STATES: Final = ("all", *dict.fromkeys((*STATUS_WORD.values(), *PUBLIC_STATES)))
+
+
 def peek_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--agent", metavar="NAME", help="what this agent would get (default: the one of --as, or all)")
     parser.add_argument("--channel", action="append", metavar="C", help="only in this channel; may be repeated")
-    states = "pending, claimed, acked, dead, … (default: pending)"
-    parser.add_argument("--state", default="pending", metavar="WORD", help=states)
+    states = f"one of {', '.join(STATES)} (default: pending; with --text: all)"
+    parser.add_argument("--state", choices=STATES, metavar="WORD", help=states)
+    parser.add_argument("--from", dest="from_agent", metavar="NAME", help="only what this agent sent")
+    parser.add_argument("--to", metavar="NAME", help="only what is addressed to this agent")
+    parser.add_argument("--type", metavar="T", help="only messages of this type")
+    parser.add_argument("--correlation-id", metavar="ID", help="only what belongs to it")
+    parser.add_argument("--answer-to", metavar="ID", help="only answers to this message")
+    parser.add_argument("--since", metavar="WHEN", help="sent since a time (2026-11-15T06:00:00Z) or in a span (2h)")
+    parser.add_argument("--until", metavar="WHEN", help="sent before that")
+    text = "only messages whose payload has this, in large or small letters; every message that fits the rest is read"
+    parser.add_argument("--text", metavar="TEXT", help=text)
     options.listing(parser, 10)
 
 
 def peek(call: Invocation) -> None:
-    args, room = call.args, call.room
-    wanted = {"channels": args.channel, "agent": args.agent or args.name, "state": args.state}
-    limit = args.limit or options.NO_LIMIT
+    room, wanted, limit = call.room, _wanted(call), call.args.limit or options.NO_LIMIT
     found = room.peek(**wanted, limit=limit)
     rows = ((*_from_to(m), m.channel, m.priority, m.state, short(m, 60)) for m in found)
     columns = ("handle", "from", "to", "channel", "prio", "state", "payload")
     call.tell_rows(map(_listed, found), columns, rows, empty="nothing there")
     call.tell_count(len(found), len(found) if len(found) < limit else room.count(**wanted))
+    if call.args.text is not None:
+        output.note("every message that fits was searched, each payload as a whole")
+
+
+def _wanted(call: Invocation) -> dict[str, Any]:
+    """What `peek` looks for, as `Room.peek` takes it."""
+    args = call.args
+    names = ("from_agent", "to", "type", "correlation_id", "since", "until", "text")
+    state = args.state or ("pending" if args.text is None else "all")
+    return {name: getattr(args, name) for name in names} | {
+        "channels": args.channel,
+        "agent": args.agent or args.name,
+        "state": None if state == "all" else state,
+        "answer_to": args.answer_to and call.message_id(args.answer_to),
+    }
 
 
 def _listed(message: Message) -> dict[str, object]:
