@@ -189,3 +189,69 @@ def test_a_followed_log_is_woken_and_ends_with_ctrl_c(cli: Cli) -> None:
 
     assert [(step["id"], step["event"]) for step in followed] == [(id, "stored"), (id, "claimed"), (id, "acked")]
     assert (log.returncode, out, err) == (130, "", "")
+
+
+def finish(cli: Cli, *texts: str) -> list[str]:
+    ids = [cli.send(text) for text in texts]
+    for _ in texts:
+        cli.ok("receive", "--as", "bob", "--ack")
+    return ids
+
+
+def test_purge_deletes_what_is_finished_and_says_how_many(cli: Cli) -> None:
+    finish(cli, "one", "two")
+    waits = cli.send("three")
+
+    dry = cli.json("purge", "--all", "--dry-run")
+    assert dry == {"deleted": 0, "states": {"acked": 2}, "dry_run": True}
+    assert cli.ok("purge", "--all", "--dry-run").out == "2 messages would be deleted (2 acked)\n"
+    assert cli("purge", "--before", "1h").code == 3
+    assert cli("purge", "--to", "eve").code == 3
+    assert cli.ok("purge", "--to", "bob", "--channel", "general").out == "2 messages deleted (2 acked)\n"
+
+    assert [message["id"] for message in cli.json("peek", "--state", "all")] == [waits]
+
+
+def test_purge_needs_to_be_told_what(cli: Cli) -> None:
+    id = cli.send()
+
+    assert cli("purge").code == 2
+    assert cli("purge", id, "--all").code == 2
+    assert cli("purge", "--state", "sleeping").code == 2
+    assert cli("purge", "--before", "yesterday").code == 2
+
+
+def test_what_is_not_finished_is_deleted_only_when_that_is_meant(cli: Cli) -> None:
+    delayed, stays = cli.send("later", "--delay", "1h"), cli.send("now")
+
+    refused = cli("purge", handle_of(delayed))
+    assert refused.code == 2
+    assert "--yes" in refused.err
+    assert cli("purge", "--state", "pending").code == 2
+    assert cli.ok("purge", handle_of(delayed), "--yes").out == "1 message deleted (1 stored)\n"
+
+    assert [message["id"] for message in cli.json("peek", "--state", "all")] == [stays]
+    assert cli("show", delayed).code == 3
+
+
+def test_what_is_held_stays(cli: Cli) -> None:
+    id = cli.send()
+    cli.ok("receive", "--as", "bob")
+
+    result = cli("purge", id, "--yes")
+
+    assert result.code == 1
+    assert "held by bob" in result.err
+    assert cli.json("show", id)["state"] == "claimed"
+    assert cli("purge", "--state", "all", "--yes").code == 3
+    assert cli("purge", "zzzzzzzz").code == 3
+
+
+def test_in_a_room_with_tokens_an_agent_deletes_only_its_own(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, foreign = cli.send("mine"), cli.ok("send", "bob", "x", "--as", "eve", "--new").out.strip()
+    monkeypatch.setenv("POSTROOM_TOKEN", cli.json("agent", "add", "mia", "--human")["token"])
+    monkeypatch.setenv("POSTROOM_TOKEN", cli.json("agent", "add", "ada")["token"])
+
+    assert cli("purge", foreign, "--yes").code == 1
+    assert cli("purge", "--state", "all", "--yes").code == 1
+    assert cli.ok("purge", mine, "--yes").out.startswith("1 message")

@@ -58,6 +58,7 @@ WORDS = {
     "allow": ["--remove", "{url}"],
     "doctor": [],
     "requeue": ["{id}"],
+    "purge": ["--all"],
     "replay": ["--since", "1h", "--to", "bob"],
     "agent": ["list"],
 }

@@ -122,6 +122,13 @@ COMMANDS: Final = {
         "postroom replay --since 2h --dry-run",
         "postroom replay --since 2026-11-15T06:00:00Z --channel reviews",
     ),
+    "purge": Command(
+        "messages",
+        "delete finished messages for good, or take one back that still waits",
+        "postroom purge --before 30d",
+        "postroom purge --state dead --to bob --dry-run",
+        "postroom purge ID --yes",
+    ),
     "sql": Command(
         "look",
         "read the room's tables",
@@ -263,5 +270,5 @@ GROUPS: Final = (
     ("Sessions and workers", ("session", "pool")),
     ("Programs", ("run", "check", "fmt", "build")),
     ("Agent programs", ("install", "uninstall", "mcp", "hook", "agent")),
-    ("Rooms", ("init", "allow", "doctor", "requeue", "replay", "as", "demo", "bench", "nats", "completion")),
+    ("Rooms", ("init", "allow", "doctor", "requeue", "replay", "purge", "as", "demo", "bench", "nats", "completion")),
 )

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from postroom.cli import options, output
 from postroom.cli.call import ID_HELP, Invocation
 from postroom.core.clock import from_iso, iso
 from postroom.core.message import Message
-from postroom.core.states import PUBLIC_STATES, STATUS_WORD
 from postroom.errors import PostroomError, RoomError
 from postroom.mail.handles import handle_of
 from postroom.mail.presence import STATUSES, AgentInfo
 from postroom.stores.contract import MailboxFigures
 
-from .messages import ANYBODY, moment, short
+from .messages import ANYBODY, STATE_HELP, STATES, moment, short
 
 #: The columns of a table, its rows, and what is said when there are none.
 TableParts = tuple[tuple[str, ...], Iterable[Sequence[object]], str]
@@ -95,14 +94,10 @@ def _mailboxes_table(boxes: list[MailboxFigures], now_ms: int) -> TableParts:
     return ("mailbox", "channel", "waiting", "oldest"), rows, "no mail is waiting"
 
 
-#: Words for --state: those of receipts, and those of the table of messages.
-STATES: Final = ("all", *dict.fromkeys((*STATUS_WORD.values(), *PUBLIC_STATES)))
-
-
 def peek_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--agent", metavar="NAME", help="what this agent would get (default: the one of --as, or all)")
     parser.add_argument("--channel", action="append", metavar="C", help="only in this channel; may be repeated")
-    states = f"one of {', '.join(STATES)} (default: pending; with --text: all)"
+    states = f"{STATE_HELP} (default: pending; with --text: all)"
     parser.add_argument("--state", choices=STATES, metavar="WORD", help=states)
     parser.add_argument("--from", dest="from_agent", metavar="NAME", help="only what this agent sent")
     parser.add_argument("--to", metavar="NAME", help="only what is addressed to this agent")

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from postroom.cli import options, output
+from msgspec.structs import replace
+
+from postroom.cli import exit_codes, options, output
 from postroom.cli.call import ID_HELP, Invocation
+from postroom.cli.exit_codes import UsageError
 from postroom.core.clock import iso
 from postroom.core.message import Message, MessageWithLedger
-from postroom.core.states import MOVES, NOTES
+from postroom.core.states import FINISHED, MOVES, NOTES, PUBLIC_STATES, STATUS_WORD, State, states_named
+from postroom.core.untrusted import quoted
 from postroom.mail import attachments
 from postroom.mail.handles import handle_of
 from postroom.mail.history import History, Step
@@ -22,6 +27,12 @@ from postroom.stores.contract import Query
 
 #: The recipient of a message that names none.
 ANYBODY: Final = "(anybody)"
+#: Words for --state: those of receipts, and those of the table of messages.
+STATES: Final = ("all", *dict.fromkeys((*STATUS_WORD.values(), *PUBLIC_STATES)))
+STATE_HELP: Final = f"one of {', '.join(STATES)}"
+_PAGE: Final = 500
+#: A message that is being archived (on NATS) is not deleted at the first try.
+_TRIES: Final = 3
 #: What a ledger can say.
 EVENTS: Final = ("stored", *(move.event for move in MOVES if move.event not in ("due", "unheld")), *NOTES)
 #: A question may have been answered more than once, when it was delivered more than once.
@@ -173,3 +184,86 @@ def _tell_step(call: Invocation, step: Step) -> None:
     else:
         said = ": ".join(part for part in (entry.agent, entry.detail) if part)
     output.write(output.visible(f"{time}  {handle_of(message.id)}  {entry.event:<8}  {said}").rstrip())
+
+
+# --- purge -------------------------------------------------------------------------------------------------------
+
+
+def purge_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", nargs="*", help=f"{ID_HELP}; also one that still waits, to take it back")
+    parser.add_argument("--before", metavar="WHEN", help="sent before a time (2026-11-15T06:00:00Z) or a span ago (1h)")
+    parser.add_argument("--state", choices=STATES, metavar="WORD", help=f"{STATE_HELP} (default: what is finished)")
+    parser.add_argument("--to", metavar="NAME", help="only what is addressed to this agent")
+    parser.add_argument("--channel", action="append", metavar="C", help="only in this channel; may be repeated")
+    options.flag(parser, "--all", "everything that is finished")
+    options.flag(parser, "--dry-run", "only count what would be deleted")
+    options.flag(parser, "--yes", "delete also what is not finished, without asking")
+
+
+def purge(call: Invocation) -> int:
+    args, room = call.args, call.room
+    query = _to_purge(call)
+    states, senders, found, waiting = Counter[str](), set[str](), set[str](), 0
+    for message in room.store.find_all(query):
+        if message.exact_state is not State.CLAIMED:
+            states[message.state] += 1
+            senders.add(message.from_agent)
+            found |= {message.id} & {*(query.ids or ())}
+            waiting += message.exact_state not in FINISHED
+    call.must_be_person("delete messages", unless=senders if len(senders) == 1 else ())
+    if waiting and not (args.yes or args.dry_run) and not _agreed(waiting):
+        output.note("nothing was deleted")
+        return exit_codes.FAILED
+    deleted = states.total() if args.dry_run else _delete(call, query, states.total())
+    counts = ", ".join(f"{number} {state}" for state, number in states.items())
+    would = "would be " if args.dry_run else ""
+    text = f"{deleted} message{'' if deleted == 1 else 's'} {would}deleted{f' ({counts})' if counts else ''}"
+    call.tell({"deleted": 0 if args.dry_run else deleted, "states": states, "dry_run": args.dry_run}, text)
+    missing = _not_deleted(call, [id for id in query.ids or () if id not in found])
+    return exit_codes.FAILED if missing else exit_codes.DONE if states else exit_codes.NOTHING
+
+
+def _to_purge(call: Invocation) -> Query:
+    args = call.args
+    filters = (args.before, args.state, args.to, args.channel)
+    if args.id and (args.all or any(filters)):
+        raise UsageError("name messages by their ids, or by --before, --state, --to and --channel, not both")
+    if not args.id and not args.all and not any(filters):
+        raise UsageError("say which messages: ids, --before, --state, --to, --channel, or --all for what is finished")
+    if args.id:
+        return Query(ids=tuple(call.message_id(each) for each in args.id), limit=_PAGE)
+    return Query(
+        states=FINISHED if args.state is None else None if args.state == "all" else states_named(args.state),
+        channels=None if args.channel is None else tuple(args.channel),
+        to_agent=args.to,
+        sent_before_ms=None if args.before is None else moment_ms(call.room.clock, "before", args.before),
+        limit=_PAGE,
+    )
+
+
+def _agreed(waiting: int) -> bool:
+    """Whether the person at the terminal agrees; where there is none, --yes is needed."""
+    number = f"{waiting} of these messages {'is' if waiting == 1 else 'are'} not finished: nobody will get"
+    number += f" {'it' if waiting == 1 else 'them'} any more"
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"{number}; say --yes if that is meant")
+    print(f"postroom: {number}. Delete? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _delete(call: Invocation, query: Query, most: int) -> int:
+    """Delete messages for good. Returns how many; what somebody has claimed meanwhile stays."""
+    deleted = 0
+    for _ in range(_TRIES):
+        if deleted < most:
+            deleted += call.room.store.purge(replace(query, limit=most - deleted))
+    return deleted
+
+
+def _not_deleted(call: Invocation, ids: list[str]) -> int:
+    """Say of each of these why it was not deleted. Returns how many those are."""
+    for id in ids:
+        kept = call.room.store.get(id)
+        held = kept is not None and f"message {id} is held by {quoted(str(kept.claimed_by))}, and stays"
+        output.note(held or f"no message {id} is kept in this room")
+    return len(ids)
