@@ -506,3 +506,19 @@ def test_purging_before_a_span_keeps_what_is_younger(room: Room, clock: ManualCl
     assert room.purge(before="90m") == 1
     assert room.purge(before="1h") == 0
     assert room.purge() == 1
+
+
+def test_a_message_that_nobody_has_taken_is_taken_back_by_its_id(room: Room, ada: Agent, bob: Agent) -> None:
+    delayed, ready, held = (
+        ada.send("bob", {"n": 1}, delay_s=60),
+        ada.send("bob", {"n": 2}),
+        ada.send("bob", {"n": 3}, priority=9),
+    )
+    claimed = bob.poll()
+    assert claimed is not None
+
+    assert room.purge(ids=[delayed, held]) == 1
+    assert room.purge(ids=[delayed]) == 0
+
+    assert {message.id for message in room.peek(state=None)} == {ready, held}
+    assert claimed.ack()

@@ -369,15 +369,18 @@ class Room:
         channels: Iterable[str] | None = None,
         to: str | None = None,
         before: Moment | None = None,
+        ids: Iterable[str] | None = None,
         limit: int = 1_000_000,
     ) -> int:
         """Delete messages for good: finished ones, unless `state` names others. Returns how many. Claimed ones stay.
 
+        `ids` keeps to these, finished or not: so a message that nobody has taken is taken back.
         `before`: sent before that time (ISO 8601 text, a datetime, milliseconds) or longer ago than a span ("1h").
         """
         self._gateway.check_open()
         query = Query(
-            states=FINISHED if state is None else _states(state),
+            ids=None if ids is None else tuple(ids),
+            states=FINISHED if state is None and ids is None else _states(state),
             channels=None if channels is None else tuple(channels),
             to_agent=to,
             sent_before_ms=None if before is None else moment_ms(self.clock, "before", before),

@@ -118,6 +118,28 @@ def test_mailboxes_show_what_waits_for_whom(cli: Cli) -> None:
     assert "(anybody)" in cli.ok("mailboxes").out
 
 
+def test_lists_say_when_what_is_delayed_is_due(cli: Cli) -> None:
+    cli.send("now")
+    later = cli.send("later", "--delay", "4m")
+    cli.send("much later", "--delay", "3h")
+    retried = cli.send("again", to="cleo")
+    cli.ok("receive", "--as", "cleo")
+    cli.ok("retry", retried, "why not", "--delay", "2h", "--as", "cleo")
+    due_at = cli.json("show", later)["due_at"]
+
+    peeked = cli.ok("peek").out
+    (bob, cleo) = cli.json("mailboxes")
+
+    assert all(text in peeked for text in ("due in 4 min", "due in 3 h", "again in 2 h", "stored"))
+    assert {message["due_at"] for message in cli.json("peek", "--agent", "bob")} >= {None, due_at}
+    assert (bob["depth"], bob["delayed"], bob["next_due"][:19]) == (1, 2, due_at[:19])
+    assert (cleo["depth"], cleo["oldest"], cleo["delayed"]) == (0, None, 1)
+    assert "2 due in 4 min" in cli.ok("mailboxes").out
+    assert "1 due in 2 h" in cli.ok("status").out
+    assert cli.json("status")["mailboxes"][0]["delayed"] == 2
+    assert "in 2 h" in cli.ok("receipt", retried).out
+
+
 def test_peek_shows_and_takes_nothing(cli: Cli) -> None:
     id = cli.send("look at me")
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from postroom.cli import options, output
 from postroom.cli.call import ID_HELP, Invocation
-from postroom.core.clock import from_iso, iso
+from postroom.core.clock import from_iso, span_text
 from postroom.core.message import Message
+from postroom.core.states import State
 from postroom.errors import PostroomError, RoomError
 from postroom.mail.handles import handle_of
 from postroom.mail.presence import STATUSES, AgentInfo
-from postroom.stores.contract import MailboxFigures
+from postroom.stores.contract import MailboxFigures, Query
 
 from .messages import ANYBODY, STATE_HELP, STATES, moment, short
+
+if TYPE_CHECKING:
+    from postroom.room import Room
 
 #: The columns of a table, its rows, and what is said when there are none.
 TableParts = tuple[tuple[str, ...], Iterable[Sequence[object]], str]
@@ -26,13 +30,14 @@ OWN_WORD: Final = "any other word is what the agent says of itself"
 def status(call: Invocation) -> None:
     room = call.room
     stats, agents, waits = room.stats(), room.agents(), room.waits()
+    boxes = _with_later(room, stats.mailboxes)
     if call.json:
         output.document(
             {
                 "room": str(room.url),
                 "states": stats.states,
                 "agents": [agent._asdict() for agent in agents],
-                "mailboxes": [_mailbox_dict(box) for box in stats.mailboxes],
+                "mailboxes": list(map(_mailbox_dict, boxes)),
                 "waiting": [wait._asdict() for wait in waits],
                 "store": stats.store,
             }
@@ -46,7 +51,7 @@ def status(call: Invocation) -> None:
     for name, value in facts.items():
         output.write(f"{name:<{width}}  {output.visible(str(value))}")
     output.table(*_agents_table(agents, room.clock.wall_ms()))
-    output.table(*_mailboxes_table(stats.mailboxes, room.clock.wall_ms()))
+    output.table(*_mailboxes_table(boxes, room.clock.wall_ms()))
     if waits:
         asked = [(wait.asker, wait.peer or ANYBODY, handle_of(wait.question_id)) for wait in waits]
         output.table(("asker", "waits for", "question"), asked)
@@ -79,19 +84,57 @@ def mailboxes_options(parser: argparse.ArgumentParser) -> None:
 
 
 def mailboxes(call: Invocation) -> None:
-    found = call.room.stats().mailboxes
+    found = _with_later(call.room, call.room.stats().mailboxes)
     shown = found[: call.args.limit]
     call.tell_rows(map(_mailbox_dict, shown), *_mailboxes_table(shown, call.room.clock.wall_ms()))
     call.tell_count(len(shown), len(found))
 
 
-def _mailbox_dict(box: MailboxFigures) -> dict[str, object]:
-    return {"to_agent": box.to_agent, "channel": box.channel, "depth": box.depth, "oldest": iso(box.oldest_ms)}
+class Box(NamedTuple):
+    """A mailbox: what waits in it to be taken, and what is not due yet."""
+
+    to_agent: str | None
+    channel: str
+    depth: int = 0
+    oldest_ms: int | None = None
+    delayed: int = 0
+    next_due_ms: int | None = None
 
 
-def _mailboxes_table(boxes: list[MailboxFigures], now_ms: int) -> TableParts:
-    rows = ((box.to_agent or ANYBODY, box.channel, box.depth, output.ago(box.oldest_ms, now_ms)) for box in boxes)
-    return ("mailbox", "channel", "waiting", "oldest"), rows, "no mail is waiting"
+def _with_later(room: Room, figures: list[MailboxFigures]) -> list[Box]:
+    """The mailboxes, with what is delayed: all of that is read."""
+    boxes = {(box.to_agent, box.channel): Box(*box) for box in figures}
+    for message in room.store.find_all(Query(states=frozenset({State.DELAYED}), limit=500)):
+        name = message.to_agent, message.channel
+        box = boxes.get(name) or Box(*name)
+        due_ms = min(due for due in (box.next_due_ms, message.due_ms) if due is not None)
+        boxes[name] = box._replace(delayed=box.delayed + 1, next_due_ms=due_ms)
+    return sorted(boxes.values(), key=lambda box: (box.to_agent or "", box.channel))
+
+
+def _mailbox_dict(box: Box) -> dict[str, object]:
+    return {
+        "to_agent": box.to_agent,
+        "channel": box.channel,
+        "depth": box.depth,
+        "oldest": moment(box.oldest_ms),
+        "delayed": box.delayed,
+        "next_due": moment(box.next_due_ms),
+    }
+
+
+def _mailboxes_table(boxes: list[Box], now_ms: int) -> TableParts:
+    rows = (
+        (
+            box.to_agent or ANYBODY,
+            box.channel,
+            box.depth,
+            None if box.oldest_ms is None else output.ago(box.oldest_ms, now_ms),
+            None if box.next_due_ms is None else f"{box.delayed} due in {span_text(box.next_due_ms - now_ms)}",
+        )
+        for box in boxes
+    )
+    return ("mailbox", "channel", "waiting", "oldest", "later"), rows, "no mail is waiting"
 
 
 def peek_options(parser: argparse.ArgumentParser) -> None:
@@ -114,7 +157,8 @@ def peek_options(parser: argparse.ArgumentParser) -> None:
 def peek(call: Invocation) -> None:
     room, wanted, limit = call.room, _wanted(call), call.args.limit or options.NO_LIMIT
     found = room.peek(**wanted, limit=limit)
-    rows = ((*_from_to(m), m.channel, m.priority, m.state, short(m, 60)) for m in found)
+    now_ms = room.clock.wall_ms()
+    rows = ((*_from_to(m), m.channel, m.priority, _state(m, now_ms), short(m, 60)) for m in found)
     columns = ("handle", "from", "to", "channel", "prio", "state", "payload")
     call.tell_rows(map(_listed, found), columns, rows, empty="nothing there")
     call.tell_count(len(found), len(found) if len(found) < limit else room.count(**wanted))
@@ -138,6 +182,13 @@ def _wanted(call: Invocation) -> dict[str, Any]:
 def _listed(message: Message) -> dict[str, object]:
     """A message in a list, as JSON."""
     return {**message.to_dict(), "handle": handle_of(message.id), "due_at": moment(message.due_ms)}
+
+
+def _state(message: Message, now_ms: int) -> str:
+    """The state in a list: of what waits for its time, when that is."""
+    if message.due_ms is None:
+        return message.state
+    return f"{'again' if message.delivery_count else 'due'} in {span_text(message.due_ms - now_ms)}"
 
 
 def _from_to(message: Message) -> tuple[str, str, str]:
