@@ -628,3 +628,48 @@ def test_a_closed_room_has_no_board(room: Room) -> None:
     for step in (board.tasks, lambda: board.add("T1"), lambda: board.claim("ada"), lambda: board.get("T1")):
         with pytest.raises(postroom.RoomClosed):
             step()
+
+
+def test_a_task_is_taken_off_the_board_unless_it_is_held_or_waited_for(room: Room) -> None:
+    board = room.board
+    board.add("T1")
+    board.add("T2", after=["T1"])
+    with pytest.raises(postroom.InvalidMessage, match="T2 waits for it"):
+        board.remove("T1")
+    held = board.claim("bob")
+    assert held is not None
+    assert held.done()
+    with pytest.raises(postroom.InvalidMessage, match="T2 waits for it"):
+        board.remove("T1")
+    second = board.claim("bob")
+    assert second is not None
+    assert not board.remove("T2")
+    assert second.done()
+
+    assert board.remove("T1")
+    assert board.remove("T2")
+
+    assert board.tasks() == []
+    assert board.claim("bob") is None
+    with pytest.raises(postroom.UnknownTask):
+        board.remove("T1")
+
+
+def test_a_task_that_was_removed_and_added_again_is_another(room: Room) -> None:
+    """Its tokens go on, so that a late holder of the first counts for nothing, and its lead is told of its end too."""
+    board, lead = room.board, room.agent("lead")
+    board.add("T1", lead="lead")
+    first = board.claim("bob")
+    assert first is not None
+    assert first.done(1)
+    assert board.remove("T1")
+
+    board.add("T1", lead="lead")
+    second = board.claim("bob")
+    assert second is not None
+    assert not first.done(2)
+    assert second.done(3)
+
+    told = [lead.receive(timeout_s=5).payload for _ in range(2)]
+    assert [payload["result"] for payload in told] == [1, 3]
+    assert board.get("T1").result == 3

@@ -68,7 +68,7 @@ def test_what_cannot_be_ends_with_its_exit_code(cli: Cli) -> None:
         (2, ("board", "claim", "T1", "twice", "--as", "ada"), "one word too many"),
         (2, ("board", "list", "T1"), "takes no ID"),
         (2, ("board", "explode"), "invalid choice"),
-        (2, ("board", "list", "--state", "odd"), "--state must be one of ready, claimed"),
+        (2, ("board", "list", "--state", "odd"), "invalid choice: 'odd'"),
         (2, ("board", "claim"), "say who you are"),
     ]
     for code, words, said in ended:
@@ -225,3 +225,34 @@ sys.stdin.read()
     assert [(t["state"], t["owner"]) for t in cli.json("board", "list")] == [("ready", None)]
     assert cli.json("reserve") == []
     assert cli.json("board", "claim", "--as", "worker-2")["token"] == 2
+
+
+def test_a_blocked_task_is_shown_put_back_and_removed(cli: Cli) -> None:
+    cli.ok("board", "add", "T1", "the schema", "--payload", '{"tables": 4}', "--as", "lead")
+    cli.ok("board", "claim", "--as", "worker-1")
+    held = cli("board", "remove", "T1", "--as", "lead")
+    assert (held.code, "worker-1" in held.err) == (1, True)
+    cli.ok("board", "blocked", "T1", "the spec is silent", "--as", "worker-1")
+
+    shown, document = cli.ok("board", "show", "T1").out, cli.json("board", "show", "T1")
+    assert all(
+        part in shown for part in ("T1 is blocked", "the schema", "worker-1", "the spec is silent", '"tables": 4')
+    )
+    assert (document["id"], document["state"], document["why"]) == ("T1", "blocked", "the spec is silent")
+
+    assert cli.json("board", "reopen", "T1", "--as", "lead")["state"] == "ready"
+    again = cli("board", "reopen", "T1", "--as", "lead")
+    assert (again.code, "T1 is ready" in again.err) == (1, True)
+    assert "off the board" in cli.ok("board", "remove", "T1", "--as", "lead").out
+    assert cli("board", "show", "T1").code == 3
+    assert cli.json("board") == cli.json("board", "list") == []
+
+
+def test_a_task_that_others_wait_for_stays(cli: Cli) -> None:
+    cli.ok("board", "add", "T1", "--as", "lead")
+    cli.ok("board", "add", "T2", "--after", "T1", "--as", "lead")
+
+    result = cli("board", "remove", "T1", "--as", "lead")
+
+    assert result.code == 2
+    assert "T2 waits for it" in result.err

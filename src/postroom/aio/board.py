@@ -94,6 +94,7 @@ class Board(Mirror[board.Board]):
     add_all = in_thread(board.Board.add_all)
     abort = in_thread(board.Board.abort, anyway=True)
     reopen = in_thread(board.Board.reopen, anyway=True)
+    remove = in_thread(board.Board.remove, anyway=True)
     get = in_thread(board.Board.get)
     tasks = in_thread(board.Board.tasks)
     notes = in_thread(board.Board.notes)

@@ -79,10 +79,11 @@ class Board:
         self._be_known()
         new = [value for value in values if self._not_there(value)]
         first = self._book.index.next_place(len(new)) if new else 0
+        token = self._book.first_token() if new else 0
         offered: list[Value] = []
         try:
             for place, value in enumerate(new, first):
-                value["place"] = place
+                value["place"], value["token"] = place, token
                 if self._add_one(value):
                     offered.append(value)
         finally:
@@ -292,6 +293,20 @@ class Board:
         if reopened is not None:
             self._book.follow(reopened)
         return reopened is not None
+
+    def remove(self, id: str) -> bool:
+        """Take a task off the board for good. False, and it stays, when somebody holds it: abort it first.
+
+        Raises UnknownTask; InvalidMessage, naming them, when tasks wait for it that would never be ready without it. A
+        task of the same id may be added again. `watch` does not tell of it.
+        """
+        self._look()
+        self._read(id)
+        waiting = self._book.waiting_for(id)
+        if waiting:
+            named = ", ".join(map(quoted, waiting))
+            raise InvalidMessage("id", f"task {id} stays: {named} wait{'s' * (len(waiting) == 1)} for it")
+        return self._book.remove(id)
 
     # Looking
 

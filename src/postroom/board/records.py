@@ -24,7 +24,7 @@ from postroom.core.crashpoints import reached
 from postroom.core.message import Draft, check
 from postroom.errors import DependencyCycle, InvalidMessage
 from postroom.mail.gateway import Gateway
-from postroom.stores.cells import update
+from postroom.stores.cells import DELETE, update
 from postroom.stores.contract import ANY, Cell
 
 from . import task
@@ -35,6 +35,7 @@ CLAIMS: Final = "board-claim/"
 WAITING: Final = "board-after/"
 SIGNAL: Final = "board-signal"
 LEADS: Final = "board-lead"
+REMOVED: Final = "board-removed"
 
 #: Claims are looked over this often, in seconds, and a process that was seen to live is not asked again for so long:
 #: together less than the second within which a death is to be seen.
@@ -408,6 +409,38 @@ class Book:
     def _after_of(self, id: str) -> Sequence[str]:
         found = self.read(id)
         return found.value["after"] if found is not None else ()
+
+    # Removing
+
+    def first_token(self) -> int:
+        """The token of a new task: that of no task before it which had its id and was removed."""
+        cell = self.store.cell_read(REMOVED)
+        return 0 if cell is None else int(cell.value)
+
+    def waiting_for(self, id: str) -> list[str]:
+        """The tasks that would never be ready without this one."""
+        waiting = (value for value in self._waiting_for(id) if id in value["after"])
+        return [value["id"] for value in waiting if value["state"] not in (DONE, ABORTED)]
+
+    def remove(self, id: str) -> bool:
+        """Delete a task's cell, unless somebody holds it. False when somebody does, or when it is not there."""
+        removed: Value | None = None
+
+        def change(value: Any) -> Any:
+            nonlocal removed
+            removed = None if value is None else task.whole_value(id, value)
+            if removed is None or (removed["state"] == CLAIMED and self.lapse(removed) is None):
+                removed = None
+                return None
+            token = removed["token"]
+            # first: a holder of a task of this id that is added later must not be taken for the one of today
+            update(self.store, REMOVED, lambda first: None if (first or 0) > token else token + 1)
+            return DELETE
+
+        update(self.store, task.cell_of(id), change)
+        for other in removed["after"] if removed is not None else ():
+            self.store.cell_write(_waiting_cell(other, id), None)
+        return removed is not None
 
     # Leads
 

@@ -28,6 +28,9 @@ ACTIONS: Final = {
     "extend": "ID [--lease S]",
     "abort": "ID [WHY]",
     "list": "[--tree] [--state WORD] [--limit N]",
+    "show": "ID",
+    "reopen": "ID",
+    "remove": "ID",
     "watch": "[--limit N]",
 }
 #: How many words may follow the id.
@@ -36,8 +39,8 @@ _WORDS: Final = {"add": 1, "done": 1, "blocked": 1, "release": 1, "abort": 1}
 
 def board_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "postroom board [-h] [--room URL] [--as NAME] " + "|".join(ACTIONS) + " [ID] [TEXT] ..."
-    actions = "one of: " + "; ".join(f"`{name} {takes}`" for name, takes in ACTIONS.items())
-    parser.add_argument("action", metavar="ACTION", choices=list(ACTIONS), help=actions)
+    actions = "one of (default: list): " + "; ".join(f"`{name} {takes}`" for name, takes in ACTIONS.items())
+    parser.add_argument("action", metavar="ACTION", nargs="?", default="list", choices=list(ACTIONS), help=actions)
     parser.add_argument("id", metavar="ID", nargs="?", help="the task")
     text = "add: its title; done: its result, JSON or text; else: why"
     parser.add_argument("text", metavar="TEXT", nargs="?", help=text)
@@ -47,7 +50,7 @@ def board_options(parser: argparse.ArgumentParser) -> None:
     options.span(parser, "--wait", "claim: wait for one to be ready", 0)
     options.span(parser, "--lease", "claim, extend: yours for that long (600)", 600)
     options.flag(parser, "--tree", "list: what waits for what, as a tree")
-    parser.add_argument("--state", metavar="WORD", help="list: only ready, claimed, done, blocked or aborted ones")
+    parser.add_argument("--state", choices=STATES, metavar="WORD", help=f"list: only those; one of {', '.join(STATES)}")
     limit = "list: at most so many (default: all); watch: end after that many changes"
     options.listing(parser, None, limit, action="list: ")
 
@@ -164,9 +167,7 @@ def _release(call: Invocation) -> int:
     board = call.room.board
     task = board.get(call.args.id)
     if task.state in ("blocked", "aborted"):
-        call.must_be_person(f"put back a task that {task.lead or 'nobody'} leads", unless=(task.lead,))
-        board.reopen(call.args.id)
-        return _tell(call, board.get(call.args.id), "is ready again")
+        return _reopen(call)
     return _held(call, lambda task: task.release(call.args.text), "is ready again")
 
 
@@ -188,8 +189,6 @@ def _abort(call: Invocation) -> int:
 def _list(call: Invocation) -> None:
     tasks = call.room.board.tasks()
     if call.args.state is not None:
-        if call.args.state not in STATES:
-            raise UsageError(f"--state must be one of {', '.join(STATES)}, not {call.args.state!r}")
         tasks = [task for task in tasks if task.state == call.args.state]
     found, tasks = len(tasks), tasks[: call.args.limit]
     if call.args.tree and not call.json:
@@ -201,6 +200,50 @@ def _list(call: Invocation) -> None:
     columns = ("task", "state", "owner", "title", "waits for", "lease until", "why")
     call.tell_rows((task.to_dict() for task in tasks), columns, rows, empty="no tasks")
     call.tell_count(len(tasks), found)
+
+
+def _show(call: Invocation) -> None:
+    task = call.room.board.get(call.args.id)
+    if call.json:
+        output.document(task.to_dict())
+        return
+    output.say(f"{output.name(task.id)} is {_state(task)}")
+    result = None if task.result is None else msgspec.json.encode(task.result).decode()
+    facts = {
+        "title": task.title,
+        "owner": task.owner,
+        "lease until": task.lease_until,
+        "after": ", ".join(task.after),
+        "waits for": ", ".join(task.unmet),
+        "why": task.why,
+        "lead": task.lead,
+        "result": result,
+    }
+    for name, value in facts.items():
+        if value:
+            output.write(f"  {name:<11}  {output.visible(value)}")
+    for line in output.payload_lines(task.payload) if task.payload else ():
+        output.write(line)
+
+
+def _reopen(call: Invocation) -> int:
+    id, board = call.args.id, call.room.board
+    task = board.get(id)
+    call.must_be_person(f"put back a task that {task.lead or 'nobody'} leads", unless=(task.lead,))
+    if board.reopen(id):
+        return _tell(call, board.get(id), "is ready again")
+    output.note(f"{id} is {task.state}; only a blocked or aborted task is put back")
+    return exit_codes.FAILED
+
+
+def _remove(call: Invocation) -> int:
+    id, board = call.args.id, call.room.board
+    task = board.get(id)
+    call.must_be_person(f"remove a task that {task.lead or 'nobody'} leads", unless=(task.lead,))
+    if board.remove(id):
+        return _tell(call, task, "is off the board")
+    output.note(f"{_why_not(call)}; abort it first: postroom board abort {output.name(id)}")
+    return exit_codes.FAILED
 
 
 def _state(task: Task) -> str:
