@@ -10,7 +10,7 @@ from tests.support import ROOT
 
 from postroom import errors
 from postroom.cli import exit_codes
-from postroom.cli.table import COMMANDS, GROUPS
+from postroom.cli.table import COMMANDS, GROUPS, MEANT
 from postroom.mail import presence
 
 from .support import Cli
@@ -55,6 +55,38 @@ def test_a_command_that_is_not_there_is_answered_with_the_near_ones(cli: Cli) ->
 
     assert result.code == 2
     assert "receive" in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["send", "bob", "hi", "--as", "ada", "--prority", "9"], "--priority"),
+        (["send", "bob", "hi", "--prority=9"], "--priority"),
+        (["peek", "--jsn"], "--json"),
+        (["board", "reopn", "T1"], "reopen"),
+        (["peek", "--state", "acekd"], "acked"),
+        (["search", "needle"], "postroom peek --text TEXT"),
+        (["events"], "postroom log"),
+        (["tail"], "postroom log -f"),
+        (["cancel", "ID"], "postroom purge"),
+        (["export"], "postroom peek --state all --json"),
+    ],
+)
+def test_what_was_probably_meant_is_named(cli: Cli, words: list[str], hint: str) -> None:
+    result = cli(*words)
+
+    assert result.code == 2
+    assert f"did you mean {hint}?" in result.err or f"`{hint}` does that" in result.err
+
+
+def test_what_is_meant_by_a_foreign_name_is_a_command_that_is_there() -> None:
+    assert [name for name in MEANT if name in COMMANDS] == []
+    assert {meant.split()[0] for meant in MEANT.values()} <= {*COMMANDS}
+
+
+def test_help_and_the_version_are_had_as_elsewhere(cli: Cli) -> None:
+    assert cli.ok("help").out == cli.ok("--help").out == cli.ok("-h").out
+    assert cli.ok("version").out == cli.ok("-V").out == cli.ok("--version").out
 
 
 @pytest.mark.parametrize(

@@ -335,7 +335,7 @@ def test_an_answer_in_a_pipe(room: Room, piped: Piped) -> None:
 LOOKS = [
     *("peek --agent bob --limit 500", "peek --state claimed", "peek --state dead", "dead", "status", "agents"),
     *("mailboxes", "receipt ID", "show ID", "log --all", "agent list", "reserve", "top --once"),
-    *("board list", "board list --tree", "board claim --as bob"),
+    *("board list", "board list --tree", "board", "board claim --as bob"),
     "sql SELECT*FROM\u2423messages",
 ]
 

@@ -18,7 +18,7 @@ from postroom.core.system import startup
 from postroom.errors import OutcomeUnknown, PostroomError
 
 from . import exit_codes
-from .table import COMMANDS, GROUPS
+from .table import COMMANDS, GROUPS, MEANT
 
 #: Modules that files import at their top and few commands use: in this process each is loaded at its first use. Those of
 #: the standard library take up to 5 ms of a start; a program that uses Postroom as a library mostly has them loaded.
@@ -88,7 +88,9 @@ def _dispatch(words: list[str]) -> int:
     if name == "help":
         before, name, after = [], next(iter(after), ""), ["--help"]
         if not name:
-            return _without_command([])
+            return _without_command(["--help"])
+    if name == "version":
+        return _without_command(["--version"])
     if name not in COMMANDS:
         raise exit_codes.UsageError(f"there is no command {name!r}{_near(name)}; `postroom --help` lists them all")
     # argparse costs 9 ms, so even it waits until a command is known
@@ -107,7 +109,7 @@ def _split(words: list[str]) -> tuple[list[str], str | None, list[str]]:
 
 
 def _without_command(options: list[str]) -> int:
-    if "--version" in options:
+    if {"--version", "-V"} & set(options):
         print(f"postroom {__version__}")
         return exit_codes.DONE
     if options and not {"--help", "-h"} & set(options):
@@ -128,6 +130,8 @@ def _overview() -> str:
 
 
 def _near(name: str) -> str:
+    if name in MEANT:
+        return f"; `postroom {MEANT[name]}` does that"
     from difflib import get_close_matches
 
     near = get_close_matches(name, COMMANDS, n=3)

@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
+from postroom.core import near as near_names
 from postroom.core.clock import span_s
 
 from .exit_codes import UsageError
@@ -33,7 +34,21 @@ class CommandParser(argparse.ArgumentParser):
     """The parser of one command. Errors are raised, so that one place writes them."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see `{self.prog} --help`)")
+        raise UsageError(f"{message}{self._near(message)} (see `{self.prog} --help`)")
+
+    def _near(self, message: str) -> str:
+        """What was probably meant by an option or a word that argparse does not know."""
+        said, _, listed = message.partition(" (choose from ")
+        if "invalid choice: " in said:
+            wrong, known = [said.rpartition(": ")[2].strip("'\"")], listed.rstrip(")").replace("'", "").split(", ")
+        else:
+            words = message.partition("unrecognized arguments: ")[2].split()
+            wrong, known = (
+                [word.partition("=")[0] for word in words if word.startswith("-")],
+                self._option_string_actions,
+            )
+        near = [each for each in (near_names.nearest(word, known) for word in wrong) if each]
+        return f"; did you mean {' and '.join(near)}?" if near else ""
 
 
 def parser_for(name: str) -> CommandParser:

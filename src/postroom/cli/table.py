@@ -197,7 +197,10 @@ COMMANDS: Final = {
         "postroom board claim T2 --as worker-1",
         "postroom board blocked T2 'the spec is silent about errors' --as worker-1",
         "postroom board list --tree",
-        quotes=("claim", "list", "watch"),
+        "postroom board show T2",
+        "postroom board reopen T2 --as lead",
+        "postroom board remove T2 --as lead",
+        quotes=("claim", "list", "watch", "show"),
     ),
     "reserve": Command(
         "reserve",
@@ -272,3 +275,21 @@ GROUPS: Final = (
     ("Agent programs", ("install", "uninstall", "mcp", "hook", "agent")),
     ("Rooms", ("init", "allow", "doctor", "requeue", "replay", "purge", "as", "demo", "bench", "nats", "completion")),
 )
+
+#: Names that others give to what a command does here.
+MEANT: Final = {
+    **dict.fromkeys(("search", "grep", "find"), "peek --text TEXT"),
+    **dict.fromkeys(("events", "history", "logs"), "log"),
+    **dict.fromkeys(("watch", "tail", "follow"), "log -f"),
+    **dict.fromkeys(("list", "ls", "inbox"), "peek"),
+    **dict.fromkeys(("export", "dump"), "peek --state all --json"),
+    **dict.fromkeys(("cancel", "delete", "rm", "remove", "withdraw", "clean"), "purge"),
+    **dict.fromkeys(("read", "get", "cat", "info"), "show"),
+    **dict.fromkeys(("who", "ps"), "agents"),
+    **dict.fromkeys(("nack", "release"), "retry"),
+    **dict.fromkeys(("poll", "take", "claim"), "receive"),
+    **dict.fromkeys(("resend", "redeliver"), "replay"),
+    **dict.fromkeys(("tasks", "task", "todo"), "board list"),
+    **dict.fromkeys(("queues", "queue"), "mailboxes"),
+    **dict.fromkeys(("serve", "ui", "dashboard"), "web"),
+}
