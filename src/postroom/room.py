@@ -68,7 +68,7 @@ class Room:
         #: The folder that the room lives in; None when it lives elsewhere.
         self.folder: Path | None = room_folder(url)
         self._gateway = gateway
-        self._upkeep = Upkeep(self._gateway)
+        self._upkeep = Upkeep(self._gateway, self.folder)
         self._lock = threading.RLock()  # a signal's handler may come in the middle of what it guards
         self._agents: dict[tuple[str, bool], Agent] = {}
         self._parts: dict[Callable[[Gateway], Any], Any] = {}
@@ -454,7 +454,9 @@ class Room:
     def attach(self, path: str | os.PathLike[str]) -> dict[str, Any]:
         """Keep a copy of a file of any size, and return a reference to put into a payload.
 
-        It is kept by content under the room's `artifacts/`: {"artifact": "sha256:…", "name", "bytes", "path"}.
+        It is kept by content under the room's `artifacts/`: {"artifact": "sha256:…", "name", "bytes", "path"}, until no
+        kept message (and no task) refers to it, and for a day at least. A room without a folder keeps it until this
+        process ends.
         """
         self._gateway.check_open()
         return attachments.keep(attachments.folder_for(self.folder), Path(path).absolute())

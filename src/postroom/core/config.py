@@ -24,6 +24,8 @@ CREDENTIAL_OPTIONS: Final = ("creds", "user", "password_file", "tls_ca", "tls_ce
 FOLDER: Final = ".postroom"
 #: In a room of files that folder is Postroom's own part of it, and has this in it.
 FILES_MARK: Final = "room.json"
+#: The folder in a room's own for attached files.
+ARTIFACTS: Final = "artifacts"
 URL_VARIABLE: Final = "POSTROOM_URL"
 #: A file in that folder that says where the room is, when it is elsewhere: an address, as in `postroom.open`.
 POINTER: Final = "room"

@@ -1,4 +1,4 @@
-"""Content-addressed files beside the messages: the same file twice is one file."""
+"""Content-addressed files beside the messages: the same file twice is one file, and goes with its last message."""
 
 from __future__ import annotations
 
@@ -9,16 +9,31 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
+from postroom.core.config import ARTIFACTS
+from postroom.core.crashpoints import reached
 from postroom.core.system.files import sync_folder
 from postroom.errors import InvalidMessage, RoomUnreachable, UnknownMessage
+from postroom.stores.contract import Query, Store
 
 CHUNK_BYTES: Final = 1024 * 1024
 _NAME: Final = re.compile(r"sha256:([0-9a-f]{64})\Z")
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_DIGITS: Final = re.compile(rb"[0-9a-f]{64,}")
+#: Copies that are being made, and files that are to be deleted, are called so.
+_HALF: Final = ".new-"
+_ASIDE: Final = ".gone-"
+#: A file that nothing refers to stays for so long after it was attached.
+GRACE_S: Final = 86_400.0
+#: Clocks of the processes of a room differ by less than this.
+_CLOCKS_APART_MS: Final = 60_000
+_PAGE: Final = 500
 
 _scratch_lock = threading.Lock()
 _scratch: Path | None = None
@@ -26,7 +41,7 @@ _scratch: Path | None = None
 
 def folder_for(room_folder: Path | None) -> Path:
     """Where a room keeps its files. Rooms without a folder share one that ends with the process."""
-    return scratch_folder() if room_folder is None else room_folder / "artifacts"
+    return scratch_folder() if room_folder is None else room_folder / ARTIFACTS
 
 
 def scratch_folder() -> Path:
@@ -62,7 +77,7 @@ def keep(folder: Path, source: Path) -> dict[str, Any]:
 
 
 def _copy_in(folder: Path, source: Path) -> tuple[str, int]:
-    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")  # 0600
+    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=_HALF)  # 0600
     try:
         with open(descriptor, "wb") as target, open(source, "rb") as file:
             digest, size = hashlib.sha256(), 0
@@ -100,6 +115,101 @@ def find(folder: Path, reference: Mapping[str, Any] | str) -> Path:
     if match is None:
         raise InvalidMessage("artifact", f"must be sha256: and 64 hexadecimal digits, not {name!r}")
     path = folder / match[1]
+    if not path.is_symlink() and not path.is_file():
+        with suppress(OSError):  # it is perhaps about to be deleted: not now
+            _bring_back(folder, match[1])
     if path.is_symlink() or not path.is_file():
         raise UnknownMessage(f"no file {name} is kept in this room")
     return path
+
+
+# Deleting what nothing refers to any more
+
+
+def tidy(store: Store, folder: Path) -> int:
+    """Delete the files that nothing kept refers to; see `tidying`. Returns how many."""
+    return sum(tidying(store, folder))
+
+
+def tidying(store: Store, folder: Path) -> Iterator[int]:
+    """Delete the files that nothing kept refers to, in steps of a page of messages; each gives how many were deleted.
+
+    A file is referred to by its digest in the payload of a kept message, or in a cell (of a task, say). One that was
+    attached within a day stays in any case: its message may be on its way. A file is first put aside under another name,
+    where `find` still sees it, then looked for once more in what was sent meanwhile, and only then deleted; what a dead
+    process left aside is judged anew (tests/mail/test_attachments.py).
+    """
+    started_ms = store.clock.wall_ms()
+    chosen = _unsure(folder, started_ms)
+    unread = set(chosen)
+    for page in _pages(store, Query(limit=_PAGE)) if chosen else ():
+        unread -= _digests_in(page)
+        yield 0
+    unread -= _digests_in(cell.value for cell in store.cell_scan("")) if chosen else set()
+    for digest in unread:
+        with suppress(FileNotFoundError):
+            os.rename(folder / digest, folder / (_ASIDE + digest))
+        reached("attachments.aside")
+    again = Query(sent_after_ms=started_ms - _CLOCKS_APART_MS, limit=_PAGE)
+    late = {digest for page in _pages(store, again) for digest in _digests_in(page)} if unread else set()
+    late |= _digests_in(cell.value for cell in store.cell_scan("")) if unread else set()
+    yield sum(_judge(folder, digest, started_ms, kept=digest not in unread - late) for digest in chosen)
+
+
+def _unsure(folder: Path, now_ms: int) -> list[str]:
+    """The digests of the files that may have to go: old ones, and those that were put aside. Removes old half copies."""
+    found = []
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            name = entry.name.removeprefix(_ASIDE)
+            with suppress(OSError):
+                if entry.is_file(follow_symlinks=False) and (name != entry.name or _is_old(entry.path, now_ms)):
+                    if _DIGEST.fullmatch(name):
+                        found.append(name)
+                    elif name.startswith(_HALF):
+                        os.unlink(entry.path)
+    return found
+
+
+def _is_old(path: str | Path, now_ms: int) -> bool:
+    return now_ms - os.stat(path).st_mtime_ns // 1_000_000 > GRACE_S * 1000
+
+
+def _pages(store: Store, query: Query) -> Iterator[list[Any]]:
+    page = store.find(query)
+    yield [message.payload for message in page.messages]
+    while page.cursor is not None:
+        page = store.find(query, page.cursor)
+        yield [message.payload for message in page.messages]
+
+
+def _digests_in(values: Iterable[Any]) -> set[str]:
+    """Everything in JSON values that may be a digest."""
+    runs = _DIGITS.findall(msgspec.json.encode(list(values)))
+    return {run[at : at + 64].decode() for run in runs for at in range(len(run) - 63)}
+
+
+def _judge(folder: Path, digest: str, now_ms: int, *, kept: bool) -> bool:
+    """Bring a file that was put aside back, if it is referred to or was just attached; else delete it."""
+    aside = folder / (_ASIDE + digest)
+    with suppress(FileNotFoundError):
+        if kept or not _is_old(aside, now_ms):
+            _bring_back(folder, digest)
+        else:
+            os.unlink(aside)
+            return True
+    return False
+
+
+def _bring_back(folder: Path, digest: str) -> None:
+    aside, path = folder / (_ASIDE + digest), folder / digest
+    try:
+        os.link(aside, path)
+    except FileNotFoundError:
+        raise
+    except FileExistsError:  # it was attached anew
+        os.unlink(aside)
+    except OSError:  # a file system without hard links
+        os.rename(aside, path)
+    else:
+        os.unlink(aside)

@@ -5,30 +5,38 @@ A chore for each room that has agents. It ends with the room, also with one that
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 from postroom.core.chore import Chore
-from postroom.core.config import HEARTBEAT_S
+from postroom.core.config import ARTIFACTS, HEARTBEAT_S
 from postroom.stores.cells import DELETE, update
 
-from . import presence
+from . import attachments, presence
 from .gateway import Gateway
 
 KEEPER_CELL: Final = "upkeep"
 #: The process that keeps house has so long a term without a word; then another may take over.
 TERM_S: Final = 6 * HEARTBEAT_S
+#: Attached files are looked over so often, all processes together, and so many pages of messages in a round.
+FILES_CELL: Final = "attachments"
+FILES_S: Final = 6 * 3600.0
+FILES_STEPS: Final = 20
 
 
 class Upkeep:
     """The rounds of one room. Nothing runs until the first agent is looked after."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, folder: Path | None = None) -> None:
         self._gateway = gateway
+        self._files = FileKeeping(gateway, folder)
         self._names: dict[str, None] = {}
         self._connected: dict[
             str, None
@@ -71,6 +79,7 @@ class Upkeep:
         if self._take_turn():
             presence.prune(self._gateway, self._silences)
             self._gateway.sweep()
+            self._files.round()
 
     def _beat(self, name: str) -> None:
         with self._lock:
@@ -101,6 +110,36 @@ class Upkeep:
             presence.leave(self._gateway, name)
         me = self._gateway.process
         update(self._gateway.store, KEEPER_CELL, lambda value: DELETE if value and value["owner"] == me else None)
+
+
+class FileKeeping:
+    """Deletes attached files that nothing refers to any more: now and then, and a little in each round."""
+
+    def __init__(self, gateway: Gateway, folder: Path | None) -> None:
+        self._gateway = gateway
+        self._folder = None if folder is None else folder / ARTIFACTS
+        self._next_ns = 0
+        self._under_way: Iterator[int] = iter(())
+
+    def round(self) -> None:
+        """Go on with it, if it is under way; begin, if it is time, for one process of all."""
+        for _ in islice(self._under_way, FILES_STEPS):
+            pass
+        now_ns = self._gateway.clock.steady_ns()
+        if self._folder is None or now_ns < self._next_ns:
+            return
+        self._next_ns = now_ns + round(FILES_S * 1_000_000_000)
+        if os.path.isdir(self._folder) and self._is_time():
+            self._under_way = attachments.tidying(self._gateway.store, self._folder)
+
+    def _is_time(self) -> bool:
+        store, now_ms = self._gateway.store, self._gateway.clock.wall_ms()
+        cell = store.cell_read(FILES_CELL)
+        if cell is not None and 0 <= now_ms - int(cell.value["tidied_ms"]) < FILES_S * 1000:
+            return False
+        return (
+            store.cell_write(FILES_CELL, {"tidied_ms": now_ms}, expect=0 if cell is None else cell.version) is not None
+        )
 
 
 def _round(known: weakref.ref[Upkeep]) -> None:
