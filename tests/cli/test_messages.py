@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -255,3 +256,55 @@ def test_in_a_room_with_tokens_an_agent_deletes_only_its_own(cli: Cli, monkeypat
     assert cli("purge", foreign, "--yes").code == 1
     assert cli("purge", "--state", "all", "--yes").code == 1
     assert cli.ok("purge", mine, "--yes").out.startswith("1 message")
+
+
+def test_a_file_is_sent_shown_and_got_back(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "report.bin").write_bytes(bytes(range(256)) * 4)
+    id = cli.send("the report", "--attach", "report.bin")
+
+    document = cli.json("show", id)
+    (file,) = document["artifacts"]
+    assert document["payload"] == {"text": "the report", "attachments": [file]}
+    assert (file["name"], file["bytes"]) == ("report.bin", 1024)
+    assert file["artifact"] in cli.ok("show", id).out
+
+    cli.ok("artifact", "get", file["artifact"], "-o", "copy.bin")
+    assert (tmp_path / "copy.bin").read_bytes() == (tmp_path / "report.bin").read_bytes()
+    assert cli.ok("artifact", "get", file["artifact"]).out.strip() == file["path"]
+    assert cli.json("attach", "report.bin") == file
+    assert file["artifact"] in cli.ok("attach", "report.bin").out
+
+
+def test_files_are_added_to_those_that_a_payload_has(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a")
+    (tmp_path / "b").write_text("b")
+    reference = cli.json("attach", "a")
+
+    id = cli.send(json.dumps({"attachments": [reference]}), "--attach", "a", "--attach", "b")
+
+    assert [file["name"] for file in cli.json("show", id)["payload"]["attachments"]] == ["a", "a", "b"]
+    assert cli("send", "bob", '{"attachments": 1}', "--attach", "a", "--as", "ada", "--new").code == 2
+
+
+def test_what_cannot_be_attached_or_got_is_named_and_nothing_is_sent(cli: Cli, tmp_path: Path) -> None:
+    missing = cli("send", "bob", "hi", "--attach", "nowhere.pdf", "--as", "ada", "--new")
+    unknown = cli("artifact", "get", "sha256:" + "0" * 64)
+    (tmp_path / "a").write_text("a")
+    kept = cli.json("attach", "a")["artifact"]
+    unwritable = cli("artifact", "get", kept, "-o", "no-such-folder/a")
+
+    assert (missing.code, "nowhere.pdf" in missing.err) == (2, True)
+    assert (unknown.code, unwritable.code) == (3, 1)
+    assert "no-such-folder/a" in unwritable.err
+    assert cli("artifact", "get", "report.pdf").code == 2
+    assert cli.json("peek", "--state", "all") == []
+
+
+def test_purging_a_message_takes_its_old_files_along(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("old")
+    file = Path(cli.json("show", cli.send("x", "--attach", "old"))["artifacts"][0]["path"])
+    os.utime(file, (0, 0))
+
+    cli.ok("purge", "@last", "--yes")
+
+    assert not file.exists()

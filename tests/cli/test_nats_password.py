@@ -59,6 +59,8 @@ WORDS = {
     "doctor": [],
     "requeue": ["{id}"],
     "purge": ["--all"],
+    "attach": ["{id}"],
+    "artifact": ["get", "sha256:" + "0" * 64],
     "replay": ["--since", "1h", "--to", "bob"],
     "agent": ["list"],
 }

@@ -148,6 +148,10 @@ def payload_arguments(parser: argparse.ArgumentParser) -> None:
         "payload", metavar="PAYLOAD", help='a JSON object; `-` to read it from stdin; other text becomes {"text": ...}'
     )
     flag(parser, "--text", "PAYLOAD is plain text, whatever it looks like")
+    attach = (
+        "keep a copy of a file in the room, and put a reference to it into PAYLOAD's `attachments`; may be repeated"
+    )
+    parser.add_argument("--attach", action="append", metavar="FILE", help=attach)
 
 
 def payload_of(text: str, *, plain: bool) -> dict[str, object]:

@@ -86,6 +86,18 @@ COMMANDS: Final = {
         quotes=(),
     ),
     "listen": Command("mail", "print messages as they come", "postroom listen --as bob --json", quotes=()),
+    "attach": Command(
+        "artifacts",
+        "keep a copy of a file in the room, for a message to refer to",
+        "postroom attach report.pdf",
+        "postroom send bob 'the report' --attach report.pdf --as ada",
+    ),
+    "artifact": Command(
+        "artifacts",
+        "get an attached file",
+        "postroom artifact get sha256:… -o report.pdf",
+        "postroom artifact get sha256:…",
+    ),
     "publish": Command("mail", "send a copy to every subscriber", "postroom publish news 'v2 is out' --as ada"),
     "subscribe": Command("mail", "get a copy of what is published", "postroom subscribe news --as bob"),
     "unsubscribe": Command("mail", "get no more copies", "postroom unsubscribe news --as bob"),
@@ -263,7 +275,7 @@ COMMANDS: Final = {
 }
 
 GROUPS: Final = (
-    ("Mail", ("send", "receive", "ack", "retry", "reply", "refuse", "extend", "ask", "listen")),
+    ("Mail", ("send", "receive", "ack", "retry", "reply", "refuse", "extend", "ask", "listen", "attach", "artifact")),
     ("Channels", ("publish", "subscribe", "unsubscribe")),
     ("Tasks and files", ("board", "reserve", "unreserve")),
     (
@@ -290,6 +302,8 @@ MEANT: Final = {
     **dict.fromkeys(("poll", "take", "claim"), "receive"),
     **dict.fromkeys(("resend", "redeliver"), "replay"),
     **dict.fromkeys(("tasks", "task", "todo"), "board list"),
+    **dict.fromkeys(("upload", "file"), "attach"),
+    **dict.fromkeys(("download", "fetch"), "artifact get"),
     **dict.fromkeys(("queues", "queue"), "mailboxes"),
     **dict.fromkeys(("serve", "ui", "dashboard"), "web"),
 }

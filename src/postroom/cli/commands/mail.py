@@ -48,6 +48,16 @@ def _envelope(call: Invocation, to: str | None) -> dict[str, Any]:
     return {**sent, "cause": call.cause(to), "_lane": call.lane}
 
 
+def _payload(call: Invocation) -> dict[str, Any]:
+    """The payload that was written, with its files; they are kept before anything is sent."""
+    payload = options.payload_of(call.args.payload, plain=call.args.text)
+    if call.args.attach:
+        from .artifacts import with_files  # few messages have files
+
+        return with_files(call, payload)
+    return payload
+
+
 def send_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("to", metavar="TO", help="an agent's name, or '*' for whoever claims it first in the channel")
     _envelope_options(parser)
@@ -63,9 +73,9 @@ def send(call: Invocation) -> None:
     args = call.args
     if args.timeout is not None and not args.wait:
         raise UsageError("--timeout goes with --wait; a send without --wait returns as soon as it is stored")
-    payload = options.payload_of(args.payload, plain=args.text)
     to = None if args.to == ANYBODY else args.to
     known = to is None or _must_be_known(call, to, presence.is_addressee)
+    payload = _payload(call)
     id = call.agent().send(
         to,
         payload,
@@ -112,8 +122,8 @@ def ask_options(parser: argparse.ArgumentParser) -> None:
 
 def ask(call: Invocation) -> None:
     args = call.args
-    payload = options.payload_of(args.payload, plain=args.text)
     _must_be_known(call, args.to, presence.is_known)
+    payload = _payload(call)
     answer = call.agent().ask(
         args.to, payload, channel=args.channel, timeout_s=args.timeout, **_envelope(call, args.to)
     )
@@ -132,7 +142,7 @@ def publish_options(parser: argparse.ArgumentParser) -> None:
 
 def publish(call: Invocation) -> int:
     args = call.args
-    payload = options.payload_of(args.payload, plain=args.text)
+    payload = _payload(call)
     ids = call.agent().publish(args.channel, payload, delay_s=args.delay, **_envelope(call, None))
     call.tell({"ids": ids}, *ids)
     if not ids:
@@ -329,7 +339,7 @@ def reply_options(parser: argparse.ArgumentParser) -> None:
 
 
 def reply(call: Invocation) -> int:
-    payload = options.payload_of(call.args.payload, plain=call.args.text)
+    payload = _payload(call)
     return _settle(call, [call.args.id], lambda message: message.reply(payload, _lane=call.lane), "answered")
 
 

@@ -215,6 +215,8 @@ def purge(call: Invocation) -> int:
         output.note("nothing was deleted")
         return exit_codes.FAILED
     deleted = states.total() if args.dry_run else _delete(call, query, states.total())
+    if deleted and not args.dry_run and room.folder is not None:
+        attachments.tidy(room.store, attachments.folder_for(room.folder))
     counts = ", ".join(f"{number} {state}" for state, number in states.items())
     would = "would be " if args.dry_run else ""
     text = f"{deleted} message{'' if deleted == 1 else 's'} {would}deleted{f' ({counts})' if counts else ''}"
