@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import postroom
+from postroom.cli.table import COMMANDS
 from postroom.mail.handles import handle_of
 
 from .support import Cli, clean_environment, command
@@ -69,7 +71,7 @@ def test_a_receipt_says_why_the_message_waits(cli: Cli) -> None:
 
 
 def test_every_command_that_takes_an_id_takes_a_handle(cli: Cli) -> None:
-    for settle in (["ack"], ["retry", "why"], ["reply", "yes"], ["refuse", "why"], ["extend"]):
+    for settle in (["ack"], ["retry", "why", "--delay", "1h"], ["reply", "yes"], ["refuse", "why"], ["extend"]):
         id = cli.send(settle[0])
         cli.ok("receive", "--as", "bob")
         word, *more = settle
@@ -308,3 +310,19 @@ def test_purging_a_message_takes_its_old_files_along(cli: Cli, tmp_path: Path) -
     cli.ok("purge", "@last", "--yes")
 
     assert not file.exists()
+
+
+def test_the_examples_of_these_commands_run(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "report.pdf").write_bytes(b"%PDF-")
+    digest = cli.json("attach", "report.pdf")["artifact"]
+    cli.ok("board", "add", "T0", "--as", "lead")
+    finish(cli, "one")
+    for name in ("show", "log", "peek", "attach", "artifact", "board", "purge"):
+        for example in COMMANDS[name].examples:
+            if "-f" in shlex.split(example) or "--wait" in example:
+                continue
+            id = cli.send("hi")
+            words = [word.replace("ID", id).replace("sha256:…", digest) for word in shlex.split(example)[1:]]
+            result = cli(*words)
+            fails = words[:2] in (["board", "done"], ["board", "blocked"], ["board", "reopen"])  # nobody has claimed it
+            assert result.code in ((0, 3) if name == "purge" else (1,) if fails else (0,)), (example, result)

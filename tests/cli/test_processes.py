@@ -220,12 +220,18 @@ def test_bash_completes_commands_options_and_agents(cli: Cli, tmp_path: Path) ->
         "postroom --room x send bob --",
         "postroom send rev",
         "postroom receive --as ",
+        "postroom peek --from ",
+    )
+    states, tasks, events = bash_completes(
+        tmp_path, "postroom peek --state a", "postroom board list --state ", "postroom log --json --event ac"
     )
 
     assert commands == ["receive", "retry", "reply", "refuse", "receipt", "requeue", "replay", "reserve"]
     assert actions == ["blocked"]
     assert "--priority" in options
-    assert names == [["reviewer"], ["reviewer"]]
+    assert names == [["reviewer"]] * 3
+    assert (states, events) == (["all", "acked", "answered"], ["acked"])
+    assert tasks == ["ready", "claimed", "done", "blocked", "aborted"]
 
 
 def test_a_name_that_a_shell_would_run_is_not_offered(cli: Cli, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`postroom completion SHELL`: commands and options from our own parsers, agents' names from the room as it is."""
+"""`postroom completion SHELL`: commands, options and their words from our own parsers, agents' names from the room as it is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from postroom.errors import PostroomError
 from postroom.mail import presence
 
 #: Options whose value is an agent's name, and commands whose first word is one.
-NAME_OPTIONS: Final = ("--as", "--agent", "--to")
+NAME_OPTIONS: Final = ("--as", "--agent", "--from", "--to")
 NAME_COMMANDS: Final = ("send", "ask", "as")
 
 #: Shells expand what they are given to complete with, so a name such as `$(reboot)` is never offered to them.
@@ -44,6 +44,13 @@ def _options_of(name: str) -> list[str]:
     return words + [text for action in actions for text in action.option_strings if text.startswith("--")]
 
 
+def _values_of(name: str) -> dict[str, str]:
+    """The options of a command that take one of a few words, each with these."""
+    actions = options.command_of(name)[0]._actions  # noqa: SLF001
+    taking = [action for action in actions if action.option_strings and action.choices]
+    return {text: " ".join(map(str, action.choices or ())) for action in taking for text in action.option_strings}
+
+
 _BASH: Final = """\
 # bash completion for postroom: eval "$(postroom completion bash)"
 _postroom() {{
@@ -60,6 +67,9 @@ _postroom() {{
         {name_options}) offered=$(postroom completion names 2>/dev/null) ;;
         --room) return ;;
         {name_commands}) [[ $current == -* ]] || offered=$(postroom completion names 2>/dev/null) ;;
+    esac
+    case "$command $previous" in
+{values}
     esac
     if [[ -z $offered ]]; then
         case $command in
@@ -87,6 +97,9 @@ _postroom() {{
     case ${{words[CURRENT-1]}} in
         {name_options}|{name_commands}) compadd -- ${{(f)"$(postroom completion names 2>/dev/null)"}}; return ;;
     esac
+    case "$command ${{words[CURRENT-1]}}" in
+{values}
+    esac
     case $command in
         "") compadd -- {commands} --room --as --json --help --version ;;
 {cases}
@@ -96,20 +109,30 @@ _postroom() {{
 compdef _postroom postroom"""
 
 
-#: A shell's script, and how it writes what may follow a command.
+#: A shell's script, and how it writes what may follow a command, and an option of a command.
 _TEMPLATES: Final = {
-    "bash": (_BASH, '            {name}) offered="{options}" ;;'),
-    "zsh": (_ZSH, "        {name}) compadd -- {options} ;;"),
+    "bash": (_BASH, '            {name}) offered="{options}" ;;', '        "{name} {option}") offered="{words}" ;;'),
+    "zsh": (
+        _ZSH,
+        "        {name}) compadd -- {options} ;;",
+        '        "{name} {option}") compadd -- {words}; return ;;',
+    ),
 }
 
 
-def _filled(script: str, case: str) -> str:
+def _filled(script: str, case: str, value: str) -> str:
+    values = "\n".join(
+        value.format(name=name, option=option, words=words)
+        for name in COMMANDS
+        for option, words in _values_of(name).items()
+    )
     cases = "\n".join(case.format(name=name, options=" ".join(_options_of(name))) for name in COMMANDS)
     return script.format(
         name_options="|".join(NAME_OPTIONS),
         name_commands="|".join(NAME_COMMANDS),
         commands=" ".join(COMMANDS),
         cases=cases,
+        values=values,
     )
 
 
@@ -122,10 +145,12 @@ def _fish() -> str:
         seen = f"'__fish_seen_subcommand_from {name}'"
         if name in NAME_COMMANDS:
             lines.append(f"complete -c postroom -n {seen} -a {names}")
+        words = _values_of(name)
         for option in _options_of(name):
             if not option.startswith("--"):
                 lines.append(f"complete -c postroom -n {seen} -a {option}")
                 continue
             values = f" -x -a {names}" if option in NAME_OPTIONS else ""
+            values = f" -x -a '{words[option]}'" if option in words else values
             lines.append(f"complete -c postroom -n {seen} -l {option[2:]}{values}")
     return "\n".join(lines)
