@@ -227,17 +227,29 @@ def test_the_hosts_report_of_our_own_inbox_is_proof_that_it_was_shown(room: Room
     assert events_of(room, id) == [("shown", "claude-code PostToolUse")]
 
 
-def test_every_step_keeps_what_the_agent_holds(room: Room, claude: Session) -> None:
+@pytest.mark.parametrize("event", ["UserPromptSubmit", "PostToolUse", "Stop"])
+def test_every_hook_keeps_what_the_agent_holds(room: Room, claude: Session, event: str) -> None:
     claude("SessionStart")
     id = room.agent("ada").send("claude", {"text": "x"})
     message = room.agent("claude", transient=True).poll()
     assert message is not None
-    message.extend(60)
-    before = room.get(id).lease_until_ms or 0
+    before = room.get(id)
+    seen = room.store.cell_read("agent/claude")
+    assert seen is not None
+    room.store.cell_write(seen.name, seen.value | {"kept_ms": 0})  # over a minute ago
 
-    claude("PostToolUse", tool_name="Bash")
+    claude(event, tool_name="Bash")
 
-    assert (room.get(id).lease_until_ms or 0) > before + 400_000
+    assert (room.get(id).lease_until_ms or 0) > (before.lease_until_ms or 0)
+    assert [entry.event for entry in room.get(id).ledger] == [entry.event for entry in before.ledger]
+
+
+def test_a_session_that_ends_is_stopped(room: Room, claude: Session) -> None:
+    claude("SessionStart")
+    claude("SessionEnd", reason="clear")
+    assert [agent.status for agent in room.agents()] == ["seen"]
+    claude("SessionEnd", reason="logout")
+    assert [agent.status for agent in room.agents()] == ["stopped"]
 
 
 def test_a_senders_name_is_no_way_around_the_fence(room: Room, claude: Session) -> None:

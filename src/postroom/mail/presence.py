@@ -3,24 +3,27 @@
 Every agent has a cell "agent/<name>" that all processes change by compare-and-set:
 
     {"status": "active", "current_task": None, "heartbeat_ms": …, "heartbeat_room_ms": …, "first_seen_ms": …,
-     "processes": [...], "transient": False}
+     "processes": [...], "transient": False, "kept_ms": …}
 
 `processes` are those that have the agent open (see `core.system.process.this_process`). Where their locks or pids can
 be seen, they are gone the moment they are; all others are judged by their heartbeat, whose time is told by the wall
 clock and by the room's.
+
+Claims of one-shot commands, hooks and MCP servers belong to the agent, and no process extends their leases. Whenever the
+agent shows that it lives, they get their ten minutes anew; `kept_ms` is when that was last done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from postroom.core.clock import iso
-from postroom.core.config import HEARTBEAT_S
+from postroom.core.config import AGENT_LEASE_S, HEARTBEAT_S
 from postroom.core.message import Message
 from postroom.core.states import OPEN, State
 from postroom.stores.cells import update
-from postroom.stores.contract import Query
+from postroom.stores.contract import Query, Ticket
 
 from .gateway import Gateway
 
@@ -33,14 +36,18 @@ STATUSES: Final = {
     ACTIVE: "a running process has it open",
     STOPPED: "every process that had it open has closed it",
     GONE: "the last process that had it open died",
-    SEEN: "only commands (or an agent program, through MCP or hooks) have spoken in its name",
+    SEEN: "only commands or hooks have spoken in its name, or an agent program over HTTP that is not connected now",
 }
 
 #: An agent that nobody can see the process of counts as running for this long after a heartbeat.
 HEARTBEAT_LATE_S: Final = 3 * HEARTBEAT_S
+#: What an agent holds is extended at most this often, in seconds: a sign of life costs a look at its cell, mostly.
+KEEP_EVERY_S: Final = 60.0
 #: After so long without a heartbeat it counts as gone: nobody is to wait for it for ever.
 SILENT_S: Final = 12 * HEARTBEAT_S
 _MANY: Final = 10_000
+#: Leases end in the room's time, and are told in that of the wall clock.
+_ROUNDING_MS: Final = 1000
 _PREFIX: Final = "agent/"
 
 Value = dict[str, Any]
@@ -64,23 +71,49 @@ class AgentInfo(NamedTuple):
 
 
 def enter(gateway: Gateway, name: str, *, transient: bool) -> None:
-    """The agent is open in this process; or, transient, was only seen. One read when the room knows that already."""
+    """The agent is open in this process; or, transient, was only seen. One read when the room knows that already.
+
+    An agent that was seen has shown that it lives: what it holds is its own for ten minutes from now on, to the minute.
+    """
+    keeps = False
 
     def is_right(value: Value) -> bool:
         return value["status"] not in (STOPPED, GONE) if transient else gateway.process in value["processes"]
 
     def change(value: Value | None) -> Value | None:
+        nonlocal keeps
         now_ms = gateway.clock.wall_ms()
         if value is None:
             value = _newcomer(now_ms, SEEN if transient else ACTIVE, transient)
-        elif _is_fresh(value, now_ms) and is_right(value):
-            return None
+        else:
+            keeps = transient and abs(now_ms - value.get("kept_ms", 0)) >= KEEP_EVERY_S * 1000
+            if not keeps and _is_fresh(value, now_ms) and is_right(value):
+                return None
         value = _heard(gateway, _without_the_dead(gateway, value), now_ms)
         if not transient:
             return _joined(value, gateway.process)
+        value |= {"kept_ms": now_ms} if keeps else {}
         return value | {"status": SEEN, "transient": True} if value["status"] in (STOPPED, GONE) else value
 
     _update(gateway, name, change)
+    if keeps:
+        keep(gateway, held_by(gateway, name))
+
+
+def keep(gateway: Gateway, held: Iterable[Message]) -> None:
+    """Let these claims have their ten minutes anew: those that belong to the agent, and not to a process.
+
+    A lease that was asked to be shorter stays as it is. Like every heartbeat, this leaves no line in a ledger and waits
+    for no disk.
+    """
+    least_ms = AGENT_LEASE_S * 1000 - _ROUNDING_MS
+    tickets = [
+        Ticket(message.id, message.token, str(message.claimed_by))
+        for message in held
+        if message.owner is None and (message.lease_until_ms or 0) - (message.last_delivered_ms or 0) >= least_ms
+    ]
+    if tickets:
+        gateway.store.heartbeat(tickets, AGENT_LEASE_S)
 
 
 def beat(gateway: Gateway, name: str, status: str | None = None, current_task: str | None = None) -> None:
@@ -109,6 +142,17 @@ def leave(gateway: Gateway, name: str, *, runs: bool | None = False) -> None:
             return None
         others = [p for p in value["processes"] if p != gateway.process]
         return value | {"processes": others} | ({} if others else end | {"current_task": None})
+
+    _update(gateway, name, change)
+
+
+def stop(gateway: Gateway, name: str) -> None:
+    """The agent has ended, as its program says. It is stopped unless a process still has it open."""
+
+    def change(value: Value | None) -> Value | None:
+        if value is None or value["status"] == STOPPED or _without_the_dead(gateway, value)["processes"]:
+            return None
+        return value | {"processes": [], "status": STOPPED, "current_task": None}
 
     _update(gateway, name, change)
 
@@ -288,6 +332,7 @@ def _newcomer(now_ms: int, status: str, transient: bool) -> Value:
         "first_seen_ms": now_ms,
         "processes": [],
         "transient": transient,
+        "kept_ms": now_ms,  # it holds nothing yet
     }
 
 

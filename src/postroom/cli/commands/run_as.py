@@ -78,8 +78,8 @@ def _run_with(call: Invocation, room: Room, environment: dict[str, str]) -> int:
         ROLE_VARIABLE: role_of(args.agent, leads(room)),
         OWNER_VARIABLE: room.gateway.process,  # what the program claims at the board ends with this process
     }
-    agent = call.agent(transient=False)  # heartbeats until the room is closed, which is when the program has ended
-    agent.heartbeat(current_task=output.visible(" ".join(args.program))[:60])
+    room.connect(call.name)  # until the room is closed, which is when the program has ended
+    call.agent().heartbeat(current_task=output.visible(" ".join(args.program))[:60])
     return _run(args.program, environment, None if args.here else _checkout(room, args.agent))
 
 

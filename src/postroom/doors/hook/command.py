@@ -16,7 +16,7 @@ import msgspec
 
 from postroom.core import trust
 from postroom.core.clock import SYSTEM
-from postroom.core.config import AGENT_LEASE_S, RoomUrl, make_config, parse_url, room_folder
+from postroom.core.config import RoomUrl, make_config, parse_url, room_folder
 from postroom.core.system.process import process_name
 from postroom.doors import hosts, session_binding
 from postroom.doors.hosts import END, PROMPT, START, STOP, TOOL, WAKE, Host
@@ -24,7 +24,6 @@ from postroom.errors import PostroomError, RoomNotAllowed
 from postroom.mail import presence, tokens
 from postroom.mail.gateway import Gateway
 from postroom.stores import open_store
-from postroom.stores.contract import Ticket
 
 from . import codex_terminals
 
@@ -101,15 +100,17 @@ class Visit:
         if self._host.name == "codex":
             caller, environment = self._in_codex(caller)
         name = session_binding.bind(self._gateway, caller, proved_name(self._gateway, environment))
-        presence.enter(self._gateway, name, transient=True)
+        if self._event == END and self._given.get("reason") not in ("clear", "resume"):
+            session_binding.leave(self._gateway, caller, name)
+            presence.stop(self._gateway, name)
+            return 0
+        presence.enter(self._gateway, name, transient=True)  # whatever it is about, it is a sign of life
         if self._event == END:
-            if self._given.get("reason") not in ("clear", "resume"):
-                session_binding.leave(self._gateway, caller, name)
             return 0
         if self._host.name == "codex":
             session_binding.busy(self._gateway, name, working=self._event in (PROMPT, TOOL))
         if self._event == TOOL:
-            self._see_to_held(name)
+            self._note_shown(name)
         return self._tell(name) if self._may_be_told() else 0
 
     def _in_codex(self, caller: session_binding.HostSession) -> tuple[session_binding.HostSession, Mapping[str, str]]:
@@ -168,18 +169,13 @@ class Visit:
         _write({"decision": self._host.go_on, "reason": reason})
         return 0
 
-    def _see_to_held(self, name: str) -> None:
-        """A step is a sign of life: what the agent holds stays its own. And the result of our own inbox is on its way.
-
-        The host reports that result, so what stands in it will be in the model's next request.
-        """
+    def _note_shown(self, name: str) -> None:
+        """The host reports the result of our own inbox, so what stands in it will be in the model's next request."""
         tool = str(self._given.get("tool_name", ""))
-        is_inbox = "postroom" in tool and tool.endswith("inbox")
-        read = msgspec.json.encode(self._given.get("tool_response")).decode() if is_inbox else ""
+        if "postroom" not in tool or not tool.endswith("inbox"):
+            return
+        read = msgspec.json.encode(self._given.get("tool_response")).decode()
         for message in presence.held_by(self._gateway, name):
-            left_ms = (message.lease_until_ms or 0) - self._gateway.clock.wall_ms()
-            if message.owner is None and left_ms < AGENT_LEASE_S * 500:
-                self._gateway.store.extend(Ticket(message.id, message.token, name), AGENT_LEASE_S)
             kept = self._gateway.store.get(message.id) if message.id in read else None
             if kept is not None and not any(entry.event == "shown" for entry in kept.ledger):
                 self._gateway.store.note(message.id, "shown", name, f"{self._host.name} {self._said}")

@@ -369,8 +369,7 @@ def _claim_now(
 ) -> tuple[list[Message], list[Message]]:
     """The agent's earlier claims, their leases extended, and its new ones; both the oldest first."""
     held = presence.held_by(room.gateway, agent)[::-1][:_MAX_HELD]
-    for message in held:
-        room.store.extend(Ticket(message.id, message.token, agent), AGENT_LEASE_S)
+    presence.keep(room.gateway, held)
     want = Want(agent=agent, lease_s=AGENT_LEASE_S, channels=channels, limit=limit)
     return held, [delivery.message for delivery in room.gateway.claim(want).deliveries]
 
