@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,78 @@ def test_a_room_that_locked_everybody_out_says_so_and_is_recovered(cli: Cli, pla
     (deed,) = cli.json("agent", "list")["log"]
     assert (deed["what"], deed["agent"], deed["uid"]) == ("recovered", "me", os.getuid())
     assert iso(deed["time_ms"]).startswith("20")
+
+
+def test_where_every_token_was_revoked_everybody_is_told_the_way_back(cli: Cli, place: Place) -> None:
+    lock_out()
+    with postroom.open() as room:
+        for name in ("alice", "bob"):
+            tokens.revoke_tokens(room.gateway, name)
+
+    served = cli("mcp", "--http", "0")
+    listed = cli.ok("agent", "list")
+    sent = cli("send", "bob", "hi", "--as", "alice")
+    with environment(POSTROOM_TOKEN=place.alice):
+        revoked = cli("send", "bob", "hi")
+    back = cli.json("agent", "recover", "me")["token"]
+    with environment(POSTROOM_TOKEN=back):
+        cli.ok("agent", "revoke", "--all")
+
+    for refused in (served, sent):
+        assert (refused.code, refused.out) == (1, "")
+        assert "every token of this room was revoked, so nobody can speak in it" in refused.err
+        assert "postroom agent recover NAME" in refused.err
+    assert "nobody can speak in it" in listed.err
+    assert "was revoked at" in revoked.err
+    cli.ok("send", "bob", "hi", "--as", "alice")
+
+
+def test_an_agents_token_lets_others_be_told_who_makes_one(cli: Cli, place: Place) -> None:
+    with_person = cli("send", "bob", "hi", "--as", "alice")
+    lock_out()
+    without = cli("send", "bob", "hi", "--as", "alice")
+
+    assert "a person makes one with `postroom agent add NAME`" in with_person.err
+    assert "postroom agent recover NAME" in without.err
+    assert "agent add" not in without.err
+
+
+@pytest.mark.slow
+def test_a_lost_token_of_a_person_is_replaced_by_a_person_at_a_terminal(cli: Cli, place: Place) -> None:
+    def at_a_terminal(answer: bytes) -> tuple[int, str, str]:
+        ours, theirs = os.openpty()
+        words = command("agent", "recover", "me", "--lost", "--json")
+        with subprocess.Popen(
+            words, env=clean_environment(), stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, text=True
+        ) as process:
+            os.close(theirs)
+            os.write(ours, answer + b"\n")
+            assert process.stdout is not None
+            out = process.stdout.read()
+            code = process.wait(30)
+        said = b""
+        with suppress(OSError):  # the terminal's end
+            while part := os.read(ours, 65536):
+                said += part
+        os.close(ours)
+        return code, out, said.decode()
+
+    in_a_pipe = cli("agent", "recover", "me", "--lost")
+    code, out, said = at_a_terminal(b"you")
+    assert (in_a_pipe.code, code) == (2, 1)
+    assert "a person at a terminal" in in_a_pipe.err
+    assert "Type that name to go on" in said
+    assert "nothing was changed" in out
+    with environment(POSTROOM_TOKEN=place.person):
+        cli.ok("send", "bob", "hi", "--new")
+
+    code, out, _ = at_a_terminal(b"me")
+
+    assert code == 0
+    with environment(POSTROOM_TOKEN=place.person):
+        assert "was revoked" in cli("send", "bob", "hi", "--new").err
+    with environment(POSTROOM_TOKEN=json.loads(out)["token"]):
+        cli.ok("agent", "revoke", "--all")
 
 
 @pytest.mark.slow

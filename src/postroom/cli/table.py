@@ -175,6 +175,7 @@ COMMANDS: Final = {
         "postroom agent revoke bob",
         "postroom agent revoke --all",
         "postroom agent recover me",
+        "postroom agent recover me --lost",
         "postroom agent list",
         quotes=("list",),
     ),

@@ -8,8 +8,8 @@ first part, so that a token is found without trying all:
 A room that ever had a token has tokens, until a person switches them off: revoking one after the other must not let
 everybody in again. Tokens fail closed: a caller that shows none may do less than an agent with one, and only a person's
 token makes, revokes and administers. So that a room cannot lock everybody out, its first token is a person's, and the
-last one of a person goes only with all others (`switch_off`); a room that was locked out before that was so is opened
-by `recover`.
+last one of a person goes only with all others (`switch_off`). A person whose token is lost, and a room that was locked
+out before that was so, get a new one by `recover`.
 
 What was refused is kept in the cell "refusals", the newest hundred, with a count of all. That tokens were switched off
 or recovered is kept in the cell "token-log", with the time and the system user.
@@ -44,6 +44,9 @@ MAX_REFUSALS: Final = 100
 LOG_CELL: Final = "token-log"
 RECOVERED: Final = "recovered"
 SWITCHED_OFF: Final = "switched off"
+
+#: The way back where no person has a token that counts.
+RECOVERS: Final = "`postroom agent recover NAME` makes a person's token, while no other process has the room open"
 
 _HEAD: Final = "prt"
 _ID_BYTES: Final = 6
@@ -104,6 +107,18 @@ def has_person(gateway: Gateway) -> bool:
     return any(_is_persons(cell) for cell in gateway.store.cell_scan(TOKEN_CELLS))
 
 
+def nobody_comes_in(gateway: Gateway) -> str | None:
+    """A sentence when this room has tokens and none of them counts: nobody can speak in it. None where somebody can."""
+    cells = gateway.store.cell_scan(TOKEN_CELLS)
+    if not cells or any(cell.value["revoked_ms"] is None for cell in cells):
+        return None
+    return f"every token of this room was revoked, so nobody can speak in it; {RECOVERS}"
+
+
+def _way_to_a_token(gateway: Gateway) -> str:
+    return "a person makes one with `postroom agent add NAME`" if has_person(gateway) else RECOVERS
+
+
 def add_token(gateway: Gateway, agent: str, *, human: bool = False) -> str:
     """Make a token for an agent and return it. Nobody can read it later; an agent may have several.
 
@@ -150,10 +165,14 @@ def revoke_tokens(gateway: Gateway, agent: str, *, token_id: str | None = None) 
             f"{agent} has the last token of a person, without which nobody could administer this room: add another person "
             "first, or take all tokens back and let every name be believed again (`postroom agent revoke --all`)"
         )
-    for cell in taken:
+    _revoke(gateway, taken)
+    return len(taken)
+
+
+def _revoke(gateway: Gateway, cells: Collection[Cell]) -> None:
+    for cell in cells:
         # nothing else ever changes such a cell: whatever version is there, it is revoked after this
         gateway.store.cell_write(cell.name, cell.value | {"revoked_ms": gateway.clock.wall_ms()})
-    return len(taken)
 
 
 def switch_off(gateway: Gateway, by: str, uid: int) -> int:
@@ -169,12 +188,13 @@ def switch_off(gateway: Gateway, by: str, uid: int) -> int:
     return sum(cell.value["revoked_ms"] is None for cell in cells)
 
 
-def recover(gateway: Gateway, agent: str, uid: int) -> str:
+def recover(gateway: Gateway, agent: str, uid: int, *, lost: bool = False) -> str:
     """Make a person's token in a room that has tokens and none of a person, and return it. It is recorded first.
 
+    `lost` says that nobody has the tokens of persons any more: these are revoked.
     Only while no other process has the room open, as far as the store and the heartbeats of agents tell. Raises
-    IdentityRefused where a person has a token, where the room has none at all, and while others have it open: then
-    nothing was done.
+    IdentityRefused where a person has a token that is not lost, where the room has none at all, and while others have
+    it open: then nothing was done.
     """
     check_names(name=agent)
     in_use = gateway.open_store.open_elsewhere()
@@ -182,8 +202,12 @@ def recover(gateway: Gateway, agent: str, uid: int) -> str:
         raise IdentityRefused(
             "this room has no tokens, so there is nothing to recover; `postroom agent add NAME --human`"
         )
-    if has_person(gateway):
-        raise IdentityRefused("a person has a token of this room and can add others; `postroom agent list` shows who")
+    old = [cell for cell in gateway.store.cell_scan(TOKEN_CELLS) if _is_persons(cell)]
+    if old and not lost:
+        raise IdentityRefused(
+            "a person has a token of this room and can add others; `postroom agent list` shows who. "
+            "If that token is lost: `postroom agent recover NAME --lost`, at a terminal"
+        )
     running = [
         each.name for each in presence.agents(gateway) if each.alive and set(each.processes) != {gateway.process}
     ]
@@ -191,7 +215,9 @@ def recover(gateway: Gateway, agent: str, uid: int) -> str:
         who = f" ({', '.join(running)})" if running else ""
         raise IdentityRefused(f"another process has this room open{who}; end whatever uses it, then recover it")
     _log_deed(gateway, RECOVERED, agent, uid)
-    return _new_token(gateway, agent, human=True)
+    made = _new_token(gateway, agent, human=True)  # before the others go: an interruption leaves a person
+    _revoke(gateway, old)
+    return made
 
 
 def deeds(gateway: Gateway) -> list[Deed]:
@@ -239,7 +265,7 @@ def credential_of(gateway: Gateway, token: str) -> Credential:
     expected = _hash_of("") if cell is None else cell.value["hash"]
     matches = hmac.compare_digest(_hash_of(secret), expected)
     if cell is None or not matches:
-        raise IdentityRefused("the token is not one of this room; `postroom agent add NAME` makes one")
+        raise IdentityRefused(f"the token is not one of this room; {_way_to_a_token(gateway)}")
     if cell.value["revoked_ms"] is not None:
         raise IdentityRefused(f"the token of {cell.value['agent']} was revoked at {iso(cell.value['revoked_ms'])}")
     return Credential(cell.value["agent"], cell.value["human"], id)
@@ -276,8 +302,9 @@ def prove(
         if claimed is not None:
             record(gateway, door, claimed, None)
         raise IdentityRefused(
-            f"this room has tokens: set ${TOKEN_VARIABLE} to that of {claimed or 'your agent'} "
-            "(`postroom agent add NAME` makes one)"
+            nobody_comes_in(gateway)
+            or f"this room has tokens: set ${TOKEN_VARIABLE} to that of {claimed or 'your agent'} "
+            f"({_way_to_a_token(gateway)})"
         )
     try:
         credential = credential_of(gateway, token)

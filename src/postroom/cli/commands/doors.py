@@ -121,6 +121,9 @@ def _checked_for_http(call: Invocation) -> Caller | None:
             "over HTTP callers are known by their tokens, and this room has none: make one with "
             "`postroom agent add NAME --human`, then those of agents (or, for a test, add --no-token)"
         )
+    closed = tokens.nobody_comes_in(call.room.gateway)
+    if closed is not None:
+        raise IdentityRefused(closed)
     return None
 
 

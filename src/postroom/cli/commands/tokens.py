@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable
 from typing import Final
 
@@ -23,6 +24,7 @@ def agent_options(parser: argparse.ArgumentParser) -> None:
     file = "for add and recover: write the token to a new file that only you can read"
     parser.add_argument("--file", metavar="PATH", help=file)
     options.flag(parser, "--all", "for revoke: every token, and names are believed again; instead of NAME")
+    options.flag(parser, "--lost", "for recover: persons have tokens, and nobody has them any more; they are revoked")
 
 
 def agent(call: Invocation) -> int | None:
@@ -34,6 +36,8 @@ def agent(call: Invocation) -> int | None:
         raise UsageError("--all goes with `postroom agent revoke`")
     if (args.human and args.action != "add") or (args.file and args.action not in ("add", "recover")):
         raise UsageError("--human goes with `postroom agent add`, and --file with add and recover")
+    if args.lost and args.action != "recover":
+        raise UsageError("--lost goes with `postroom agent recover`")
     step: Callable[[Invocation], int | None] = globals()[f"_{args.action}"]
     return step(call)
 
@@ -44,10 +48,7 @@ def _must_be_allowed(call: Invocation) -> None:
     if tokens.token_in(os.environ) is None and tokens.has_tokens(gateway):
         tokens.record_refusal(gateway, DOOR, f"to {call.args.action} tokens", None)
         if not tokens.has_person(gateway):
-            raise IdentityRefused(
-                "this room has tokens, and no person has one that still counts: `postroom agent recover NAME` makes one, "
-                "while no other process has the room open"
-            )
+            raise IdentityRefused(f"this room has tokens, and no person has one that still counts: {tokens.RECOVERS}")
     call.must_be_person("make or revoke tokens")
 
 
@@ -59,7 +60,23 @@ def _add(call: Invocation) -> None:
 
 def _recover(call: Invocation) -> None:
     """No token is asked for, there being none that counts: instead, no other process may have the room open."""
-    _make(call, True, lambda: tokens.recover(call.room.gateway, call.args.agent, os.getuid()))
+    lost = call.args.lost
+    if lost and tokens.has_person(call.room.gateway):
+        _must_be_confirmed(call.args.agent)
+    _make(call, True, lambda: tokens.recover(call.room.gateway, call.args.agent, os.getuid(), lost=lost))
+
+
+def _must_be_confirmed(name: str) -> None:
+    """An agent that runs commands has no terminal, as a rule; a person says so again."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError("--lost is for a person at a terminal, who is asked once more")
+    sys.stderr.write(
+        f"This revokes every person's token of this room and makes a new one for {output.visible(name)}.\n"
+    )
+    sys.stderr.write("Type that name to go on: ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip() != name:
+        raise IdentityRefused("that is another name; nothing was changed")
 
 
 def _make(call: Invocation, human: bool, make: Callable[[], str]) -> None:
@@ -134,6 +151,8 @@ def _list(call: Invocation) -> None:
     none = "this room has no tokens: every name is believed"
     output.table(("token", "agent", "", "made", "revoked"), rows, empty=none)
     call.tell_count(len(found), len(found))
+    if found and not tokens.has_person(gateway):
+        output.note(tokens.nobody_comes_in(gateway) or f"no person has a token that still counts; {tokens.RECOVERS}")
     if refused:
         output.write("")
         claims = [(e.time, e.door, e.claimed, e.real or "nobody known") for e in refused[-10:]]
