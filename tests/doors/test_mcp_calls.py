@@ -16,7 +16,7 @@ from mcp.server.auth.provider import AccessToken
 from tests.support.in_loop import PATIENCE_S, run, states, until, waiting
 
 from postroom import aio
-from postroom.doors.mcp import calls, server
+from postroom.doors.mcp import calls, server, shown
 from postroom.doors.mcp.shown import MAX_BODY
 from postroom.mail import tokens
 
@@ -216,6 +216,75 @@ def test_answers_refusals_and_retries(url: str) -> None:
             late = (await bob("ack", ids=[question["id"], "nonsense"]))["results"]
             assert [entry["counted"] for entry in late] == [False, False]
             assert [entry["state"] for entry in late] == ["refused", "unknown"]
+
+    run(main())
+
+
+def test_a_retry_after_the_last_delivery_is_told_for_what_it_is(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room, aio.open(url, max_deliveries=1) as strict:
+            (bob,) = tools_of(room, "bob")
+            ids = [await sender.agent("ada").send("bob", {}) for sender in (room, strict)]
+            await bob("inbox")
+            ends = (await bob("ack", ids=ids, outcome="retry", why="not now"))["results"]
+
+            assert [(end["counted"], end["state"]) for end in ends] == [(True, "stored"), (True, "dead")]
+            assert "problem" not in ends[0]
+            assert "dead letter" in ends[1]["problem"]
+
+    run(main())
+
+
+def test_a_list_that_was_cut_says_how_many_there_are(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "MAX_AGENTS", 2)
+    monkeypatch.setattr(calls, "_MAX_HELD", 2)
+
+    async def main() -> None:
+        async with aio.open(url) as room:
+            ada, bob = tools_of(room, "ada", "bob")
+            for name in ("bob", "cleo", "dan"):
+                await room.agent(name, transient=True)
+            sent = [await ada("send", to="bob", body=f"{number}") for number in range(5)]
+            await room.board.add("last", after=[(await room.board.add(f"t{n}")).id for n in range(12)])
+
+            everybody, first = await ada("who"), await bob("inbox", limit=5)
+            again, tasks = await bob("inbox"), (await ada("board"))["tasks"]
+
+            assert (len(everybody["agents"]), everybody["more"]) == (2, 3)  # the board is one too
+            assert (len(first["messages"]), "more" in first) == (5, False)
+            assert ([m["id"] for m in again["messages"]], again["more"]) == ([s["id"] for s in sent[:2]], 3)
+            (last,) = (task for task in tasks if task["id"] == "last")
+            assert (len(last["unmet"]), last["unmet_more"]) == (10, 2)
+
+    run(main())
+
+
+def test_a_receipt_that_was_cut_says_how_many_steps_came_before(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            id = await room.agent("ada").send("bob", {})
+            for number in range(5):
+                await room.call(
+                    lambda sync, number=number: sync.store.note(id, "notified", "bob", "x" * 400 + f"{number}")
+                )
+            told = shown.receipt(await room.receipt(id), limit=3)
+
+            assert (len(told["events"]), told["earlier"]) == (3, 3)
+            assert all(line.endswith("…") for line in inside(told["words"]).splitlines())
+
+    run(main())
+
+
+def test_a_repeat_under_a_key_tells_how_far_the_first_one_is(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            ada, bob = tools_of(room, "ada", "bob")
+            sent = await ada("send", to="bob", body="x", key="k", new=True)
+            await bob("inbox")
+            await bob("ack", ids=[sent["id"]])
+            again = await ada("send", to="bob", body="x", key="k")
+
+            assert (again["id"], sent["state"], again["state"]) == (sent["id"], "stored", "acked")
 
     run(main())
 

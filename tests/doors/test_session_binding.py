@@ -138,3 +138,16 @@ def test_every_room_has_a_place_for_signals(url: str, monkeypatch: pytest.Monkey
 
     assert path.name == "a%2F..%2Fb"
     assert path.parent.name == "signals" or "signals" in path.parts
+
+
+def test_a_notice_that_names_not_all_says_so(room: Room) -> None:
+    for number in range(session_binding.MAX_UNREAD + 1):
+        room.agent(f"sender-{number % 6}", transient=True).send("claude", {"n": number})
+    news = session_binding.news(room.gateway, "claude")
+
+    many, few = (session_binding.pointer("claude", told, "Read it.").splitlines()[0] for told in (news, news[:5]))
+
+    assert many.startswith("postroom: 50 or more new for")
+    assert many.endswith('"sender-4" and others. Read it. The first 5:')
+    assert few.startswith("postroom: 5 new for claude from")
+    assert few.endswith('"sender-4". Read it.')

@@ -235,10 +235,11 @@ def pointer(name: str, messages: list[Message], how_to_read: str) -> str:
     A name is somebody's choice too: outside of the fence stand only those that look like names.
     """
     senders = dict.fromkeys(untrusted.head(message.from_agent) for message in messages)
-    whom = ", ".join(list(senders)[:MAX_POINTED])
+    whom = ", ".join(list(senders)[:MAX_POINTED]) + (" and others" if len(senders) > MAX_POINTED else "")
     more = f" The first {MAX_POINTED}:" if len(messages) > MAX_POINTED else ""
     lines = [_preview(message) for message in messages[:MAX_POINTED]]
-    head = f"postroom: {len(messages)} new for {untrusted.quoted(name)} from {whom}. {how_to_read}{more}"
+    count = f"{len(messages)}{' or more' if len(messages) >= MAX_UNREAD else ''}"
+    head = f"postroom: {count} new for {untrusted.quoted(name)} from {whom}. {how_to_read}{more}"
     return f"{head}\n{untrusted.wrap(chr(10).join(lines), None)}"
 
 

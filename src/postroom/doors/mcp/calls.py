@@ -49,6 +49,9 @@ _MAX_GIVEN: Final = 1000
 #: The way out when a recipient was never seen here.
 NEW_TO_SEND: Final = "new=true if it is new"
 NEW_TO_ASK: Final = "only who was here can be asked; send with new=true leaves a message for one who is yet to come"
+#: What a model is told of a message that it could not end, or not as it wanted.
+LOST: Final = "it is no longer yours: it was taken or ended meanwhile"
+LAST_DELIVERY: Final = "that was its last delivery: it is set aside as a dead letter, and does not come again"
 
 
 class Caller(NamedTuple):
@@ -104,7 +107,9 @@ class MailCalls:
             cause=cause,
             _lane=caller.lane,
         )
-        return {"id": id, "state": "stored", "recipient_known": known}
+        # a repeat under the same key is the message of then, which may be far by now
+        state = "stored" if given.key is UNSET else await self._state(id)
+        return {"id": id, "state": state, "recipient_known": known}
 
     async def _ask(self, caller: Caller, given: tools.Ask, progress: Progress) -> dict[str, Any]:
         _, cause = await self.room.call(lambda room: _before_sending(room, caller, given.to, new=None))
@@ -131,19 +136,21 @@ class MailCalls:
         try:
             held = await self._claim(caller, given.limit, channels, taken)
             known = self._given.setdefault(caller.agent, {})
-            if not taken and given.wait_s and all(message.id in known for message in held):
+            if not taken and given.wait_s and all(message.id in known for message in held[:_MAX_HELD]):
                 await self._wait_and_claim(caller, given, channels, taken, progress)
             waiting = await self.room.call(lambda room: _waiting(room, caller.agent))
         except BaseException:
             self._return(caller.agent, taken)
             raise
         words = Words()
-        bodies = [shown.MAX_RECALLED if message.id in known else shown.MAX_BODY for message in held]
-        told = [shown.mail(m, words, seen_before=True, most=most) for m, most in zip(held, bodies, strict=True)]
+        again = held[:_MAX_HELD]
+        bodies = [shown.MAX_RECALLED if message.id in known else shown.MAX_BODY for message in again]
+        told = [shown.mail(m, words, seen_before=True, most=most) for m, most in zip(again, bodies, strict=True)]
         told += [shown.mail(m, words, seen_before=m.delivery_count > 1) for m in taken]
-        self._remember(caller.agent, [message.id for message in (*held, *taken)])
+        self._remember(caller.agent, [message.id for message in (*again, *taken)])
         self.room.post(_noting([message.id for message in taken], caller.agent, "notified", "mcp inbox"))
-        return {"messages": told, "waiting": waiting}
+        more = {"more": left} if (left := len(held) - _MAX_HELD) > 0 else {}
+        return {"messages": told, "waiting": waiting, **more}
 
     async def _claim(
         self, caller: Caller, limit: int, channels: tuple[str, ...] | None, taken: list[Message]
@@ -203,7 +210,8 @@ class MailCalls:
     async def _read_one(self, caller: Caller, id: str, offset: int) -> dict[str, Any]:
         message = await self.room.get(id)
         self._must_concern(caller, message)
-        text = shown.mail(message, Words(), seen_before=True, offset=offset, most=shown.MAX_PART)
+        seen = offset > 0 or message.delivery_count > 0
+        text = shown.mail(message, Words(), seen_before=seen, offset=offset, most=shown.MAX_PART)
         return {"messages": [text], "waiting": await self.room.call(lambda room: _waiting(room, caller.agent))}
 
     def _must_concern(self, caller: Caller, message: Message) -> None:
@@ -235,8 +243,9 @@ class MailCalls:
         words = () if given.outcome == "done" else (given.why,)
         end: Any = {"done": message.ack, "retry": message.retry, "refuse": message.refuse}[given.outcome]
         counted = await end(*words)
-        lost = {} if counted else {"problem": "it is no longer yours: somebody else has taken it meanwhile"}
-        return {"id": id, "counted": counted, "state": await self._state(id), **lost}
+        state = await self._state(id)
+        problem = LAST_DELIVERY if counted and given.outcome == "retry" and state == "dead" else "" if counted else LOST
+        return {"id": id, "counted": counted, "state": state, **({"problem": problem} if problem else {})}
 
     async def _reply(self, caller: Caller, given: tools.Reply, _: Progress) -> dict[str, Any]:
         message = await self.room.agent(caller.agent, transient=True).claimed(given.id)
@@ -292,7 +301,7 @@ class MailCalls:
     async def _who(self, caller: Caller, _: tools.Who, __: Progress) -> dict[str, Any]:
         agents = await self.room.agents()
         agents.sort(key=lambda agent: agent.last_heartbeat, reverse=True)
-        return shown.people(caller.agent, agents[:MAX_AGENTS])
+        return shown.people(caller.agent, agents, MAX_AGENTS)
 
     async def _receipt(self, caller: Caller, given: tools.ReceiptCall, _: Progress) -> dict[str, Any]:
         found = await self.room.receipt(given.id)
@@ -368,7 +377,7 @@ def _claim_now(
     room: Room, agent: str, limit: int, channels: tuple[str, ...] | None
 ) -> tuple[list[Message], list[Message]]:
     """The agent's earlier claims, their leases extended, and its new ones; both the oldest first."""
-    held = presence.held_by(room.gateway, agent)[::-1][:_MAX_HELD]
+    held = presence.held_by(room.gateway, agent)[::-1]
     presence.keep(room.gateway, held)
     want = Want(agent=agent, lease_s=AGENT_LEASE_S, channels=channels, limit=limit)
     return held, [delivery.message for delivery in room.gateway.claim(want).deliveries]

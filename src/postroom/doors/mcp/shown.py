@@ -19,6 +19,9 @@ MAX_BODY: Final = 1500
 MAX_PART: Final = 8000
 #: A body that the model was shown already is only recalled.
 MAX_RECALLED: Final = 80
+#: A reason, or what is said of a task, is cut after so many characters; and a list of tasks that one waits for.
+MAX_REASON: Final = 300
+MAX_UNMET: Final = 10
 #: Stands for a name, a type, a channel or a task that is no plain name: the fence of the same result has it.
 QUOTED: Final = "(quoted in the words)"
 #: Names inside of a fence are whole: longer than any name of a room.
@@ -87,12 +90,14 @@ def tasks(found: Iterable[Task], limit: int) -> dict[str, Any]:
         if task.owner:
             entry["owner"] = name_of(task.owner)
         if task.unmet:
-            entry["unmet"] = [name_of(id) for id in task.unmet[:10]]
+            entry["unmet"] = [name_of(id) for id in task.unmet[:MAX_UNMET]]
+        if len(task.unmet) > MAX_UNMET:
+            entry["unmet_more"] = len(task.unmet) - MAX_UNMET
         shown.append(entry)
-        odd = _odd(owner=task.owner or "-", **{f"waits for {n}": id for n, id in enumerate(task.unmet[:10])})
+        odd = _odd(owner=task.owner or "-", **{f"waits for {n}": id for n, id in enumerate(task.unmet[:MAX_UNMET])})
         facts = "; ".join(f"{what} {untrusted.quoted(name, MAX_QUOTED)}" for what, name in odd.items())
-        payload = readable(task.payload)[:200] if task.payload else ""
-        said = " · ".join(part for part in (task.title, payload, task.why) if part)[:300]
+        payload = _cut(readable(task.payload), 200) if task.payload else ""
+        said = _cut(" · ".join(part for part in (task.title, payload, task.why) if part), MAX_REASON)
         if said or facts or not untrusted.is_plain(task.id):
             lines.append(f"{untrusted.quoted(task.id, MAX_QUOTED)}{f' ({facts})' if facts else ''}: {said}")
     if len(listed) > limit:
@@ -100,26 +105,36 @@ def tasks(found: Iterable[Task], limit: int) -> dict[str, Any]:
     return {"tasks": shown} | _in_words(lines)
 
 
+def _cut(text: str, most: int) -> str:
+    """The text; where it is longer, its beginning, with a sign that there is more."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def _in_words(lines: list[str]) -> dict[str, str]:
     return {"words": Words().fenced("\n".join(lines), None)} if lines else {}
 
 
-def people(you: str, agents: Iterable[AgentInfo]) -> dict[str, Any]:
-    """The agents of the room; their own descriptions stand behind a fence."""
+def people(you: str, agents: Iterable[AgentInfo], limit: int) -> dict[str, Any]:
+    """The agents of the room; their own descriptions stand behind a fence. `more` are those that are left out."""
+    found = list(agents)
     shown, lines = [], []
-    for agent in agents:
+    for agent in found[:limit]:
         status = "running" if agent.alive else agent.status if agent.alive is None else "gone"
         entry = {"name": name_of(agent.name), "status": name_of(status)}
         shown.append({**entry, "waiting": agent.pending, "last_seen": agent.last_heartbeat})
         odd = _odd(status=status)
         facts = f" (status {untrusted.quoted(status, MAX_QUOTED)})" if odd else ""
         if agent.current_task or odd or not untrusted.is_plain(agent.name):
-            lines.append(f"{untrusted.quoted(agent.name, MAX_QUOTED)}{facts}: {(agent.current_task or '')[:200]}")
-    return {"you": you, "agents": shown} | _in_words(lines)
+            lines.append(f"{untrusted.quoted(agent.name, MAX_QUOTED)}{facts}: {_cut(agent.current_task or '', 200)}")
+    more = {"more": len(found) - limit} if len(found) > limit else {}
+    return {"you": you, "agents": shown, **more, **_in_words(lines)}
 
 
 def receipt(found: Receipt, limit: int = 50) -> dict[str, Any]:
-    """The newest steps of a message's life; reasons and errors are others' words, behind a fence."""
+    """The newest steps of a message's life; reasons and errors are others' words, behind a fence.
+
+    `earlier` is how many steps came before them.
+    """
     events, lines = [], []
     for event in found.events[-limit:]:
         entry = {"event": event.event, "time": event.time}
@@ -130,6 +145,7 @@ def receipt(found: Receipt, limit: int = 50) -> dict[str, Any]:
         if event.detail and event.event in NOTES and _DOORS_WORDS.fullmatch(event.detail):
             entry["how"] = event.detail
         elif event.detail:
-            lines.append(f"{event.event}: {event.detail[:300]}")
+            lines.append(f"{event.event}: {_cut(event.detail, MAX_REASON)}")
     about = {"id": found.id, "state": found.state, "recipient_known": found.recipient_known}
+    about |= {"earlier": len(found.events) - limit} if len(found.events) > limit else {}
     return {**about, "events": events, **_in_words(lines)}
