@@ -590,7 +590,12 @@ def _find(create: bool) -> RoomUrl:
         elsewhere = [place for place in search_places(here) if place.parent not in (here, *here.parents)]
         looked = f"${URL_VARIABLE} (not set), {FOLDER} in {here} and in every folder above"
         looked += "".join(f", {place}" for place in elsewhere)
-        raise RoomNotFound(f"found no room; looked at: {looked}. Make one with `postroom init`")
+        others = "".join(
+            f"{place} belongs to user {owner} and was passed over: name it if you trust it, --room {address_of(place)}; "
+            for place, owner in trust.passed_over(here).items()
+        )
+        found_no = "found no room of yours" if others else "found no room"
+        raise RoomNotFound(f"{found_no}; {others}looked at: {looked}. Make one with `postroom init`")
     if os.path.lexists(here / FOLDER):  # another user's, which the search passes over, or a link to nowhere
         raise RoomNotAllowed(trust.not_allowed(here / FOLDER, trust.judge_place(here / FOLDER).why))
     return parse_url(address_of(here / FOLDER))

@@ -70,6 +70,16 @@ def test_a_room_of_another_user_is_passed_over(project: Path, monkeypatch: pytes
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_a_room_of_another_user_is_named_where_none_of_ones_own_is_found(project: Path) -> None:
+    with postroom.open(project / ".postroom"):
+        pass
+    os.chown(project / ".postroom", 12345, 12345)
+
+    with pytest.raises(postroom.RoomNotFound, match=rf"no room of yours; {project}/.postroom belongs to user 12345"):
+        postroom.open(create=False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
 def test_no_room_is_made_in_a_folder_of_another_user(project: Path) -> None:
     """Its owner could exchange the files in it while they are written to, by links for instance."""
     (project / ".postroom").mkdir()

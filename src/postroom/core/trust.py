@@ -491,6 +491,20 @@ def find_room(
     return None
 
 
+def passed_over(start: Path) -> dict[Path, int]:
+    """The folders of other users that a search from here passes over before it stops, each with its owner."""
+    found = {}
+    for place in search_places(start):
+        try:
+            owner = os.stat(place).st_uid
+        except OSError:
+            continue
+        if owner == os.geteuid() or not judge_place(place).why:
+            break
+        found[place] = owner
+    return found
+
+
 def is_candidate(place: Path) -> bool:
     """Whether a search stops at this folder: it is there, and this user's own or allowed."""
     try:

@@ -107,7 +107,7 @@ class Timing(StoreBench):
         assert {id: self.state(id) for id in states} == states
         assert {message.id: message.exact_state for message in self.store.find(Query()).messages} == states
         assert {change.message.id: change.message.exact_state for change in self.store.events()} == states
-        assert self.read(again).owner is self.read(again).lease_until_ms is None
+        assert (self.read(again).owner, self.read(again).lease_until_ms) == (None, None)
         for state in (State.CLAIMED, State.READY, State.DEAD, State.EXPIRED):
             assert self.found(states=frozenset({state})) == [id for id in states if states[id] is state]
         assert self.found(states=frozenset({State.CLAIMED}), claimed_by="bob") == []

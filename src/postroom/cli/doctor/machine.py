@@ -96,16 +96,9 @@ def _passed_over(here: Path) -> Iterator[Check]:
     """Rooms of other users on the way; they are never used unless somebody names them."""
     if os.environ.get(URL_VARIABLE):
         return
-    for place in search_places(here):
-        try:
-            owner = place.stat().st_uid
-        except OSError:
-            continue
-        if owner != os.geteuid() and trust.judge_place(place).why:
-            says = f"{place} belongs to user {owner} and was passed over"
-            yield Check("other room", WARN, says, f"name it if you trust it: --room {address_of(place)}")
-        else:
-            return
+    for place, owner in trust.passed_over(here).items():
+        says = f"{place} belongs to user {owner} and was passed over"
+        yield Check("other room", WARN, says, f"name it if you trust it: --room {address_of(place)}")
 
 
 def place(folder: Path) -> Iterator[Check]:

@@ -170,7 +170,7 @@ class RowReading:
                     box[0] += count if judged == State.READY else -count
                     box[1] = min(box[1], oldest) if judged == State.READY else box[1]
             keys = _to_json([oldest for _, oldest in boxes.values()]).decode()
-            sent_ms = dict(self._file.execute("sent_at", (keys,)))
+            sent_ms: dict[int, int] = dict(self._file.execute("sent_at", (keys,)))
         states = dict.fromkeys(PUBLIC_NAME.values(), 0)
         for state, count in counts.items():
             states[PUBLIC_NAME[State(state)]] += count
