@@ -104,3 +104,24 @@ def browsing(theme: Literal["light", "dark"] = "light", width: int = 1440, heigh
         finally:
             browser.close()
     assert faults == []
+
+
+def row(page: Any, id: str, look: str | None = None) -> Any:
+    """The arrow of a message, when it is there (and looks so)."""
+    found = page.locator(f'.row[data-id="{id}"]' + (f'[data-look="{look}"]' if look else ""))
+    found.wait_for()
+    return found
+
+
+def until(page: Any, true: str) -> None:
+    """Wait until something is true in the page. Playwright's own way would need `eval`, which the page's policy forbids."""
+    for _ in range(PATIENCE_MS // 50):
+        if page.evaluate(true):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"it did not become true: {true}")
+
+
+def rows_shown(page: Any, count: int) -> None:
+    """Wait until so many arrows are shown."""
+    until(page, f"document.querySelectorAll('.row[data-id]').length === {count}")

@@ -16,7 +16,7 @@ import postroom
 from postroom.core.clock import ManualClock
 from postroom.room import Room
 
-from .browser import Site, serving
+from .browser import PATIENCE_MS, Site, chromium, need_browser, serving
 
 
 class Answer(NamedTuple):
@@ -117,3 +117,48 @@ def room_with(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callab
     yield open_one
     for room in opened:
         room.close()
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One browser for all tests of a file."""
+    need_browser()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser: Any, site: Site) -> Iterator[Open]:
+    """Opens the page in a context of its own. What goes wrong in it fails the test, also when nobody looks."""
+    faults: list[str] = []
+    contexts = []
+
+    def open_one(
+        view: str = "conversation", width: int = 1280, height: int = 800, expect: str = "", **more: Any
+    ) -> Any:
+        context = browser.new_context(viewport={"width": width, "height": height}, **more)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("pageerror", lambda error: faults.append(f"error: {error}"))
+        page.on("console", lambda said: faults.append(f"console: {said.text}") if is_fault(said, expect) else None)
+        page.goto(f"{site.address}#{view}")
+        page.wait_for_selector('#live[data-how="live"]')
+        return page
+
+    yield open_one
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+def is_fault(said: Any, expected: str) -> bool:
+    """Whether the console says that something went wrong, other than what the test is about."""
+    return said.type == "error" and not (expected and expected in said.text)

@@ -190,6 +190,22 @@ def judges(room: Room) -> Iterator[postroom.WorkerPool]:
         yield pool
 
 
+def a_little(room: Room) -> str:
+    """A little of everything but sessions and pools, in a second. Returns the id of a message that was answered."""
+    talk(room, 2)
+    failures(room)
+    jobs(room)
+    board(room)
+    planner, bob = room.agent("planner"), room.agent("bob")
+    planner.send("tester", {"text": "is the staging server up?"}, type="question")
+    room.agent("tester").receive(timeout_s=5)
+    planner.send("bob", {"text": "convert the report of 2020"}, type="convert")
+    bob.receive(timeout_s=5).retry("the disk was busy", delay_s=600)
+    planner.send("bob", {"text": "not before noon"}, delay_s=3600)
+    planner.send("bob", {"text": "a word\u202e and more"}, type="note")
+    return next(m.id for m in room.peek(state="answered", limit=1))
+
+
 @contextmanager
 def an_hour(folder: Path) -> Iterator[Room]:
     """A room in which agents talked for an hour, and still do."""

@@ -10,7 +10,7 @@ from tests.support import ROOT
 
 from postroom.core.message import Message
 from postroom.core.states import MOVES, NOTES, PUBLIC_NAME, State
-from postroom.doors.web.lines import LOOK_AFTER, LOOKS, folded, line_of, look_of, passes, preview
+from postroom.doors.web.lines import LOOK_AFTER, LOOKS, folded, line_of, look_of, text_of
 from postroom.stores.contract import Change
 
 PAGE = ROOT / "src" / "postroom" / "doors" / "web" / "page"
@@ -50,19 +50,37 @@ def contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
+def mixed(one: str, other: str, share: float) -> str:
+    """What CSS makes of `color-mix(in srgb, one share, other)`."""
+    pairs = ((int(one[at : at + 2], 16), int(other[at : at + 2], 16)) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(a * share + b * (1 - share)):02x}" for a, b in pairs)
+
+
 @pytest.mark.parametrize("theme", [0, 1])
 def test_colours_can_be_told_from_the_paper(theme: int) -> None:
-    """At least 3 to 1 for arrows and 4.5 to 1 for words, as the guidelines for readable pages ask."""
+    """At least 3 to 1 for arrows and edges, 4.5 to 1 for words, as the guidelines for readable pages ask."""
     style = (PAGE / "base.css").read_text(encoding="utf-8")
 
     def colour(name: str) -> str:
-        return str(re.findall(rf"--{name}: (#[0-9a-f]{{6}});", style)[theme])
+        return str(re.findall(rf"--{name}: (#[0-9a-f]{{6}})", style)[theme])
 
-    paper = colour("paper")
+    ink, papers = colour("ink"), [colour("paper"), colour("surface")]
+    chosen = mixed(colour("wash"), colour("paper"), 0.09)  # a row that is chosen
+    faults = {}
+    for look in LOOKS:
+        signs = [contrast(colour(look), paper) for paper in (*papers, chosen)]
+        word = mixed(colour(look), ink, 0.66)
+        chips = [mixed(colour(look), paper, 0.12) for paper in papers]
+        words = [contrast(word, paper) for paper in (*papers, chosen, *chips)]
+        if min(signs) < 3 or min(words) < 4.5:
+            faults[look] = (min(signs), min(words))
+    assert faults == {}
+    plain = [*papers, chosen, colour("hair"), colour("raised")]
     assert {
-        look: round(contrast(colour(look), paper), 1) for look in LOOKS if contrast(colour(look), paper) < 2.6
-    } == {}
-    assert {name for name in ("ink", "soft") if contrast(colour(name), paper) < 4.5} == set()
+        name for name in ("ink", "soft", "faint") for paper in plain if contrast(colour(name), paper) < 4.5
+    } == set()
+    assert {paper for paper in papers if contrast(colour("edge"), paper) < 3} == set()
+    assert contrast(colour("accent-ink"), colour("dead")) >= 4.5
 
 
 def test_what_is_notified_or_waits_again_can_be_seen() -> None:
@@ -92,6 +110,9 @@ def test_changes_of_one_message_are_folded_into_its_last() -> None:
     ("payload", "shown"),
     [
         ({"text": "hello"}, "hello"),
+        ({"text": "deployed", "pr": 64}, "deployed · pr: 64"),
+        ({"pr": 64, "message": "deployed", "by": {"name": "ada"}}, "deployed · pr: 64 · by: {name: ada}"),
+        ({"text": {"a": 1}, "b": 2}, "text: {a: 1}, b: 2"),
         ({"value": 7}, "7"),
         ({"value": [1, "two", None, True]}, "[1, two, null, true]"),
         ({"a": 1, "b": {"c": "d"}}, "a: 1, b: {c: d}"),
@@ -102,9 +123,9 @@ def test_changes_of_one_message_are_folded_into_its_last() -> None:
     ],
 )
 def test_a_preview_shows_the_beginning(payload: dict[str, Any], shown: str | None) -> None:
-    assert len(preview(payload)) <= 160
+    assert len(text_of(payload)) <= 160
     if shown is not None:
-        assert preview(payload) == shown
+        assert text_of(payload) == shown
 
 
 def test_a_preview_of_a_large_payload_does_not_go_through_it() -> None:
@@ -116,24 +137,11 @@ def test_a_preview_of_a_large_payload_does_not_go_through_it() -> None:
                 Counting.seen += 1
                 yield pair
 
-    preview(Counting({str(n): n for n in range(100_000)}))
+    text_of(Counting({str(n): n for n in range(100_000)}))
 
     assert Counting.seen < 200
 
 
-@pytest.mark.parametrize(
-    ("wanted", "found"),
-    [
-        ({}, True),
-        ({"agent": "ada"}, True),
-        ({"agent": "bob"}, True),
-        ({"agent": "cy"}, True),
-        ({"agent": "eve"}, False),
-        ({"channel": "general"}, True),
-        ({"channel": "other"}, False),
-        ({"type": "message", "text": "HI"}, True),
-        ({"type": "message", "text": "bye"}, False),
-    ],
-)
-def test_lines_are_found_by_what_is_asked_for(wanted: dict[str, str], found: bool) -> None:
-    assert passes(line_of(message(claimed_by="cy")), wanted) is found
+def test_a_line_tells_when_its_message_is_due_while_it_waits() -> None:
+    assert line_of(message(exact_state=State.DELAYED, due_ms=7)).due_ms == 7
+    assert line_of(message(exact_state=State.READY, due_ms=7)).due_ms is None

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,75 +16,11 @@ import postroom
 from postroom.mail import tokens
 from postroom.room import Room
 
-from .browser import PATIENCE_MS, Site, chromium, need_browser, serving
+from .browser import PATIENCE_MS, row, rows_shown, serving, until
+from .conftest import Open
 from .story import actor, board, run_sessions
 
 pytestmark = pytest.mark.slow
-
-Open = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """One browser for all tests of this file."""
-    need_browser()
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def open_page(browser: Any, site: Site) -> Iterator[Open]:
-    """Opens the page in a context of its own. What goes wrong in it fails the test, also when nobody looks."""
-    faults: list[str] = []
-    contexts = []
-
-    def open_one(
-        view: str = "conversation", width: int = 1280, height: int = 800, expect: str = "", **more: Any
-    ) -> Any:
-        context = browser.new_context(viewport={"width": width, "height": height}, **more)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(PATIENCE_MS)
-        page.on("pageerror", lambda error: faults.append(f"error: {error}"))
-        page.on("console", lambda said: faults.append(f"console: {said.text}") if is_fault(said, expect) else None)
-        page.goto(f"{site.address}#{view}")
-        page.wait_for_selector('#live[data-how="live"]')
-        return page
-
-    yield open_one
-    for context in contexts:
-        context.close()
-    assert faults == []
-
-
-def is_fault(said: Any, expected: str) -> bool:
-    """Whether the console says that something went wrong, other than what the test is about."""
-    return said.type == "error" and not (expected and expected in said.text)
-
-
-def row(page: Any, id: str, look: str | None = None) -> Any:
-    """The arrow of a message, when it is there (and looks so)."""
-    found = page.locator(f'.row[data-id="{id}"]' + (f'[data-look="{look}"]' if look else ""))
-    found.wait_for()
-    return found
-
-
-def until(page: Any, true: str) -> None:
-    """Wait until something is true in the page. Playwright's own way would need `eval`, which the page's policy forbids."""
-    for _ in range(PATIENCE_MS // 50):
-        if page.evaluate(true):
-            return
-        page.wait_for_timeout(50)
-    raise AssertionError(f"it did not become true: {true}")
-
-
-def rows_shown(page: Any, count: int) -> None:
-    """Wait until so many arrows are shown."""
-    until(page, f"document.querySelectorAll('.row[data-id]').length === {count}")
 
 
 def test_two_agents_talk_and_the_arrows_appear(sqlite_room: Room, open_page: Open) -> None:
@@ -326,11 +261,11 @@ def test_every_view_fits_a_phone(sqlite_room: Room, open_page: Open) -> None:
 def test_the_board_and_its_leases_are_shown_and_a_claim_is_released(sqlite_room: Room, open_page: Open) -> None:
     board(sqlite_room)
     page = open_page("board")
-    task = page.locator('.t-claimed [data-task="T2"]')
+    task = page.locator('.column.t-claimed [data-task="T2"]')
     task.wait_for()
 
     assert re.search(r"\d+ (s|min)", task.inner_text())
-    assert page.locator('.t-ready [data-task="T5"] .unmet').all_inner_texts() == ["T3", "T4"]
+    assert page.locator('.column.t-waiting [data-task="T5"] .unmet').all_inner_texts() == ["T3", "T4"]
     assert "src/api/**" in page.locator(".reserved").inner_text()
     task.get_by_role("button", name="Release").click()
     page.locator("dialog[open] button[type=submit]").click()

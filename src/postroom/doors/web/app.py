@@ -3,12 +3,13 @@
 GET  /                      the page (with ?token=, which becomes a cookie)
 GET  /page/…                its parts
 GET  /api/about             names, colours, who you are
-GET  /api/recent, /api/older, /api/past, /api/messages/ID, /api/messages/ID/payload, /api/views/NAME, /api/deeds
+GET  /api/recent, /api/older, /api/among, /api/past, /api/messages/ID, /api/messages/ID/payload, /api/views/NAME, /api/deeds
 GET  /api/live              the page's own stream: frames and views
 GET  /api/events?after=     the feed for other programs, a page at a time
 GET  /api/stream?after=     the same as server-sent events, for ever
 GET  /metrics               Prometheus' text format
-POST /api/send, /api/requeue, /api/drop, /api/release, /api/release-task, /api/stop-session
+POST /api/send, /api/requeue, /api/drop, /api/release, /api/stop-session
+POST /api/add-task, /api/abort-task, /api/reopen-task, /api/release-task
 POST /api/sign-in           keeps the token of the room that says who you are, for a cookie
 """
 
@@ -38,6 +39,7 @@ from .hub import Hub
 from .lines import LOOK_AFTER, LOOKS
 from .metrics import CONTENT_TYPE, metrics
 from .reading import MAX_EVENTS, MAX_LINES, CursorError, whole_number
+from .searching import FIELDS
 from .views import VIEWS, deeds
 
 #: The parts of the page, and what they are.
@@ -199,6 +201,7 @@ class Pages:
             "/api/older": self._read(
                 lambda asked: reading.older(_place(asked, "before"), _lines(asked), _wanted(asked))
             ),
+            "/api/among": self._read(lambda asked: reading.among(_ids(asked), _wanted(asked))),
             "/api/past": self._read(self._past),
             "/api/messages/{id}": self._read(lambda asked: reading.message(asked.path_params["id"])),
             "/api/messages/{id}/payload": self._read(
@@ -217,6 +220,9 @@ class Pages:
             "/api/drop": self._act(by_hand.ChosenMessages, hand.drop),
             "/api/release": self._act(by_hand.One, hand.release),
             "/api/release-task": self._act(by_hand.One, hand.release_task),
+            "/api/add-task": self._act(by_hand.NewTask, hand.add_task),
+            "/api/abort-task": self._act(by_hand.AbortedTask, hand.abort_task),
+            "/api/reopen-task": self._act(by_hand.One, hand.reopen_task),
             "/api/stop-session": self._act(by_hand.One, hand.stop_session),
             "/api/sign-in": self._sign_in,
         }
@@ -268,8 +274,9 @@ class Pages:
     def _past(self, request: Request) -> Any:
         limit, ahead = _lines(request, 300), _place(request, "ahead")
         if ahead:
-            return self._hub.reading.further(ahead, limit)
-        return self._hub.reading.past(_number(request, "at_ms", self._hub.room.clock.wall_ms(), 0, 2**47), limit)
+            return self._hub.reading.further(ahead, limit, _wanted(request))
+        at_ms = _number(request, "at_ms", self._hub.room.clock.wall_ms(), 0, 2**47)
+        return self._hub.reading.past(at_ms, limit, _wanted(request))
 
     def _view(self, request: Request) -> Any:
         name = request.path_params["name"]
@@ -335,8 +342,12 @@ class Pages:
 
 
 def _wanted(request: Request) -> dict[str, str]:
-    asked = {name: request.query_params.get(name, "") for name in ("agent", "channel", "type", "text")}
+    asked = {name: request.query_params.get(name, "") for name in FIELDS}
     return {name: text for name, text in asked.items() if text}
+
+
+def _ids(request: Request) -> list[str]:
+    return list(filter(None, request.query_params.get("ids", "").split(",")))
 
 
 def _number(request: Request, field: str, default: int, least: int, most: int) -> int:

@@ -1,4 +1,4 @@
-"""Actions of a person on the page: send, put back, drop, release, stop.
+"""Actions of a person on the page: send, put back, drop, release, stop; add, abort and reopen tasks.
 
 Everything leaves a trace: a line `by_hand` in the ledger of the message, and an entry in the room's list of such deeds,
 which stays when the message is gone.
@@ -56,6 +56,21 @@ class One(msgspec.Struct, forbid_unknown_fields=True):
     """A message, a task or a session."""
 
     id: str
+
+
+class NewTask(msgspec.Struct, forbid_unknown_fields=True):
+    """A task for the board; it waits for those in `after`."""
+
+    id: str
+    title: str = ""
+    after: list[str] = []
+
+
+class AbortedTask(msgspec.Struct, forbid_unknown_fields=True):
+    """A task to call off, and why."""
+
+    id: str
+    why: str = ""
 
 
 class SignIn(msgspec.Struct, forbid_unknown_fields=True):
@@ -136,7 +151,7 @@ class ByHand:
         return {"id": id}
 
     def requeue(self, wish: ChosenMessages, who: Person) -> dict[str, Any]:
-        """Put dead, refused or expired messages back, with all their deliveries anew."""
+        """Put dead, refused or expired messages back, with their delivery counts reset."""
         self._must_be_human(who, "put messages back")
         done = self._room.requeue(_checked(wish.ids))
         self._note(who, done, "put back")
@@ -180,6 +195,32 @@ class ByHand:
         if released:
             self._remember(who, "released the task", [wish.id], f"was held by {task.owner}")
         return {"released": released}
+
+    def add_task(self, wish: NewTask, who: Person) -> dict[str, Any]:
+        """Put a task on the board. The person that adds it leads it: it is told when the task is done or blocked."""
+        task = self._room.board.add(wish.id, title=wish.title, after=wish.after, lead=who.name)
+        self._remember(who, "added the task", [task.id], task.title)
+        return {"id": task.id}
+
+    def abort_task(self, wish: AbortedTask, who: Person) -> dict[str, Any]:
+        """Call a task off; its owner is told, and what that reports later counts no more."""
+        board = self._room.board
+        lead = board.get(wish.id).lead
+        self._must_be_human(who, f"abort a task that {lead or 'nobody'} leads", unless=lead)
+        aborted = board.abort(wish.id, wish.why or None, by=who.name, _person=who.human)
+        if aborted:
+            self._remember(who, "aborted the task", [wish.id], wish.why)
+        return {"aborted": aborted}
+
+    def reopen_task(self, wish: One, who: Person) -> dict[str, Any]:
+        """Put a blocked or aborted task back."""
+        board = self._room.board
+        lead = board.get(wish.id).lead
+        self._must_be_human(who, f"put back a task that {lead or 'nobody'} leads", unless=lead)
+        reopened = board.reopen(wish.id)
+        if reopened:
+            self._remember(who, "reopened the task", [wish.id], "")
+        return {"reopened": reopened}
 
     def stop_session(self, wish: One, who: Person) -> dict[str, Any]:
         """Let a session fail, and see that its workers end. Takes seconds."""

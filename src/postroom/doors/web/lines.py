@@ -48,7 +48,11 @@ class MessageLine(msgspec.Struct, omit_defaults=True, kw_only=True):
     claimed_by: str | None = None
     answer_to: str | None = None
     correlation_id: str | None = None
+    #: The id of the message that began its chain of causes; None when this one did.
+    chain_id: str | None = None
     error: str | None = None
+    #: When it may be claimed, while it is delayed: a delayed send, or the next try.
+    due_ms: int | None = None
     #: The event that made it look so, when that is known, and its moment.
     event: str = ""
     time_ms: int = 0
@@ -78,14 +82,16 @@ def line_of(message: Message, event: str = "", time_ms: int = 0) -> MessageLine:
         to_agent=message.to_agent,
         channel=message.channel,
         sent_ms=message.timestamp_ms,
-        text=preview(message.payload),
+        text=text_of(message.payload),
         priority=message.priority,
         lane=message.lane,
         deliveries=message.delivery_count,
         claimed_by=message.claimed_by,
         answer_to=message.answer_to,
         correlation_id=message.correlation_id,
+        chain_id=message.chain_id,
         error=None if message.error is None else message.error[:PREVIEW],
+        due_ms=message.due_ms if message.exact_state is State.DELAYED else None,
         event=event,
         time_ms=time_ms,
     )
@@ -107,48 +113,54 @@ def folded(changes: Iterable[Change]) -> list[MessageLine]:
     return [line_of(change.message, change.event, change.time_ms) for change in last.values()]
 
 
-_ALONE: Final = ("text", "value", "content", "message")
+#: A payload's text under one of these names is shown without the name, and before the rest.
+_TEXT: Final = ("text", "content", "message")
+_ALONE: Final = (*_TEXT, "value")
 
 
-def preview(payload: Mapping[str, Any]) -> str:
-    """The beginning of what a payload says. Does not go through a large one to show little of it."""
-    shown: object = payload
-    if len(payload) == 1 and (name := next(iter(payload))) in _ALONE:
-        shown = payload[name]
+def text_of(payload: Mapping[str, Any], most: int | None = PREVIEW) -> str:
+    """The text of a payload as a row shows it, or its beginning. Does not go through a large one to show little of it."""
+    pieces = _payload_pieces(payload, most)
+    if most is None:
+        return "".join(pieces)
     text = ""
-    for part in _pieces(shown):
+    for part in pieces:
         text += part
-        if len(text) >= PREVIEW:
+        if len(text) >= most:
             break
-    return text[:PREVIEW]
+    return text[:most]
 
 
-def _pieces(value: object, *, inner: bool = False) -> Iterator[str]:
+def _payload_pieces(payload: Mapping[str, Any], most: int | None) -> Iterator[str]:
+    if len(payload) == 1 and (name := next(iter(payload))) in _ALONE:
+        yield from _pieces(payload[name], most)
+        return
+    said = next((name for name in _TEXT if isinstance(payload.get(name), str)), None)
+    if said is None:
+        yield from _pieces(payload, most)
+        return
+    yield from _pieces(payload[said], most)
+    for name, item in payload.items():
+        if name != said:
+            yield f" \u00b7 {name[:most]}: "
+            yield from _pieces(item, most, inner=True)
+
+
+def _pieces(value: object, most: int | None, *, inner: bool = False) -> Iterator[str]:
     """JSON without its outermost braces and without quotes, piece by piece; nobody need ask for all of them."""
     if isinstance(value, str):
-        yield value[:PREVIEW]
+        yield value[:most]
     elif isinstance(value, Mapping):
         yield "{" if inner else ""
         for number, (name, item) in enumerate(value.items()):
-            yield f"{', ' if number else ''}{name[:PREVIEW]}: "
-            yield from _pieces(item, inner=True)
+            yield f"{', ' if number else ''}{name[:most]}: "
+            yield from _pieces(item, most, inner=True)
         yield "}" if inner else ""
     elif isinstance(value, list | tuple):
         yield "["
         for number, item in enumerate(value):
             yield ", " if number else ""
-            yield from _pieces(item, inner=True)
+            yield from _pieces(item, most, inner=True)
         yield "]"
     else:
         yield {True: "true", False: "false", None: "null"}[value] if isinstance(value, bool | None) else str(value)
-
-
-def passes(line: MessageLine, wanted: Mapping[str, str]) -> bool:
-    """Whether a line is among those that somebody asked for: by agent, channel, type and text."""
-    agent = wanted.get("agent")
-    if agent and agent not in (line.from_agent, line.to_agent, line.claimed_by):
-        return False
-    if wanted.get("channel", line.channel) != line.channel or wanted.get("type", line.type) != line.type:
-        return False
-    text = wanted.get("text", "").casefold()
-    return not text or text in f"{line.text}\n{line.type}\n{line.id}\n{line.error or ''}".casefold()

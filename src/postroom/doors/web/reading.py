@@ -5,7 +5,7 @@ Numbers of the feed and cursors have 63 bits, more than a browser's numbers: out
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from postroom.core.message import Message, readable
@@ -15,17 +15,18 @@ from postroom.mail.receipts import attempts_of
 from postroom.room import Room
 from postroom.stores.contract import Change, Query
 
-from .lines import MessageLine, line_of, line_with_ledger, passes
+from .lines import MessageLine, line_of, line_with_ledger
+from .searching import matches, search
 
 Data = dict[str, Any]
+Wanted = Mapping[str, str]
 
 MAX_LINES: Final = 2000
 MAX_EVENTS: Final = 1000
-#: A search goes through so many messages at a time; the next request goes on from where it ended.
-MAX_SEARCHED: Final = 5000
+#: So many messages may be asked for by their ids at once.
+MAX_IDS: Final = 200
 #: Of a payload, so many characters are shown at a time.
 PAYLOAD_PIECE: Final = 64 * 1024
-_PAGE: Final = 500
 #: Of messages that wait, so many are asked whether somebody was notified.
 _MAX_ASKED: Final = 200
 
@@ -49,25 +50,29 @@ class RoomReading:
 
     # The conversation now
 
-    def recent(self, limit: int, wanted: Mapping[str, str]) -> Data:
+    def recent(self, limit: int, wanted: Wanted) -> Data:
         """The latest messages, the oldest of them first, and the feed's number from which to follow."""
         number = self._room.cursor()  # before the messages: what comes between is told twice, not never
         return {"cursor": str(number), **self.older(None, limit, wanted)}
 
-    def older(self, before: int | None, limit: int, wanted: Mapping[str, str]) -> Data:
-        """Messages stored before a place, the oldest first. `older` is the cursor to go on from; None at the end."""
-        found: list[Message] = []
-        searched = 0
-        cursor = before
-        while True:
-            size = min(_PAGE, limit) if not wanted else _PAGE
-            page = self._room.store.find(Query(order="newest", limit=size), cursor)
-            searched += len(page.messages)
-            found += [message for message in page.messages if not wanted or passes(line_of(message), wanted)]
-            cursor = page.cursor
-            if cursor is None or len(found) >= limit or searched >= MAX_SEARCHED:
-                break
-        return {"lines": self._lines(found)[::-1], "older": _text(cursor)}
+    def older(self, before: int | None, limit: int, wanted: Wanted) -> Data:
+        """Messages stored before a place, the oldest first. `older` is the cursor to go on from; None at the end.
+
+        With a wish there may be fewer, or none, and more to search all the same: `reached_ms` says how far it came.
+        """
+        found = search(self._room, wanted, limit, before, order="newest")
+        return {
+            "lines": self._lines(found.messages)[::-1],
+            "older": _text(found.cursor),
+            "reached_ms": found.reached_ms,
+        }
+
+    def among(self, ids: Sequence[str], wanted: Wanted) -> Data:
+        """Which of these messages are wanted."""
+        if not 1 <= len(ids) <= MAX_IDS:
+            raise InvalidMessage("ids", f"must name 1 to {MAX_IDS} messages, not {len(ids)}")
+        found = self._room.store.find(Query(ids=tuple(ids), limit=MAX_IDS)).messages
+        return {"ids": [message.id for message in found if matches(message, wanted)]}
 
     def _lines(self, messages: list[Message]) -> list[MessageLine]:
         waiting = [message.id for message in messages if message.exact_state in WAITING][:_MAX_ASKED]
@@ -82,22 +87,22 @@ class RoomReading:
         first = self._room.store.find(Query(order="oldest", limit=1)).messages
         return {"oldest_ms": first[0].timestamp_ms if first else None, "now_ms": self._room.clock.wall_ms()}
 
-    def past(self, at_ms: int, limit: int) -> Data:
+    def past(self, at_ms: int, limit: int, wanted: Wanted) -> Data:
         """The messages around a moment, each with its whole ledger: half of them sent before it, half after.
 
-        `ahead` is the place to go on from; None at the end.
+        `ahead` is the place to go on from; None at the end. `older` is not None when a wish was not searched to the end.
         """
-        store = self._room.store
         half = max(1, limit // 2)
-        before = store.find(Query(sent_before_ms=at_ms + 1, order="newest", limit=half)).messages[::-1]
-        after = store.find(Query(sent_after_ms=at_ms + 1, order="oldest", limit=half))
-        lines = self._with_ledgers([*before, *after.messages])
-        return {"lines": lines, "ahead": _text(after.cursor), "at_ms": at_ms, **self.span()}
+        before = search(self._room, wanted, half, sent_before_ms=at_ms + 1, order="newest")
+        after = search(self._room, wanted, half, sent_after_ms=at_ms + 1, order="oldest")
+        lines = self._with_ledgers([*before.messages[::-1], *after.messages])
+        places = {"ahead": _text(after.cursor), "older": _text(before.cursor), "reached_ms": before.reached_ms}
+        return {"lines": lines, **places, "at_ms": at_ms, **self.span()}
 
-    def further(self, cursor: int, limit: int) -> Data:
+    def further(self, cursor: int, limit: int, wanted: Wanted) -> Data:
         """The messages that were stored after a place, each with its whole ledger. `ahead` is the next place."""
-        page = self._room.store.find(Query(order="oldest", limit=limit), cursor)
-        return {"lines": self._with_ledgers(page.messages), "ahead": _text(page.cursor)}
+        found = search(self._room, wanted, limit, cursor, order="oldest")
+        return {"lines": self._with_ledgers(found.messages), "ahead": _text(found.cursor)}
 
     def _with_ledgers(self, messages: list[Message]) -> list[MessageLine]:
         whole = (self._room.store.get(message.id) for message in messages)

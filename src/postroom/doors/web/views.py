@@ -4,13 +4,15 @@ as commands that look at sessions and at the board would do (tests/doors/web/tes
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from postroom.board.records import Book
-from postroom.board.task import DONE, STATES
+from postroom.board.task import DONE, READY, STATES
 from postroom.core.clock import from_iso
 from postroom.core.states import State
 from postroom.core.system.files import no_follow
@@ -28,7 +30,7 @@ from postroom.sessions.report import WorkerInfo
 from postroom.stores.contract import Query
 
 from .hour import Hour
-from .lines import line_of
+from .lines import PREVIEW, line_of, text_of
 
 Data = dict[str, Any]
 
@@ -39,6 +41,11 @@ MAX_TASKS: Final = 200
 MAX_SESSIONS: Final = 50
 MAX_WORKERS: Final = 64
 MAX_DEAD: Final = 200
+#: Of the latest so many dead letters the page tells how many failed in the same way.
+MAX_GROUPED: Final = 1000
+MAX_DELAYED: Final = 1000
+#: Of a task's result, so many characters are shown.
+MAX_RESULT: Final = 2000
 MAX_DECISIONS: Final = 30
 MAX_OUTPUT_BYTES: Final = 16 * 1024
 
@@ -47,6 +54,8 @@ DECISIONS: Final = "decision/"
 #: The cell in which what people did from the page is remembered (`by_hand.py`); a view shows the latest.
 DEEDS_CELL: Final = "web-deeds"
 MAX_DEEDS_SHOWN: Final = 50
+#: The column of tasks that are ready but for others that are not done.
+WAITS: Final = "waiting"
 #: A session whose opener died before it could say so.
 GONE: Final = "gone"
 #: Fields of an agent that the page gets as the room has them.
@@ -72,6 +81,8 @@ class Views:
         """One view; `pick` names what of it was chosen."""
         if view == "sessions":
             return self._sessions(pick)
+        if view == "dead":
+            return self._dead(pick)
         look: Callable[[], Data] = getattr(self, f"_{view}")
         return look()
 
@@ -141,7 +152,8 @@ class Views:
         depths = {(box.to_agent, box.channel): box for box in stats.mailboxes}
         hour.note_depths({key: box.depth for key, box in depths.items()}, now_ms)
         found = []
-        for key in depths.keys() | hour.boxes(now_ms):
+        later = self._later()
+        for key in depths.keys() | hour.boxes(now_ms) | later.keys():
             box, figures = depths.get(key), hour.box_figures(key, now_ms)
             found.append(
                 {
@@ -149,6 +161,8 @@ class Views:
                     "channel": key[1],
                     "depth": 0 if box is None else box.depth,
                     "oldest_ms": None if box is None else box.oldest_ms,
+                    "later": len(later.get(key, ())),
+                    "next_due_ms": min(later.get(key, ()), default=None),
                     **figures._asdict(),
                 }
             )
@@ -157,18 +171,28 @@ class Views:
             each["plot"] = hour.plot((each["to_agent"], each["channel"]), now_ms)._asdict()
         return {"mailboxes": found[:MAX_BOXES], "more": max(0, len(found) - MAX_BOXES), "states": stats.states}
 
+    def _later(self) -> dict[tuple[str | None, str], list[int]]:
+        """When delayed mail is due, by mailbox: delayed sends, and what is tried again."""
+        found: dict[tuple[str | None, str], list[int]] = {}
+        for message in self._room.store.find(Query(states=frozenset({State.DELAYED}), limit=MAX_DELAYED)).messages:
+            if message.due_ms is not None:
+                found.setdefault((message.to_agent, message.channel), []).append(message.due_ms)
+        return found
+
     # Board
 
     def _board(self) -> Data:
         room = self._room
         found = self._book.all()
         states = {id: str(each.value["state"]) for id, each in found.items()}
-        columns: dict[str, list[Data]] = {state: [] for state in STATES}
+        columns: dict[str, list[Data]] = {state: [] for state in (WAITS, *STATES)}
         for each in found.values():
             task = self._book.show(each.value, states.get)
             lease_ms = None if task.lease_until is None else from_iso(task.lease_until)
-            shown = {**task.to_dict(), "lease_until_ms": lease_ms, "payload": None, "result": None}
-            columns[task.state].append(shown)
+            result = task.result if isinstance(task.result, dict) else {"value": task.result}
+            said = None if task.result is None else text_of(result, MAX_RESULT)
+            shown = {**task.to_dict(), "lease_until_ms": lease_ms, "payload": None, "result": said}
+            columns[WAITS if task.state == READY and task.unmet else task.state].append(shown)
         columns[DONE].reverse()  # the latest are of interest
         return {
             "columns": [
@@ -243,22 +267,36 @@ class Views:
 
     # Dead letters
 
-    def _dead(self) -> Data:
-        room = self._room
-        found = room.peek(state="dead", order="newest", limit=MAX_DEAD)
+    def _dead(self, pick: str) -> Data:
+        """The latest dead letters, or those whose error is like the picked one; and the errors there are."""
+        room, store = self._room, self._room.store
+        found = room.peek(state="dead", order="newest", limit=MAX_GROUPED)
+        groups = Counter(error_key(message.error) for message in found)
+        chosen = [message.id for message in found if pick in ("", error_key(message.error))][:MAX_DEAD]
         letters = []
-        for message in room.store.find(Query(ids=tuple(each.id for each in found), limit=MAX_DEAD)).messages:
-            whole = room.store.get(message.id)
+        for id in chosen:
+            whole = store.get(id)
             if whole is not None and whole.exact_state is State.DEAD:
-                letters.append(
-                    {"line": line_of(whole), "attempts": [attempt._asdict() for attempt in attempts_of(whole)]}
-                )
-        letters.reverse()
+                attempts = [attempt._asdict() for attempt in attempts_of(whole)]
+                letters.append({"line": line_of(whole), "group": error_key(whole.error), "attempts": attempts})
         return {
             "letters": letters,
+            "groups": [{"group": group, "count": count} for group, count in groups.most_common()],
+            "grouped": len(found),
             "count": room.stats().states.get("dead", 0),
             "deeds": deeds(room)[:MAX_DEEDS_SHOWN],
         }
+
+
+#: The kind of an error that nobody gave.
+NO_REASON: Final = "no reason given"
+_VARIES: Final = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F-]{16,}|\d+")
+
+
+def error_key(error: str | None) -> str:
+    """The kind of an error: its first line, with numbers and ids left open."""
+    lines = (error or "").strip().splitlines()
+    return _VARIES.sub("…", lines[0][:PREVIEW]) if lines else NO_REASON
 
 
 def deeds(room: Room) -> list[Data]:

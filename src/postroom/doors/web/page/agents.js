@@ -1,5 +1,6 @@
 // Who is here, what they do, and who waits for whom.
 import { el, icon, keyed, nothing, set, setSaid, svg } from "./dom.js";
+import { linkTo } from "./place.js";
 import { channelName, now, plain, rate, span } from "./text.js";
 
 const ORDER = { gone: 0, active: 1, stopped: 8, seen: 9 };
@@ -30,11 +31,12 @@ export class Agents {
 
   person() {
     const p = {
-      dot: el("i"), name: el("b"), status: el("small"), work: el("div.work"), held: el("div"), wait: el("div.wait"),
-      pending: el("b"), sent: el("b"), ended: el("b"),
+      dot: el("i"), name: el("a.opens"), status: el("small"), work: el("div.work"), held: el("div"), wait: el("div.wait"),
+      pending: el("b"), mail: null, sent: el("b"), ended: el("b"),
     };
+    p.mail = el("a", { title: "Show what waits" }, p.pending, " waiting");
     const card = el("article.card.person", null, el("div.name", null, p.dot, p.name, p.status), p.work, p.held, p.wait,
-      el("div.figures", null, el("span", null, p.pending, " waiting"), el("span", null, p.sent, "/s sent"), el("span", null, p.ended, "/s ended")));
+      el("div.figures", null, p.mail, el("span", null, p.sent, "/s sent"), el("span", null, p.ended, "/s ended")));
     card.parts = p;
     return card;
   }
@@ -44,6 +46,9 @@ export class Agents {
     card.className = `card person ${agent.status === "gone" ? "dead" : agent.alive ? "alive" : ""}`;
     card.dataset.agent = agent.name;
     setSaid(p.name, agent.name);
+    p.name.href = linkTo("conversation", { agent: agent.name });
+    p.name.title = `Show the messages of ${plain(agent.name)}`;
+    p.mail.href = linkTo("conversation", { to: agent.name, state: "stored" });
     set(p.status, this.status(agent, moment));
     p.work.hidden = !agent.current_task;
     setSaid(p.work, agent.current_task ?? "");

@@ -4,7 +4,8 @@
 async function reach(path, how) {
   try {
     return await fetch(path, how);
-  } catch {
+  } catch (error) {
+    if (how.signal?.aborted) throw error; // nobody wants the answer any more
     throw Object.assign(new Error("the server cannot be reached; it may have been stopped"), { status: 0 });
   }
 }
@@ -26,10 +27,10 @@ async function read(response) {
   return data;
 }
 
-export async function get(path, query = {}) {
+export async function get(path, query = {}, signal = undefined) {
   const words = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== "" && value != null));
   const text = words.toString();
-  return read(await reach(text ? `${path}?${text}` : path, { headers: { Accept: "application/json" } }));
+  return read(await reach(text ? `${path}?${text}` : path, { headers: { Accept: "application/json" }, signal }));
 }
 
 export async function post(path, body) {

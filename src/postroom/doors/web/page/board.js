@@ -1,11 +1,11 @@
 // Tasks as columns, with owners, leases and what waits for what; and the files that are reserved.
 import { el, keyed, nothing, set, setSaid } from "./dom.js";
 import { post } from "./api.js";
-import { confirm, toast } from "./dialogs.js";
+import { ask, confirm, toast } from "./dialogs.js";
 import { now, plain, span } from "./text.js";
 
-const TITLES = { ready: "Ready", claimed: "Claimed", blocked: "Blocked", done: "Done", aborted: "Aborted" };
-const ORDER = ["ready", "claimed", "blocked", "done", "aborted"];
+const TITLES = { waiting: "Waiting", ready: "Ready", claimed: "Claimed", blocked: "Blocked", done: "Done", aborted: "Aborted" };
+const ORDER = ["waiting", "ready", "claimed", "blocked", "done", "aborted"];
 const LEASE_MS = 30000;
 
 export class Board {
@@ -14,7 +14,8 @@ export class Board {
     this.reserved = el("div.reserved");
     this.none = nothing("board", "The board is empty", "Put a task on it: postroom board add T1 'the schema' --as lead");
     this.head = el("p", null, "");
-    section.append(el("div.head", null, el("h1", null, "Board"), this.head), this.columns, this.reserved, this.none);
+    const add = el("button", { onclick: () => addTask() }, "Add a task");
+    section.append(el("div.head", null, el("h1", null, "Board"), this.head, el("div.right", null, add)), this.columns, this.reserved, this.none);
     this.columns.addEventListener("pointerover", (event) => this.hint(event.target.closest?.(".task")));
     this.columns.addEventListener("focusin", (event) => this.hint(event.target.closest?.(".task")));
     setInterval(() => section.hidden || this.tick(), 500);
@@ -47,11 +48,11 @@ export class Board {
   }
 
   card() {
-    const p = { id: el("b"), title: el("p"), owner: el("b"), left: el("span.num"), by: null, bar: el("i"), after: el("div.after"), why: el("p.why"), act: null };
+    const p = { id: el("b"), title: el("p"), owner: el("b"), left: el("span.num"), by: null, bar: el("i"), after: el("div.after"), why: el("p.why"), result: el("p.result"), acts: {} };
     p.by = el("div.by", null, p.owner, p.left);
     p.meter = el("div.left", null, p.bar);
-    p.act = el("button.quiet", { onclick: () => release(p.task) }, "Release");
-    const card = el("article.card.task", { tabIndex: 0 }, p.id, p.title, p.by, p.meter, p.after, p.why, p.act);
+    for (const [name, { word, act }] of Object.entries(ACTS)) p.acts[name] = el("button.quiet", { onclick: () => act(p.task) }, word);
+    const card = el("article.card.task", { tabIndex: 0 }, p.id, p.title, p.by, p.meter, p.after, p.why, p.result, el("div.acts", null, ...Object.values(p.acts)));
     card.parts = p;
     return card;
   }
@@ -60,13 +61,17 @@ export class Board {
     const p = card.parts;
     p.task = task;
     card.dataset.task = task.id;
-    card.className = `card task t-${task.state === "ready" && task.unmet.length ? "waits" : task.state}`;
+    const state = task.state === "ready" && task.unmet.length ? "waiting" : task.state;
+    card.className = `card task t-${state}`;
     setSaid(p.id, task.id);
     setSaid(p.title, task.title);
     p.title.hidden = !task.title;
     p.by.hidden = !task.owner;
     setSaid(p.owner, task.owner ?? "");
-    p.meter.hidden = p.act.hidden = task.state !== "claimed";
+    p.meter.hidden = task.state !== "claimed";
+    for (const [name, { when }] of Object.entries(ACTS)) p.acts[name].hidden = !when.includes(state);
+    p.result.hidden = !task.result;
+    setSaid(p.result, task.result ?? "");
     p.left.hidden = task.lease_until_ms === null;
     p.why.hidden = !task.why;
     setSaid(p.why, task.why ?? "");
@@ -103,11 +108,39 @@ export class Board {
     this.reserved.replaceChildren(
       el("h2", null, "Reserved files"),
       el("div.card", null, el("table.plain", null,
-        el("thead", null, el("tr", null, ...["agent", "files", "for", "left"].map((name) => el("th", null, name)))),
+        el("thead", null, el("tr", null, ...["agent", "files", "for", "left"].map((name) => el("th", { scope: "col" }, name)))),
         el("tbody", null, ...reservations.map((r) => el("tr", null, el("td", { said: r.agent }), el("td.mono", { said: r.globs.join("  ") }), el("td", null, el("span", { said: r.why ?? "" }), r.exclusive ? "" : " (shared)"), el("td.num", null, span(r.until_ms - now())))))),
       ),
     );
   }
+}
+
+/** What a person may do with a task, and in which columns. */
+const ACTS = {
+  release: { word: "Release", when: ["claimed"], act: release },
+  reopen: { word: "Reopen", when: ["blocked", "aborted"], act: reopen },
+  abort: { word: "Abort", when: ["waiting", "ready", "claimed", "blocked"], act: abort },
+};
+
+async function reopen(task) {
+  const done = await confirm(`Reopen ${plain(task.id)}?`, "It is ready again, for anybody.", "Reopen", () => post("/api/reopen-task", { id: task.id }), false);
+  if (done) toast(done.reopened ? "Reopened." : "It was reopened before.");
+}
+
+async function abort(task) {
+  const why = [el("p.soft", null, task.state === "claimed" ? `${plain(task.owner ?? "")} is told to stop, and what it reports later does not count.` : "Nobody can claim it until it is reopened."), el("label", null, "Why", el("input", { name: "why", autocomplete: "off" }))];
+  const done = await ask(`Abort ${plain(task.id)}?`, why, { yes: "Abort", danger: true, act: (values) => post("/api/abort-task", { id: task.id, why: values.why.trim() }) });
+  if (done) toast(done.aborted ? "Aborted." : "It was over before.");
+}
+
+async function addTask() {
+  const fields = [
+    el("label", null, "Its id", el("input", { name: "id", required: true, autocomplete: "off", placeholder: "T1" })),
+    el("label", null, "What is to be done", el("input", { name: "title", autocomplete: "off" })),
+    el("label", null, "Tasks that must be done before it, with spaces between", el("input", { name: "after", autocomplete: "off" })),
+  ];
+  const done = await ask("Add a task", fields, { yes: "Add", act: ({ id, title, after }) => post("/api/add-task", { id: id.trim(), title: title.trim(), after: after.split(/[\s,]+/).filter(Boolean) }) });
+  if (done) toast("Added.");
 }
 
 async function release(task) {

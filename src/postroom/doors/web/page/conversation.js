@@ -3,27 +3,34 @@ import { byId, el, icon, set } from "./dom.js";
 import { get } from "./api.js";
 import { Model } from "./model.js";
 import { Diagram, ROW } from "./diagram.js";
-import { channelName, clock, count, dayAndClock, plain } from "./text.js";
+import { go, here } from "./place.js";
+import { FIELDS, Search } from "./search.js";
+import { channelName, clock, count, dayAndClock, plain, shortened } from "./text.js";
 
 const KEPT = 4000; // messages that the page holds while it follows
 const KEPT_READING = 12000; // and while somebody reads further up
 const PAGE = 400;
 const SLIDER = 10000;
+const CHOICES = ["agent", "channel", "type", "state"]; // filters that have a list; others come from links, and can be taken off
 
 export class Conversation {
   constructor(about, { onPick, onMode }) {
     this.about = about;
     this.onMode = onMode;
     this.live = new Model();
+    this.search = null; // what was found, while something is looked for
     this.past = null;
     this.moment = null;
     this.older = null; // where older messages go on
     this.unseen = 0;
+    this.wanted = {};
     this.diagram = new Diagram({
       lanes: byId("lanes"), scroll: byId("scroll"), sheet: byId("sheet"), lookAfter: about.look_after, me: about.name, onPick,
+      signs: [byId("lanes-left"), byId("lanes-right")],
     });
     this.diagram.show(this.live);
     byId("legend").append(...about.looks.map((look) => el(`span.look-${look}`, null, icon(look), look)));
+    byId("f-state").append(...about.states.map((state) => new Option(state, state)));
     this.wireFilters();
     this.wireTime();
     byId("scroll").addEventListener("scroll", () => this.scrolled(), { passive: true });
@@ -31,38 +38,42 @@ export class Conversation {
   }
 
   get model() {
-    return this.past ?? this.live;
+    return this.past ?? this.search?.model ?? this.live;
   }
 
   // Now
 
   async begin() {
     const { lines, cursor, older } = await get("/api/recent", { limit: PAGE });
+    const again = this.live.all.length > 0;
     this.live = new Model();
-    this.live.wanted = this.wanted ?? {};
     this.older = older;
-    if (!this.past) this.diagram.show(this.live);
     for (const line of lines) this.live.put(line);
-    this.unseen = 0;
-    if (!this.past) this.diagram.toEnd();
-    this.tell();
+    if (this.search && again) this.look();
+    this.showNow();
     return cursor;
   }
 
   /** What just happened. */
   take(lines) {
     const atEnd = !this.past && this.diagram.atEnd;
+    const found = this.search?.take(lines);
     let fresh = 0;
     for (const line of lines) fresh += this.live.put(line) ? 1 : 0;
     if (this.past) return;
-    const gone = this.live.trim(atEnd ? KEPT : KEPT_READING);
+    const gone = this.live.trim(atEnd || this.search ? KEPT : KEPT_READING);
     if (gone) this.older ??= "gone";
+    this.came(this.search ? 0 : -gone, found ?? fresh, atEnd);
+  }
+
+  /** So many more are shown before and after those that were there. */
+  came(before, after, atEnd) {
     if (atEnd) {
       this.unseen = 0;
       this.diagram.toEnd();
     } else {
-      this.unseen += fresh;
-      if (gone) this.diagram.shift(-gone);
+      this.unseen += after;
+      if (before) this.diagram.shift(before);
       this.diagram.ask();
     }
     this.tell();
@@ -75,12 +86,21 @@ export class Conversation {
     this.tell();
   }
 
+  /** Show what is there now, or what of it is looked for, and its end. */
+  showNow() {
+    if (this.past) return;
+    this.unseen = 0;
+    this.diagram.show(this.model);
+    this.diagram.toEnd();
+    this.tell();
+  }
+
   scrolled() {
     if (!this.past && this.diagram.atEnd && this.unseen) {
       this.unseen = 0;
       this.tell();
     }
-    if (!this.past && byId("scroll").scrollTop < 20 * ROW) this.loadOlder();
+    if (!this.past && !this.search && byId("scroll").scrollTop < 20 * ROW) this.loadOlder();
   }
 
   async loadOlder() {
@@ -88,10 +108,10 @@ export class Conversation {
     if (!this.older || this.older === "gone" || this.loading) return;
     this.loading = true;
     try {
-      const { lines, older } = await get("/api/older", { before: this.older, limit: PAGE, ...this.live.wanted });
+      const { lines, older } = await get("/api/older", { before: this.older, limit: PAGE });
       this.older = older;
       const more = this.live.prepend(lines);
-      if (more && !this.past) this.diagram.shift(more);
+      if (more && this.model === this.live) this.diagram.shift(more);
     } finally {
       this.loading = false;
     }
@@ -101,58 +121,112 @@ export class Conversation {
     const fresh = byId("fresh");
     fresh.hidden = this.unseen === 0;
     set(fresh, `${count(this.unseen)} new ↓`);
+    this.tellFound();
     const empty = byId("empty");
     empty.hidden = this.diagram.length > 0;
-    if (!empty.hidden) {
-      const filtered = this.model.isFiltered;
-      empty.replaceChildren(
-        el("h2", null, filtered ? "Nothing matches" : this.past ? "Nothing had been sent yet" : "Nothing was said yet"),
-        filtered || this.past ? el("p", null, "") : el("p", null, "An arrow appears as soon as a message is stored. Try "),
-        filtered || this.past ? "" : el("p", null, el("code", null, "postroom send bob 'hello' --as ada --new")),
-      );
-    }
+    if (!empty.hidden) empty.replaceChildren(...this.nothing());
     this.fillChoices();
+  }
+
+  fillChoices() {
+    fill(byId("f-agent"), [...this.live.agents], this.wanted.agent, plain);
+    fill(byId("f-channel"), [...this.live.channels], this.wanted.channel, (name) => plain(channelName(name)));
+    fill(byId("f-type"), [...this.live.types], this.wanted.type, plain);
+  }
+
+  /** How many were found, and what was searched for them. */
+  tellFound() {
+    const found = byId("f-found");
+    found.hidden = !this.isFiltered;
+    byId("f-on").hidden = this.past !== null || this.search?.how !== "stopped";
+    if (found.hidden) return;
+    const n = this.diagram.length;
+    const hits = `${count(n)} hit${n === 1 ? "" : "s"}`;
+    const { how, reached } = this.past ? { how: "past", reached: this.past.reached } : this.search;
+    const back = reached === null ? "" : `searched back to ${dayAndClock(reached)}`;
+    set(found, { running: `${hits} so far, ${back || "searching"}`, stopped: `the latest ${hits}, ${back}`, done: `${hits} in all`, past: `${hits} until this moment${back && `, ${back}`}` }[how]);
+  }
+
+  nothing() {
+    if (this.isFiltered && this.search?.how === "running" && !this.past) return [el("h2", null, "Searching…")];
+    if (this.isFiltered && this.past) return [el("h2", null, "Nothing matches around this moment")];
+    if (this.isFiltered && this.search?.how === "done") return [el("h2", null, "Nothing matches"), el("p", null, "Everything that this room keeps was searched, whole messages too.")];
+    if (this.isFiltered) return [el("h2", null, "Nothing matches so far")];
+    if (this.past) return [el("h2", null, "Nothing had been sent yet")];
+    return [el("h2", null, "Nothing was said yet"), el("p", null, "An arrow appears as soon as a message is stored. Try "), el("p", null, el("code", null, "postroom send bob 'hello' --as ada --new"))];
   }
 
   // What is looked for
 
+  get isFiltered() {
+    return Object.keys(this.wanted).length > 0;
+  }
+
   wireFilters() {
+    const text = byId("f-text");
     let waiting = 0;
-    const changed = () => {
+    text.addEventListener("input", () => {
       clearTimeout(waiting);
-      waiting = setTimeout(() => this.look(), 120);
-    };
-    for (const id of ["f-text", "f-agent", "f-channel", "f-type"]) byId(id).addEventListener("input", changed);
-    byId("f-clear").addEventListener("click", () => {
-      for (const id of ["f-text", "f-agent", "f-channel", "f-type"]) byId(id).value = "";
-      this.look();
+      waiting = setTimeout(() => this.wish(), 150);
+    });
+    text.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" || !text.value) return; // an empty field is left
+      clearTimeout(waiting);
+      text.value = "";
+      this.wish();
+      event.preventDefault();
+      event.stopPropagation();
+    });
+    for (const name of CHOICES) byId(`f-${name}`).addEventListener("change", () => this.wish());
+    byId("f-more").addEventListener("click", () => go("conversation", { ...here().query, to: "", free: "", thread: "" }));
+    byId("f-clear").addEventListener("click", () => go("conversation", { message: here().query.message }));
+    byId("f-on").addEventListener("click", () => {
+      this.search.goOn();
+      this.tell();
     });
   }
 
-  look() {
-    const wanted = { text: byId("f-text").value.trim() };
-    for (const name of ["agent", "channel", "type"]) {
-      const choice = byId(`f-${name}`);
-      wanted[name] = choice.value;
-      choice.classList.toggle("on", choice.value !== "");
-    }
-    this.wanted = wanted;
-    this.live.filter(wanted);
-    this.past?.filter(wanted);
-    byId("f-clear").hidden = !this.model.isFiltered;
-    this.diagram.relay();
-    if (!this.past) {
-      this.diagram.toEnd();
-      if (this.live.isFiltered && this.diagram.length * ROW < byId("scroll").clientHeight) this.loadOlder();
-    }
-    this.tell();
+  /** The address says what is looked for; what the fields say becomes the address. */
+  wish() {
+    const { query } = here();
+    const fields = { text: byId("f-text").value.trim() };
+    for (const name of CHOICES) fields[name] = byId(`f-${name}`).value;
+    const typing = Boolean(query.text) && CHOICES.every((name) => (query[name] ?? "") === fields[name]);
+    go("conversation", { ...query, ...fields }, typing); // not a place of its own for each letter
   }
 
-  fillChoices() {
-    const agents = [...this.diagram.lanes.values()].filter((lane) => lane.kind === "agent").map((lane) => lane.name);
-    fill(byId("f-agent"), agents, plain);
-    fill(byId("f-channel"), [...this.model.channels], (name) => plain(channelName(name)));
-    fill(byId("f-type"), [...this.model.types], plain);
+  /** Look for what the address says. */
+  want(query) {
+    const wanted = Object.fromEntries(FIELDS.filter((name) => query[name]).map((name) => [name, query[name]]));
+    if (JSON.stringify(wanted) === JSON.stringify(this.wanted)) return;
+    this.wanted = wanted;
+    const text = byId("f-text");
+    if (text.value.trim() !== (wanted.text ?? "")) text.value = wanted.text ?? "";
+    this.fillChoices();
+    for (const name of CHOICES) {
+      const choice = byId(`f-${name}`);
+      choice.value = wanted[name] ?? "";
+      choice.classList.toggle("on", choice.value !== "");
+    }
+    const more = wanted.thread ? "one thread" : wanted.to ? `mail for ${shortened(plain(wanted.to), 24)}` : wanted.free ? "mail for whoever is free" : "";
+    byId("f-more").hidden = !more;
+    set(byId("f-more").firstElementChild, more);
+    byId("f-more").setAttribute("aria-label", `No longer only ${more}`);
+    byId("f-clear").hidden = !this.isFiltered;
+    this.look();
+  }
+
+  look() {
+    this.search?.end();
+    this.search = null;
+    if (this.isFiltered) {
+      const search = (this.search = new Search(this.wanted, (before, after) => {
+        if (this.model === search.model) this.came(before, after, this.diagram.atEnd);
+      }));
+      search.run();
+    }
+    if (this.past) this.goTo(this.moment);
+    this.showNow();
   }
 
   // Time
@@ -194,11 +268,11 @@ export class Conversation {
   /** Show what was at a moment. */
   async goTo(ms) {
     const asked = (this.askedPast = {});
-    const { lines, oldest_ms, ahead } = await get("/api/past", { at_ms: ms, limit: 2 * PAGE });
+    const { lines, oldest_ms, ahead, older, reached_ms } = await get("/api/past", { at_ms: ms, limit: 2 * PAGE, ...this.wanted });
     if (asked !== this.askedPast) return; // the slider has moved on
     this.about.oldest_ms = oldest_ms;
     this.past = new Model();
-    this.past.wanted = this.wanted ?? {};
+    this.past.reached = older === null ? null : reached_ms; // how far back was searched, when not all was
     this.past.ahead = ahead; // where later messages go on
     for (const line of lines) this.past.put(line);
     this.at(ms);
@@ -222,10 +296,8 @@ export class Conversation {
     this.past = null;
     this.moment = null;
     byId("t-slider").value = String(SLIDER);
-    this.diagram.show(this.live);
-    this.diagram.toEnd();
     this.showTime(this.now, false);
-    this.tell();
+    this.showNow();
     this.onMode("live");
   }
 
@@ -237,8 +309,7 @@ export class Conversation {
 
   play() {
     this.playing = true;
-    set(byId("t-play").querySelector("use"), "");
-    byId("t-play").querySelector("use").setAttribute("href", "#i-pause");
+    this.showPlay("pause", "Stop");
     let before = performance.now();
     const step = (now) => {
       if (!this.playing || !this.past) return;
@@ -257,17 +328,17 @@ export class Conversation {
 
   /** Nobody wants to watch an empty hour: a gap of more than three seconds (of the watcher) is cut short. */
   skipGap(ms, speed) {
-    const next = this.past.shown[this.past.sentBy(ms)];
+    const next = this.past.all[this.past.sentBy(ms)];
     if (next) return next.sent_ms - ms > 3000 * speed ? next.sent_ms - 500 * speed : ms;
     return this.past.ahead === null && !this.loadingAhead ? this.now : ms;
   }
 
   async loadAhead() {
     const model = this.past;
-    if (this.loadingAhead || model.ahead === null || model.shown.length - model.sentBy(this.moment) > PAGE / 2) return;
+    if (this.loadingAhead || model.ahead === null || model.all.length - model.sentBy(this.moment) > PAGE / 2) return;
     this.loadingAhead = true;
     try {
-      const { lines, ahead } = await get("/api/past", { ahead: model.ahead, limit: PAGE });
+      const { lines, ahead } = await get("/api/past", { ahead: model.ahead, limit: PAGE, ...this.wanted });
       for (const line of lines) model.put(line);
       model.ahead = ahead;
     } finally {
@@ -275,19 +346,23 @@ export class Conversation {
     }
   }
 
+  showPlay(sign, word) {
+    byId("t-play").querySelector("use").setAttribute("href", `#i-${sign}`);
+    byId("t-play").setAttribute("aria-label", word);
+  }
+
   stop() {
     this.playing = false;
-    byId("t-play").querySelector("use").setAttribute("href", "#i-play");
+    this.showPlay("play", "Play");
   }
 }
 
-/** Give a choice those options, keeping what is chosen. */
-function fill(select, values, shown) {
+/** Give a choice those options, and the one that is chosen also where it is not among them. */
+function fill(select, values, chosen, shown) {
+  if (chosen && !values.includes(chosen)) values.push(chosen);
+  values.sort();
   if (select.known?.length === values.length && values.every((value, n) => value === select.known[n])) return;
-  select.known = [...values];
-  const chosen = select.value;
-  const kept = select.options[0];
-  const options = values.sort().map((value) => new Option(shown(value), value));
-  select.replaceChildren(kept, ...options);
-  select.value = values.includes(chosen) ? chosen : "";
+  select.known = values;
+  select.replaceChildren(select.options[0], ...values.map((value) => new Option(shown(value), value)));
+  select.value = chosen ?? "";
 }

@@ -2,7 +2,8 @@
 import { byId, el, icon, lookChip } from "./dom.js";
 import { get, post } from "./api.js";
 import { confirm, compose, toast } from "./dialogs.js";
-import { count, dayAndClock, plain, say, shortened, span } from "./text.js";
+import { linkTo } from "./place.js";
+import { count, dayAndClock, now, plain, say, shortened, span } from "./text.js";
 
 const AGAIN_MS = 250; // a message that changes often is fetched this often
 
@@ -14,6 +15,7 @@ export class Detail {
   }
 
   async open(id) {
+    if (id === this.id) return;
     this.id = id;
     await this.load();
   }
@@ -57,6 +59,7 @@ export class Detail {
     const parts = [
       el("header", null, lookChip(line.look), el("h2", { said: envelope.type }), el("button.quiet", { title: "Close (Esc)", "aria-label": "Close", onclick: () => this.close() }, icon("close"))),
       this.way(data),
+      this.waits(data),
       this.payload(data),
       this.kin(data),
       el("h3", null, "Ledger"),
@@ -77,8 +80,16 @@ export class Detail {
       !recipient_known && el("span.chip.look-retried", null, "never seen here"));
   }
 
+  /** Why a message is not delivered yet. */
+  waits({ due_ms, line, max_deliveries }) {
+    if (!line.due_ms) return null;
+    const rest = due_ms - now();
+    const when = `${dayAndClock(due_ms)}${rest > 0 ? `, in ${span(rest)}` : ""}`;
+    return el("p.due", null, line.deliveries ? `Failed ${line.deliveries} of ${max_deliveries} times; the next try is at ${when}.` : `Not due until ${when}.`);
+  }
+
   payload(data) {
-    const pre = el("pre", { saidLines: data.payload });
+    const pre = el("pre", { tabIndex: 0, "aria-label": "Payload", role: "region", saidLines: data.payload });
     const box = el("div", null, pre);
     let shown = data.payload.length;
     if (shown < data.payload_size) {
@@ -96,11 +107,12 @@ export class Detail {
     return box;
   }
 
-  kin({ question, answers }) {
+  kin({ question, answers, envelope }) {
     const link = (line, word) =>
-      el("button.kinlink", { onclick: () => this.onReveal(line.id) }, lookChip(line.look), el("span", null, `${word} ${plain(line.from_agent)}: ${plain(line.text ?? "")}`));
+      el("button.kinlink", { onclick: () => this.onReveal(line) }, lookChip(line.look), el("span", null, `${word} ${plain(line.from_agent)}: ${plain(line.text ?? "")}`));
     const links = [...(question ? [link(question, "answers")] : []), ...answers.map((line) => link(line, "answered by"))];
-    return links.length ? el("div", null, el("h3", null, "Question and answer"), ...links) : null;
+    const thread = el("a", { href: linkTo("conversation", { thread: envelope.chain_id ?? envelope.id, message: envelope.id }) }, "Show the whole thread");
+    return el("div.kin", null, links.length ? el("h3", null, "Question and answer") : "", ...links, thread);
   }
 
   step({ event, time, agent, detail }) {
@@ -152,13 +164,13 @@ export class Detail {
 const messages = (n) => (n === 1 ? "this message" : `these ${n} messages`);
 
 export async function requeue(ids) {
-  const done = await confirm(`Put ${messages(ids.length)} back?`, "They are delivered again, with all their deliveries anew.", "Put back", () => post("/api/requeue", { ids }), false);
+  const done = await confirm(`Put ${messages(ids.length)} back?`, ids.length === 1 ? "It is delivered again, with its delivery count reset." : "They are delivered again, with their delivery counts reset.", "Put back", () => post("/api/requeue", { ids }), false);
   if (done) toast(`${done.ids.length} put back.`);
   return done;
 }
 
 export async function drop(ids) {
-  const done = await confirm(`Drop ${messages(ids.length)}?`, "They are deleted for good, with their ledgers. The room remembers that you did it.", "Drop", () => post("/api/drop", { ids }));
+  const done = await confirm(`Drop ${messages(ids.length)}?`, `${ids.length === 1 ? "It is deleted for good, with its ledger." : "They are deleted for good, with their ledgers."} The room remembers that you did it.`, "Drop", () => post("/api/drop", { ids }));
   if (done) toast(`${done.ids.length} dropped.`);
   return done;
 }

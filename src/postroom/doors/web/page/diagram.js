@@ -1,7 +1,7 @@
 // The sequence diagram. Only the rows that can be seen exist; they are used again for others when the sheet moves, and
 // are touched only when what they show has changed, so it costs the same for a hundred messages and a hundred thousand.
-import { el, icon } from "./dom.js";
-import { channelName, clock, plain, say, shortened } from "./text.js";
+import { el, icon, set } from "./dom.js";
+import { channelName, clock, dueWords, plain, say, shortened } from "./text.js";
 import { lookAt } from "./model.js";
 
 export const ROW = 36;
@@ -9,11 +9,11 @@ const SPARE = 4;
 const MAX_BARS = 60;
 const LETTER = 7.4; // of a lane's name, at most, in pixels
 const LANE_LEAST = 104;
-const LANE_LEAST_SMALL = 80;
+const LANE_LEAST_SMALL = 96;
 
 export class Diagram {
-  constructor({ lanes, scroll, sheet, lookAfter, me, onPick }) {
-    Object.assign(this, { lanesEl: lanes, scroll, sheet, lookAfter, me, onPick });
+  constructor({ lanes, scroll, sheet, signs, lookAfter, me, onPick }) {
+    Object.assign(this, { lanesEl: lanes, scroll, sheet, signs, lookAfter, me, onPick });
     this.under = el("div.under");
     this.over = el("div.over");
     sheet.append(this.under, this.over);
@@ -43,6 +43,7 @@ export class Diagram {
       this.choose(row.dataset.id, true);
     });
     scroll.addEventListener("keydown", (event) => this.key(event));
+    signs.forEach((sign, n) => sign.addEventListener("click", () => (scroll.scrollLeft += (n ? 1 : -1) * (this.view - this.gutter) * 0.8)));
   }
 
   // What is shown
@@ -60,7 +61,7 @@ export class Diagram {
   }
 
   get length() {
-    return this.moment === null ? this.model.shown.length : this.model.sentBy(this.moment);
+    return this.moment === null ? this.model.all.length : this.model.sentBy(this.moment);
   }
 
   get atEnd() {
@@ -113,12 +114,15 @@ export class Diagram {
     const view = (this.view = this.scroll.clientWidth);
     this.gutter = small ? 82 : 118;
     const many = Math.max(1, this.lanes.size);
+    // always in the same order, whatever was loaded and whichever moment is shown: agents by name, then channels
+    const ordered = [...this.lanes.values()].sort(inOrder);
+    ordered.forEach((lane, at) => (lane.at = at));
     this.laneWidth = Math.min(340, Math.max(small ? LANE_LEAST_SMALL : LANE_LEAST, (view - this.gutter - 12) / many));
     this.width = Math.max(view, Math.ceil(this.gutter + this.laneWidth * many));
-    const letters = Math.floor((this.laneWidth - 38) / LETTER);
+    const letters = 2 * Math.floor(small ? (this.laneWidth - 24) / (LETTER - 1) : (this.laneWidth - 36) / LETTER); // in two lines
     const heads = [];
     const stems = [];
-    for (const lane of this.lanes.values()) {
+    for (const lane of ordered) {
       const x = this.x(lane);
       const kind = lane.kind === "box" ? "box" : lane.human ? "human" : this.gone.has(lane.name) ? "gone" : "agent";
       const name = lane.kind === "box" ? `# ${channelName(lane.name)}` : lane.name;
@@ -134,6 +138,22 @@ export class Diagram {
     this.under.replaceChildren(...stems, ...this.bars);
     this.lanesEl.scrollLeft = this.scroll.scrollLeft;
     this.sized = "";
+  }
+
+  /** How many lanes lie beside what is seen. */
+  showSigns() {
+    const from = Math.max(this.gutter, this.panned + 12);
+    const beside = [0, 0];
+    for (const lane of this.lanes.values()) {
+      if (this.x(lane) < from) beside[0]++;
+      else if (this.x(lane) > this.panned + this.view - 12) beside[1]++;
+    }
+    this.signs.forEach((sign, n) => {
+      sign.hidden = beside[n] === 0;
+      const many = innerWidth <= 640 ? `+${beside[n]}` : `${beside[n]} more`;
+      sign.textContent = n ? `${many} ▸` : `◂ ${many}`;
+      sign.setAttribute("aria-label", `${beside[n]} more lanes to the ${n ? "right" : "left"}`);
+    });
   }
 
   x(lane) {
@@ -174,12 +194,16 @@ export class Diagram {
       this.panned = this.scroll.scrollLeft;
       this.layout++; // what stands at the edge is another now
     }
+    if (this.signed !== this.layout) {
+      this.signed = this.layout;
+      this.showSigns();
+    }
     const length = this.length;
     const first = Math.max(0, Math.floor(this.scroll.scrollTop / ROW) - SPARE);
     const wanted = Math.ceil(this.scroll.clientHeight / ROW) + 2 * SPARE;
     while (this.slots.length < wanted) this.slots.push(this.newSlot());
     const last = Math.min(length, first + this.slots.length);
-    const lines = this.model.shown;
+    const lines = this.model.all;
     for (let n = 0; n < this.slots.length; n++) {
       // the row of place p is always the slot p modulo their number: scrolling by one changes one
       const at = first + ((n - first) % this.slots.length + this.slots.length) % this.slots.length;
@@ -193,10 +217,11 @@ export class Diagram {
     const state = icon("stored");
     state.classList.add("state");
     const kind = el("em");
+    const due = el("b.due");
     const text = el("span.said");
     const slot = {
-      time: el("time"), state, use: state.firstChild, arrow: el("div.arrow"), hop: el("div.hop"), kind, text,
-      label: el("div.label", null, kind, text), count: el("div.count"), shows: "", place: -1, line: null,
+      time: el("time"), state, use: state.firstChild, arrow: el("div.arrow"), hop: el("div.hop"), kind, due, text,
+      label: el("div.label", null, kind, due, text), count: el("div.count"), shows: "", place: -1, line: null,
     };
     slot.row = el("div.row", { role: "option" }, slot.time, slot.state, slot.label, slot.arrow, slot.hop, slot.count);
     this.over.append(slot.row);
@@ -242,7 +267,9 @@ export class Diagram {
       slot.kind.textContent = line.type === "message" || line.answer_to ? "" : plain(line.type);
       say(slot.text, line.text ?? "");
     }
-    slot.row.setAttribute("aria-label", `${plain(line.from_agent)} to ${plain(line.to_agent ?? line.channel)}, ${plain(line.type)}, ${look}: ${plain(line.text ?? "")}`);
+    const due = then || !line.due_ms ? "" : dueWords(line);
+    set(slot.due, due);
+    slot.row.setAttribute("aria-label", `${plain(line.from_agent)} to ${plain(line.to_agent ?? line.channel)}, ${plain(line.type)}, ${look}${due && `, ${due}`}: ${plain(line.text ?? "")}`);
     slot.row.setAttribute("aria-selected", String(this.chosen === line.id));
     this.place(slot, line, holder, tries);
   }
@@ -285,7 +312,7 @@ export class Diagram {
 
   /** Where somebody works on a question: from its row to that of its answer. */
   drawBars(first, last) {
-    const lines = this.model.shown;
+    const lines = this.model.all;
     const bars = [];
     for (let at = first; at < last && bars.length < MAX_BARS; at++) {
       const line = lines[at];
@@ -333,7 +360,7 @@ export class Diagram {
     const { scrollTop, clientHeight } = this.scroll;
     if (top < scrollTop + ROW) this.scroll.scrollTop = top - ROW;
     else if (top > scrollTop + clientHeight - 2 * ROW) this.scroll.scrollTop = top - clientHeight + 2 * ROW;
-    this.revealAcross(this.model.shown[at]);
+    this.revealAcross(this.model.all[at]);
     return true;
   }
 
@@ -351,13 +378,20 @@ export class Diagram {
     if (event.key === "Enter" && this.chosen) this.onPick(this.chosen);
     else if (step === undefined || event.ctrlKey || event.metaKey) return;
     else {
-      const now = this.chosen ? this.model.placeOf(this.chosen) : step > 0 ? -1 : this.length;
-      const at = Math.max(0, Math.min(this.length - 1, now + step));
-      if (this.model.shown[at]) {
-        this.choose(this.model.shown[at].id);
+      const now = this.chosen ? this.model.placeOf(this.chosen) : -1;
+      // the first key chooses the last message that is seen
+      const seen = Math.floor((this.scroll.scrollTop + this.scroll.clientHeight) / ROW) - 1;
+      const at = Math.max(0, Math.min(this.length - 1, now >= 0 || Math.abs(step) > 1e6 ? now + step : seen));
+      if (this.model.all[at]) {
+        this.choose(this.model.all[at].id);
         this.reveal(this.chosen);
       }
     }
     event.preventDefault();
   }
+}
+
+function inOrder(a, b) {
+  if (a.kind !== b.kind) return a.kind === "agent" ? -1 : 1;
+  return a.name < b.name ? -1 : 1;
 }

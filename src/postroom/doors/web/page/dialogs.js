@@ -1,5 +1,5 @@
 // Asking the person, and telling it: dialogs and short notes.
-import { byId, el } from "./dom.js";
+import { byId, el, lookChip } from "./dom.js";
 import { get, post } from "./api.js";
 import { plain } from "./text.js";
 
@@ -10,7 +10,7 @@ export function toast(text, bad = false) {
 }
 
 /** Show a form in the dialog. Resolves with its values, or null when it was left. `act` may fail: its sentence is shown. */
-function ask(title, body, { yes, danger = false, act = async (values) => values }) {
+export function ask(title, body, { yes, danger = false, act = async (values) => values }) {
   const dialog = byId("dialog");
   const fault = el("p.fault", { hidden: true, role: "alert" });
   const sure = el(danger ? "button.danger.sure" : "button.primary", { type: "submit" }, yes);
@@ -112,12 +112,12 @@ function payloadOf(text) {
   }
 }
 
-export function keys() {
+export function keys(about) {
   const list = [
     ["1 – 6", "open a view"],
     ["↑ ↓ or j k", "go from message to message"],
     ["Enter", "open the message"],
-    ["Esc", "close it"],
+    ["Esc", "close it, or forget the text that is looked for"],
     ["/", "find text"],
     ["Space", "play what is kept, or stop"],
     ["l", "back to now"],
@@ -127,7 +127,8 @@ export function keys() {
   const dialog = byId("dialog");
   dialog.onclose = null;
   dialog.replaceChildren(
-    el("form", { method: "dialog" }, el("h2", null, "Keys"), el("dl", null, ...list.flatMap(([key, what]) => [el("dt", null, key), el("dd", null, what)])), el("div.ends", null, el("button.primary", null, "Close"))),
+    el("form", { method: "dialog" }, el("h2", null, "Keys"), el("dl", null, ...list.flatMap(([key, what]) => [el("dt", null, key), el("dd", null, what)])),
+      el("h2", null, "Signs"), el("p.signs", null, ...about.looks.map(lookChip)), el("div.ends", null, el("button.primary", null, "Close"))),
   );
   dialog.showModal();
 }

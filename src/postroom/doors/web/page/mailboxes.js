@@ -1,6 +1,7 @@
 // What waits for whom, and how the last hour was.
 import { el, keyed, nothing, set, setSaid, svg } from "./dom.js";
-import { channelName, count, now, rate, span } from "./text.js";
+import { linkTo } from "./place.js";
+import { channelName, count, now, rate, soon, span } from "./text.js";
 
 const LATE_MS = 60000;
 const [W, H] = [120, 36];
@@ -15,17 +16,18 @@ export class Mailboxes {
 
   show({ mailboxes, more }) {
     const waiting = mailboxes.reduce((sum, box) => sum + box.depth, 0);
-    set(this.head, `${count(waiting)} waiting · the last hour, a point a minute${more ? ` · and ${more} more mailboxes` : ""}`);
+    const later = mailboxes.reduce((sum, box) => sum + box.later, 0);
+    set(this.head, `${count(waiting)} waiting${later ? `, ${count(later)} not due yet` : ""} · the last hour, a point a minute${more ? ` · and ${more} more mailboxes` : ""}`);
     this.none.hidden = mailboxes.length > 0;
     keyed(this.list, mailboxes, (box) => `${box.to_agent ?? ""}\n${box.channel}`, () => this.card(), (card, box) => this.update(card, box));
   }
 
   card() {
     const p = {
-      name: el("b"), channel: el("small"), depth: el("span"), oldest: el("small"),
+      name: el("a.opens", { title: "Show what waits here" }), channel: el("small"), depth: el("span"), oldest: el("small"), later: el("small"),
       deep: new Plot("waiting", "--notified"), flow: new Plot("in and out", "--stored", true), wait: new Plot("wait", "--claimed"),
     };
-    const card = el("article.card.mailbox", null, el("div.who", null, p.name, p.channel), el("div.depth", null, p.depth, p.oldest), p.deep.figure, p.flow.figure, p.wait.figure);
+    const card = el("article.card.mailbox", null, el("div.who", null, p.name, p.channel), el("div.depth", null, p.depth, p.oldest, p.later), p.deep.figure, p.flow.figure, p.wait.figure);
     card.parts = p;
     return card;
   }
@@ -36,8 +38,11 @@ export class Mailboxes {
     const age = box.oldest_ms === null ? 0 : now() - box.oldest_ms;
     setSaid(p.name, box.to_agent ?? `# ${channelName(box.channel)}`);
     setSaid(p.channel, box.to_agent === null ? "for whoever is free" : `# ${channelName(box.channel)}`);
+    const whose = box.to_agent === null ? { free: "1" } : { to: box.to_agent };
+    p.name.href = linkTo("conversation", { ...whose, channel: box.channel, state: "stored" });
+    set(p.later, box.later ? `${count(box.later)} later, next ${soon(box.next_due_ms)}` : "");
     set(p.depth, count(box.depth));
-    set(p.oldest, box.depth ? `oldest ${span(age)}` : "empty");
+    set(p.oldest, box.depth ? `oldest ${span(age)}` : box.later ? "none due" : "empty");
     p.depth.parentElement.classList.toggle("late", box.depth > 0 && age > LATE_MS);
     const { plot } = box;
     p.deep.draw(plot.depth, null, `at most ${count(Math.max(0, ...plot.depth.filter((n) => n !== null)))}`);

@@ -10,8 +10,8 @@ import { Board } from "./board.js";
 import { Sessions } from "./sessions.js";
 import { DeadLetters } from "./dead.js";
 import { compose, keys, signIn, toast } from "./dialogs.js";
+import { VIEWS, go, here, linkTo } from "./place.js";
 
-const VIEWS = ["conversation", "agents", "mailboxes", "board", "sessions", "dead"];
 const HIDDEN_MS = 20000; // a page that nobody sees lets go of the stream after this time
 
 class Page {
@@ -19,14 +19,15 @@ class Page {
     this.about = about;
     this.cursor = null;
     this.stream = null;
-    this.detail = new Detail(about, { onReveal: (id) => this.reveal(id), onClose: () => this.conversation.diagram.choose(null) });
+    this.last = {}; // what was looked for in each view when it was left
+    this.detail = new Detail(about, { onReveal: (line) => this.reveal(line), onClose: () => this.close() });
     const open = (id) => this.open(id);
     this.conversation = new Conversation(about, { onPick: open, onMode: (how) => this.say(how) });
     this.views = {
       agents: new Agents(byId("view-agents"), { open }),
       mailboxes: new Mailboxes(byId("view-mailboxes")),
       board: new Board(byId("view-board")),
-      sessions: new Sessions(byId("view-sessions"), { onPick: () => this.join() }),
+      sessions: new Sessions(byId("view-sessions")),
       dead: new DeadLetters(byId("view-dead"), { open }),
     };
     set(byId("room"), about.room);
@@ -36,13 +37,13 @@ class Page {
   }
 
   wire() {
-    for (const tab of byId("tabs").children) tab.addEventListener("click", () => (location.hash = tab.dataset.view));
+    for (const tab of byId("tabs").children) tab.addEventListener("click", () => this.visit(tab.dataset.view));
     byId("tabs").addEventListener("keydown", (event) => this.tabKey(event));
     addEventListener("hashchange", () => this.turn());
     byId("write").addEventListener("click", () => compose(this.about));
     byId("who").addEventListener("click", async () => this.showWho(await signIn()));
     addEventListener("postroom-who", async () => this.showWho(await get("/api/about")));
-    byId("help").addEventListener("click", keys);
+    byId("help").addEventListener("click", () => keys(this.about));
     byId("theme").addEventListener("click", turnTheme);
     addEventListener("keydown", (event) => this.key(event));
     let hiding = 0;
@@ -65,19 +66,35 @@ class Page {
   }
 
   get view() {
-    const [name] = location.hash.slice(1).split("/");
-    return VIEWS.includes(name) ? name : "conversation";
+    return here().view;
   }
 
+  /** Open a view as it was left; an open message stays open. */
+  visit(view) {
+    const { query } = here();
+    go(view, { ...(view === this.view ? query : this.last[view]), message: query.message });
+  }
+
+  /** Show what the address says. */
   turn() {
+    const { view, query } = here();
+    this.last[view] = query;
     for (const tab of byId("tabs").children) {
-      const chosen = tab.dataset.view === this.view;
+      const chosen = tab.dataset.view === view;
       tab.setAttribute("aria-selected", String(chosen));
       tab.tabIndex = chosen ? 0 : -1;
     }
-    for (const name of VIEWS) byId(`view-${name}`).hidden = name !== this.view;
-    document.title = `${byId("tabs").querySelector(`[data-view="${this.view}"] span`).textContent} · Postroom`;
-    if (this.view === "conversation") this.conversation.diagram.relay();
+    for (const name of VIEWS) byId(`view-${name}`).hidden = name !== view;
+    document.title = `${byId("tabs").querySelector(`[data-view="${view}"] span`).textContent} · Postroom`;
+    if (view === "conversation") {
+      this.conversation.want(query);
+      this.conversation.diagram.relay();
+    }
+    if (query.message) this.detail.open(query.message);
+    else this.detail.close();
+    const turned = `${view} ${query.pick ?? ""}`;
+    if (turned === this.turned && this.stream) return;
+    this.turned = turned;
     this.join();
   }
 
@@ -95,7 +112,7 @@ class Page {
     if (turn !== this.joining) return; // another view was opened meanwhile
     const words = new URLSearchParams({ after: this.cursor });
     if (this.view !== "conversation") words.set("view", this.view);
-    if (this.view === "sessions") words.set("pick", this.views.sessions.picked);
+    words.set("pick", here().query.pick ?? "");
     const stream = (this.stream = new EventSource(`/api/live?${words}`));
     const on = (name, take) => stream.addEventListener(name, (event) => stream === this.stream && take(JSON.parse(event.data), event));
     on("frame", (frame, event) => this.frame(frame, event.lastEventId));
@@ -152,7 +169,7 @@ class Page {
     if (shown !== this.totals) {
       this.totals = shown;
       byId("totals").replaceChildren(
-        ...totals.map(([state, n]) => el(`span.look-${state}`, { title: `${state}: ${n}` }, icon(state), el("b", null, count(n)), state)),
+        ...totals.map(([state, n]) => el(`a.look-${state}`, { href: linkTo("conversation", { state }), title: `Show what is ${state}` }, icon(state), el("b", null, count(n)), ` ${state}`)),
       );
       const dead = pulse.states.dead ?? 0;
       set(byId("dead-count"), dead > 999 ? `${Math.floor(dead / 1000)}k` : dead ? String(dead) : "");
@@ -170,13 +187,27 @@ class Page {
   // Going about
 
   open(id) {
-    this.detail.open(id);
+    const { view, query } = here();
+    go(view, { ...query, message: id }, Boolean(query.message)); // back closes it, however many were looked at
   }
 
-  reveal(id) {
-    location.hash = "conversation";
-    if (!this.conversation.diagram.reveal(id)) toast("That message is further back than what is loaded: use the time slider.");
-    this.conversation.diagram.choose(id, true);
+  close() {
+    const { view, query } = here();
+    this.conversation.diagram.choose(null);
+    go(view, { ...query, message: "" }, true);
+  }
+
+  /** Show a message among others: where one is, or, when it is not there, as it was when it was sent. */
+  async reveal({ id, sent_ms }) {
+    const { conversation } = this;
+    if (this.view === "conversation" && conversation.model.placeOf(id) >= 0) this.open(id);
+    else {
+      go("conversation", { message: id });
+      this.turn();
+    }
+    if (conversation.model.placeOf(id) < 0) await conversation.goTo(sent_ms);
+    conversation.diagram.choose(id);
+    conversation.diagram.reveal(id);
   }
 
   /** Only the chosen tab can be reached with Tab; the arrows, Home and End go on from there. */
@@ -185,14 +216,14 @@ class Page {
     const to = { ArrowDown: at + 1, ArrowRight: at + 1, ArrowUp: at - 1, ArrowLeft: at - 1, Home: 0, End: VIEWS.length - 1 }[event.key];
     if (to === undefined) return;
     const next = byId("tabs").children[(to + VIEWS.length) % VIEWS.length];
-    location.hash = next.dataset.view;
+    this.visit(next.dataset.view);
     next.focus();
     event.preventDefault();
     event.stopPropagation();
   }
 
   key(event) {
-    const field = event.target.closest?.("input, textarea, select, dialog");
+    const field = event.target.closest?.("input:not([type=range], [type=checkbox]), textarea, select, dialog");
     // the focus may stay in a dialog for a moment after it was closed
     const typing = field && (!field.closest("dialog") || byId("dialog").open);
     if (event.key === "Escape" && !byId("dialog").open) {
@@ -202,14 +233,15 @@ class Page {
     }
     if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
     const number = Number(event.key);
-    if (number >= 1 && number <= VIEWS.length) location.hash = VIEWS[number - 1];
+    if (number >= 1 && number <= VIEWS.length) this.visit(VIEWS[number - 1]);
     else if (event.key === "/") {
-      location.hash = "conversation";
+      this.visit("conversation");
+      byId("view-conversation").hidden = false; // now, not when the address has changed: the next key goes into the field
       byId("f-text").focus();
-    } else if (event.key === "?") keys();
+    } else if (event.key === "?") keys(this.about);
     else if (event.key === "w") compose(this.about);
     else if (event.key === "l") this.conversation.toNow();
-    else if (event.key === " " && this.view === "conversation" && !event.target.closest?.("button")) this.conversation.playOrStop();
+    else if (event.key === " " && this.view === "conversation" && !event.target.closest?.("button, a, [type=checkbox]")) this.conversation.playOrStop();
     else if (["ArrowDown", "ArrowUp", "j", "k"].includes(event.key) && this.view === "conversation" && event.target === document.body) {
       byId("scroll").focus();
       this.conversation.diagram.key(event);

@@ -1,13 +1,4 @@
-// The messages that the page holds, in the order of the room, and which of them are wanted.
-
-/** Whether a line passes the filter. */
-export function passes(line, wanted) {
-  if (wanted.agent && wanted.agent !== line.from_agent && wanted.agent !== line.to_agent && wanted.agent !== line.claimed_by) return false;
-  if (wanted.channel && wanted.channel !== line.channel) return false;
-  if (wanted.type && wanted.type !== line.type) return false;
-  if (wanted.text && !`${line.text ?? ""}\n${line.type}\n${line.id}\n${line.error ?? ""}`.toLowerCase().includes(wanted.text.toLowerCase())) return false;
-  return true;
-}
+// The messages that the page holds, in the order of the room.
 
 /** The first place in a sorted list whose item is not before: `isBefore(item)` is true up to there. */
 function firstNot(list, isBefore) {
@@ -24,81 +15,72 @@ function firstNot(list, isBefore) {
 export class Model {
   constructor() {
     this.all = []; // sorted by id
-    this.shown = []; // those that pass the filter
     this.byId = new Map();
     this.answers = new Map(); // question's id -> answer's id
-    this.wanted = {};
+    this.agents = new Set();
     this.channels = new Set();
     this.types = new Set();
-    this.news = 0; // counts what changes lanes, or who is shown
     this.onLanes = () => {};
   }
 
-  get isFiltered() {
-    return Object.values(this.wanted).some(Boolean);
-  }
-
-  filter(wanted) {
-    this.wanted = wanted;
-    this.shown = this.isFiltered ? this.all.filter((line) => passes(line, wanted)) : this.all.slice();
-  }
-
-  /** A message, new or changed. Returns whether it is a new one that is shown. */
+  /** A message, new or changed. Returns whether it is new. */
   put(line) {
     const known = this.byId.get(line.id);
+    if (line.claimed_by) this.agents.add(line.claimed_by);
     if (known) {
-      const before = this.isFiltered && passes(known, this.wanted);
       line.ledger ??= known.ledger;
       const mate = known.claimed_by !== line.claimed_by;
       for (const name in known) if (!(name in line)) delete known[name];
-      Object.assign(known, line);
-      known.stamp = (known.stamp ?? 0) + 1;
+      const stamp = (known.stamp ?? 0) + 1;
+      Object.assign(known, line, { stamp });
       if (mate) this.onLanes(known);
-      if (this.isFiltered && before !== passes(known, this.wanted)) this.filter(this.wanted);
       return false;
     }
     this.byId.set(line.id, line);
     if (line.answer_to) this.answers.set(line.answer_to, line.id);
+    this.agents.add(line.from_agent);
+    if (line.to_agent) this.agents.add(line.to_agent);
     this.channels.add(line.channel);
     this.types.add(line.type);
     this.onLanes(line);
     insert(this.all, line);
-    if (this.isFiltered && !passes(line, this.wanted)) return false;
-    insert(this.shown, line);
     return true;
   }
 
-  /** Forget the oldest, so that so many are left. Returns how many of those that are shown went. */
+  /** Forget one. */
+  drop(id) {
+    const at = this.placeOf(id);
+    if (at < 0) return;
+    const [line] = this.all.splice(at, 1);
+    this.byId.delete(id);
+    if (line.answer_to) this.answers.delete(line.answer_to);
+  }
+
+  /** Forget the oldest, so that so many are left. Returns how many went. */
   trim(most) {
-    const surplus = this.all.length - most;
-    if (surplus <= 0) return 0;
-    const last = this.all[surplus - 1].id;
-    for (let at = 0; at < surplus; at++) {
-      const line = this.all[at];
+    const surplus = Math.max(0, this.all.length - most);
+    for (const line of this.all.splice(0, surplus)) {
       this.byId.delete(line.id);
       if (line.answer_to) this.answers.delete(line.answer_to);
     }
-    this.all.splice(0, surplus);
-    const gone = firstNot(this.shown, (line) => line.id <= last);
-    this.shown.splice(0, gone);
-    return gone;
+    return surplus;
   }
 
-  /** Older messages, all of them before those that are here. Returns how many more are shown. */
+  /** Older messages, as they were when they were asked for: what is known of them by now stays. Returns how many are new. */
   prepend(lines) {
-    const before = this.shown.length;
-    for (const line of lines) this.put(line);
-    return this.shown.length - before;
+    let more = 0;
+    for (const line of lines) if (!this.byId.has(line.id)) more += this.put(line) ? 1 : 0;
+    return more;
   }
 
   placeOf(id) {
-    const at = firstNot(this.shown, (line) => line.id < id);
-    return this.shown[at]?.id === id ? at : -1;
+    const at = firstNot(this.all, (line) => line.id < id);
+    return this.all[at]?.id === id ? at : -1;
   }
 
-  /** How many of those that are shown had been sent at a moment. */
+  /** How many had been sent at a moment. */
   sentBy(ms) {
-    return firstNot(this.shown, (line) => line.sent_ms <= ms);
+    return firstNot(this.all, (line) => line.sent_ms <= ms);
   }
 }
 

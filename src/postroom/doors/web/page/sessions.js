@@ -2,12 +2,11 @@
 import { el, keyed, nothing, set, setSaid } from "./dom.js";
 import { post } from "./api.js";
 import { confirm, toast } from "./dialogs.js";
+import { go, here } from "./place.js";
 import { clock, count, now, plain, span } from "./text.js";
 
 export class Sessions {
-  constructor(section, { onPick }) {
-    this.onPick = onPick;
-    this.picked = "";
+  constructor(section) {
     this.list = el("div.pick");
     this.chosen = el("div");
     this.pools = el("div.section");
@@ -40,13 +39,8 @@ export class Sessions {
     const when = el("b.num");
     const chip = el("span.chip");
     const what = el("small");
-    const line = el("button", { title: session.id, onclick: () => this.pick(session.id) }, when, chip, what);
+    const line = el("button", { title: session.id, onclick: () => go("sessions", { ...here().query, pick: session.id }) }, when, chip, what);
     return Object.assign(line, { when, chip, what });
-  }
-
-  pick(id) {
-    this.picked = id;
-    this.onPick();
   }
 
   showChosen(session) {
@@ -102,7 +96,7 @@ export class Sessions {
   pool() {
     const p = { name: el("span"), evaluator: el("small.soft"), about: el("small.soft"), failure: el("div.card.failure", { role: "alert" }), rows: el("tbody"), more: el("p.faint") };
     const section = el("section.pool", null, el("h2", null, "Pool ", p.name), el("p", null, p.evaluator, p.about), p.failure,
-      table([["worker"], ["state"], ["process"], ["restarts", "num"], ["done", "num"], ["failed", "num"], ["in hand", "num"], ["last end that nobody asked for"]], p.rows), p.more);
+      table([["worker"], ["state"], ["process"], ["restarts", "num"], ["done", "num"], ["failed", "num"], ["in hand", "num"], ["last unexpected exit"]], p.rows), p.more);
     section.parts = p;
     return section;
   }
@@ -131,7 +125,7 @@ function updateRow(line, worker, moment) {
 
 /** A table of plain cells, which scrolls sideways where there is no room for it. */
 function table(columns, body) {
-  return el("div.card.wide", null, el("table.plain", null,
+  return el("div.card.wide", { tabIndex: 0, role: "region", "aria-label": `Table: ${columns.map(([name]) => name).join(", ")}` }, el("table.plain", null,
     el("thead", null, el("tr", null, ...columns.map(([name, kind]) => el(kind ? `th.${kind}` : "th", { scope: "col" }, name)))), body));
 }
 
@@ -139,7 +133,7 @@ function failure({ message, stack, worker, timestamp, kind }) {
   return el("div.card.failure", { role: "alert" },
     el("div", null, el("b", null, kind || "Failed"), worker ? el("span.soft", null, ` through ${plain(worker)}`) : "", el("span.faint", null, ` · ${timestamp}`)),
     el("p", { saidLines: message }),
-    stack ? el("details", { "data-key": "stack" }, el("summary", null, "Traceback"), el("pre", { saidLines: stack })) : "");
+    stack ? el("details", { "data-key": "stack" }, el("summary", null, "Traceback"), el("pre", { tabIndex: 0, saidLines: stack })) : "");
 }
 
 /** Workers under those who started them. */
@@ -168,7 +162,7 @@ function leaf(worker) {
     worker.waits.length ? el("span.waits-on", { said: `waits ${worker.waits.join("; ")}` }) : "",
     worker.pid ? el("code", null, `pid ${worker.pid}`) : "",
     ...outputs.map(([name, text]) => {
-      const details = el("details", null, el("summary", null, name === "out" ? "output" : "error output"), el("pre", { saidLines: text }));
+      const details = el("details", null, el("summary", null, name === "out" ? "output" : "error output"), el("pre", { tabIndex: 0, saidLines: text }));
       details.dataset.key = `${worker.number} ${name}`;
       return details;
     }));
@@ -176,7 +170,7 @@ function leaf(worker) {
 
 function boxes(mailboxes) {
   return el("div.section", null, el("h2", null, "Mailboxes"), el("div.card", null, el("table.plain", null,
-    el("thead", null, el("tr", null, ...["mailbox", "sent", "received", "waiting"].map((name) => el("th", null, name)))),
+    el("thead", null, el("tr", null, ...["mailbox", "sent", "received", "waiting"].map((name) => el("th", { scope: "col" }, name)))),
     el("tbody", null, ...mailboxes.map((box) => el("tr", null, el("td", { said: box.name }), el("td.num", null, String(box.sent)), el("td.num", null, String(box.received)), el("td.num", null, String(box.waiting))))))));
 }
 

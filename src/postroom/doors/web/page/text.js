@@ -60,6 +60,12 @@ export function dayAndClock(ms) {
   return `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.getDate())} ${clock(ms, false)}`;
 }
 
+/** A moment that is not far away, or is. */
+export const soon = (ms) => (Math.abs(ms - now()) > 43200000 ? dayAndClock(ms) : clock(ms, false));
+
+/** When a message that is delayed may be claimed. */
+export const dueWords = ({ due_ms, deliveries }) => `${deliveries ? "next try" : "due"} ${soon(due_ms)}`;
+
 /** How long something lasts or is ago, in the largest unit that fits. */
 export function span(ms) {
   const s = Math.max(0, ms) / 1000;

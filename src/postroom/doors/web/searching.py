@@ -1,0 +1,92 @@
+"""Search in everything that a room keeps, whole payloads too, a bounded step at a time.
+
+A step ends after so many hits, messages or seconds, and says how far it came: the page goes on from there, or stops and
+says so (tests/doors/web/test_searching.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from postroom.core.message import Message
+from postroom.core.states import PUBLIC_STATES, states_named
+from postroom.errors import InvalidMessage
+from postroom.room import Room
+from postroom.stores.contract import Query
+
+from .lines import text_of
+
+#: What can be asked for. `agent` sent, gets or holds it; `to` is its recipient; `free` (any text): it has none;
+#: `thread` is the id of the message that began a chain of causes.
+FIELDS: Final = ("agent", "to", "free", "channel", "type", "state", "thread", "text")
+#: A step looks at no more messages than this, and ends after this time, in seconds.
+MAX_SEARCHED: Final = 5000
+STEP_S: Final = 0.5
+#: So many messages are in memory at once; a payload may have a megabyte.
+_PAGE: Final = 250
+
+
+class Found(NamedTuple):
+    """The hits of one step, in the query's order, and where to go on; `cursor` None: everything was searched."""
+
+    messages: list[Message]
+    cursor: int | None
+    #: When the last message that was looked at was sent; None when there was none.
+    reached_ms: int | None
+
+
+def matches(message: Message, wanted: Mapping[str, str]) -> bool:
+    """Whether a message is among those asked for: every field that is given must hold, text anywhere in it."""
+    agent, thread = wanted.get("agent"), wanted.get("thread")
+    return (
+        (not agent or agent in (message.from_agent, message.to_agent, message.claimed_by))
+        and wanted.get("to", message.to_agent) == message.to_agent
+        and not ("free" in wanted and message.to_agent is not None)
+        and wanted.get("channel", message.channel) == message.channel
+        and wanted.get("type", message.type) == message.type
+        and wanted.get("state", message.state) == message.state
+        and (not thread or thread in (message.id, message.chain_id))
+        and ("text" not in wanted or has_text(message, wanted["text"]))
+    )
+
+
+def has_text(message: Message, text: str) -> bool:
+    """Whether a message has this text: in its payload as rows show it, its type, error, ids. Capitals do not count."""
+    marks = (message.type, message.error, message.id, message.correlation_id)
+    said = "\n".join((text_of(message.payload, None).translate(_BREAKS), *filter(None, marks)))
+    return text.casefold() in said.casefold()
+
+
+#: Rows show what was written in several lines as one.
+_BREAKS: Final = str.maketrans("\n\t", "  ")
+
+
+def search(room: Room, wanted: Mapping[str, str], limit: int, cursor: int | None = None, **more: Any) -> Found:
+    """One step through the room from a cursor; `more` are other parts of the query (its order, moments, ids)."""
+    ends_ns = room.clock.steady_ns() + round(STEP_S * 1e9)
+    # without a wish, all of a page is wanted: a whole page of hits and no more
+    query = _query(wanted, limit=_PAGE if wanted else limit, **more)
+    found: list[Message] = []
+    searched, reached_ms = 0, None
+    while True:
+        page = room.store.find(query, cursor)
+        found += [message for message in page.messages if matches(message, wanted)]
+        searched += len(page.messages)
+        cursor = page.cursor
+        if page.messages:
+            reached_ms = page.messages[-1].timestamp_ms
+        if cursor is None or len(found) >= limit or searched >= MAX_SEARCHED or room.clock.steady_ns() >= ends_ns:
+            return Found(found, cursor, reached_ms)
+
+
+def _query(wanted: Mapping[str, str], **more: Any) -> Query:
+    """The part of a wish that the store itself can look for."""
+    parts: dict[str, Any] = {"to_agent": wanted.get("to"), "type": wanted.get("type")}
+    if "channel" in wanted:
+        parts["channels"] = (wanted["channel"],)
+    if "state" in wanted:
+        if wanted["state"] not in PUBLIC_STATES:
+            raise InvalidMessage("state", f"must be one of {', '.join(PUBLIC_STATES)}, not {wanted['state'][:40]!r}")
+        parts["states"] = states_named(wanted["state"])
+    return Query(**parts, **more)
