@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +34,12 @@ def until(room: Room, look: Callable[[], object]) -> None:
 
 def until_seen(room: Room, name: str) -> None:
     until(room, lambda: any(agent.name == name for agent in room.agents()))
+
+
+def hears_sigterm(pid: int) -> bool:
+    """Whether a process has a handler for SIGTERM: it has none any more once it was told."""
+    (mask,) = [line.split()[1] for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "SigCgt" in line]
+    return bool(int(mask, 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -68,7 +75,9 @@ def test_a_signal_in_the_middle_of_a_claim_leaves_nothing_claimed(cli: Cli, numb
     assert ended == code
     receipt = cli.json("receipt", id)
     assert receipt["state"] == "stored"
-    assert [event["event"] for event in receipt["events"]] == ["stored", "claimed", "retried"]
+    assert [event["event"] for event in receipt["events"]] == ["stored", "claimed", "returned"]
+    assert receipt["events"][-1]["detail"] == "the command was interrupted"
+    assert cli.json("peek", "--agent", "bob")[0]["delivery_count"] == 0
 
 
 def test_a_message_that_cannot_be_written_out_is_given_back(cli: Cli) -> None:
@@ -127,6 +136,110 @@ def test_listen_writes_each_message_as_it_comes_and_acks_it(cli: Cli) -> None:
 
         assert (code, out, err) == (130, "", "")
         assert [agent.status for agent in room.agents() if agent.name == "bob"] == ["stopped"]
+
+
+def test_listen_ends_well_on_sigterm(cli: Cli) -> None:
+    with postroom.open(create=False) as room:
+        process = start("listen", "--as", "bob", "--json")
+        until_seen(room, "bob")
+        id = room.agent("ada").send("bob", {}, wait="acked", timeout_s=PATIENCE_S)
+        process.send_signal(signal.SIGTERM)
+        code, out, err = finish(process)
+
+        assert (code, json.loads(out)["id"], err) == (0, id, "")
+        assert [agent.status for agent in room.agents() if agent.name == "bob"] == ["stopped"]
+
+
+def test_a_message_that_listen_takes_while_it_is_told_to_stop_goes_back_uncounted(cli: Cli) -> None:
+    id = cli.send()
+    crashpoints.at("sqlite.claimed", lambda: os.kill(os.getpid(), signal.SIGTERM))
+    try:
+        result = cli("listen", "--as", "bob")
+    finally:
+        crashpoints.forget()
+
+    assert result == (0, "", "")
+    receipt = cli.json("receipt", id)
+    assert receipt["state"] == "stored"
+    assert cli.json("peek", "--agent", "bob")[0]["delivery_count"] == 0
+    assert receipt["events"][-1]["detail"] == "the receiver was told to stop"
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_listen_gives_back_what_nobody_reads_once_the_grace_is_over(cli: Cli) -> None:
+    """A full pipe keeps a program for ever: nobody need empty it after SIGTERM."""
+    with postroom.open(create=False) as room:
+        ada, size = room.agent("ada"), 200_000  # more than a pipe holds
+        process = start("listen", "--as", "bob", "--json", "--grace", "0.1")
+        id = ada.send("bob", {"text": "x" * size})
+        until(room, lambda: room.get(id).state == "claimed")
+        assert process.stdout is not None
+        os.read(process.stdout.fileno(), 1)  # it has begun to write
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(PATIENCE_S)
+        _, _, err = finish(process)
+        message = room.get(id)
+
+        assert (code, err) == (0, "")
+        assert (message.state, message.delivery_count) == ("stored", 0)
+        assert message.ledger[-1].detail == "the receiver was told to stop"
+
+
+def test_a_second_sigterm_ends_a_listen_that_waits_for_its_reader(cli: Cli) -> None:
+    with postroom.open(create=False) as room:
+        process = start("listen", "--as", "bob", "--json", "--grace", "10m")
+        id = room.agent("ada").send("bob", {"text": "x" * 200_000})
+        assert process.stdout is not None
+        os.read(process.stdout.fileno(), 1)
+        process.send_signal(signal.SIGTERM)
+        for _ in range(3000):
+            if not hears_sigterm(process.pid):
+                break
+            threading.Event().wait(0.01)
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(PATIENCE_S) == -signal.SIGTERM
+        finish(process)
+        assert room.agent("bob").receive(timeout_s=PATIENCE_S).id == id
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_an_ask_and_nobody_waits_for_its_answer(cli: Cli, number: signal.Signals, code: int) -> None:
+    with postroom.open(create=False) as room:
+        bob = room.agent("bob")
+        process = start("ask", "bob", "which port?", "--as", "ada", "--timeout", "60")
+        with bob.receive(timeout_s=PATIENCE_S) as question:
+            assert [wait.question_id for wait in room.waits()] == [question.id]
+            process.send_signal(number)
+
+            assert finish(process) == (code, "", "")
+            assert room.waits() == []
+            question.reply({"text": "8080"})
+        # ordinary mail: at once, or with the next round of the housekeeping where the signal met the very end of the send
+        until(room, lambda: room.peek(agent="ada"))
+        assert room.peek(agent="ada")[0].payload == {"text": "8080"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_answer_that_an_ask_has_taken_is_shown_whatever_comes(cli: Cli, number: signal.Signals) -> None:
+    with postroom.open(create=False) as room:
+        bob, came = room.agent("bob"), list[int]()
+        thread = threading.Thread(target=lambda: bob.receive(timeout_s=PATIENCE_S).reply({"text": "8080"}))
+
+        def claimed() -> None:
+            if threading.current_thread() is threading.main_thread():
+                came.append(number)
+                os.kill(os.getpid(), number)
+
+        thread.start()
+        crashpoints.at("sqlite.claimed", claimed)
+        try:
+            result = cli("ask", "bob", "which port?", "--as", "ada")
+        finally:
+            crashpoints.forget()
+        thread.join()
+
+        assert (result.code, result.out, result.err, came) == (0, "8080\n", "", [number])
 
 
 def test_a_program_runs_as_an_agent(cli: Cli, tmp_path: Path) -> None:

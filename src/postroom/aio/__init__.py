@@ -26,7 +26,7 @@ from typing import Any, Self, TypeVar
 
 from postroom import room
 from postroom.core.clock import SYSTEM, Clock
-from postroom.core.config import Config
+from postroom.core.config import GRACE_S, Config
 from postroom.core.events import Hooks
 from postroom.core.message import Draft
 from postroom.errors import PostroomError, RoomClosed
@@ -168,17 +168,20 @@ class Agent(Mirror[agent.Agent]):
         channels: Iterable[str] | None = None,
         lease_s: float | None = None,
         stop: asyncio.Event | None = None,
+        grace_s: float = GRACE_S,
     ) -> None:
         """Answer messages with functions, by their type; see `postroom.Agent.serve`.
 
         A coroutine function gets an `aio.Received` and runs in the loop. A plain function gets a `postroom.Received`
         and runs in a thread. Returns when `stop` is set or the room is closed, after the running functions have
         finished. Cancelled, it cancels running coroutines, whose messages go back at once, and waits for plain
-        functions.
+        functions. SIGTERM is a goodbye where the loop runs in the main thread; coroutines that still run after
+        `grace_s` are cancelled.
         """
         await self._ready()
         want, gateway = self._sync._want(channels, lease_s), self._sync._gateway  # noqa: SLF001  the same checks
-        serving = Serving(self._worker, gateway, want, handlers, concurrency, partial(Received, self._worker))
+        hand_over = partial(Received, self._worker)
+        serving = Serving(self._worker, gateway, want, handlers, concurrency, hand_over, grace_s)
         self._worker.servings.add(serving)
         try:
             await serving.run(stop)

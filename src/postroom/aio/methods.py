@@ -114,7 +114,8 @@ def in_stream(
 def _signature_of_stream(method: Callable[..., object]) -> inspect.Signature:
     """The signature to show: that of the synchronous method, but for `async for`."""
     signature = inspect.signature(method)
-    itself, *parameters = signature.parameters.values()
+    shown = [each for each in signature.parameters.values() if not each.name.startswith("_")]
+    itself, *parameters = shown
     itself = itself.replace(name="self", annotation=inspect.Parameter.empty)
     _, bracket, item = str(signature.return_annotation).partition("[")
     return signature.replace(parameters=[itself, *parameters], return_annotation=f"AsyncIterator{bracket}{item}")

@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import queue
+import threading
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from postroom.core.config import SAFETY_LOOK_S
+from postroom.core.system import goodbye
+from postroom.core.system.process import start_thread
 from postroom.errors import ROOM_IS_OVER, RoomClosed, RoomError
 from postroom.mail.gateway import Gateway, Steps
 from postroom.mail.received import Received
 from postroom.mail.serving import (
     SETTLE_TRIES,
+    Farewell,
     LeaseHeartbeat,
     ServedMessage,
     as_failure,
@@ -53,8 +58,12 @@ class Serving:
         handlers: Mapping[str, Handler],
         concurrency: int,
         hand_over: Callable[[Received], object],
+        grace_s: float,
     ) -> None:
         check_handlers(handlers, concurrency)
+        self._farewell = Farewell(gateway, grace_s)
+        self._told = asyncio.Event()  # SIGTERM came
+        self._given_up = False  # and the grace is over: what still runs is waited for no more
         self._worker = worker
         self._gateway = gateway
         self._want = want
@@ -67,31 +76,55 @@ class Serving:
         self._keeper = LeaseHeartbeat(gateway, want.lease_s)
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy: set[asyncio.Task[Any] | None] = set()
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: DaemonThreads | None = None
 
     async def run(self, stop: asyncio.Event | None) -> None:
         """Serve until told to stop; then let running functions finish. Raises what a function ended the program with.
 
         Cancelled, it cancels the coroutines that run, and waits for them and for plain functions.
         """
+        with goodbye.heard(self._say_goodbye):
+            await self._run(stop)
+
+    def _say_goodbye(self) -> None:
+        """SIGTERM came. In its handler, in the middle of whatever the loop does."""
+        self._farewell.say()
+        self._worker.loop.call_soon_threadsafe(self._told.set)
+
+    async def _run(self, stop: asyncio.Event | None) -> None:
         keeping = asyncio.create_task(self._keep_leases())
         stopping = asyncio.create_task(self._leaving.wait() if stop is None else stop.wait())
+        told = asyncio.create_task(self._told.wait())
         self._tasks = {asyncio.create_task(self._work()) for _ in range(self._concurrency)}
         try:
-            await asyncio.wait({stopping, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({stopping, told, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
             self.leave()
-            await asyncio.wait(self._tasks)
+            await self._let_finish(told)
         finally:
             self.leave()
-            for task in (stopping, keeping, *self._tasks):
+            for task in (stopping, told, keeping, *self._tasks):
                 task.cancel()
             ended = await asyncio.gather(*self._tasks, return_exceptions=True)
             self._worker.post(self._inbox.close)
+            self._farewell.close()
             if self._threads is not None:
-                self._threads.shutdown(wait=False)
+                self._threads.close()
         for crash in ended:
             if isinstance(crash, BaseException) and not isinstance(crash, RoomClosed | asyncio.CancelledError):
                 raise crash
+
+    async def _let_finish(self, told: asyncio.Task[Any]) -> None:
+        """Until the functions are done; after SIGTERM no longer than the grace, and then their messages go back."""
+        finished = asyncio.create_task(asyncio.wait(self._tasks))
+        await asyncio.wait({finished, told}, return_when=asyncio.FIRST_COMPLETED)
+        if not finished.done():
+            patience = asyncio.create_task(self._worker.waits.sleep(self._farewell.left_s() or 0))
+            await asyncio.wait({finished, patience}, return_when=asyncio.FIRST_COMPLETED)
+            patience.cancel()
+        if not finished.done():
+            await self._worker.run(self._farewell.return_running, keep=True)
+            self._given_up = True
+        finished.cancel()
 
     def leave(self) -> None:
         """Take nothing more. Tasks that wait for mail end now, those that run a function when it is done."""
@@ -157,6 +190,9 @@ class Serving:
     async def _serve_one(self, message: Received) -> Received | None:
         """Run one message; returns the next one if it could be claimed in the same step."""
         run = find_handler(ServedMessage(message), self._handlers)
+        if not self._farewell.begins(message):
+            await self._worker.run(partial(self._farewell.return_running, message), keep=True)
+            return None
         self._keeper.hold(message.ticket)
         try:
             await self._call(run)
@@ -165,6 +201,7 @@ class Serving:
             following = await self._settle(run)
         finally:
             self._keeper.let_go(message.ticket)
+            self._farewell.ends(message)
         report(run)
         return following
 
@@ -184,13 +221,32 @@ class Serving:
     async def _call_plain(self, run: ServedMessage) -> None:
         """Run a plain function in a thread, to its end: it cannot be cancelled, so its message is not given away."""
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="postroom serving")
+            self._threads = DaemonThreads(self._concurrency)
         # what it raises is kept there: no future takes a StopIteration
         # (test_a_plain_handler_may_raise_whatever_it_likes)
-        await _to_its_end(self._worker.loop.run_in_executor(self._threads, call_handler, run))
+        await self._to_its_end(self._worker.loop.run_in_executor(self._threads, call_handler, run))
         answer: Any = run.answer
         if inspect.isawaitable(answer):
             run.answer = await answer
+
+    async def _to_its_end(self, running: asyncio.Future[Any]) -> Any:
+        """The result of what cannot be cancelled. A task that is cancelled meanwhile learns it after that has ended.
+
+        Unless the grace of SIGTERM is over: then the message is back already, and the thread is left alone.
+        """
+        cancelled = False
+        while not running.done():
+            try:
+                await asyncio.wait({running})
+            except asyncio.CancelledError:
+                if self._given_up:
+                    running.cancel()
+                    raise
+                cancelled = True
+        task = asyncio.current_task()
+        if cancelled and task is not None:
+            task.get_loop().call_soon(task.cancel)  # its message is settled first
+        return running.result()
 
     async def _settle(self, run: ServedMessage) -> Received | None:
         """Record what became of the message, also in a room that is busy for a while; the next one, if there is one."""
@@ -213,21 +269,41 @@ class Serving:
         return Received(self._gateway, claimed.deliveries[0], self._want.lease_s)
 
 
+class DaemonThreads(Executor):
+    """Threads that the end of the process does not wait for: a function that never returns must not keep it.
+
+    Those of the standard library's executors are waited for (test_a_plain_handler_that_never_ends_keeps_no_process).
+    """
+
+    def __init__(self, most: int) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._most = most
+        self._count = 0
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._jobs.put((future, partial(call, *args, **named)))
+        if self._count < self._most:
+            self._count += 1
+            start_thread(threading.Thread(target=self._work, name=f"postroom serving {self._count}", daemon=True))
+        return future
+
+    def close(self) -> None:
+        """Let the threads end, each after what it runs. Nobody waits for them."""
+        for _ in range(self._count):
+            self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            future, call = job
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call())
+                except BaseException as error:  # noqa: BLE001  it belongs to the task that waits
+                    future.set_exception(error)
+
+
 def _is_cancelled() -> bool:
     """Whether the running task itself was cancelled, and not only what it waited for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-async def _to_its_end(running: asyncio.Future[Any]) -> Any:
-    """The result of what cannot be cancelled. A task that is cancelled meanwhile learns it after that has ended."""
-    cancelled = False
-    while not running.done():
-        try:
-            await asyncio.wait({running})
-        except asyncio.CancelledError:
-            cancelled = True
-    task = asyncio.current_task()
-    if cancelled and task is not None:
-        task.get_loop().call_soon(task.cancel)  # its message is settled first
-    return running.result()

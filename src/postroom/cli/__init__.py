@@ -53,11 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED
     except BrokenPipeError:  # the reader went away, as in `| head`
-        _write_no_more()
+        write_no_more()
         return exit_codes.BROKEN_PIPE
 
 
-def _write_no_more() -> None:
+def write_no_more() -> None:
     """Standard output leads nowhere from here on: not even the interpreter's own flush at its end tries again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -151,5 +151,5 @@ def _report(error: PostroomError, *, as_json: bool, plain: bool = False) -> None
     except BrokenPipeError:
         raise
     except OSError:  # a full disk: the sentence stands on standard error in any case (tests/cli/test_processes.py)
-        _write_no_more()
+        write_no_more()
     print(f"postroom: {output.error_text(error, plain=plain)}", file=sys.stderr)

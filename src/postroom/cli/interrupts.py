@@ -1,20 +1,28 @@
-"""Ctrl-C ends a wait at once, but never falls between taking a message or a task and showing it.
+"""Signals: Ctrl-C and SIGTERM end a wait at once, but never fall between taking a message or a task and showing it.
 
 A one-shot command claims for its agent, and such a claim ends by time alone: what was taken by a command that was
 interrupted before it wrote anything would be held for ten minutes by nobody (tests/cli/test_processes.py, test_board.py).
+A command that runs until it is told to stop has done its work when SIGTERM comes: `Leaving`.
 """
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+
+from postroom.core.clock import SYSTEM
+from postroom.core.system import goodbye
+from postroom.mail.gateway import Latch
 
 if TYPE_CHECKING:
     from postroom.room import Room
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+#: After the grace of SIGTERM, a command that waits for its reader is woken this often, in seconds.
+ALARMS_S: Final = 0.05
 
 
 class Interrupts:
@@ -53,12 +61,14 @@ class Interrupts:
     def end(self) -> NoReturn:
         """End the command as the signal asked."""
         if self._pending == signal.SIGTERM:
-            raise SystemExit(128 + signal.SIGTERM)
+            raise SystemExit(goodbye.TERMINATED)
         raise KeyboardInterrupt
 
     def _on_signal(self, number: int, _frame: object) -> None:
-        self._pending = number
-        if not self._holding:
+        again, self._pending = self.pending, number
+        if number == signal.SIGTERM:
+            goodbye.next_one_ends()
+        if again or not self._holding:
             self.end()
 
     def _begin(self, _event: str, _detail: Mapping[str, Any]) -> None:
@@ -68,3 +78,48 @@ class Interrupts:
         self._holding = bool(detail.get("deliveries") or detail.get("taken"))
         if self._pending and not self._holding:
             self.end()
+
+
+class GraceOver(BaseException):
+    """The time that SIGTERM left is over, and the reader of our output has still not read."""
+
+
+class Leaving:
+    """While open, SIGTERM lets a command end by itself: `latch` is set, and output has `grace_s` to be read."""
+
+    def __init__(self, grace_s: float) -> None:
+        self.latch = Latch(SYSTEM)
+        self._grace_s = max(grace_s, ALARMS_S)
+        self._writing = False
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        if self._open.enter_context(goodbye.heard(self._tell)):
+            self._open.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, self._on_alarm))
+            self._open.callback(signal.setitimer, signal.ITIMER_REAL, 0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def is_told(self) -> bool:
+        """Whether SIGTERM came."""
+        return self.latch.is_set()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """The block writes to standard output, and may wait for a reader: not for ever, once SIGTERM came (GraceOver)."""
+        self._writing = True
+        try:
+            yield
+        finally:
+            self._writing = False
+
+    def _tell(self) -> None:
+        self.latch.set()
+        signal.setitimer(signal.ITIMER_REAL, self._grace_s, ALARMS_S)  # again and again: the first may come too early
+
+    def _on_alarm(self, _number: int, _frame: object) -> None:
+        if self._writing:
+            self._writing = False
+            raise GraceOver

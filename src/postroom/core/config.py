@@ -35,6 +35,8 @@ _MAX_SMALL_BYTES: Final = 4096
 LEASE_S: Final = 30.0
 #: The same for one-shot commands, hooks and HTTP calls, whose claims belong to the agent.
 AGENT_LEASE_S: Final = 600.0
+#: How long a program that is told to stop (SIGTERM) may take to finish what it is working on, in seconds.
+GRACE_S: Final = 10.0
 #: A waiting receiver looks by itself this often, in case a wake-up was lost.
 SAFETY_LOOK_S: Final = 1.0
 #: How often an open agent says that it is alive, and one of the open processes does the housekeeping.

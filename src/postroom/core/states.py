@@ -70,7 +70,12 @@ MOVES: Final = (
         State.READY,
         "the receiver died or its lease ended; it is delivered again",
     ),
-    Move("returned", _C, State.READY, "the receiver left before it saw it; the delivery does not count"),
+    Move(
+        "returned",
+        _C,
+        State.READY,
+        "the receiver left before it saw it, or was told to stop; the delivery does not count",
+    ),
     Move("dead", _C, State.DEAD, "the last allowed delivery failed, or the receiver gave it up"),
     Move("expired", frozenset({State.READY, State.DELAYED, State.CLAIMED}), State.EXPIRED, "its time to live ended"),
     Move("requeued", _ENDED_BADLY, State.READY, "somebody put it back; its deliveries count anew"),

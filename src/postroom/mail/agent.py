@@ -6,14 +6,14 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from postroom.core.config import AGENT_LEASE_S, LEASE_S
+from postroom.core.config import AGENT_LEASE_S, GRACE_S, LEASE_S
 from postroom.core.message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, DEFAULT_TYPE, Draft, Message, check_name
 from postroom.core.untrusted import quoted
 from postroom.errors import Fault, InvalidMessage, ReceiveTimeout, UnknownMessage, raise_faults
 from postroom.stores.contract import Delivery, Want
 
 from . import presence, questions, receiving, serving
-from .gateway import Gateway, Series, Steps
+from .gateway import Gateway, Latch, Series, Steps
 from .received import (
     NO_CAUSE,
     Envelope,
@@ -202,6 +202,7 @@ class Agent:
         lease_s: float | None = None,
         timeout_s: float | None = None,
         prefetch: int = 1,
+        _stop: Latch | None = None,
     ) -> Iterator[Received]:
         """One message after the other, for ever; with `timeout_s`, until none came for so long.
 
@@ -217,11 +218,14 @@ class Agent:
         if type(prefetch) is not int or not 1 <= prefetch <= receiving.MAX_PREFETCH:
             limits = f"from 1 to {receiving.MAX_PREFETCH}"
             raise InvalidMessage("prefetch", f"must be a whole number {limits}, not {prefetch!r}")
-        return self._gateway.each(self._listening(want, timeout_s, receiving.Prefetcher(self._gateway, want, prefetch)))
+        ahead = receiving.Prefetcher(self._gateway, want, prefetch)
+        return self._gateway.each(self._listening(want, timeout_s, ahead, _stop))
 
-    def _listening(self, want: Want, timeout_s: float | None, ahead: receiving.Prefetcher) -> Series[Received]:
+    def _listening(
+        self, want: Want, timeout_s: float | None, ahead: receiving.Prefetcher, stop: Latch | None
+    ) -> Series[Received]:
         with ahead, Inbox(self._gateway, want) as inbox:
-            delivery = yield from inbox.steps(timeout_s)
+            delivery = yield from inbox.steps(timeout_s, stop)
             while delivery is not None:
                 message = Received(self._gateway, delivery, want.lease_s)
                 try:
@@ -231,7 +235,7 @@ class Agent:
                     raise
                 delivery = ahead.after(message)
                 if delivery is None:
-                    delivery = yield from inbox.steps(timeout_s, arm_first=ahead.looked)
+                    delivery = yield from inbox.steps(timeout_s, stop, arm_first=ahead.looked)
 
     def serve(
         self,
@@ -241,6 +245,7 @@ class Agent:
         channels: Iterable[str] | None = None,
         lease_s: float | None = None,
         stop: threading.Event | None = None,
+        grace_s: float = GRACE_S,
     ) -> None:
         """Answer messages with functions, by their type; "*" is for every other type.
 
@@ -248,9 +253,12 @@ class Agent:
         message is delivered again later, and set aside with the error after the last delivery. A type without a
         function is refused. Leases are extended while a function runs, however long it takes.
         Runs `concurrency` messages at a time, in threads. Returns when `stop` is set, the room is closed or Ctrl-C is
-        pressed, after the running functions have finished.
+        pressed, after the running functions have finished. On SIGTERM (in the main thread of a program that has no
+        handler for it) they have `grace_s` to finish; what still runs then goes back without counting the delivery.
+        A second SIGTERM ends the process at once.
         """
-        serving.Serving(self._gateway, self._want(channels, lease_s), handlers, concurrency, stop).run()
+        want = self._want(channels, lease_s)
+        serving.Serving(self._gateway, want, handlers, concurrency, stop, grace_s).run()
 
     def claimed(self, id: str) -> Received:
         """A message that this agent holds already, perhaps claimed by an earlier process of its.

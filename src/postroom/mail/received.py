@@ -19,6 +19,7 @@ from .gateway import Gateway
 #: Reasons and errors are kept in the ledger up to this many characters.
 MAX_REASON_CHARS: Final = 4000
 UNSEEN: Final = "the receiver left before it saw it"
+TOLD_TO_STOP: Final = "the receiver was told to stop"
 
 
 class Settlement(NamedTuple):
@@ -215,10 +216,10 @@ class Received(Envelope):
             if isinstance(error, BaseException):
                 error.add_note(f"Postroom could not give the message back at once: {trouble}")
 
-    def return_unseen(self) -> None:
+    def return_unseen(self, why: str = UNSEEN) -> None:
         """Let others have it, as if it had not been claimed: nobody saw it. Never raises, like `give_back`."""
         with suppress(PostroomError):
-            self.conclude(Settlement("returned", UNSEEN))
+            self.conclude(Settlement("returned", why))
 
     def __enter__(self) -> Self:
         return self

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from postroom.core.chore import Chore
 from postroom.core.config import SAFETY_LOOK_S
+from postroom.core.system import goodbye
 from postroom.errors import (
     ROOM_IS_OVER,
     Fault,
@@ -23,8 +26,8 @@ from postroom.errors import (
 )
 from postroom.stores.contract import Delivery, Settled, Ticket, Want
 
-from .gateway import Gateway, Latch
-from .received import ACKED, Received, Settlement, words
+from .gateway import Deadline, Gateway, Latch
+from .received import ACKED, TOLD_TO_STOP, Received, Settlement, check_seconds, words
 from .waiting import Inbox
 
 log = logging.getLogger("postroom")
@@ -132,6 +135,58 @@ class LeaseHeartbeat:
         self._chore.close()
 
 
+class Farewell:
+    """What SIGTERM means to one call of `serve`: it takes nothing more, and has `grace_s` to finish what it runs.
+
+    What is not finished by then goes back without counting the delivery: that the program was told to stop is no fault
+    of the message.
+    """
+
+    def __init__(self, gateway: Gateway, grace_s: float) -> None:
+        self._gateway = gateway
+        self._grace_s = check_seconds("grace_s", grace_s)
+        self._until: Deadline | None = None
+        self._running: dict[Ticket, threading.Thread] = {}
+        #: The threads of functions that did not end in time: nobody waits for them.
+        self.left_alone: set[threading.Thread] = set()
+
+    @property
+    def said(self) -> bool:
+        """Whether SIGTERM came."""
+        return self._until is not None
+
+    def left_s(self) -> float | None:
+        """How long functions may still run; None while there is no end."""
+        return None if self._until is None else self._until.left_s()
+
+    def say(self) -> None:
+        """SIGTERM came. In its handler."""
+        self._until = self._until or Deadline(self._gateway.clock, self._grace_s)
+
+    def begins(self, message: Received) -> bool:
+        """A function is about to get the message; False when SIGTERM came first: then `return_running` is next."""
+        self._running[message.ticket] = threading.current_thread()
+        return not self.said
+
+    def ends(self, message: Received) -> None:
+        """The message is settled."""
+        self._running.pop(message.ticket, None)
+
+    def return_running(self, *messages: Received) -> None:
+        """Let others have these messages; without any, all that are still being worked on."""
+        if not messages:
+            self.left_alone |= set(self._running.values())
+        for ticket in [message.ticket for message in messages] or tuple(self._running):
+            self._running.pop(ticket, None)
+            with suppress(PostroomError):  # a busy room: it comes back with the end of this process
+                self._gateway.settle(ticket, "returned", detail=TOLD_TO_STOP)
+
+    def close(self) -> None:
+        """The serving is over. After SIGTERM so is the program, mostly: its agents are stopped then, not gone."""
+        if self.said:
+            atexit.register(self._gateway.close)
+
+
 class Serving:
     """One call of `Agent.serve`.
 
@@ -147,15 +202,16 @@ class Serving:
         handlers: Mapping[str, Handler],
         concurrency: int,
         stop: threading.Event | None,
+        grace_s: float,
     ) -> None:
         check_handlers(handlers, concurrency)
         self._gateway = gateway
+        self._farewell = Farewell(gateway, grace_s)
         self._handlers = dict(handlers)
         self._inbox = Inbox(gateway, want)
         self._turn = threading.Lock()
-        self._leaving = Latch(gateway.clock)
-        self._ended = threading.Event()  # a thread has ended, so all of them will
-        self._stop = self._ended if stop is None else stop
+        self._leaving = Latch(gateway.clock)  # also when a thread has ended: then all of them will
+        self._stop: threading.Event | Latch = self._leaving if stop is None else stop
         self._crash: BaseException | None = None
         self._threads = [
             threading.Thread(target=self._work, name=f"postroom {want.agent} {number}", daemon=True)
@@ -168,23 +224,45 @@ class Serving:
 
         Raises what a handler ended the program with; RoomGone when the room was deleted or replaced.
         """
+        with goodbye.heard(self._say_goodbye):
+            self._run()
+        if self._crash is not None:
+            raise self._crash
+
+    def _say_goodbye(self) -> None:
+        """SIGTERM came. In its handler."""
+        self._farewell.say()
+        self._leaving.set()
+
+    def _run(self) -> None:
         self._keeper = LeaseHeartbeat(self._gateway, self._inbox.want.lease_s).start()
         forget = self._gateway.at_close(self.finish)
         try:
             for thread in self._threads:
                 thread.start()
-            while not (self._stop.is_set() or self._ended.is_set()):
+            while not self._told_to_stop():
                 self._stop.wait(SAFETY_LOOK_S)
         except KeyboardInterrupt:
             log.info("interrupted: running handlers finish", extra={"action": "serve_interrupted"})
         finally:
             self._leaving.set()
-            self._join(None)
+            self._wait_for_handlers()
             forget()
             self._keeper.close()
             self._inbox.close()
-        if self._crash is not None:
-            raise self._crash
+            self._farewell.close()
+
+    def _wait_for_handlers(self) -> None:
+        """Until they are done; after SIGTERM no longer than the grace. The thread of one that goes on is a daemon.
+
+        A thread that is in the middle of a claim is waited for in any case: it gives back what it gets.
+        """
+        for thread in self._threads:
+            while thread.is_alive() and thread not in self._farewell.left_alone:
+                left_s = self._farewell.left_s()
+                if left_s == 0:
+                    self._farewell.return_running()
+                thread.join(min(left_s or SAFETY_LOOK_S, SAFETY_LOOK_S))
 
     def finish(self) -> None:
         """The room closes: take nothing more, and give running handlers the length of a lease to finish."""
@@ -208,7 +286,6 @@ class Serving:
         except BaseException as crash:  # noqa: BLE001  raised again by `run`
             self._crash = crash
         self._leaving.set()  # they only ever end together
-        self._ended.set()
 
     def _told_to_stop(self) -> bool:
         return self._leaving.is_set() or self._stop.is_set()
@@ -229,6 +306,9 @@ class Serving:
     def _serve_one(self, delivery: Delivery) -> Delivery | None:
         """Run one message; returns the next one if it could be claimed in the same step."""
         run = ServedMessage(Received(self._gateway, delivery, self._inbox.want.lease_s))
+        if not self._farewell.begins(run.message):
+            self._farewell.return_running(run.message)
+            return None
         self._keeper.hold(delivery.ticket)
         try:
             run = call_handler(find_handler(run, self._handlers))
@@ -237,6 +317,7 @@ class Serving:
             settled = self._settle(run, judge(run, self._handlers))
         finally:
             self._keeper.let_go(delivery.ticket)
+            self._farewell.ends(run.message)
         report(run)
         following = settled.claimed.deliveries if settled.claimed is not None else []
         return following[0] if following else None

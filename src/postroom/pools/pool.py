@@ -19,6 +19,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
 from postroom.core.clock import SYSTEM
+from postroom.core.config import GRACE_S
 from postroom.core.events import Hooks, Listener
 from postroom.core.message import check_name
 from postroom.core.system.process import current_pid
@@ -311,6 +312,7 @@ class WorkerPool:
         lease_s: float | None = None,
         answer: str = "asked",
         stop: threading.Event | None = None,
+        grace_s: float = GRACE_S,
     ) -> None:
         """Take messages from a room as that agent, let a free worker judge each, and settle it. Until `stop` is set.
 
@@ -318,10 +320,10 @@ class WorkerPool:
         it is a dead letter with the history of all. So is one whose evaluator fails, later. The result is the answer to
         the agent that asked; `answer` "always" sends it to every sender, "never" to none. Runs one message for each
         worker at a time. Returns when `stop` is set, the room is closed, the pool is drained or Ctrl-C is pressed,
-        after what runs is done.
+        after what runs is done; on SIGTERM after `grace_s` at the latest, as `Agent.serve` does.
         """
         stop = threading.Event() if stop is None else stop
-        serving = Answering(self, room.agent(agent), channels, timeout_s, lease_s, answer, stop)
+        serving = Answering(self, room.agent(agent), channels, timeout_s, lease_s, answer, stop, grace_s)
         self._services.append(serving)
         try:
             self._check_open()  # not before: giving the pool up from now on ends this service too

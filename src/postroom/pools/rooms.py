@@ -69,6 +69,7 @@ class Answering:
     lease_s: float | None
     answer: str
     stop: threading.Event
+    grace_s: float
     over: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -84,6 +85,7 @@ class Answering:
                 channels=self.channels,
                 lease_s=self.lease_s,
                 stop=self.stop,
+                grace_s=self.grace_s,
             )
         finally:
             self.over.set()

@@ -343,8 +343,8 @@ class Store(ABC):
         """Say what became of a claimed message; with the answer and the next claim in one step.
 
         `outcome`: acked, answered (its answer is in `puts`), refused, retry (delivered again after `delay_s`; on
-        the last allowed delivery it is dead instead), dead, returned (nobody saw it: it is ready again at once, and
-        this delivery does not count). `detail` is the error or the reason.
+        the last allowed delivery it is dead instead), dead, returned (nobody saw it, or its receiver was told to stop:
+        it is ready again at once, and this delivery does not count). `detail` is the error or the reason.
         After, held: the state is `state`, the puts are stored, the message's waiters are woken.
         After, not held (the ticket no longer counted): the message is untouched and nothing of `puts` is stored.
         The next claim is made in both cases.

@@ -7,14 +7,15 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from postroom.cli import exit_codes, options, output
+from postroom.cli import exit_codes, options, output, write_no_more
 from postroom.cli.call import ID_HELP, Invocation
 from postroom.cli.exit_codes import UsageError
+from postroom.core.config import GRACE_S
 from postroom.core.untrusted import is_plain, quoted
 from postroom.errors import InvalidMessage, NoMail, PostroomError, UnknownMessage
 from postroom.mail import presence
 from postroom.mail.gateway import Gateway
-from postroom.mail.received import Received
+from postroom.mail.received import TOLD_TO_STOP, Received
 
 #: TO that means: the agent that claims it first in the channel.
 ANYBODY: Final = "*"
@@ -121,17 +122,21 @@ def ask_options(parser: argparse.ArgumentParser) -> None:
 
 
 def ask(call: Invocation) -> None:
+    """An answer that was taken is shown, whatever comes: it is acked by then, and nobody else would see it."""
+    from postroom.cli.interrupts import Interrupts
+
     args = call.args
     _must_be_known(call, args.to, presence.is_known)
     payload = _payload(call)
-    answer = call.agent().ask(
-        args.to, payload, channel=args.channel, timeout_s=args.timeout, **_envelope(call, args.to)
-    )
-    if call.json:
-        output.document(answer.to_dict())
-    else:
-        output.words_of(answer)
-        output.write(output.payload_line(answer.payload, keep="\n\t"))
+    agent, envelope = call.agent(), _envelope(call, args.to)
+    with Interrupts(call.room):
+        answer = agent.ask(args.to, payload, channel=args.channel, timeout_s=args.timeout, **envelope)
+        if call.json:
+            output.document(answer.to_dict())
+        else:
+            output.words_of(answer)
+            output.write(output.payload_line(answer.payload, keep="\n\t"))
+        sys.stdout.flush()
 
 
 def publish_options(parser: argparse.ArgumentParser) -> None:
@@ -204,7 +209,7 @@ def receive(call: Invocation) -> None:
         except NoMail as error:
             raise type(error)(f"{error}{_for_anybody(call)}") from None
         if interrupts.pending:
-            message.retry("the command was interrupted", delay_s=0)
+            message.return_unseen("the command was interrupted")
             interrupts.end()
         _write_out(call, message, _show_received)
         if args.ack:
@@ -251,16 +256,32 @@ def _show_received(call: Invocation, message: Received) -> None:
 def listen_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--channel", action="append", metavar="C", help="as for receive; may be repeated")
     parser.add_argument("--limit", type=options.count, metavar="N", help="end after that many messages")
+    options.span(parser, "--grace", f"on SIGTERM, wait that long for the reader ({GRACE_S:.0f})", GRACE_S)
 
 
 def listen(call: Invocation) -> None:
-    """Each message is acked when it was written out and the next is asked for; what dies in between comes again."""
-    agent = call.agent(transient=False)
-    for number, message in enumerate(agent.listen(channels=call.args.channel), 1):
-        _write_out(call, message, _show_line)
-        if number == call.args.limit:
-            message.ack()
-            break
+    """Each message is acked when it was written out and the next is asked for; what dies in between comes again.
+
+    On SIGTERM the one that is being written is the last. The room is closed before SIGTERM means death again.
+    """
+    from postroom.cli.interrupts import GraceOver, Leaving
+
+    with Leaving(call.args.grace) as leaving, call.room:
+        agent = call.agent(transient=False)
+        for number, message in enumerate(agent.listen(channels=call.args.channel, _stop=leaving.latch), 1):
+            if leaving.is_told():  # while it was claimed
+                message.return_unseen(TOLD_TO_STOP)
+                break
+            try:
+                with leaving.writing():
+                    _write_out(call, message, _show_line)
+            except GraceOver:
+                message.return_unseen(TOLD_TO_STOP)
+                write_no_more()
+                break
+            if leaving.is_told() or number == call.args.limit:
+                message.ack()
+                break
 
 
 def _show_line(call: Invocation, message: Received) -> None:

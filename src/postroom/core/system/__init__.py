@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from .startup import deferring
 
-#: ctypes and subprocess: most processes watch no folder and start no other.
-__getattr__ = deferring(__name__, "children", "libc", "ps")
+#: ctypes, signal and subprocess: most processes watch no folder, serve nobody and start no other.
+__getattr__ = deferring(__name__, "children", "goodbye", "libc", "ps")
