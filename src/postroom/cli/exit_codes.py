@@ -16,6 +16,7 @@ SESSION_FAILED: Final = 5
 RESERVED: Final = 6  # the git hook stops a commit at this code alone, so nothing else may end with it
 OUTCOME_UNKNOWN: Final = 7  # it may have happened: a script repeats it or looks, and does not take it for refused
 INTERRUPTED: Final = 130  # Ctrl-C, as shells count it
+SIGTERM: Final = 15  # everywhere; the module `signal` takes a millisecond to load
 BROKEN_PIPE: Final = 141  # the reader of our output went away
 
 MEANING: Final = {
@@ -52,6 +53,11 @@ _CODE_OF: Final = (
     ((errors.NotAcked, errors.AskTimeout), NOTHING),
     ((errors.RoomError,), NO_ROOM),
 )
+
+
+def after_signal(number: int) -> int:
+    """The exit code of a server that a signal ended, or none (0): SIGTERM is how it is meant to end."""
+    return DONE if number in (0, SIGTERM) else 128 + number
 
 
 def code_of(error: PostroomError) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -174,7 +175,7 @@ class Server(uvicorn.Server):
     async def run_on(self, sock: socket.socket, stop: Callable[[], None] | None = None) -> int:
         """Serve on the socket until told to stop, or until SIGINT or SIGTERM calls `stop`. Returns the signal, or 0.
 
-        Outside of the main thread no signal is heard.
+        A second signal ends the process. Outside of the main thread no signal is heard.
         """
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(_note_fault)
@@ -190,7 +191,9 @@ class Server(uvicorn.Server):
         return self._ended_by
 
     def _end_by(self, number: int, stop: Callable[[], None]) -> None:
-        self._ended_by = self._ended_by or number
+        if self._ended_by:  # the second one
+            os._exit(128 + number)
+        self._ended_by = number
         stop()
 
 

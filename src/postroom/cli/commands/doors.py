@@ -64,8 +64,7 @@ def mcp(call: Invocation) -> int:
         print(f"http://127.0.0.1:{port}{server.PATH}", flush=True)
 
     serving = server.serve_http(opened, call.args.http, only=only, no_token=caller, started=started)
-    ended_by = asyncio.run(serving)
-    return exit_codes.DONE if ended_by == 0 else 128 + ended_by
+    return exit_codes.after_signal(asyncio.run(serving))
 
 
 def _opener(named: str | None) -> Any:

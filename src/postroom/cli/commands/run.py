@@ -7,6 +7,7 @@ import signal
 from typing import TYPE_CHECKING, NoReturn
 
 from postroom.cli import exit_codes, options, output
+from postroom.core.system import goodbye
 from postroom.errors import PostroomError
 
 from .programs import read_program, report
@@ -59,4 +60,5 @@ def run(call: Invocation) -> int:
 
 
 def _on_terminate(_number: int, _frame: object) -> NoReturn:
-    raise SystemExit(128 + signal.SIGTERM)
+    goodbye.next_one_ends()
+    raise SystemExit(goodbye.TERMINATED)

@@ -67,7 +67,7 @@ def web(call: Invocation) -> int:
             sys.stdout.flush()  # also into a pipe: the address is of use only while the page is there
         serving = {"name": name, "who": who, "names": call.args.names}
         ended_by = server.serve(room, sock, token, **serving, began=lambda _: open_it())
-    return exit_codes.DONE if ended_by == 0 else 128 + ended_by
+    return exit_codes.after_signal(ended_by)
 
 
 def _modules() -> tuple[ModuleType, ModuleType, ModuleType]:

@@ -10,6 +10,7 @@ import asyncio
 import fcntl
 import logging
 import os
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, cast
@@ -368,12 +369,14 @@ def _leave_on_signals(answering: PostroomServer) -> None:
     async def leave(number: int) -> None:
         with suppress(Exception):
             await asyncio.wait_for(answering.close(), _GRACE_S)
-        os._exit(128 + number)
+        os._exit(0 if number == signal.SIGTERM else 128 + number)
 
     loop = asyncio.get_running_loop()
     leaving: list[asyncio.Task[None]] = []
 
     def begin(number: int) -> None:
+        if leaving:  # the second one
+            os._exit(128 + number)
         leaving.append(loop.create_task(leave(number)))
 
     for number in http_server.SIGNALS:
