@@ -5,20 +5,30 @@
 
 from __future__ import annotations
 
+import configparser
 import contextlib
 import io
+import os
 import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from tests.house.test_layers import EXCEPTIONS, LAYERS, SOURCE, all_imports, reachable
 from tests.support import DOCS, ROOT
 
+import postroom
 from postroom.board.actions import ACTIONS
 from postroom.board.task import MOVES as TASK_MOVES
 from postroom.cli import main, options
 from postroom.cli.table import COMMANDS, GROUPS
+from postroom.core.config import GRACE_S
 from postroom.core.states import FINISHED, MOVES, PUBLIC_NAME, State
 
 
@@ -190,6 +200,60 @@ def test_the_queries_of_the_operations_page_work(
     ended = {query: main(["sql", query]) for query in queries}
 
     assert ended == dict.fromkeys(queries, 0), capsys.readouterr().err
+
+
+class Service(NamedTuple):
+    """The service of the operations page, moved from /srv/team to another folder."""
+
+    file: Path
+    settings: configparser.SectionProxy
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    page = (DOCS / "operations.md").read_text(encoding="utf-8")
+    ((program, _),) = programs_of("operations.md")
+    (tmp_path / "worker.py").write_text(program, encoding="utf-8")
+    python = tmp_path / "venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n', encoding="utf-8")
+    python.chmod(0o755)
+    (unit,) = re.findall(r"```ini\n(.*?)```", page, re.S)
+    file = tmp_path / "bob.service"
+    file.write_text(unit.replace("/srv/team", str(tmp_path)), encoding="utf-8")
+    read = configparser.ConfigParser(interpolation=None)
+    read.optionxform = str  # type: ignore[assignment,method-assign]
+    read.read(file)
+    return Service(file, read["Service"])
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on this machine")
+def test_systemd_accepts_the_unit_of_the_operations_page(service: Service) -> None:
+    done = subprocess.run(["systemd-analyze", "verify", service.file], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_service_of_the_operations_page_starts_works_and_stops_as_it_says(service: Service) -> None:
+    """Its start and stop lines, carried out as systemd would."""
+    settings = service.settings
+    name, _, address = settings["Environment"].partition("=")
+    with postroom.open(address) as room:
+        with subprocess.Popen(
+            shlex.split(settings["ExecStart"]),
+            cwd=settings["WorkingDirectory"],
+            env={**os.environ, name: address},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            id = room.agent("ada").send("bob", {}, wait="acked", timeout_s=60)
+            process.send_signal(signal.Signals[settings["KillSignal"]])
+            out, err = process.communicate(timeout=float(settings["TimeoutStopSec"]))
+
+        assert (process.returncode, out, err) == (0, f"at work on {id}\n", "")
+        assert [agent.status for agent in room.agents() if agent.name == "bob"] == ["stopped"]
+    assert float(settings["TimeoutStopSec"]) > GRACE_S
 
 
 if __name__ == "__main__":
