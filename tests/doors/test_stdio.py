@@ -240,6 +240,21 @@ def test_a_signal_ends_it_cleanly_in_the_middle_of_a_wait(tmp_path: Path, number
         assert [agent.status for agent in room.agents() if agent.name == "bob"] == ["stopped"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_signal_ends_the_door_over_http_too(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    address = f"sqlite:{tmp_path}/room"
+    open_room(address).close()
+    words = ["mcp", "--room", address, "--as", "bob", "--http", "0", "--no-token"]
+    with start(*words, env=clean_environment()) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("http://127.0.0.1:")
+        process.send_signal(number)
+        assert process.communicate(timeout=30) == ("", "")
+
+    assert process.returncode == code
+
+
 def fuzz(folder: Path, count: int) -> None:
     seed = random.randrange(2**32)
     print("seed", seed)

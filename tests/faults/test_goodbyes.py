@@ -15,22 +15,27 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count as count_up
 from pathlib import Path
 
 import pytest
+from tests.support.containers import CONTAINERS, need_containers
+from tests.support.interrupting import interrupted_at
 from tests.support.nats_servers import room_name, shared_server
 
 import postroom
+from postroom.cli import main
 from postroom.core.system import goodbye
 from postroom.core.system.process import process_started
 from postroom.room import Room
 
 from .programs.goodbye import KINDS
-from .support import PATIENCE_S, Nursery, count, environment, program, seed
+from .support import PATIENCE_S, SOME_AND_ALL, Nursery, count, environment, program, seed
 
 DONE = "the receiver was told to stop"
+HERE = str(Path(postroom.__file__).parent)
 
 
 def url_of(kind: str, folder: Path) -> str:
@@ -51,10 +56,10 @@ def hears_sigterm(pid: int) -> bool:
 
 
 @contextmanager
-def serving(kind: str, url: str, grace_s: float = 30) -> Iterator[subprocess.Popen[str]]:
+def serving(kind: str, url: str, grace_s: float = 30, inside: Iterable[str] = ()) -> Iterator[subprocess.Popen[str]]:
     """A program that serves bob. It is ended with the block if nothing else has ended it."""
     process = subprocess.Popen(
-        program("goodbye", kind, url, str(grace_s)),
+        [*inside, *program("goodbye", kind, url, str(grace_s))],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -177,6 +182,29 @@ def test_a_second_signal_ends_the_program_at_once_and_its_message_comes_again(
         assert message.id == id
 
 
+@need_containers
+@pytest.mark.slow
+@pytest.mark.parametrize(("grace_s", "code"), [(0.05, 0), (600, 143)], ids=["the first", "the second"])
+def test_the_first_process_of_a_container_hears_the_first_signal_and_the_second(
+    room: Room, grace_s: float, code: int
+) -> None:
+    """The kernel keeps every signal from it that it has no handler for."""
+    with serving("serve", url(room), grace_s, inside=CONTAINERS["pid"]) as outer:
+        id = work(room, "hang", outer, None)
+        (pid,) = map(int, Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split())
+        first = os.pidfd_open(pid)
+        signal.pidfd_send_signal(first, signal.SIGTERM)
+        while code and outer.poll() is None:  # a signal that comes while one is pending is the same one
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(first, signal.SIGTERM)
+            time.sleep(0.05)
+        os.close(first)
+        ended, _, err = end(outer)
+
+    assert (ended, err) == (code, "")
+    assert code or (room.get(id).state, room.get(id).delivery_count) == ("stored", 0)
+
+
 def test_a_function_that_acks_after_the_grace_is_told_that_it_is_late(room: Room) -> None:
     began, late, said = threading.Event(), threading.Event(), list[bool]()
     ended = threading.Event()
@@ -248,8 +276,12 @@ def test_several_listeners_are_told_and_the_default_comes_back_with_the_last_one
         with goodbye.heard(lambda: told.append("inner")):
             signal.raise_signal(signal.SIGTERM)
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # the second one ends
+        with goodbye.heard(lambda: told.append("late")):
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    with goodbye.heard(lambda: told.append("another time")):
+        pass
 
-    assert told == ["outer", "inner"]
+    assert told == ["outer", "inner", "late"]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
@@ -265,6 +297,39 @@ def test_a_forked_child_of_a_program_that_serves_ends_by_sigterm() -> None:
         _, status = os.waitpid(child, 0)
 
     assert (os.waitstatus_to_exitcode(status), told) == (-signal.SIGTERM, [])
+
+
+#: Of the moments at which `listen` can be told, each so-manieth is tried.
+STRIDE = 15
+
+
+@pytest.mark.slow
+@SOME_AND_ALL
+def test_listen_told_at_any_step_has_shown_a_message_and_acked_it_or_given_it_back(
+    room: Room, capsys: pytest.CaptureFixture[str], every: int
+) -> None:
+    """At every moment from which on SIGTERM is a goodbye: the very first ones come before there is a room."""
+    words = ["listen", "--room", url(room), "--as", "bob", "--json", "--limit", "1"]
+    ada, told, codes = room.agent("ada"), 0, list[int]()
+
+    def handler() -> None:
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            signal.raise_signal(signal.SIGTERM)
+
+    for place in count_up():
+        id = ada.send("bob", {})
+        capsys.readouterr()
+        came = interrupted_at(every * STRIDE * place, lambda: codes.append(main(words)), HERE, handler)
+        shown, message = id in capsys.readouterr().out, room.get(id)
+        assert codes.pop() == 0
+        assert (message.state, message.delivery_count) in (("acked", 1), ("stored", 0)), place
+        assert shown == (message.state == "acked"), place
+        assert status_of_bob(room) == "stopped"
+        told += message.state == "stored"
+        room.purge(state="stored")
+        if not came:
+            break
+    assert told > 2
 
 
 # The storm

@@ -18,12 +18,14 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, Literal, cast
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from postroom.core.system import goodbye
 from postroom.errors import PostroomError
 
 LOOPBACK: Final = "127.0.0.1"
@@ -179,15 +181,15 @@ class Server(uvicorn.Server):
         """
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(_note_fault)
-        for number in SIGNALS:
-            with contextlib.suppress(ValueError, RuntimeError):
-                loop.add_signal_handler(number, self._end_by, number, stop or self.stop)
+        end_by = partial(self._end_by, stop=stop or self.stop)
+        with contextlib.suppress(ValueError, RuntimeError):
+            loop.add_signal_handler(signal.SIGINT, end_by, signal.SIGINT)
         try:
-            await self.serve(sockets=[sock])
+            with goodbye.heard(lambda: loop.call_soon_threadsafe(end_by, signal.SIGTERM)):
+                await self.serve(sockets=[sock])
         finally:
-            for number in SIGNALS:
-                with contextlib.suppress(ValueError, RuntimeError):
-                    loop.remove_signal_handler(number)
+            with contextlib.suppress(ValueError, RuntimeError):
+                loop.remove_signal_handler(signal.SIGINT)
         return self._ended_by
 
     def _end_by(self, number: int, stop: Callable[[], None]) -> None:

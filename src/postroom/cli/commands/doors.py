@@ -14,6 +14,7 @@ from postroom import aio
 from postroom.cli import exit_codes, options, output
 from postroom.cli.call import Invocation
 from postroom.core import trust
+from postroom.core.system import goodbye
 from postroom.core.system.process import process_name, this_process
 from postroom.doors import hosts, session_binding
 from postroom.doors.hook import entry
@@ -64,7 +65,8 @@ def mcp(call: Invocation) -> int:
         print(f"http://127.0.0.1:{port}{server.PATH}", flush=True)
 
     serving = server.serve_http(opened, call.args.http, only=only, no_token=caller, started=started)
-    return exit_codes.after_signal(asyncio.run(serving))
+    with goodbye.heard(lambda: None):  # the server is told of a SIGTERM that comes before it runs
+        return exit_codes.after_signal(asyncio.run(serving))
 
 
 def _opener(named: str | None) -> Any:

@@ -17,6 +17,7 @@ from typing import Final
 
 from postroom.cli import exit_codes, options, output
 from postroom.cli.call import Invocation
+from postroom.core.system import goodbye
 from postroom.errors import PostroomError
 from postroom.mail import tokens
 from postroom.mail.received import check_names
@@ -47,6 +48,11 @@ def port(text: str) -> int:
 
 
 def web(call: Invocation) -> int:
+    with goodbye.heard(lambda: None):  # the server is told of a SIGTERM that comes before it runs
+        return _serve(call)
+
+
+def _serve(call: Invocation) -> int:
     guard, server, token_file = _modules()
     kept = call.args.token_file or os.environ.get(token_file.VARIABLE)
     token = token_file.token_in(Path(kept).expanduser()) if kept else guard.new_token()

@@ -19,6 +19,7 @@ TERMINATED: Final = 128 + signal.SIGTERM
 
 _listeners: list[Callable[[], object]] = []
 _pid = 0  # the process that installed the handler: a fork inherits it
+_said = False  # SIGTERM came while somebody listened
 
 
 @contextmanager
@@ -26,29 +27,29 @@ def heard(tell: Callable[[], object]) -> Iterator[bool]:
     """While the block lasts, SIGTERM calls `tell` instead of ending the process. Gives whether it does.
 
     `tell` runs inside the signal's handler: it sets a latch, and must not raise. Only in the main thread, and only while
-    SIGTERM has its default action: a handler that the program installed is never replaced.
+    SIGTERM has its default action: a handler that the program installed is never replaced. A listener that comes after
+    the goodbye, inside the block of another, is told at once.
     """
-    if not _may_listen():
+    global _pid, _said
+    if threading.current_thread() is not threading.main_thread():
         yield False
         return
-    global _pid  # noqa: PLW0603  (one process, one handler)
-    _pid = os.getpid()
+    if not _listeners and signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield False
+        return
     try:
         _listeners.append(tell)
-        signal.signal(signal.SIGTERM, _on_signal)
+        if len(_listeners) == 1:
+            _pid, _said = os.getpid(), False
+            signal.signal(signal.SIGTERM, _on_signal)
+        elif _said:
+            tell()
         yield True
     finally:
         with suppress(ValueError):
             _listeners.remove(tell)
         if not _listeners and signal.getsignal(signal.SIGTERM) in (_on_signal, _end_at_once):
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _may_listen() -> bool:
-    return threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) in (
-        signal.SIG_DFL,
-        _on_signal,
-    )
 
 
 def next_one_ends() -> None:
@@ -64,6 +65,8 @@ def _on_signal(_number: int, _frame: object) -> None:
     if not _listeners or os.getpid() != _pid:  # the last listener just left, or this is a fork that never listened
         os.kill(os.getpid(), signal.SIGTERM)
         return
+    global _said  # noqa: PLW0603
+    _said = True
     for tell in tuple(_listeners):
         tell()
 
