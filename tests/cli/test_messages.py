@@ -315,14 +315,12 @@ def test_purging_a_message_takes_its_old_files_along(cli: Cli, tmp_path: Path) -
 def test_the_examples_of_these_commands_run(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "report.pdf").write_bytes(b"%PDF-")
     digest = cli.json("attach", "report.pdf")["artifact"]
-    cli.ok("board", "add", "T0", "--as", "lead")
     finish(cli, "one")
     for name in ("show", "log", "peek", "attach", "artifact", "board", "purge"):
         for example in COMMANDS[name].examples:
-            if "-f" in shlex.split(example) or "--wait" in example:
+            if "-f" in shlex.split(example):
                 continue
             id = cli.send("hi")
             words = [word.replace("ID", id).replace("sha256:…", digest) for word in shlex.split(example)[1:]]
             result = cli(*words)
-            fails = words[:2] in (["board", "done"], ["board", "blocked"], ["board", "reopen"])  # nobody has claimed it
-            assert result.code in ((0, 3) if name == "purge" else (1,) if fails else (0,)), (example, result)
+            assert result.code in ((0, 3) if name == "purge" else (0,)), (example, result)
