@@ -16,7 +16,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import count as count_up
 from pathlib import Path
 
@@ -286,17 +286,21 @@ def test_several_listeners_are_told_and_the_default_comes_back_with_the_last_one
 
 
 def test_a_forked_child_of_a_program_that_serves_ends_by_sigterm() -> None:
+    """Unless it serves, too."""
     told: list[str] = []
+    codes = []
     with goodbye.heard(lambda: told.append("parent")):
-        child = os.fork()
-        if child == 0:
-            try:
-                signal.raise_signal(signal.SIGTERM)
-            finally:
-                os._exit(1)
-        _, status = os.waitpid(child, 0)
+        for serves in (False, True):
+            child = os.fork()
+            if child == 0:
+                try:
+                    with goodbye.heard(lambda: told.append("child")) if serves else nullcontext():
+                        signal.raise_signal(signal.SIGTERM)
+                finally:
+                    os._exit(7 if told == ["child"] else 1)
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
-    assert (os.waitstatus_to_exitcode(status), told) == (-signal.SIGTERM, [])
+    assert (codes, told) == ([-signal.SIGTERM, 7], [])
 
 
 #: Of the moments at which `listen` can be told, each so-manieth is tried.

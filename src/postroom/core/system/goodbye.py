@@ -34,7 +34,9 @@ def heard(tell: Callable[[], object]) -> Iterator[bool]:
     if threading.current_thread() is not threading.main_thread():
         yield False
         return
-    if not _listeners and signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    if _pid != os.getpid():
+        _listeners.clear()  # those of the process before a fork
+    if not _listeners and signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, _on_signal, _end_at_once):
         yield False
         return
     try:
