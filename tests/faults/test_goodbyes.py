@@ -146,6 +146,23 @@ def test_a_function_that_does_not_end_within_the_grace_gives_its_message_back_un
 
 
 @pytest.mark.slow
+def test_a_worker_that_dies_of_the_signal_that_its_pool_got_costs_its_message_nothing(
+    room: Room, tmp_path: Path
+) -> None:
+    """As where a service's signal is sent to all of its processes."""
+    journal = tmp_path / "journal"
+    with serving("pool", url(room), grace_s=600) as process:
+        id = work(room, "hang", process, journal)
+        process.send_signal(signal.SIGTERM)
+        until(lambda: not hears_sigterm(process.pid), "the program is told")
+        os.kill(int(journal.read_text().split()[2]), signal.SIGTERM)
+        code, _, _ = end(process)
+
+    message = room.get(id)
+    assert (code, message.state, message.delivery_count, message.ledger[-1].detail) == (0, "stored", 0, DONE)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["sqlite", "files", pytest.param("nats", marks=pytest.mark.long)])
 def test_three_deploys_in_the_middle_of_the_same_message_cost_it_nothing(folder: Path, store: str) -> None:
     with postroom.open(url_of(store, folder)) as room:

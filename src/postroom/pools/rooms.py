@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, Self
 from postroom.core.chore import Chore
 from postroom.core.config import SAFETY_LOOK_S
 from postroom.core.message import Message
+from postroom.core.system import goodbye
 from postroom.errors import (
     ROOM_IS_OVER,
     InvalidMessage,
@@ -31,7 +32,7 @@ from postroom.errors import (
     WorkerTimeout,
 )
 from postroom.mail.agent import Agent
-from postroom.mail.received import Received
+from postroom.mail.received import TOLD_TO_STOP, Received
 from postroom.room import Room
 from postroom.stores.contract import FEED
 
@@ -100,6 +101,9 @@ class Answering:
         try:
             evaluation = self.pool.evaluate(as_message(message), self.timeout_s)
         except (WorkerDied, WorkerTimeout) as error:
+            if goodbye.is_said():  # to all processes of a group, perhaps: the worker died of the same signal
+                message.return_unseen(TOLD_TO_STOP)
+                return None
             message.retry(f"{type(error).__name__}: {error}", delay_s=0)
             return None
         except (WorkerStopped, WorkerNotReady, PoolFailed):

@@ -54,6 +54,11 @@ def heard(tell: Callable[[], object]) -> Iterator[bool]:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+def is_said() -> bool:
+    """Whether SIGTERM came, and a listener is still about to leave."""
+    return _said and bool(_listeners)
+
+
 def next_one_ends() -> None:
     """The next SIGTERM ends the process, whatever it is doing.
 
