@@ -36,7 +36,7 @@ STATUSES: Final = {
     ACTIVE: "a running process has it open",
     STOPPED: "every process that had it open has closed it",
     GONE: "the last process that had it open died",
-    SEEN: "only commands or hooks have spoken in its name, or an agent program over HTTP that is not connected now",
+    SEEN: "only commands or hooks have spoken in its name, or its HTTP connection is over",
 }
 
 #: An agent that nobody can see the process of counts as running for this long after a heartbeat.
