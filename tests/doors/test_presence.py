@@ -61,6 +61,16 @@ def test_an_agent_is_there_from_the_start_of_its_server_to_its_end(url: str, wat
     assert comes_to_be(watching, "bob", presence.STOPPED).alive is False
 
 
+@pytest.mark.slow
+def test_a_server_that_is_told_to_stop_leaves_a_stopped_agent_also_before_any_call(tmp_path: Path) -> None:
+    with open_room(f"sqlite:{tmp_path}/room") as room:
+        server = Forked(["mcp", "--room", f"sqlite:{tmp_path}/room", "--as", "bob"], clean_environment())
+        comes_to_be(room, "bob", presence.ACTIVE)
+        server.send_signal(signal.SIGTERM)
+        assert (server.wait(PATIENCE_S), server.end(PATIENCE_S)) == (0, "")
+        assert comes_to_be(room, "bob", presence.STOPPED).alive is False
+
+
 @everywhere
 @pytest.mark.slow
 def test_an_agent_whose_server_was_killed_is_gone(url: str, watching: Room) -> None:

@@ -12,14 +12,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.doors.served import stdio_server
 from tests.faults.programs.rooms import open_room
 from tests.support import PROGRAMS
 
+import postroom
 from postroom.cli.bench.filling import fill_room
 
 from .support import PATIENCE_S, count, environment
@@ -93,3 +96,24 @@ def test_a_million_pending_messages_are_not_kept_in_memory(
 @pytest.mark.slow
 def test_a_thousand_who_wait_in_one_loop_cost_little_more_than_one(folder: Path, figure: Callable[[str], None]) -> None:
     check_idle(folder, "loops", count("IDLE_S", 6), 0.05, figure)
+
+
+def processor_s(pid: int) -> float:
+    """What all threads of a process have used so far."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text(encoding="ascii").split()[0]) for thread in threads) / 1e9
+
+
+@pytest.mark.long
+def test_a_server_whose_model_calls_nothing_costs_less_than_a_thousandth_of_a_core(
+    folder: Path, figure: Callable[[str], None]
+) -> None:
+    postroom.open(folder).close()
+    seconds = count("IDLE_S_LONG", 30)
+    with stdio_server(folder, "--as", "bob") as served:
+        served.tool("who")
+        before = processor_s(served.process.pid)
+        time.sleep(seconds)
+        share = (processor_s(served.process.pid) - before) / seconds
+    figure(f"idle: an MCP server whose agent is present used {share:.3%} of a core")
+    assert share < SHARE_MOST
