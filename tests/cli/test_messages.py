@@ -165,7 +165,7 @@ def test_a_log_that_is_cut_says_so(cli: Cli) -> None:
     cut = cli.ok("log", "--limit", "2")
 
     assert steps_of(cut.lines) == [(handle_of(id), "stored") for id in ids[2:]]
-    assert "--all shows more" in cut.err
+    assert "only the last 2 are shown; --all" in cut.err
     assert cli.ok("log", "--limit", "4").err == ""
 
 
@@ -318,7 +318,7 @@ def test_the_examples_of_these_commands_run(cli: Cli, tmp_path: Path) -> None:
     finish(cli, "one")
     for name in ("show", "log", "peek", "attach", "artifact", "board", "purge"):
         for example in COMMANDS[name].examples:
-            if "-f" in shlex.split(example):
+            if "-f" in shlex.split(example):  # which does not end
                 continue
             id = cli.send("hi")
             words = [word.replace("ID", id).replace("sha256:…", digest) for word in shlex.split(example)[1:]]

@@ -69,7 +69,7 @@ def test_a_command_that_is_not_there_is_answered_with_the_near_ones(cli: Cli) ->
         (["events"], "postroom log"),
         (["tail"], "postroom log -f"),
         (["cancel", "ID"], "postroom purge"),
-        (["export"], "postroom peek --state all --json"),
+        (["export"], "postroom peek --state all --all --json"),
     ],
 )
 def test_what_was_probably_meant_is_named(cli: Cli, words: list[str], hint: str) -> None:

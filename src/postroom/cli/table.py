@@ -295,7 +295,7 @@ MEANT: Final = {
     **dict.fromkeys(("events", "history", "logs"), "log"),
     **dict.fromkeys(("watch", "tail", "follow"), "log -f"),
     **dict.fromkeys(("list", "ls", "inbox"), "peek"),
-    **dict.fromkeys(("export", "dump"), "peek --state all --json"),
+    **dict.fromkeys(("export", "dump"), "peek --state all --all --json"),
     **dict.fromkeys(("cancel", "delete", "rm", "remove", "withdraw", "clean"), "purge"),
     **dict.fromkeys(("read", "get", "cat", "info"), "show"),
     **dict.fromkeys(("who", "ps"), "agents"),

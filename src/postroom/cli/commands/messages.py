@@ -131,19 +131,17 @@ def log_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--type", metavar="T", help="only of messages of this type")
     parser.add_argument("--event", action="append", choices=EVENTS, help="only these steps; may be repeated")
     parser.add_argument("--since", metavar="WHEN", help="from a time (2026-11-15T06:00:00Z) or a span (2h) on")
-    parser.add_argument("--limit", type=options.count, default=50, metavar="N", help="the last so many (default: 50)")
-    options.flag(parser, "--all", "everything, however much it is")
+    options.listing(parser, 50, "only the last so many (default: 50)")
 
 
 def log(call: Invocation) -> None:
     args, history = call.args, History(call.room.gateway)
     since_ms = None if args.since is None else moment_ms(call.room.clock, "since", args.since)
-    limit = None if args.all else args.limit
-    steps, more = history.past(since_ms, limit, partial(_is_wanted, args))
+    steps, more = history.past(since_ms, args.limit, partial(_is_wanted, args))
     for step in steps:
         _tell_step(call, step)
     if more:
-        output.note(f"the last {limit} steps; --limit N or --all shows more")
+        output.note(f"only the last {args.limit} are shown; --all shows every one, --limit N so many")
     if not args.follow:
         if not steps and not call.json:
             output.remark("nothing happened, of messages that are kept and fit")
