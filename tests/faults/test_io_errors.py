@@ -251,6 +251,35 @@ def test_a_full_disk_is_told_and_loses_nothing(nursery: Nursery, tmp_path: Path)
     assert report["new_room"] == "RoomUnreachable"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["read-only", "read-only, in use", "full", "full, in use"])
+@pytest.mark.parametrize("scheme", ["sqlite"])
+def test_a_room_on_a_disk_that_takes_nothing_can_be_looked_at(
+    nursery: Nursery, tmp_path: Path, scheme: str, how: str
+) -> None:
+    place, out = tmp_path / "disk", tmp_path / "report"
+    place.mkdir()
+    program = nursery.fork("fullness.looking_only", place=str(place), out=str(out), scheme=scheme, how=how)
+    status = nursery.wait(program)
+    if status == NOT_ALLOWED:
+        pytest.skip("this machine lets nobody mount a small disk of their own")
+    assert status == 0, nursery.log()
+    report = json.loads(out.read_text())
+    texts = ["first", *(["from eve"] if "in use" in how else [])]
+    assert [report[name][0] for name in ("peek", "status", "receipt")] == [0, 0, 0], report
+    assert [message["payload"]["text"] for message in report["peek"][1]] == texts
+    assert report["status"][1]["states"]["stored"] == len(texts)
+    assert report["status"][1]["mailboxes"][0]["depth"] == len(texts)
+    assert report["receipt"][1]["state"] == "stored"
+    checks = {check["check"]: check for check in report["doctor"][1]["checks"]}
+    assert checks["agents"]["verdict"] in ("ok", "warn"), checks  # the room's own checks were made
+    code, told, said = report["send"]
+    assert (code, told) == (4, "")
+    assert f"{'its disk is full' if 'full' in how else 'its file system is read-only'}" in said
+    assert "can be looked at" in said
+    assert report["unchanged"]
+
+
 def test_files_that_may_not_grow_lose_nothing(nursery: Nursery, folder: Path, tmp_path: Path) -> None:
     notes = tmp_path / "journal"
     nursery.finish(
@@ -294,6 +323,7 @@ def test_a_folder_that_may_not_be_written_is_told_and_left_alone(
     said = json.loads(out.read_text())
     assert said["error"] == "RoomUnreachable", said
     assert "cannot be written" in said["text"] and str(room) in said["text"]
+    assert said.get("found") == (1 if there_is_a_room else None)
     assert sorted((path.name, path.stat().st_size) for path in room.iterdir()) == before
 
 
@@ -319,5 +349,5 @@ def test_a_file_that_may_not_be_written_is_told_and_left_alone(
         assert said["error"] == "RoomUnreachable", said
         assert says in said["text"]
     else:
-        assert said == {}
+        assert said == {"found": 0}
     assert (rows_of(room) == before) == bool(says)

@@ -92,7 +92,7 @@ class Attendance:
                 identity = None
             if identity not in _held:
                 try:
-                    descriptor = open_shared(path, _FLAGS, mode)
+                    descriptor = _open(path, mode)
                 except OSError:
                     return
                 about = os.fstat(descriptor)
@@ -184,6 +184,13 @@ class Attendance:
             if held.users == 0:
                 del _held[identity]
                 held.close()
+
+
+def _open(path: Path, mode: int) -> int:
+    try:
+        return open_shared(path, _FLAGS, mode)
+    except OSError:  # it cannot be written: the locks of others can be looked at
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
 def _ask(descriptor: int, start: int, length: int) -> bool:

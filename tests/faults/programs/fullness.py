@@ -8,6 +8,8 @@ import json
 import os
 import resource
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import apsw
 
 from postroom.core.system.process import this_process
 from postroom.errors import RoomError, RoomUnreachable
+from postroom.stores.contract import Query
 from postroom.stores.sqlite.store import SqliteStore
 
 from .disks import Disk, Trap, fails
@@ -23,6 +26,7 @@ from .rooms import letter, open_room, want
 
 #: "This machine does not let me": the test is skipped.
 NOT_ALLOWED = 77
+_READ_ONLY, _REMOUNT, _BIND = 1, 32, 4096
 _NEW_USERS, _NEW_MOUNTS, _PRIVATE = 0x10000000, 0x00020000, 0x44000  # CLONE_NEWUSER, CLONE_NEWNS, MS_REC | MS_PRIVATE
 
 
@@ -41,6 +45,72 @@ def _mount_small_disk(place: str, size: str) -> None:
         or libc.mount(b"small", place.encode(), b"tmpfs", 0, f"size={size}".encode()) != 0
     ):
         os._exit(NOT_ALLOWED)
+
+
+def _mount(source: str, place: str, flags: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).mount(source.encode(), place.encode(), None, flags, None) != 0:
+        raise OSError(ctypes.get_errno(), f"mount {source} {place}")
+
+
+def looking_only(place: str, out: str, scheme: str, how: str) -> None:
+    """Commands that look, and one that writes, in a room on a disk of this process's own that takes nothing.
+
+    `how`: "read-only"; "full"; and "... in use", by another process that keeps the room open. (A disk on which a file is
+    open for writing cannot be made read-only; a view of it can.)
+    """
+    environment = os.environ | {"POSTROOM_CONFIG": f"{place}/config"}
+    _mount_small_disk(place, "4m")
+    url, disk = f"{scheme}:{place}/room", place
+    for name in ("room", "view"):
+        Path(place, name).mkdir()
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "postroom", *words, "--room", url]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    run("init")
+    first = run("send", "bob", "first", "--as", "ada", "--new").stdout.strip()
+    holder = None
+    if "in use" in how:  # what it has sent lies in the log alone
+        words = [sys.executable, "-c", _HOLD, url]
+        holder = subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert holder.stdout is not None
+        holder.stdout.readline()
+    if "full" in how:
+        _fill(Path(place) / "filler")
+    elif holder is not None:
+        disk, url = f"{place}/view", f"{scheme}:{place}/view/room"
+        _mount(place, disk, _BIND)
+        _mount(place, disk, _REMOUNT | _BIND | _READ_ONLY)
+    else:
+        _mount("small", place, _REMOUNT | _READ_ONLY)
+    before = _tree(Path(place))
+    report: dict[str, Any] = {}
+    for words in (["peek"], ["status"], ["receipt", first], ["doctor"]):
+        done = run(*words, "--json")
+        report[words[0]] = [done.returncode, json.loads(done.stdout or "null"), done.stderr]
+    write = run("send", "bob", "second", "--as", "ada", "--new")
+    report["send"] = [write.returncode, write.stdout, write.stderr]
+    report["unchanged"] = _tree(Path(place)) == before
+    if holder is not None:
+        holder.communicate()
+    Path(out).write_text(json.dumps({"first": first, **report}), encoding="utf-8")
+
+
+_HOLD = """
+import sys, postroom
+room = postroom.open(sys.argv[1])
+room.agent("eve").send("bob", {"text": "from eve"})
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def _tree(place: Path) -> dict[str, int]:
+    """What lies in a room, but for what SQLite and the bells make beside it for an open process."""
+    passing = ("-shm", "-wal", "filler")
+    paths = (path for path in place.rglob("*") if path.is_file() and not path.name.endswith(passing))
+    return {str(path): path.stat().st_size for path in paths}
 
 
 def _send_until_told(store: SqliteStore) -> tuple[list[str], str]:
@@ -142,11 +212,13 @@ def as_a_reader(folder: str, out: str, user: int) -> None:
         os.setgroups([])
         os.setgid(user)
         os.setuid(user)
-    said: dict[str, str] = {}
+    said: dict[str, Any] = {}
     try:
-        open_room(folder).put([letter()])
+        store = open_room(folder)
+        said["found"] = len(store.find(Query()).messages)
+        store.put([letter()])
     except RoomError as error:
-        said = {"error": type(error).__name__, "text": str(error)}
+        said |= {"error": type(error).__name__, "text": str(error)}
     descriptor = os.open(out, os.O_WRONLY | os.O_TRUNC)
     os.write(descriptor, json.dumps(said).encode())
 

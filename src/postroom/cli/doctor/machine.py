@@ -17,7 +17,7 @@ from postroom import __version__
 from postroom.core import trust
 from postroom.core.config import FOLDER, URL_VARIABLE, RoomUrl, address_of, search_places, shown_address
 from postroom.core.git_index import UnreadableIndex, tracked_of_room
-from postroom.core.system.files import NETWORK_FILE_SYSTEMS, file_system_type
+from postroom.core.system.files import NETWORK_FILE_SYSTEMS, file_system_type, why_unwritable
 from postroom.errors import RoomNotAllowed
 
 from . import FAIL, NAMED, OK, WARN, Check
@@ -119,8 +119,8 @@ def rights(folder: Path) -> Check:
         return Check("rights", FAIL, f"{folder} cannot be looked at: {error.strerror}", "check who owns it")
     mode = f"{stat.S_IMODE(about.st_mode):04o}"
     if not os.access(folder, os.W_OK | os.X_OK):
-        says = f"{folder} (user {about.st_uid}, mode {mode}) cannot be written"
-        return Check("rights", FAIL, says, "work as its owner, or choose another room")
+        says = f"{folder} (user {about.st_uid}, mode {mode}) cannot be written: {why_unwritable(folder)}"
+        return Check("rights", FAIL, says, "it can be looked at; to write, work as its owner, or choose another room")
     if about.st_uid != os.geteuid():
         says = f"{folder} belongs to user {about.st_uid}, and you are {os.geteuid()}"
         return Check("rights", WARN, says, "processes of several users in one room need a server between them")

@@ -42,6 +42,10 @@ LOCAL_FILE_SYSTEMS: Final = {
 }
 
 
+#: With less than this nothing can be begun on a disk.
+_FULL_BYTES: Final = 64 * 1024
+
+
 def file_system_type(path: Path) -> str:
     """The kind of file system that a folder lies on ("ext4", "nfs4", …), or "" where that cannot be told."""
     try:
@@ -67,6 +71,23 @@ def is_local(folder: Path, kind: str) -> bool:
     if kind or not LINUX:
         return kind in LOCAL_FILE_SYSTEMS
     return libc.file_system_number(folder) in LOCAL_FILE_SYSTEMS.values()
+
+
+def why_unwritable(folder: Path, *files: Path) -> str:
+    """Why nothing can be written to a folder, or to these files in it; "" where nothing speaks against it.
+
+    A disk that is as good as full is named as well: for an error that has happened, the cause.
+    """
+    with suppress(OSError):
+        about = os.statvfs(folder)
+        if about.f_flag & os.ST_RDONLY:
+            return "its file system is read-only"
+        if not all(os.access(path, os.W_OK) for path in (folder, *files) if path.exists()):
+            return "you may not write there (look at its owner and its mode)"
+        free = about.f_bfree if os.geteuid() == 0 else about.f_bavail
+        if free * about.f_frsize < _FULL_BYTES or (about.f_files and not about.f_ffree):
+            return "its disk is full"
+    return ""
 
 
 def no_follow(path: str, flags: int) -> int:

@@ -19,7 +19,7 @@ import apsw
 
 from postroom.core.clock import Clock
 from postroom.core.message import FRACTION_BITS, key_at
-from postroom.core.system.files import lock_trouble
+from postroom.core.system.files import lock_trouble, why_unwritable
 from postroom.errors import RoomBusy, RoomDamaged, RoomError, RoomUnreachable
 from postroom.stores import layouts
 from postroom.stores.contract import in_the_middle
@@ -35,6 +35,8 @@ _WRITE_LOCK_AT: Final = 120
 LAYOUT: Final = 2
 #: A commit that failed so may be there after a crash, all the same.
 NOT_SYNCED: Final = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)
+#: What SQLite says where nothing can be written.
+_CANNOT_WRITE: Final = (apsw.FullError, apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError)
 _changes: Final = apsw.Connection.changes
 
 
@@ -44,10 +46,6 @@ def in_our_words(error: apsw.Error, path: Path, connection: apsw.Connection | No
         return RoomBusy(lock_trouble(str(path), Path(f"{path}-shm"), _WRITE_LOCK_AT))
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):
         return RoomDamaged(f"{path} is damaged ({error}); keep a copy of its folder, then restore or remove it")
-    if isinstance(error, apsw.FullError):
-        return RoomUnreachable(f"the disk of {path} is full; nothing was changed")
-    if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError):
-        return RoomUnreachable(f"{path} cannot be written ({error}); check who owns it and its folder, and its disk")
     if isinstance(error, apsw.SQLError) and connection is not None:  # a table is not there under its name
         layout: Any = connection.execute("PRAGMA user_version").get
         if layout != LAYOUT:
@@ -55,7 +53,21 @@ def in_our_words(error: apsw.Error, path: Path, connection: apsw.Connection | No
     if getattr(error, "extendedresult", 0) in NOT_SYNCED:
         # it lies in the log, unseen; should all processes die before the next change, recovery finds it there
         return RoomUnreachable(f"the disk of {path} failed to sync ({error}); it is not done, but may be after a crash")
+    # of a full disk SQLite often says that it failed, when its shared memory cannot grow
+    full = isinstance(error, apsw.IOError) and why_unwritable(path.parent, path)
+    if full or isinstance(error, _CANNOT_WRITE):
+        return RoomUnreachable(f"{path} cannot be written{_why_not(error, path, connection)}; nothing was changed")
     return RoomUnreachable(f"{path} could not be read or written ({error}); nothing was changed")
+
+
+def _why_not(error: apsw.Error, path: Path, connection: apsw.Connection | None) -> str:
+    """The cause, and what can still be done."""
+    why = "its disk is full" if isinstance(error, apsw.FullError) else why_unwritable(path.parent, path)
+    if why:
+        return f": {why}. The room can be looked at, not written"
+    if connection is not None and connection.readonly("main"):
+        return ": it was opened to be looked at, when nothing could be written there. Open it anew"
+    return f" ({error}); check who owns it and its folder, and its disk"
 
 
 class ThreadConnection:

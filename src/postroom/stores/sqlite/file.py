@@ -6,6 +6,7 @@ Opening is in `layout.py`, checkpoints are in `wal.py`. The rules, each of which
   none.
 - A write is one autocommit statement or begins with BEGIN IMMEDIATE; a read never becomes a write.
 - No read transaction outlives the call that needed it, so a checkpoint can always reach the end of the log.
+- A room that cannot be written is opened to be looked at (`looking.py`); each write says why it cannot be.
 - A connection belongs to one thread, and runs one statement at a time (`connection.py`); a process that forked is told
   to open the room anew.
 """
@@ -26,12 +27,13 @@ import msgspec
 from postroom.core.clock import SYSTEM, Clock
 from postroom.core.config import Config
 from postroom.core.system.process import current_pid
-from postroom.errors import RoomBusy, RoomClosed, RoomError, RoomGone, RoomUnsafe
+from postroom.errors import RoomBusy, RoomClosed, RoomError, RoomGone, RoomUnreachable, RoomUnsafe
 from postroom.stores.liveness import Attendance
 
+from . import looking
 from .connection import Here, Numbers, ThreadConnection, in_our_words
 from .contention import Crowd, Patience
-from .layout import APPLICATION_ID, DATABASE, LOCK, opening, prepare, read_salt, refuse_unsafe
+from .layout import APPLICATION_ID, DATABASE, LOCK, DatabaseLayout, opening, prepare, read_salt, refuse_unsafe
 from .rows import Row
 from .wal import KEPT_BYTES, WriteAheadLog
 
@@ -80,21 +82,39 @@ class SqliteFile:
         self._gone: str | None = None  # how the file was lost
         self._seen_bytes = 0  # how long it was at the last look
         self.numbers = Numbers(clock, Here(self._pid))
+        #: The URI by which the file is only looked at, where it cannot be written (`looking.py`).
+        self._looks_at: str | None = None
+        self._seen_at_ns: int | None = None  # when a file was last written that is read as it lies
         kind = refuse_unsafe(folder)
-        with opening(folder):
-            self._refuse_inherited()
-            self.attendance = Attendance(folder, kind)
-            try:
-                layout = prepare(self.path, self._connect, clock, self.attendance)
-            except BaseException:
-                self.attendance.close()
+        try:
+            with opening(folder):
+                layout = self._prepare(prepare, kind, clock)
+        except RoomUnreachable:
+            if not looking.can_be_looked_at(self.path):
                 raise
+            layout = self._look(kind, clock)
         self.salt, self.statements, self.offset_ns, last = layout
         self._identity = _identity(self.path)
         self.numbers.offset_ns = self.offset_ns
         self.numbers.here = self._come_in()
         self.numbers.here.last = max(self.numbers.here.last, last)
         _files.add(self)
+
+    def _prepare(self, prepare: Callable[..., DatabaseLayout], kind: str, clock: Clock) -> DatabaseLayout:
+        self._refuse_inherited()
+        self.attendance = Attendance(self.folder, kind)
+        try:
+            return prepare(self.path, self._connect, clock, self.attendance)
+        except BaseException:
+            self.attendance.close()
+            raise
+
+    def _look(self, kind: str, clock: Clock) -> DatabaseLayout:
+        """Open the file to look at it alone."""
+        self._looks_at = looking.address_for_looking(self.path)
+        if looking.is_at_rest(self.path):
+            self._seen_at_ns = os.stat(self.path).st_mtime_ns
+        return self._prepare(looking.look_at, kind, clock)
 
     def _come_in(self) -> Here:
         """Count as a user of the file in this process, until it is closed, or forgotten without that."""
@@ -122,8 +142,7 @@ class SqliteFile:
     # Connections
 
     def _connect(self) -> apsw.Connection:
-        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX
-        connection = apsw.Connection(str(self.path), flags=flags, vfs=self._vfs)
+        connection = self._open(apsw.SQLITE_OPEN_READWRITE)
         # Without it this SQLite plans claims anew at every call, three times slower (tests/stores/test_sqlite.py counts
         # it).
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
@@ -140,6 +159,12 @@ class SqliteFile:
         ).fetchall()
         connection.set_wal_hook(self.log.hook())
         return connection
+
+    def _open(self, how: int) -> apsw.Connection:
+        path, flags = str(self.path), how | apsw.SQLITE_OPEN_NOMUTEX
+        if self._looks_at is not None:
+            path, flags = self._looks_at, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_NOMUTEX
+        return apsw.Connection(path, flags=flags, vfs=self._vfs)
 
     def connection(self) -> apsw.Connection:
         """This thread's connection."""
@@ -284,7 +309,7 @@ class SqliteFile:
     def _read_only(self) -> Iterator[apsw.Connection]:
         """A connection of its own that cannot write."""
         self.connection()  # closed and forked rooms say so
-        with closing(apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY, vfs=self._vfs)) as connection:
+        with closing(self._open(apsw.SQLITE_OPEN_READONLY)) as connection:
             yield connection
 
     def read_only(self, sql: str) -> tuple[list[str], list[Row]]:
@@ -353,6 +378,8 @@ class SqliteFile:
             return None
         if (about.st_dev, about.st_ino) != self._identity:
             return "was replaced by another file"
+        if self._seen_at_ns not in (None, about.st_mtime_ns):
+            return "was written by others, though it was read as it lay,"
         if about.st_size < least_bytes:
             return "was made shorter, as by a backup that is copied over it,"
         if self._mine.log not in (None, log):

@@ -15,7 +15,13 @@ import apsw
 
 from postroom.core.clock import Clock
 from postroom.core.message import FRACTION_BITS, new_salt, room_start_ms
-from postroom.core.system.files import NETWORK_FILE_SYSTEMS, file_system_type, make_private_folder, sync_path_to
+from postroom.core.system.files import (
+    NETWORK_FILE_SYSTEMS,
+    file_system_type,
+    make_private_folder,
+    sync_path_to,
+    why_unwritable,
+)
 from postroom.errors import RoomDamaged, RoomUnreachable, RoomUnsafe
 from postroom.stores.liveness import Attendance
 
@@ -84,7 +90,8 @@ def opening(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise RoomUnreachable(f"the room's folder {folder} cannot be made: {error}") from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise RoomUnreachable(f"the room's folder {folder} cannot be written; choose another, or its owner's")
+        why = why_unwritable(folder) or "choose another, or its owner's"
+        raise RoomUnreachable(f"the room's folder {folder} cannot be written: {why}")
     try:
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -106,18 +113,25 @@ def prepare(path: Path, connect: Callable[[], apsw.Connection], clock: Clock, at
     try:
         with closing(connect()) as connection:
             version = connection.pragma("user_version")
-            _refuse_foreign(connection, path)
+            refuse_foreign(connection, path)
             if version == 0:
                 sync_path_to(path.parent)
                 _make_schema(connection, clock)
             elif version != LAYOUT:
                 upgrade.upgrade(path, version, connect, connection, partial(read_statements, connection, path))
-            statements = read_statements(connection, path)
-            last: Any = connection.execute(statements["last_number"]).get
-            offset_ns = _room_time_offset(connection, int(last), clock, attendance, path)
-            return DatabaseLayout(int(statements["salt"]), statements, offset_ns, int(last))
+            return layout_of(connection, path, clock, attendance)
     except apsw.Error as error:
         raise in_our_words(error, path) from error
+
+
+def layout_of(
+    connection: apsw.Connection, path: Path, clock: Clock, attendance: Attendance, *, keep: bool = True
+) -> DatabaseLayout:
+    """What a file of today's layout says of itself. `keep` False: nothing is written for it."""
+    statements = read_statements(connection, path)
+    last: Any = connection.execute(statements["last_number"]).get
+    offset_ns = _room_time_offset(connection, int(last), clock, attendance, path, keep=keep)
+    return DatabaseLayout(int(statements["salt"]), statements, offset_ns, int(last))
 
 
 def load_statements(salt: int, upgraded_to: str = "") -> dict[str, str]:
@@ -163,7 +177,7 @@ def _number(value: Any, path: Path) -> int:
     raise RoomDamaged(f"{path} has no number where one of the room belongs; it was damaged, or made by others")
 
 
-def _refuse_foreign(connection: apsw.Connection, path: Path) -> None:
+def refuse_foreign(connection: apsw.Connection, path: Path) -> None:
     """Refuse triggers, and views in a table's place, which may count for ever (tests/stores/test_sqlite_hostile.py)."""
     foreign: list[Any] = connection.execute(_FOREIGN).fetchall()
     if foreign:
@@ -190,7 +204,9 @@ def _make_schema(connection: apsw.Connection, clock: Clock) -> None:
         execute(f"PRAGMA user_version = {LAYOUT}", ())
 
 
-def _room_time_offset(connection: apsw.Connection, last: int, clock: Clock, attendance: Attendance, path: Path) -> int:
+def _room_time_offset(
+    connection: apsw.Connection, last: int, clock: Clock, attendance: Attendance, path: Path, *, keep: bool
+) -> int:
     """What to add to the steady clock to get room time: fixed by the first opener after each boot, for all.
 
     Containers on one kernel may show different boot ids, and have one steady clock. So an offset that other processes
@@ -204,6 +220,8 @@ def _room_time_offset(connection: apsw.Connection, last: int, clock: Clock, atte
         if boot == name or (in_time and attendance.open_twice()):
             return offset
     offset = room_start_ms(clock, (last >> FRACTION_BITS) + 1) * 1_000_000 - clock.steady_ns()
+    if not keep:
+        return offset
     with connection:
         connection.execute("DELETE FROM meta WHERE name GLOB 'epoch:*'")
         connection.execute("INSERT INTO meta VALUES (?, ?)", (name, offset))

@@ -1,0 +1,76 @@
+"""Looking at a room that cannot be written: on a read-only or full disk, or without the right to write there.
+
+Such a room is opened without its lock, and without being made, upgraded or rung. SQLite itself writes for a reader: it
+keeps the index of the log in the -shm file. Where others have the room open that file is there, and a reader shares it.
+Where nobody has, and the log is empty, the file is all there is, and is read as it lies (`immutable`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+from postroom.core.clock import Clock
+from postroom.core.system.files import why_unwritable
+from postroom.errors import RoomUnreachable
+from postroom.stores.liveness import Attendance
+
+from .connection import LAYOUT, in_our_words
+from .layout import DatabaseLayout, layout_of, refuse_foreign
+
+#: The smallest -shm file that can be used.
+_INDEX_BYTES: Final = 32 * 1024
+
+
+def can_be_looked_at(path: Path) -> bool:
+    """Whether a room that could not be opened for writing is there all the same, and writing is what failed."""
+    return _size(path) > 0 and why_unwritable(path.parent, path) != ""
+
+
+def address_for_looking(path: Path) -> str:
+    """The URI by which SQLite reads a room's file without writing anything."""
+    text = str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    return f"file:{text}?mode=ro" + ("&immutable=1" if is_at_rest(path) else "")
+
+
+def is_at_rest(path: Path) -> bool:
+    """Whether nobody has the room open and its log is empty, so that nothing but the file need be read.
+
+    Raises RoomUnreachable where the log is not empty and its index is not there: that can only be made by writing.
+    """
+    log, index = _size(Path(f"{path}-wal")), _size(Path(f"{path}-shm"))
+    if log and index < _INDEX_BYTES:
+        raise RoomUnreachable(
+            f"the log of {path} holds changes that are not in the file yet, and reading them takes writing beside it: "
+            f"{why_unwritable(path.parent, path)}. Copy the folder to a disk that can be written, and look there"
+        )
+    return index < _INDEX_BYTES or not os.path.exists(f"{path}-wal")
+
+
+def look_at(path: Path, connect: Callable[[], apsw.Connection], clock: Clock, attendance: Attendance) -> DatabaseLayout:
+    """Check the file, and change nothing."""
+    try:
+        with closing(connect()) as connection:
+            version: Any = connection.pragma("user_version")
+            refuse_foreign(connection, path)
+            if version != LAYOUT:
+                why = why_unwritable(path.parent, path)
+                raise RoomUnreachable(
+                    f"{path} has layout {version}, and reading it takes an upgrade to layout {LAYOUT}: {why}. Copy the "
+                    "folder to a disk that can be written, and look there"
+                )
+            return layout_of(connection, path, clock, attendance, keep=False)
+    except apsw.Error as error:
+        raise in_our_words(error, path) from error
+
+
+def _size(path: Path) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
