@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from postroom.core.clock import ManualClock
-from postroom.doors.web.by_hand import ByHand, ChosenMessages, One, Person, PersonMessage
+from postroom.doors.web.by_hand import AbortedTask, ByHand, ChosenMessages, NewTask, One, Person, PersonMessage
 from postroom.doors.web.guard import PageGuard
+from postroom.doors.web.views import deeds
 from postroom.errors import IdentityRefused, InvalidMessage
 from postroom.mail import tokens
 from postroom.room import Room
@@ -222,3 +223,22 @@ def test_a_browser_keeps_the_token_where_no_script_reads_it_and_can_forget_it(gu
     assert "Max-Age=0" in forgotten.headers["set-cookie"]
     assert forgotten.json["name"] is None
     assert write(client, Cookie=kept).status == 403
+
+
+def test_an_agents_token_does_not_act_on_tasks_that_others_lead(here: Room) -> None:
+    token_for(here, "zoe", human=True)
+    hand, bob, zoe = ByHand(here, "mia"), Person("bob", human=False), Person("zoe", human=True)
+    hand.add_task(NewTask("T1", "the schema"), zoe)
+    hand.add_task(NewTask("T2", "bob's own"), bob)
+
+    with pytest.raises(IdentityRefused, match="bob may not abort a task that zoe leads"):
+        hand.abort_task(AbortedTask("T1"), bob)
+    assert here.board.get("T1").state == "ready"
+    assert hand.abort_task(AbortedTask("T1", "too late"), zoe) == {"aborted": True}
+    with pytest.raises(IdentityRefused, match="bob may not put back a task that zoe leads"):
+        hand.reopen_task(One("T1"), bob)
+    assert here.board.get("T1").why == "too late"
+    assert hand.abort_task(AbortedTask("T2"), bob) == {"aborted": True}
+    assert hand.reopen_task(One("T2"), bob) == {"reopened": True}
+    assert hand.reopen_task(One("T2"), bob) == {"reopened": False}
+    assert [deed["what"] for deed in deeds(here)][:2] == ["reopened the task", "aborted the task"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from postroom.doors.web import searching
+from postroom.doors.web.views import deeds
 from postroom.room import Room
 from postroom.stores.contract import Query
 
@@ -23,7 +24,7 @@ def many(room: Room, count: int) -> None:
         room.agent("ada").send_many([{"to": "bob", "payload": {"text": "hay"}} for _ in range(500)])
 
 
-def found(page: Any, text: str) -> None:
+def found(page: Any, text: str | re.Pattern[str]) -> None:
     page.locator("#f-found", has_text=text).wait_for()
 
 
@@ -138,6 +139,27 @@ def test_a_link_carries_view_filter_and_message_and_the_back_button_works(sqlite
     page.keyboard.press("1")  # a view is found as it was left
     page.locator("#view-conversation:not([hidden])").wait_for()
     assert page.locator("#f-agent").input_value() == "dora & co"
+
+
+def test_what_is_looked_for_is_also_looked_for_in_the_past(sqlite_room: Room, open_page: Open) -> None:
+    ada, clock = sqlite_room.agent("ada"), sqlite_room.clock
+    old = ada.send("bob", {"text": "hay " * 100 + "needle, the old one"})
+    ada.send("bob", {"text": "hay"})
+    clock.sleep(0.3)
+    new = ada.send("bob", {"text": "needle, the new one"})
+    page = open_page("conversation?text=needle")
+    found(page, "2 hits in all")
+
+    page.locator("#t-slider").fill("100")
+    page.wait_for_selector('#live[data-how="past"]')
+    row(page, old)
+    rows_shown(page, 1)
+    found(page, "1 hit until this moment")
+    page.locator("#f-text").fill("the new one")
+    page.locator("#empty", has_text="Nothing matches around this moment").wait_for()
+    page.locator("#t-live").click()
+    row(page, new)
+    found(page, "1 hit in all")
 
 
 def test_cards_open_what_they_name(sqlite_room: Room, open_page: Open) -> None:
@@ -336,11 +358,7 @@ def test_tasks_that_wait_are_told_from_those_that_are_ready_and_people_act_on_th
     page.locator('dialog input[name="why"]').fill("too late")
     page.locator("dialog[open] button[type=submit]").click()
     page.locator('.column.t-aborted [data-task="T4"]', has_text="too late").wait_for()
-    assert [deed["what"] for deed in sqlite_room.store.cell_read("web-deeds").value["deeds"]] == [
-        "added the task",
-        "reopened the task",
-        "aborted the task",
-    ]
+    assert [deed["what"] for deed in deeds(sqlite_room)] == ["aborted the task", "reopened the task", "added the task"]
 
 
 def test_dead_letters_are_grouped_by_error_and_filtered(sqlite_room: Room, open_page: Open) -> None:

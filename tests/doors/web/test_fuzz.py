@@ -27,6 +27,7 @@ PATHS = (
         "/api/about",
         "/api/recent",
         "/api/older",
+        "/api/among",
         "/api/past",
         "/api/events",
         "/api/deeds",
@@ -47,6 +48,9 @@ PATHS = (
         "/api/drop",
         "/api/release",
         "/api/release-task",
+        "/api/add-task",
+        "/api/abort-task",
+        "/api/reopen-task",
         "/api/stop-session",
         "/api/sign-in",
         "/page/main.js",
@@ -59,10 +63,16 @@ ACTS = (
     "/api/drop",
     "/api/release",
     "/api/release-task",
+    "/api/add-task",
+    "/api/abort-task",
+    "/api/reopen-task",
     "/api/stop-session",
     "/api/sign-in",
 )
-NAMES = ("after", "before", "limit", "at_ms", "start", "agent", "channel", "type", "text", "view", "pick", "token", "x")
+NAMES = (
+    *("after", "before", "limit", "at_ms", "start", "view", "pick", "token", "x"),
+    *("agent", "to", "free", "channel", "type", "state", "thread", "text", "ids"),
+)
 VALUES = (
     "",
     "0",

@@ -71,6 +71,8 @@ def test_looking_changes_nothing(room: Room, client: Client) -> None:
         "/api/about",
         "/api/recent",
         "/api/older",
+        "/api/recent?text=one&state=dead",
+        f"/api/among?ids={next(iter(ids.values()))}",
         "/api/past",
         "/api/past?at_ms=5",
         "/api/deeds",
@@ -118,6 +120,37 @@ def test_decisions_are_shown_and_cells_that_are_none_are_left_out(sqlite_room: R
     assert [each["message_id"] for each in told] == ["m2", "m1"]
     assert told[0]["granted"] == ["ada"]
     assert told[0]["outcomes"][1] == {"name": "bob", "granted": False, "reason": "outranked", "confidence": None}
+
+
+def test_mail_that_is_not_due_is_counted_in_its_mailbox(room: Room, client: Client) -> None:
+    ada = room.agent("ada")
+    ada.send("bob", {"n": 1})
+    ada.send("bob", {"n": 2}, delay_s=600)
+    ada.send("bob", {"n": 3}, delay_s=60)
+    ada.send(None, {"n": 4}, channel="jobs", delay_s=60)
+
+    boxes = {(box["to_agent"], box["channel"]): box for box in client.get("/api/views/mailboxes")["mailboxes"]}
+
+    assert [(box["depth"], box["later"]) for box in (boxes["bob", "general"], boxes[None, "jobs"])] == [(1, 2), (0, 1)]
+    assert 50_000 < boxes["bob", "general"]["next_due_ms"] - room.clock.wall_ms() <= 60_000
+
+
+def test_dead_letters_are_told_by_the_kind_of_their_error(room: Room, client: Client) -> None:
+    ada, bob = room.agent("ada"), room.agent("bob")
+    ids = [ada.send("bob", {"n": n}) for n in range(4)]
+    for error in ("port 80 is taken", "port 443 is taken\nand more", "lost 0x7f3a", ""):
+        bob.receive(timeout_s=5).dead(error)
+
+    told = client.get("/api/views/dead")
+    ports = client.get("/api/views/dead?pick=port+%E2%80%A6+is+taken")
+
+    assert [letter["line"]["id"] for letter in told["letters"]] == ids[::-1]
+    counts = {each["group"]: each["count"] for each in told["groups"]}
+    assert sorted(counts.values()) == [1, 1, 2]
+    assert counts["port … is taken"] == 2
+    assert counts["lost …"] == 1
+    assert [letter["line"]["id"] for letter in ports["letters"]] == [ids[1], ids[0]]
+    assert ports["count"] == told["count"] == 4
 
 
 def test_one_message_is_told_whole(sqlite_room: Room, on_sqlite: Client) -> None:

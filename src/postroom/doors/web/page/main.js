@@ -90,8 +90,10 @@ class Page {
       this.conversation.want(query);
       this.conversation.diagram.relay();
     }
-    if (query.message) this.detail.open(query.message);
-    else this.detail.close();
+    if (query.message) {
+      this.detail.open(query.message);
+      this.conversation.diagram.choose(query.message);
+    } else this.detail.close();
     const turned = `${view} ${query.pick ?? ""}`;
     if (turned === this.turned && this.stream) return;
     this.turned = turned;
