@@ -142,11 +142,11 @@ export class Diagram {
 
   /** How many lanes lie beside what is seen. */
   showSigns() {
-    const from = Math.max(this.gutter, this.panned + 12);
+    const part = this.laneWidth * 0.3; // a lane whose name is cut counts too
     const beside = [0, 0];
     for (const lane of this.lanes.values()) {
-      if (this.x(lane) < from) beside[0]++;
-      else if (this.x(lane) > this.panned + this.view - 12) beside[1]++;
+      if (this.x(lane) < this.panned + part) beside[0]++;
+      else if (this.x(lane) > this.panned + this.view - part) beside[1]++;
     }
     this.signs.forEach((sign, n) => {
       sign.hidden = beside[n] === 0;
