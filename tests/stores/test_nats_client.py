@@ -5,6 +5,7 @@ has them.
 from __future__ import annotations
 
 import ast
+import asyncio
 import inspect
 import re
 import tomllib
@@ -27,7 +28,12 @@ PIN = re.compile(r"nats-py >= (\d+)\.(\d+), < (\d+)\.(\d+)")
 #: Names of Python, and of the adapter itself, that begin with an underscore too.
 OURS = {"_getframe", "_replace", "_access", "_ears", "_troubled"}
 #: What the names below belong to, where it is not the client itself.
-OWNERS = {"_io_writer": TcpTransport(), "_id": Subscription(Client())}
+OWNERS = {
+    "_io_writer": TcpTransport(),
+    "_id": Subscription(Client()),
+    "_over_ssl": asyncio.StreamReaderProtocol(asyncio.StreamReader(loop=(loop := asyncio.new_event_loop())), loop=loop),
+}
+loop.close()
 
 
 def foreign_names(file: Path) -> Iterator[str]:
