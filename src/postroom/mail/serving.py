@@ -258,10 +258,12 @@ class Serving:
         A thread that is in the middle of a claim is waited for in any case: it gives back what it gets.
         """
         for thread in self._threads:
-            while thread.is_alive() and thread not in self._farewell.left_alone:
+            while thread.is_alive():
                 left_s = self._farewell.left_s()
                 if left_s == 0:
                     self._farewell.return_running()
+                    if thread in self._farewell.left_alone:
+                        break
                 thread.join(min(left_s or SAFETY_LOOK_S, SAFETY_LOOK_S))
 
     def finish(self) -> None:
