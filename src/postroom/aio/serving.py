@@ -116,15 +116,18 @@ class Serving:
     async def _let_finish(self, told: asyncio.Task[Any]) -> None:
         """Until the functions are done; after SIGTERM no longer than the grace, and then their messages go back."""
         finished = asyncio.create_task(asyncio.wait(self._tasks))
-        await asyncio.wait({finished, told}, return_when=asyncio.FIRST_COMPLETED)
-        if not finished.done():
-            patience = asyncio.create_task(self._worker.waits.sleep(self._farewell.left_s() or 0))
-            await asyncio.wait({finished, patience}, return_when=asyncio.FIRST_COMPLETED)
-            patience.cancel()
-        if not finished.done():
-            await self._worker.run(self._farewell.return_running, keep=True)
-            self._given_up = True
-        finished.cancel()
+        waiting: list[asyncio.Task[Any]] = [finished]
+        try:
+            await asyncio.wait({finished, told}, return_when=asyncio.FIRST_COMPLETED)
+            if not finished.done():
+                waiting.append(asyncio.create_task(self._worker.waits.sleep(self._farewell.left_s() or 0)))
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if not finished.done():
+                await self._worker.run(self._farewell.return_running, keep=True)
+                self._given_up = True
+        finally:
+            for each in waiting:
+                each.cancel()
 
     def leave(self) -> None:
         """Take nothing more. Tasks that wait for mail end now, those that run a function when it is done."""
