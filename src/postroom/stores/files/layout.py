@@ -8,7 +8,7 @@ import msgspec
 
 from postroom.core.config import FILES_MARK
 from postroom.core.message import SALT_BITS
-from postroom.errors import RoomDamaged
+from postroom.errors import RoomDamaged, RoomUnreachable
 from postroom.stores import layouts
 
 from .board import BOARD
@@ -81,6 +81,17 @@ def read_about(tree: Tree) -> About | None:
     about = _decode(tree, text, About)
     if not 0 <= about.salt < 1 << SALT_BITS or abs(about.base_ns) >= 1 << 62:
         raise RoomDamaged(f"{tree.root / MARK} has numbers that no room has; it was made by others")
+    return about
+
+
+def read_about_for_looking(tree: Tree, why: str) -> About:
+    """The same, of a room that cannot be written, and why. Raises RoomUnreachable where it would have to be upgraded."""
+    about = read_about(tree)
+    if about is None or about.is_old(tree):
+        raise RoomUnreachable(
+            f"{tree.root} has an older layout than {LAYOUT}, and reading it takes an upgrade: {why}. Copy the folder to a "
+            "disk that can be written, and look there"
+        )
     return about
 
 

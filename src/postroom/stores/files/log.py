@@ -36,6 +36,7 @@ _ZEROS: Final = re.compile(rb"\0+")
 #: A disk writes so much at once, or a multiple of it.
 SECTOR_BYTES: Final = 512
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_LOOKING: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class RowRecord(msgspec.Struct, array_like=True):
@@ -91,16 +92,19 @@ def line_of(record: LogRecord) -> bytes:
 class Log:
     """The log, its lock and its marks, in the folder `.postroom` of a room."""
 
-    def __init__(self, folder: Path, busy_timeout_s: float, mode: int) -> None:
+    def __init__(self, folder: Path, busy_timeout_s: float, mode: int, *, looks: bool = False) -> None:
+        """`looks`: nothing can be written here, so nothing is made either."""
         #: Where it lies; the room says when its layout is known.
         self.path = folder / "log"
         self._folder = folder
         self._busy_timeout_s = busy_timeout_s
         self._mode = mode
-        self._lock = open_shared(folder / "lock", _FLAGS, mode)
-        self._keys = open_shared(folder / "keys", _FLAGS, mode)
-        self._mark = open_shared(folder / "mark", _FLAGS, mode)
-        self._turn = open_shared(folder / "turn", _FLAGS, mode)
+        self._looks = looks
+        flags = _LOOKING if looks else _FLAGS
+        self._lock = open_shared(folder / "lock", flags, mode)
+        self._keys = open_shared(folder / "keys", flags, mode)
+        self._mark = open_shared(folder / "mark", flags, mode)
+        self._turn = open_shared(folder / "turn", flags, mode)
         self._threads = threading.RLock()
         self._reserving = False
         self._holder: object | None = None  # the step that has the lock
@@ -191,7 +195,7 @@ class Log:
 
     def reopen(self) -> None:
         """Begin to read the log that is there now."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(self.path, _LOOKING if self._looks else os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         if self._file >= 0:
             os.close(self._file)
         self._file, self._inode = descriptor, os.fstat(descriptor).st_ino

@@ -20,7 +20,7 @@ from postroom.core import crashpoints
 from postroom.core.clock import Clock
 from postroom.core.config import Config
 from postroom.core.message import Draft, new_salt, room_start_ms
-from postroom.core.system.files import file_system_type, make_private_folder, sync_path_to
+from postroom.core.system.files import file_system_type, make_private_folder, sync_path_to, why_unwritable
 from postroom.errors import RoomClosed, RoomGone, RoomUnreachable
 from postroom.stores import contract, layouts
 from postroom.stores.bells.bells import WATCHING, Bells, Watcher
@@ -34,7 +34,7 @@ from . import upgrade
 from .board import BOARD_FILES, BoardFiles
 from .commit import Commits, sync_folders
 from .intake import INBOX, Intake
-from .layout import COPIED, LAYOUT, MARK, About, make_folders, read_about, read_layout
+from .layout import COPIED, LAYOUT, MARK, About, make_folders, read_about, read_about_for_looking, read_layout
 from .log import Log, LogRecord
 from .names import us_of_key
 from .room import FileTables, LogStep, Prepared, prepare
@@ -64,21 +64,33 @@ class FilesStore(TableStore):
         self._prepared: dict[int, Prepared] = {}
         self._first_line = 0
         self._waiters = 0
+        self._parts: list[Any] = []  # what is to be closed
+        #: Why the room can only be looked at; "" where it can be written, as far as can be seen beforehand.
+        self._looks = "" if os.access(folder / OWN, os.W_OK) else _why_only_looking(folder)
+        try:
+            self._open_tree()
+        except RoomUnreachable:
+            why = "" if self._looks else _why_only_looking(folder)
+            if not why:
+                raise
+            self._looks = why  # a full disk is seen when something was tried
+            self._open_tree()
+        self._no_bells = ""
+        self._bells = self._hang_bells()
+
+    def _open_tree(self) -> None:
+        folder, group = self.folder, self._config.group
         try:
             make_private_folder(folder, sync=False)  # that is done when the room is laid out
-            self._tree = Tree(folder, group=config.group)
-        except OSError as error:
-            raise RoomUnreachable(f"the room's folder {folder} cannot be used: {error}") from error
-        self._parts: list[Any] = [self._tree]  # what is to be closed
-        try:
-            self._open_room(Log(folder / OWN, config.busy_timeout_s, 0o660 if config.group else 0o600))
+            self._tree = Tree(folder, group=group)
+            self._parts.append(self._tree)
+            timeout_s, mode = self._config.busy_timeout_s, 0o660 if group else 0o600
+            self._open_room(Log(folder / OWN, timeout_s, mode, looks=bool(self._looks)))
         except BaseException as error:
             self._let_go()
             if isinstance(error, OSError):
                 raise RoomUnreachable(f"the room's folder {folder} cannot be used: {error}") from error
             raise
-        self._no_bells = ""
-        self._bells = self._hang_bells()
 
     def _open_room(self, log: Log) -> None:
         self._log = log
@@ -91,7 +103,10 @@ class FilesStore(TableStore):
             self._attendance = Attendance(self.folder / OWN, file_system_type(self.folder), mode=mode)
             self._parts.append(self._attendance)
             self._tree.process = self._attendance.process
-            self._lay_out()
+            if self._looks:
+                self._look_at()
+            else:
+                self._lay_out()
             self._current_log()
 
     def _let_go(self) -> None:
@@ -128,6 +143,13 @@ class FilesStore(TableStore):
         if missing:
             self._board.write(self._tables(), missing)  # and not the other, which somebody may have edited
 
+    def _look_at(self) -> None:
+        """Know what the room is, and change nothing."""
+        self._about = about = read_about_for_looking(self._tree, self._looks)
+        self._log.path = self.folder / about.log_path()
+        if about.boot != self.clock.boot_id() and not self._goes_on(about):
+            self._after_boot(about)
+
     def _goes_on(self, about: About) -> bool:
         """Whether others use that time now: containers on one kernel may show different boot ids over one steady clock.
 
@@ -150,10 +172,12 @@ class FilesStore(TableStore):
         room_ms = room_start_ms(self.clock, self._last_ms() + 1)
         base_ns = room_ms * 1_000_000 - self.clock.steady_ns()
         self._about = msgspec.structs.replace(about, boot=self.clock.boot_id(), base_ns=base_ns)
+        self._room = None
+        if self._looks:
+            return
         self._log.set_mark(0)
         self._tree.replace(MARK, msgspec.json.encode(self._about))
         self._tree.sync("", OWN, INBOX)
-        self._room = None
 
     # The tables
 
@@ -216,9 +240,13 @@ class FilesStore(TableStore):
     def reading(self) -> Iterator[FileTables]:
         """The tables, for the one whose turn it is."""
         self._begin()
-        if self._intake.glance(self._tables()):
-            with self.step():
-                pass
+        if not self._looks and self._intake.glance(self._tables()):
+            try:
+                with self.step():
+                    pass
+            except RoomUnreachable as error:  # on a full disk, what others left is taken in later
+                if isinstance(error, RoomGone) or not why_unwritable(self.folder):
+                    raise
         yield self._tables()
 
     def _begin(self) -> None:
@@ -233,6 +261,8 @@ class FilesStore(TableStore):
         on the disk only with a later step. It is the caller's turn.
         """
         self._begin()
+        if self._looks:
+            raise _unwritten(self.folder, self._looks)
         rings = LogStep()
         folders: list[int] = []
 
@@ -254,9 +284,8 @@ class FilesStore(TableStore):
                     self._room = None  # what was not written down did not happen
                     self._intake.look_again()
                 room.took = LogStep()
-                if isinstance(error, OSError):
-                    problem = f"{self.folder} could not be read or written ({error.strerror}); nothing was changed"
-                    raise RoomUnreachable(problem) from error
+                if isinstance(error, OSError | RoomUnreachable) and not isinstance(error, RoomGone):
+                    raise _in_our_words(error, self.folder) from error
                 raise
             finally:
                 room.bodies.clear()
@@ -283,6 +312,8 @@ class FilesStore(TableStore):
     def _files_for(self, drafts: Sequence[Draft]) -> Iterator[None]:
         """Write the files of messages before the room is locked, so that nobody waits for the disk."""
         self.check()
+        if self._looks:
+            raise _unwritten(self.folder, self._looks)
         mine = [draft for draft in drafts if not draft.publish]
         us = self._log.reserve((self._about.base_ns + self.clock.steady_ns()) // 1000, len(mine)) if mine else 0
         try:
@@ -293,7 +324,7 @@ class FilesStore(TableStore):
             yield
         except OSError as error:
             self.check_there()  # a room that is gone says so
-            raise RoomUnreachable(f"{self.folder} cannot be written: {error.strerror}; nothing was stored") from error
+            raise _unwritten(self.folder, why_unwritable(self.folder) or error.strerror) from error
         finally:
             for draft in mine:
                 unused = self._prepared.pop(id(draft), None)
@@ -464,3 +495,24 @@ class FilesStore(TableStore):
     def __del__(self) -> None:
         with suppress(AttributeError):  # it was interrupted while it was made
             self.close()
+
+
+def _why_only_looking(folder: Path) -> str:
+    """Why a room that is there can only be looked at; "" where none is."""
+    return why_unwritable(folder / OWN) if (folder / MARK).exists() else ""
+
+
+def _in_our_words(error: OSError | RoomUnreachable, folder: Path) -> RoomUnreachable:
+    """What kept a step from being written down."""
+    why = why_unwritable(folder)
+    if why:
+        return _unwritten(folder, why)
+    if isinstance(error, RoomUnreachable):
+        return error
+    return RoomUnreachable(f"{folder} could not be read or written ({error.strerror}); nothing was changed")
+
+
+def _unwritten(folder: Path, why: str | None) -> RoomUnreachable:
+    return RoomUnreachable(
+        f"{folder} cannot be written: {why}. The room can be looked at, not written; nothing was changed"
+    )
