@@ -266,7 +266,7 @@ def test_a_room_on_a_disk_that_takes_nothing_can_be_looked_at(
     assert status == 0, nursery.log()
     report = json.loads(out.read_text())
     texts = ["first", *(["from eve"] if "in use" in how else [])]
-    assert [report[name][0] for name in ("peek", "status", "receipt")] == [0, 0, 0], report
+    assert [report[name][0] for name in ("peek", "status", "receipt", "board")] == [0, 0, 0, 0], report
     assert [message["payload"]["text"] for message in report["peek"][1]] == texts
     assert report["status"][1]["states"]["stored"] == len(texts)
     assert report["status"][1]["mailboxes"][0]["depth"] == len(texts)

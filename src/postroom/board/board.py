@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from postroom.core.config import AGENT_LEASE_S, LEASE_S
 from postroom.core.untrusted import quoted
-from postroom.errors import Fault, InvalidMessage, RoomClosed, UnknownTask, raise_faults
+from postroom.errors import Fault, InvalidMessage, RoomClosed, RoomGone, RoomUnreachable, UnknownTask, raise_faults
 from postroom.mail import presence
 from postroom.mail.gateway import Deadline, Gateway, Pause, Series, Steps
 from postroom.mail.received import check_names, check_seconds, check_timeout, words
@@ -384,6 +384,9 @@ class Board:
         try:
             mail.apply(self._book, self)
             self._book.look_over()
+        except RoomUnreachable as error:  # where nothing can be written, the board is shown as it stands
+            if isinstance(error, RoomGone) or not self._gateway.store.why_only_looking():
+                raise
         finally:
             self._local.looking = False
 

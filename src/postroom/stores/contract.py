@@ -498,6 +498,13 @@ class Store(ABC):
         Not promised: that a change of the files which leaves all of them in their places is noticed.
         """
 
+    def why_only_looking(self) -> str:
+        """Why this room can only be looked at (its disk is full or read-only, …); "" where it can be written.
+
+        Every method that writes raises RoomUnreachable then, and says why; those that change nothing go on.
+        """
+        return ""
+
     def open_elsewhere(self) -> bool:
         """Whether another process has this room open, as far as the store can tell; agents tell of themselves."""
         return False

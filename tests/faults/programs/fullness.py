@@ -86,7 +86,7 @@ def looking_only(place: str, out: str, scheme: str, how: str) -> None:
         _mount("small", place, _REMOUNT | _READ_ONLY)
     before = _tree(Path(place))
     report: dict[str, Any] = {}
-    for words in (["peek"], ["status"], ["receipt", first], ["doctor"]):
+    for words in (["peek"], ["status"], ["receipt", first], ["board", "list"], ["doctor"]):
         done = run(*words, "--json")
         report[words[0]] = [done.returncode, json.loads(done.stdout or "null"), done.stderr]
     write = run("send", "bob", "second", "--as", "ada", "--new")

@@ -70,8 +70,7 @@ class FilesStore(TableStore):
         try:
             self._open_tree()
         except RoomUnreachable:
-            why = "" if self._looks else _why_only_looking(folder)
-            if not why:
+            if self._looks or not (why := _why_only_looking(folder)):
                 raise
             self._looks = why  # a full disk is seen when something was tried
             self._open_tree()
@@ -103,10 +102,7 @@ class FilesStore(TableStore):
             self._attendance = Attendance(self.folder / OWN, file_system_type(self.folder), mode=mode)
             self._parts.append(self._attendance)
             self._tree.process = self._attendance.process
-            if self._looks:
-                self._look_at()
-            else:
-                self._lay_out()
+            (self._look_at if self._looks else self._lay_out)()
             self._current_log()
 
     def _let_go(self) -> None:
@@ -386,7 +382,9 @@ class FilesStore(TableStore):
 
     def about(self) -> dict[str, Any]:
         told = {"kind": "files", "path": str(self.folder), "log_bytes": self._log.size(), "wake_up": self._wake_up()}
-        return {**told, "liveness": self._attendance.judged_by()}
+        return {**told, "liveness": self._attendance.judged_by()} | (
+            {"only_looking": self._looks} if self._looks else {}
+        )
 
     def layout(self) -> tuple[int, Path]:
         """The number of the room's layout, and what the names of copies that upgrades keep begin with."""
@@ -453,6 +451,9 @@ class FilesStore(TableStore):
             if layout != LAYOUT:
                 return layouts.upgraded(self.folder, layout, LAYOUT)
         return RoomGone(f"{self._log.path} is gone; its room was deleted or moved away while it was open")
+
+    def why_only_looking(self) -> str:
+        return self._looks or why_unwritable(self.folder)
 
     def open_elsewhere(self) -> bool:
         return self._attendance.open_elsewhere()

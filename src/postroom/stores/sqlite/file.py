@@ -82,7 +82,8 @@ class SqliteFile:
         self._gone: str | None = None  # how the file was lost
         self._seen_bytes = 0  # how long it was at the last look
         self.numbers = Numbers(clock, Here(self._pid))
-        #: The URI by which the file is only looked at, where it cannot be written (`looking.py`).
+        #: Why the file is only looked at, where it cannot be written, and the URI for it (`looking.py`).
+        self.why_only_looking = ""
         self._looks_at: str | None = None
         self._seen_at_ns: int | None = None  # when a file was last written that is read as it lies
         kind = refuse_unsafe(folder)
@@ -90,7 +91,8 @@ class SqliteFile:
             with opening(folder):
                 layout = self._prepare(prepare, kind, clock)
         except RoomUnreachable:
-            if not looking.can_be_looked_at(self.path):
+            self.why_only_looking = looking.why_only_looking(self.path)
+            if not self.why_only_looking:
                 raise
             layout = self._look(kind, clock)
         self.salt, self.statements, self.offset_ns, last = layout

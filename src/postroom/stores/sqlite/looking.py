@@ -27,9 +27,9 @@ from .layout import DatabaseLayout, layout_of, refuse_foreign
 _INDEX_BYTES: Final = 32 * 1024
 
 
-def can_be_looked_at(path: Path) -> bool:
-    """Whether a room that could not be opened for writing is there all the same, and writing is what failed."""
-    return _size(path) > 0 and why_unwritable(path.parent, path) != ""
+def why_only_looking(path: Path) -> str:
+    """Why a room that could not be opened for writing can only be looked at; "" where it is not there, or not for that."""
+    return why_unwritable(path.parent, path) if _size(path) else ""
 
 
 def address_for_looking(path: Path) -> str:

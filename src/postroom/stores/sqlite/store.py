@@ -22,6 +22,7 @@ from postroom.core.clock import Clock, iso
 from postroom.core.config import Config
 from postroom.core.message import FRACTION_BITS, MAX_NAME_BYTES, Draft, MessageWithLedger, id_of, ids_of, payload_text
 from postroom.core.states import NOTES, PUBLIC_NAME, State
+from postroom.core.system.files import why_unwritable
 from postroom.errors import Fault, InvalidMessage
 from postroom.stores.bells.bells import WATCHING, Bells, Watcher
 from postroom.stores.bells.sockets import NoBells
@@ -345,11 +346,12 @@ class SqliteStore(Store):
 
     def stats(self) -> Stats:
         states, mailboxes = self._reading.figures()
+        bells = self._steps.bells
         about = {
             "kind": "sqlite",
             "path": str(self._file.path),
             "sync": self._config.sync,
-            "wake_up": self.bells_kind,
+            "wake_up": self._no_bells if bells is None else bells.way(),
             "liveness": self._file.attendance.judged_by(),
             "wal_bytes": self._file.log.size_bytes(),
         }
@@ -427,6 +429,9 @@ class SqliteStore(Store):
     def process_alive(self, process: str) -> bool | None:
         return self._file.attendance.is_alive(process)
 
+    def why_only_looking(self) -> str:
+        return self._file.why_only_looking or why_unwritable(self._file.folder, self._file.path)
+
     def open_elsewhere(self) -> bool:
         return self._file.attendance.open_elsewhere()
 
@@ -450,12 +455,6 @@ class SqliteStore(Store):
             except (NoBells, OSError):  # or no descriptors are left
                 pass
         return Watcher(self._file.data_version, self.clock)
-
-    @property
-    def bells_kind(self) -> str:
-        """How waiters are woken."""
-        bells = self._steps.bells
-        return self._no_bells if bells is None else bells.way()
 
     def sweep(self) -> Swept:
         return self._upkeep.sweep()
