@@ -19,6 +19,7 @@ from postroom import aio
 from postroom.doors.mcp import calls, server, shown
 from postroom.doors.mcp.shown import MAX_BODY
 from postroom.mail import tokens
+from postroom.room import Room
 
 from .support import Tools, injections, inside, tools_of
 
@@ -263,10 +264,12 @@ def test_a_receipt_that_was_cut_says_how_many_steps_came_before(url: str) -> Non
     async def main() -> None:
         async with aio.open(url) as room:
             id = await room.agent("ada").send("bob", {})
-            for number in range(5):
-                await room.call(
-                    lambda sync, number=number: sync.store.note(id, "notified", "bob", "x" * 400 + f"{number}")
-                )
+
+            def note_often(sync: Room) -> None:
+                for number in range(5):
+                    sync.store.note(id, "notified", "bob", "x" * 400 + f"{number}")
+
+            await room.call(note_often)
             told = shown.receipt(await room.receipt(id), limit=3)
 
             assert (len(told["events"]), told["earlier"]) == (3, 3)

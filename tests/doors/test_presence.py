@@ -174,3 +174,9 @@ def test_over_http_an_agent_is_present_while_its_stream_is_open(tmp_path: Path) 
             assert comes_to_be(room, "bob", presence.ACTIVE).alive
             connection.close()
         assert comes_to_be(room, "bob", presence.STOPPED).alive is False
+
+
+@pytest.mark.slow
+def test_over_http_the_one_agent_of_a_door_is_known_before_it_connects(tmp_path: Path) -> None:
+    with open_room(f"sqlite:{tmp_path}/room") as room, http_server(tmp_path / "room", "--as", "bob", "--no-token"):
+        assert comes_to_be(room, "bob", presence.SEEN).alive is None

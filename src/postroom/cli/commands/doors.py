@@ -60,6 +60,8 @@ def mcp(call: Invocation) -> int:
         return exit_codes.DONE
     caller = _checked_for_http(call)
     only = call.args.name
+    if only is not None:
+        call.room.agent(only, transient=True)  # it can be written to before it connects
 
     def started(port: int) -> None:
         print(f"http://127.0.0.1:{port}{server.PATH}", flush=True)
