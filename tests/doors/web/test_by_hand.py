@@ -215,7 +215,7 @@ def test_a_browser_keeps_the_token_where_no_script_reads_it_and_can_forget_it(gu
     assert right.json == {"name": "zoe", "human": True, "tokens": True}
     kept, _, how = cookie.partition("; ")
     assert (kept.partition("=")[0], how) == (f"postroom_who_{client.site.port}", "Path=/; HttpOnly; SameSite=Strict")
-    assert token.rpartition("_")[2] not in cookie  # other servers of this machine are shown it too
+    assert token.split("_", 2)[2] not in cookie  # other servers of this machine are shown it too
     assert write(client, Cookie=kept).status == 200
     assert write(client, Cookie=f"{kept}; {kept}").status == 403
     assert write(client, Cookie=f"{kept}x").status == 403
