@@ -49,7 +49,18 @@ def test_messages_are_found_by_what_is_asked_for(wanted: dict[str, str], found: 
 
 
 @pytest.mark.parametrize(
-    "text", ["straße", "STRASSE", "two lines", "deep: {key: [1, true]}", "no such file", "some.type", "order-7", "id-9"]
+    "text",
+    [
+        "straße",
+        "STRASSE",
+        "two lines",
+        "deep: {key: [1, true]}",
+        "no such file",
+        "some.type",
+        "order-7",
+        "id-9",
+        '"key":[1',
+    ],
 )
 def test_text_is_found_wherever_it_stands(text: str) -> None:
     payload = {"filler": "x" * 10_000, "text": "two\nlines", "deep": {"key": [1, True]}, "last": "Straße"}

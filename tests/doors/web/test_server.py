@@ -168,9 +168,21 @@ def test_one_message_is_told_whole(sqlite_room: Room, on_sqlite: Client) -> None
     assert told["envelope"]["state"] == "answered"
     assert [entry["event"] for entry in told["ledger"]] == ["stored", "claimed", "answered"]
     assert told["payload"] == "why?"
+    assert told["reason"] is None
+    assert on_sqlite.get(f"/api/recent?text={told['handle']}")["lines"][0]["id"] == question.id
     assert [line["id"] for line in told["answers"]] == [asked[0].id]
     assert answer["question"]["id"] == question.id
     assert on_sqlite(f"/api/messages/{'0' * 36}").status == 404
+
+
+def test_a_message_says_why_it_waits_and_by_whom_it_is_held(room: Room, client: Client) -> None:
+    id = room.agent("ada").send("bob", {"n": 1})
+    never_here = client.get(f"/api/messages/{id}")["reason"]
+    held = room.agent("bob").receive(timeout_s=5)
+    at_work = client.get(f"/api/messages/{held.id}")["reason"]
+
+    assert "nobody called bob was ever in this room" in never_here
+    assert "holds it until" in at_work
 
 
 def test_large_payloads_come_in_pieces_and_big_numbers_are_not_rounded(sqlite_room: Room, on_sqlite: Client) -> None:

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from postroom.core.message import Message, readable
-from postroom.core.states import WAITING
+from postroom.core.states import OPEN, WAITING
 from postroom.errors import InvalidMessage, PostroomError
+from postroom.mail.handles import handle_of
 from postroom.mail.receipts import attempts_of
 from postroom.room import Room
 from postroom.stores.contract import Change, Query
@@ -122,6 +123,8 @@ class RoomReading:
         del envelope["payload"]
         return {
             "envelope": envelope,
+            "handle": handle_of(id),
+            "reason": room.why(message).text if message.exact_state in OPEN else None,
             "line": line_with_ledger(message),
             "payload": text[:PAYLOAD_PIECE],
             "payload_size": len(text),

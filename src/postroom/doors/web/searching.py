@@ -12,6 +12,8 @@ from typing import Any, Final, NamedTuple
 from postroom.core.message import Message
 from postroom.core.states import PUBLIC_STATES, states_named
 from postroom.errors import InvalidMessage
+from postroom.mail.handles import handle_of
+from postroom.mail.searching import has_text as payload_has_text
 from postroom.room import Room
 from postroom.stores.contract import Query
 
@@ -52,10 +54,17 @@ def matches(message: Message, wanted: Mapping[str, str]) -> bool:
 
 
 def has_text(message: Message, text: str) -> bool:
-    """Whether a message has this text: in its payload as rows show it, its type, error, ids. Capitals do not count."""
-    marks = (message.type, message.error, message.id, message.correlation_id)
-    said = "\n".join((text_of(message.payload, None).translate(_BREAKS), *filter(None, marks)))
-    return text.casefold() in said.casefold()
+    """Whether a message has this text: in its payload (`mail.searching`) or as rows show that, its type, error or names.
+
+    Large and small letters are alike.
+    """
+    wanted = text.casefold()
+    marks = (message.type, message.error, message.id, handle_of(message.id), message.correlation_id)
+    return (
+        any(wanted in mark.casefold() for mark in marks if mark)
+        or payload_has_text(message, text)
+        or wanted in text_of(message.payload, None).translate(_BREAKS).casefold()
+    )
 
 
 #: Rows show what was written in several lines as one.

@@ -80,9 +80,9 @@ export class Detail {
       !recipient_known && el("span.chip.look-retried", null, "never seen here"));
   }
 
-  /** Why a message is not delivered yet. */
-  waits({ due_ms, line, max_deliveries }) {
-    if (!line.due_ms) return null;
+  /** Why a message is where it is, and until when: times as the rest of the page tells them. */
+  waits({ due_ms, line, max_deliveries, reason }) {
+    if (!line.due_ms) return reason && el("p.due", { said: reason });
     const rest = due_ms - now();
     const when = `${dayAndClock(due_ms)}${rest > 0 ? `, in ${span(rest)}` : ""}`;
     return el("p.due", null, line.deliveries ? `Failed ${line.deliveries} of ${max_deliveries} times; the next try is at ${when}.` : `Not due until ${when}.`);
@@ -131,6 +131,7 @@ export class Detail {
     const { envelope } = data;
     const rows = {
       id: envelope.id,
+      handle: data.handle === envelope.id ? null : data.handle,
       channel: envelope.channel,
       priority: envelope.priority,
       sent: dayAndClock(Date.parse(envelope.timestamp)),
