@@ -11,6 +11,7 @@ from postroom import InvalidMessage, UnknownMessage
 from postroom.core.message import id_of
 from postroom.mail import handles
 from postroom.room import Room
+from postroom.stores.contract import Page, Query
 
 
 def test_every_handle_leads_to_its_message(room: Room, clock: WatchedClock) -> None:
@@ -70,8 +71,13 @@ def test_a_handle_is_found_without_reading_the_room(
     room = open_room()
     ids = room.agent("ada").send_many([{"to": "bob", "payload": {"n": n}} for n in range(1000)])
     read: list[int] = []
-    find = room.store.find
-    monkeypatch.setattr(room.store, "find", lambda query, cursor=None: read.append(query.limit) or find(query, cursor))
+    really = room.store.find
+
+    def find(query: Query, cursor: int | None = None) -> Page:
+        read.append(query.limit)
+        return really(query, cursor)
+
+    monkeypatch.setattr(room.store, "find", find)
 
     assert handles.id_of_handle(room.store, handles.handle_of(ids[500])) == ids[500]
     assert read == [1, 1]

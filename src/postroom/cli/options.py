@@ -43,10 +43,8 @@ class CommandParser(argparse.ArgumentParser):
             wrong, known = [said.rpartition(": ")[2].strip("'\"")], listed.rstrip(")").replace("'", "").split(", ")
         else:
             words = message.partition("unrecognized arguments: ")[2].split()
-            wrong, known = (
-                [word.partition("=")[0] for word in words if word.startswith("-")],
-                self._option_string_actions,
-            )
+            wrong = [word.partition("=")[0] for word in words if word.startswith("-")]
+            known = list(self._option_string_actions)
         near = [each for each in (near_names.nearest(word, known) for word in wrong) if each]
         return f"; did you mean {' and '.join(near)}?" if near else ""
 

@@ -44,6 +44,7 @@ class History:
         if since_ms is None and limit is not None:
             now_ms = self._gateway.clock.wall_ms()
             starts = [*(now_ms - span_ms for span_ms in _WINDOWS_MS), 0]
+        steps: list[Step] = []
         for start_ms in starts:
             steps = [step for step in self._from(start_ms) if wanted(step)]
             if limit is not None and len(steps) > limit:
