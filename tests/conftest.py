@@ -35,6 +35,7 @@ LONG_ON_NATS = (
     "tests/board/test_mail.py",
     "tests/board/test_reservations.py",
     "tests/mail/test_agent.py",
+    "tests/mail/test_leases.py",
     "tests/mail/test_serving.py",
     "tests/test_patterns.py",
 )

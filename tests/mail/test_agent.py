@@ -331,7 +331,7 @@ def test_a_waiting_receive_ends_when_the_room_is_closed(
 
 def test_a_message_whose_lease_ended_is_delivered_again(ada: Agent, bob: Agent, clock: ManualClock) -> None:
     ada.send("bob", {})
-    first = bob.receive(timeout_s=0)
+    first = bob.receive(timeout_s=0, lease_s=LEASE_S)
     clock.advance(LEASE_S - 1)
     assert bob.poll() is None
     clock.advance(1)
@@ -476,7 +476,7 @@ def test_an_invalid_reply_leaves_the_message_claimed(room: Room, ada: Agent, bob
 
 def test_a_stale_reply_stores_no_answer(room: Room, ada: Agent, bob: Agent, clock: ManualClock) -> None:
     ada.send("bob", {})
-    stale = bob.receive(timeout_s=0)
+    stale = bob.receive(timeout_s=0, lease_s=LEASE_S)
     clock.advance(LEASE_S)
     fresh = bob.receive(timeout_s=0)
 

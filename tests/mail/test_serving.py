@@ -19,6 +19,7 @@ import postroom
 from postroom import Agent, InvalidMessage, Received, Room, RoomBusy
 from postroom.core.clock import ManualClock
 from postroom.core.config import LEASE_S
+from postroom.stores.contract import Ticket
 
 PATIENCE_S = 20
 
@@ -175,14 +176,14 @@ def test_leases_are_extended_while_a_function_runs(
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
     extended = threading.Semaphore(0)
-    extend = room.store.extend
+    heartbeat = room.store.heartbeat
 
-    def watched(*args: Any) -> bool:
-        held = extend(*args)
+    def watched(*args: Any) -> list[Ticket]:
+        lost = heartbeat(*args)
         extended.release()
-        return held
+        return lost
 
-    monkeypatch.setattr(room.store, "extend", watched)
+    monkeypatch.setattr(room.store, "heartbeat", watched)
 
     def slow(message: Received) -> None:
         begun.set()

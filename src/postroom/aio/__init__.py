@@ -167,6 +167,7 @@ class Agent(Mirror[agent.Agent]):
         *,
         channels: Iterable[str] | None = None,
         lease_s: float | None = None,
+        max_hold_s: agent.MaxHold = ...,
         stop: asyncio.Event | None = None,
         grace_s: float = GRACE_S,
     ) -> None:
@@ -179,9 +180,9 @@ class Agent(Mirror[agent.Agent]):
         `grace_s` are cancelled.
         """
         await self._ready()
-        want, gateway = self._sync._want(channels, lease_s), self._sync._gateway  # noqa: SLF001  the same checks
-        hand_over = partial(Received, self._worker)
-        serving = Serving(self._worker, gateway, want, handlers, concurrency, hand_over, grace_s)
+        want, terms = self._sync._serving(channels, lease_s, max_hold_s)  # noqa: SLF001  the same checks
+        gateway, hand_over = self._sync._gateway, partial(Received, self._worker)  # noqa: SLF001
+        serving = Serving(self._worker, gateway, want, terms, handlers, concurrency, hand_over, grace_s)
         self._worker.servings.add(serving)
         try:
             await serving.run(stop)

@@ -177,6 +177,7 @@ class WorkerThread:
                 came = self._queue.get()
                 last = came is None
                 jobs += came or ()
+                came = None  # while it waits for more, a message that its receiver dropped must not be known here
             if jobs:
                 self._do(jobs)
 

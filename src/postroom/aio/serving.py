@@ -11,7 +11,6 @@ import queue
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor, Future
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,11 +19,11 @@ from postroom.core.system import goodbye
 from postroom.core.system.process import start_thread
 from postroom.errors import ROOM_IS_OVER, RoomClosed, RoomError
 from postroom.mail.gateway import Gateway, Steps
+from postroom.mail.leases import Terms
 from postroom.mail.received import Received
 from postroom.mail.serving import (
     SETTLE_TRIES,
     Farewell,
-    LeaseHeartbeat,
     ServedMessage,
     as_failure,
     call_handler,
@@ -55,6 +54,7 @@ class Serving:
         worker: WorkerThread,
         gateway: Gateway,
         want: Want,
+        terms: Terms,
         handlers: Mapping[str, Handler],
         concurrency: int,
         hand_over: Callable[[Received], object],
@@ -67,13 +67,13 @@ class Serving:
         self._worker = worker
         self._gateway = gateway
         self._want = want
+        self._terms = terms
         self._inbox = Inbox(gateway, want)
         self._handlers: dict[str, Any] = dict(handlers)
         self._concurrency = concurrency
         self._hand_over = hand_over  # gives a coroutine function the message that it can await
         self._turn = asyncio.Lock()
         self._leaving = asyncio.Event()
-        self._keeper = LeaseHeartbeat(gateway, want.lease_s)
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy: set[asyncio.Task[Any] | None] = set()
         self._threads: DaemonThreads | None = None
@@ -92,7 +92,6 @@ class Serving:
         self._worker.loop.call_soon_threadsafe(self._told.set)
 
     async def _run(self, stop: asyncio.Event | None) -> None:
-        keeping = asyncio.create_task(self._keep_leases())
         stopping = asyncio.create_task(self._leaving.wait() if stop is None else stop.wait())
         told = asyncio.create_task(self._told.wait())
         self._tasks = {asyncio.create_task(self._work()) for _ in range(self._concurrency)}
@@ -102,7 +101,7 @@ class Serving:
             await self._let_finish(told)
         finally:
             self.leave()
-            for task in (stopping, told, keeping, *self._tasks):
+            for task in (stopping, told, *self._tasks):
                 task.cancel()
             ended = await asyncio.gather(*self._tasks, return_exceptions=True)
             self._worker.post(self._inbox.close)
@@ -153,12 +152,6 @@ class Serving:
             patience.cancel()
             everybody.cancel()
 
-    async def _keep_leases(self) -> None:
-        with suppress(*ROOM_IS_OVER):
-            while not self._worker.closing:
-                await self._worker.waits.sleep(self._keeper.every_s)
-                await self._worker.run(self._keeper.extend_all)
-
     # A task
 
     async def _work(self) -> None:
@@ -188,7 +181,7 @@ class Serving:
 
     def _take(self) -> Steps[Received | None]:
         delivery = yield from self._inbox.steps(None)
-        return None if delivery is None else Received(self._gateway, delivery, self._want.lease_s)
+        return None if delivery is None else Received(self._gateway, delivery, self._terms)
 
     async def _serve_one(self, message: Received) -> Received | None:
         """Run one message; returns the next one if it could be claimed in the same step."""
@@ -196,14 +189,12 @@ class Serving:
         if not self._farewell.begins(message):
             await self._worker.run(partial(self._farewell.return_running, message), keep=True)
             return None
-        self._keeper.hold(message.ticket)
         try:
             await self._call(run)
             if run.error is not None and not isinstance(run.error, Exception):
                 self._leaving.set()  # before the message is back, so that no task here takes it again
             following = await self._settle(run)
         finally:
-            self._keeper.let_go(message.ticket)
             self._farewell.ends(message)
         report(run)
         return following
@@ -269,7 +260,7 @@ class Serving:
         claimed = run.message.conclude(judge(run, self._handlers), claim_next).claimed
         if claimed is None or not claimed.deliveries:
             return None
-        return Received(self._gateway, claimed.deliveries[0], self._want.lease_s)
+        return Received(self._gateway, claimed.deliveries[0], self._terms)
 
 
 class DaemonThreads(Executor):

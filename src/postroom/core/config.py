@@ -16,7 +16,7 @@ import msgspec
 from postroom.errors import RoomError, RoomNotAllowed
 
 from . import near
-from .message import MAX_PAYLOAD_BYTES
+from .message import MAX_PAYLOAD_BYTES, MAX_SPAN_S
 
 #: Options of an address that name a file of this user, or the user.
 CREDENTIAL_OPTIONS: Final = ("creds", "user", "password_file", "tls_ca", "tls_cert", "tls_key")
@@ -50,6 +50,8 @@ class Config(msgspec.Struct, kw_only=True, frozen=True):
     sync: str = "normal"
     max_payload_bytes: int = MAX_PAYLOAD_BYTES
     max_deliveries: int = 3
+    #: A receiver that lives keeps a message for this long at most, however often its lease is extended; None: no limit.
+    max_hold_s: float | None = 3600.0
     #: A message caused by a message caused by …: at most this many steps.
     max_hops: int = 8
     #: Sends per second and sender, over all processes; None is no limit. `rate_burst` may come at once.
@@ -288,6 +290,10 @@ _RANGES: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     "sync": (lambda value: value in ("normal", "full"), "normal or full"),
     "max_payload_bytes": _AT_LEAST_1,
     "max_deliveries": _AT_LEAST_1,
+    "max_hold_s": (
+        lambda value: 0 < value <= MAX_SPAN_S,
+        f"more than 0 and at most {MAX_SPAN_S:.0f}, or None for no limit",
+    ),
     "max_hops": _AT_LEAST_0,
     "rate_per_s": (lambda value: 0 < value < math.inf, "more than 0"),
     "rate_burst": _AT_LEAST_1,

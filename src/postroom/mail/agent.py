@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from types import EllipsisType
 from typing import Any
 
 from postroom.core.config import AGENT_LEASE_S, GRACE_S, LEASE_S
@@ -14,6 +15,7 @@ from postroom.stores.contract import Delivery, Want
 
 from . import presence, questions, receiving, serving
 from .gateway import Gateway, Latch, Series, Steps
+from .leases import Terms, hold_ns
 from .received import (
     NO_CAUSE,
     Envelope,
@@ -27,6 +29,8 @@ from .received import (
 )
 from .waiting import Inbox
 
+#: The most that a receiver keeps a message: seconds, None for no limit, or ... for what the room says.
+MaxHold = float | EllipsisType | None
 LOOP_ENDED = "the loop ended before it was settled"
 
 
@@ -46,6 +50,7 @@ class Agent:
         self._usual_want = Want(
             agent=name, lease_s=AGENT_LEASE_S if transient else LEASE_S, owner=None if transient else gateway.process
         )
+        self._usual_terms = self._terms(None, ..., keeps=not transient)
 
     def __repr__(self) -> str:
         return f"<Agent {self.name!r}>"
@@ -167,32 +172,47 @@ class Agent:
     # Receiving
 
     def receive(
-        self, timeout_s: float | None = None, *, channels: Iterable[str] | None = None, lease_s: float | None = None
+        self,
+        timeout_s: float | None = None,
+        *,
+        channels: Iterable[str] | None = None,
+        lease_s: float | None = None,
+        max_hold_s: MaxHold = ...,
     ) -> Received:
         """Claim the next message, waiting for one; ReceiveTimeout when none came in `timeout_s` (None: wait for ever).
 
         Without channels: everything addressed to this agent, and the copies of its subscriptions. With channels: what
-        lies in those, addressed to it or to nobody. It belongs to this receiver for `lease_s` (30 s unless told);
-        then others may take it.
-        """
-        want = self._want(channels, lease_s)
-        check_timeout(timeout_s)
-        return self._gateway.finish(self._receiving(want, timeout_s))
+        lies in those, addressed to it or to nobody.
 
-    def _receiving(self, want: Want, timeout_s: float | None) -> Steps[Received]:
+        It belongs to this receiver for as long as the process runs and has the object, and for `max_hold_s` at most
+        (None: no limit; unless told, the room's setting, which is an hour): a lease of 30 s is extended again and again.
+        A process that is stopped or frozen loses it at the end of the lease. With `lease_s` alone the lease is a fixed
+        one: it ends after so long, unless `extend` is called; with both, it is that lease which is extended.
+        """
+        want, terms = self._want(channels, lease_s), self._held_for(lease_s, max_hold_s)
+        check_timeout(timeout_s)
+        return self._gateway.finish(self._receiving(want, terms, timeout_s))
+
+    def _receiving(self, want: Want, terms: Terms, timeout_s: float | None) -> Steps[Received]:
         with Inbox(self._gateway, want, arm_first=self._waited) as inbox:
             delivery = yield from inbox.steps(timeout_s)
             self._waited = inbox.waited
         if delivery is None:
             where = f" in {', '.join(want.channels)}" if want.channels else ""
             raise ReceiveTimeout(f"no message for {self.name}{where} within {timeout_s:g} s")
-        return Received(self._gateway, delivery, want.lease_s)
+        return Received(self._gateway, delivery, terms)
 
-    def poll(self, *, channels: Iterable[str] | None = None, lease_s: float | None = None) -> Received | None:
+    def poll(
+        self,
+        *,
+        channels: Iterable[str] | None = None,
+        lease_s: float | None = None,
+        max_hold_s: MaxHold = ...,
+    ) -> Received | None:
         """The same without waiting: a message, or None when there is none."""
-        want = self._want(channels, lease_s)
+        want, terms = self._want(channels, lease_s), self._held_for(lease_s, max_hold_s)
         for delivery in self._gateway.claim(want).deliveries:
-            return Received(self._gateway, delivery, want.lease_s)
+            return Received(self._gateway, delivery, terms)
         return None
 
     def listen(
@@ -200,6 +220,7 @@ class Agent:
         *,
         channels: Iterable[str] | None = None,
         lease_s: float | None = None,
+        max_hold_s: MaxHold = ...,
         timeout_s: float | None = None,
         prefetch: int = 1,
         _stop: Latch | None = None,
@@ -209,16 +230,18 @@ class Agent:
         When the loop's body comes round without having settled its message, that is acked and the next one claimed in
         one step. A loop that ends in the middle (`break`, or an error in its body) has not said that it was done: the
         message is delivered again. Call `m.ack()` before a `break` that follows good work.
+        Messages are held as with `receive`; `max_hold_s` counts for each round of the loop.
         `prefetch` claims up to so many in one step, for short work in bulk. They are this loop's from then on: nobody
-        else gets them while it is busy, and their leases run. One whose lease ended before its turn came is extended,
-        or passed over when somebody else has it; those the loop never came to go back as if nobody had claimed them.
+        else gets them while it lives. With a fixed lease (`lease_s`), one whose lease ended before its turn came is
+        extended, or passed over when somebody else has it; those the loop never came to go back as if nobody had
+        claimed them.
         """
-        want = self._want(channels, lease_s)
+        want, terms = self._want(channels, lease_s), self._held_for(lease_s, max_hold_s)
         check_timeout(timeout_s)
         if type(prefetch) is not int or not 1 <= prefetch <= receiving.MAX_PREFETCH:
             limits = f"from 1 to {receiving.MAX_PREFETCH}"
             raise InvalidMessage("prefetch", f"must be a whole number {limits}, not {prefetch!r}")
-        ahead = receiving.Prefetcher(self._gateway, want, prefetch)
+        ahead = receiving.Prefetcher(self._gateway, want, terms, prefetch)
         return self._gateway.each(self._listening(want, timeout_s, ahead, _stop))
 
     def _listening(
@@ -227,7 +250,7 @@ class Agent:
         with ahead, Inbox(self._gateway, want) as inbox:
             delivery = yield from inbox.steps(timeout_s, stop)
             while delivery is not None:
-                message = Received(self._gateway, delivery, want.lease_s)
+                message = Received(self._gateway, delivery, ahead.terms)
                 try:
                     yield message
                 except GeneratorExit:
@@ -244,6 +267,7 @@ class Agent:
         *,
         channels: Iterable[str] | None = None,
         lease_s: float | None = None,
+        max_hold_s: MaxHold = ...,
         stop: threading.Event | None = None,
         grace_s: float = GRACE_S,
     ) -> None:
@@ -251,14 +275,14 @@ class Agent:
 
         A function gets the message and returns the payload of the answer, or None, which acks it. If it raises, the
         message is delivered again later, and set aside with the error after the last delivery. A type without a
-        function is refused. Leases are extended while a function runs, however long it takes.
+        function is refused. Leases are extended while a function runs, for `max_hold_s` at most (see `receive`).
         Runs `concurrency` messages at a time, in threads. Returns when `stop` is set, the room is closed or Ctrl-C is
         pressed, after the running functions have finished. On SIGTERM (in the main thread of a program that has no
         handler for it) they have `grace_s` to finish; what still runs then goes back without counting the delivery.
         A second SIGTERM ends the process at once.
         """
-        want = self._want(channels, lease_s)
-        serving.Serving(self._gateway, want, handlers, concurrency, stop, grace_s).run()
+        want, terms = self._serving(channels, lease_s, max_hold_s)
+        serving.Serving(self._gateway, want, terms, handlers, concurrency, stop, grace_s).run()
 
     def claimed(self, id: str) -> Received:
         """A message that this agent holds already, perhaps claimed by an earlier process of its.
@@ -273,7 +297,8 @@ class Agent:
             raise InvalidMessage("id", f"nobody holds message {id}: it is {message.state}")
         if ticket.agent != self.name:
             raise InvalidMessage("id", f"message {id} is held by {quoted(ticket.agent)}, not by {self.name}")
-        return Received(self._gateway, Delivery(message, ticket), self._lease_s(None))
+        ours = message.owner is not None and message.owner == self._gateway.process
+        return Received(self._gateway, Delivery(message, ticket), self._terms(None, ..., keeps=ours))
 
     # Asking
 
@@ -361,6 +386,25 @@ class Agent:
             channels=None if channels is None else _checked_channels(channels),
             owner=usual.owner,
         )
+
+    def _held_for(self, lease_s: float | None, max_hold_s: MaxHold) -> Terms:
+        """How what is claimed is held: heartbeats extend the usual lease, and a given one only where it says how long."""
+        if lease_s is None and max_hold_s is ...:
+            return self._usual_terms
+        return self._terms(lease_s, max_hold_s, keeps=not self.transient and (lease_s is None or max_hold_s is not ...))
+
+    def _serving(
+        self, channels: Iterable[str] | None, lease_s: float | None, max_hold_s: MaxHold
+    ) -> tuple[Want, Terms]:
+        """What `serve` takes, and how it holds that: also a given lease is extended."""
+        return self._want(channels, lease_s), self._terms(lease_s, max_hold_s, keeps=True)
+
+    def _terms(self, lease_s: float | None, max_hold_s: MaxHold, *, keeps: bool) -> Terms:
+        if max_hold_s is ...:
+            max_hold_s = self._gateway.config.max_hold_s
+        elif max_hold_s is not None:
+            check_seconds("max_hold_s", max_hold_s, zero=False)
+        return Terms(self._lease_s(lease_s), hold_ns(max_hold_s) if keeps else 0)
 
     def _lease_s(self, lease_s: float | None) -> float:
         return self._usual_want.lease_s if lease_s is None else check_seconds("lease_s", lease_s, zero=False)

@@ -24,12 +24,14 @@ from postroom.core.system.process import current_pid
 from postroom.errors import Fault, InvalidMessage, OutcomeUnknown, PostroomError, RoomClosed, RoomError, raise_faults
 from postroom.stores.contract import Claimed, Delivery, Settled, Store, Swept, Ticket, Waiter, Want
 
+from .leases import LeaseHeartbeat
 from .rate_limit import limit_of
 
 if TYPE_CHECKING:
     from postroom.core.chore import Chore
 
-#: Claims that are given back when the room closes: the newest so many. Older ones end with their lease.
+#: Claims that are given back when the room closes: those whose messages somebody still has, and of all others the newest
+#: so many. Older ones end with their lease.
 MAX_REMEMBERED: Final = 10_000
 #: Messages of several senders that are stored in one step: so many at most, of so many bytes.
 MAX_TOGETHER: Final = 500
@@ -142,8 +144,12 @@ class Gateway:
         self._closing_fd = self._closing.fileno()
         self._limit = limit_of(store, config.rate_per_s, config.rate_burst, clock)
         self._pair_limit = limit_of(store, config.pair_rate_per_s, config.pair_rate_burst, clock)
-        self._next_look_ns = clock.steady_ns() + _LOOK_NS
-        self._held: dict[Ticket, None] = {}
+        #: When somebody last used the room (the steady clock), which is when it last claimed something.
+        self.now_ns = clock.steady_ns()
+        self._next_look_ns = self.now_ns + _LOOK_NS
+        #: What this process has claimed and not settled, and what keeps it.
+        self.leases = LeaseHeartbeat(store, clock)
+        self._most_held = MAX_REMEMBERED
         #: Of these, what a loop has claimed and not yet come to: nobody saw it.
         self.unseen: set[Ticket] = set()
         self._asking = 0  # questions that are being stored
@@ -152,6 +158,7 @@ class Gateway:
         self._late: dict[str, None] = {}
         self._finishers: list[Callable[[], None]] = []
         self._tried: Callable[[], None] | None = None  # the finisher that is being called
+        self.at_close(self.leases.close)
 
     def check_open(self) -> None:
         """Raise RoomClosed when the room was closed, or belongs to the process before a fork; RoomGone when gone."""
@@ -161,7 +168,8 @@ class Gateway:
             raise RoomClosed(
                 "this room was opened before the process forked; fork first, or start processes with spawn"
             )
-        if self.clock.steady_ns() >= self._next_look_ns:
+        now_ns = self.now_ns = self.clock.steady_ns()
+        if now_ns >= self._next_look_ns:
             self._look()
 
     @property
@@ -314,7 +322,7 @@ class Gateway:
         if self.hooks.listeners:
             self.hooks.tell("before_settle", ticket=ticket, outcome=outcome, detail=detail)
         settled = self.store.settle(ticket, outcome, detail=detail, delay_s=delay_s, puts=puts, claim_next=claim_next)
-        self._held.pop(ticket, None)
+        self.leases.let_go(ticket)
         if claim_next is not None and settled.claimed is not None:
             self._remember(claim_next, settled.claimed)
         if self.hooks.listeners:
@@ -324,11 +332,20 @@ class Gateway:
     def _remember(self, want: Want, claimed: Claimed) -> None:
         if want.owner is None or want.settle:
             return  # such a claim outlives this room on purpose, or is over already
+        held = self.leases.held
+        if len(held) > self._most_held:  # before: nobody has the new ones yet
+            self._forget_dropped(held)
         for delivery in claimed.deliveries:
-            self._held[delivery.ticket] = None
-        while len(self._held) > MAX_REMEMBERED:
-            with suppress(KeyError, StopIteration, RuntimeError):  # another thread settled it first
-                self._held.pop(next(iter(self._held)))
+            held[delivery.ticket] = self.now_ns
+
+    def _forget_dropped(self, held: dict[Ticket, int]) -> None:
+        """Forget the oldest of the claims whose messages nobody has any more."""
+        for ticket in tuple(held):
+            if len(held) <= MAX_REMEMBERED:
+                break
+            if not self.leases.is_held(ticket):
+                held.pop(ticket, None)
+        self._most_held = max(MAX_REMEMBERED, 2 * len(held))
 
     def sweep(self) -> Swept:
         """Do the housekeeping; see `Store.sweep`."""
@@ -516,10 +533,10 @@ class Gateway:
         for id in tuple(self._questions):
             with suppress(PostroomError):
                 self.store.abandon(id)
-        for ticket in tuple(self._held):
+        for ticket in tuple(self.leases.held):
             with suppress(PostroomError):
                 self.store.settle(ticket, "returned" if ticket in self.unseen else "retry", detail=CLOSED_EARLY)
-        self._held.clear()
+        self.leases.held.clear()
 
 
 def _span_s(timeout_s: float | None) -> float:

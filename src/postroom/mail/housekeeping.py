@@ -72,6 +72,7 @@ class Upkeep:
 
     def round(self) -> None:
         """One round: what could not be told before, heartbeats, then the housekeeping if it is this process's turn."""
+        self._gateway.leases.look()  # first: what follows may wait for a busy room
         self._gateway.check_there()
         self._gateway.abandon_late()
         for name in tuple(self._names):

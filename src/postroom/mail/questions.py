@@ -16,6 +16,7 @@ from postroom.stores.contract import Delivery, Query, Ticket, Waiter, Want, topi
 
 from . import presence
 from .gateway import Deadline, Gateway, Pause, Steps
+from .leases import Terms
 from .received import Received
 
 #: What `send(wait=...)` may wait for, and the states in which it has come.
@@ -23,6 +24,8 @@ WAITS: Final = {
     "acked": frozenset({State.ACKED, State.ANSWERED}),
     "answered": frozenset({State.ANSWERED}),
 }
+#: An answer is settled already, so nothing keeps its lease.
+_SETTLED: Final = Terms(LEASE_S)
 
 
 def check_wait(wait: str | None) -> None:
@@ -99,7 +102,7 @@ class Question(Generator[Pause, bool, Received]):
             with self._gateway.listen([topic_message(self._id)]) as waiter:
                 delivery = yield from self._wait(waiter)
             answered = True
-            return Received(self._gateway, delivery, LEASE_S, settled=True)
+            return Received(self._gateway, delivery, _SETTLED, settled=True)
         finally:
             self._gateway.question_ends(self._id, abandon=not answered)
 

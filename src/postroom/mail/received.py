@@ -7,6 +7,7 @@ from contextlib import suppress
 from operator import attrgetter
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
+from weakref import ref
 
 from postroom.core.backoff import backoff_s
 from postroom.core.message import MAX_SPAN_S, Draft, Message, MessageWithLedger, check, check_name, check_span
@@ -15,6 +16,7 @@ from postroom.errors import Fault, InvalidMessage, PostroomError, TooManyHops, r
 from postroom.stores.contract import Delivery, Settled, Ticket, Want
 
 from .gateway import Gateway
+from .leases import Terms
 
 #: Reasons and errors are kept in the ledger up to this many characters.
 MAX_REASON_CHARS: Final = 4000
@@ -95,6 +97,9 @@ class Envelope:
 class Received(Envelope):
     """A message that was claimed. It belongs to its receiver until that settles it, or until the lease ends.
 
+    The lease is extended for as long as this object is there, its process runs and `max_hold_s` is not over, unless the
+    receiver asked for a fixed one (`lease_s`).
+
     `ack`, `retry`, `dead`, `reply`, `refuse` settle it. Each returns whether it counted, after that is committed: False
     means that the message was settled before or belongs to another by now, and that nothing was changed. One that
     raises has changed nothing; it may be tried again.
@@ -102,16 +107,20 @@ class Received(Envelope):
     As a context manager it acks at the end of the block and retries if the block raises, unless the block settled it.
     """
 
-    __slots__ = ("_gateway", "_lease_s", "answer_id", "settled")
+    __slots__ = ("__weakref__", "_gateway", "answer_id", "settled", "since_ns", "terms")
 
-    def __init__(self, gateway: Gateway, delivery: Delivery, lease_s: float, *, settled: bool | None = None) -> None:
+    def __init__(self, gateway: Gateway, delivery: Delivery, terms: Terms, *, settled: bool | None = None) -> None:
         self.message, self._ticket = delivery.message, delivery.ticket
         self._gateway = gateway
-        self._lease_s = lease_s
+        #: How it is held, and since when (the steady clock).
+        self.terms = terms
+        self.since_ns = gateway.now_ns
         #: None while it is the receiver's to settle; then whether settling counted.
         self.settled: bool | None = settled
         #: The id of the answer, after a `reply` that counted.
         self.answer_id: str | None = None
+        if terms.hold_ns and settled is None:
+            gateway.leases.hold(delivery.ticket, ref(self), terms.lease_s)
 
     # What the receiver may say
 
@@ -146,8 +155,11 @@ class Received(Envelope):
         return self.conclude(self.answer_verdict(payload, type=type, ttl_s=ttl_s, lane=_lane)).held
 
     def extend(self, lease_s: float | None = None) -> bool:
-        """Keep it for that many seconds from now (None: for as long as it was claimed for). False when it is lost."""
-        span_s = self._lease_s if lease_s is None else check_seconds("lease_s", lease_s, zero=False)
+        """Keep it for that many seconds from now (None: for as long as it was claimed for). False when it is lost.
+
+        Heartbeats never shorten a lease, so this is also for a process that is about to be stopped for a while.
+        """
+        span_s = self.terms.lease_s if lease_s is None else check_seconds("lease_s", lease_s, zero=False)
         self._gateway.check_open()
         return self._gateway.store.extend(self._ticket, span_s)
 

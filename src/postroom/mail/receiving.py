@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from typing import Final, Self
+from weakref import ref
 
 import msgspec
 
 from postroom.stores.contract import Delivery, Want
 
 from .gateway import Gateway
+from .leases import Terms
 from .received import ACKED, Received
 
 #: No loop claims more in one step: others wait for the write lock meanwhile.
@@ -17,10 +19,16 @@ MAX_PREFETCH: Final = 1000
 
 
 class Prefetcher:
-    """Settles one message and claims the next, or several at once; at its end, gives back what nobody saw."""
+    """Settles one message and claims the next, or several at once; at its end, gives back what nobody saw.
 
-    def __init__(self, gateway: Gateway, want: Want, prefetch: int) -> None:
+    The loop holds what it has not come to, for as long as it comes round within `max_hold_s`.
+    """
+
+    def __init__(self, gateway: Gateway, want: Want, terms: Terms, prefetch: int) -> None:
         self._gateway = gateway
+        #: How it holds what it has not come to, and when it last came round.
+        self.terms = terms
+        self.since_ns = 0
         self._want = msgspec.structs.replace(want, limit=prefetch)
         self._waiting: deque[Delivery] = deque()
         self._claimed_ns = 0
@@ -31,6 +39,8 @@ class Prefetcher:
         """Ack the message unless it was settled, and return the next one; None when there is none to have just now."""
         while self._waiting:
             message.conclude(ACKED)
+            self._gateway.check_open()  # what waited here is given back when the room closes
+            self.since_ns = self._gateway.now_ns
             delivery = self._next()
             if self._still_ours(delivery):
                 return delivery
@@ -40,10 +50,15 @@ class Prefetcher:
         claimed, self.looked = message.conclude(ACKED, claim_next=self._want).claimed, True
         if claimed is None or not claimed.deliveries:
             return None
-        self._claimed_ns = self._gateway.clock.steady_ns()
+        self._claimed_ns = self.since_ns = self._gateway.now_ns
         self._waiting.extend(claimed.deliveries)
         self._gateway.unseen.update(delivery.ticket for delivery in claimed.deliveries)
-        return self._next()
+        first = self._next()
+        if self._waiting and self.terms.hold_ns:
+            loop = ref(self)
+            for delivery in self._waiting:
+                self._gateway.leases.hold(delivery.ticket, loop, self.terms.lease_s)
+        return first
 
     def _next(self) -> Delivery:
         delivery = self._waiting.popleft()
@@ -52,14 +67,14 @@ class Prefetcher:
 
     def _still_ours(self, delivery: Delivery) -> bool:
         """Whether nobody else has it. One whose lease ended while it waited its turn gets a new one."""
-        waited_s = (self._gateway.clock.steady_ns() - self._claimed_ns) / 1e9
-        if waited_s < self._want.lease_s:
+        leased_ns = self._gateway.leases.leased_ns(delivery.ticket, self._claimed_ns)
+        if self.since_ns - leased_ns < self.terms.lease_ns:
             return True
-        return self._gateway.store.extend(delivery.ticket, self._want.lease_s)
+        return not self._gateway.store.heartbeat([delivery.ticket], self.terms.lease_s)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         while self._waiting:
-            Received(self._gateway, self._next(), self._want.lease_s).return_unseen()
+            Received(self._gateway, self._next(), self.terms).return_unseen()

@@ -9,9 +9,8 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from postroom.core.chore import Chore
 from postroom.core.config import SAFETY_LOOK_S
 from postroom.core.system import goodbye
 from postroom.errors import (
@@ -27,6 +26,7 @@ from postroom.errors import (
 from postroom.stores.contract import Delivery, Settled, Ticket, Want
 
 from .gateway import Deadline, Gateway, Latch
+from .leases import Terms
 from .received import ACKED, TOLD_TO_STOP, Received, Settlement, check_seconds, words
 from .waiting import Inbox
 
@@ -99,42 +99,6 @@ def judge(run: ServedMessage, handlers: Mapping[str, Handler]) -> Settlement:
     return run.message.retry_verdict(run.error, None if isinstance(run.error, Exception) else 0)
 
 
-class LeaseHeartbeat:
-    """Heartbeat: extends the leases of messages in work, every third of a lease, in a thread once it is started."""
-
-    def __init__(self, gateway: Gateway, lease_s: float) -> None:
-        self._gateway = gateway
-        self._lease_s = lease_s
-        self._held: dict[Ticket, None] = {}
-        self.every_s = lease_s / 3
-        self._chore = Chore("postroom leases", self.extend_all, gateway.clock, every_s=self.every_s)
-
-    def start(self) -> Self:
-        """Extend from now on, from a thread of its own."""
-        self._chore.start()
-        return self
-
-    def hold(self, ticket: Ticket) -> None:
-        self._held[ticket] = None
-
-    def let_go(self, ticket: Ticket) -> None:
-        self._held.pop(ticket, None)
-
-    def extend_all(self) -> None:
-        """Extend every lease that is held, now."""
-        for ticket in tuple(self._held):
-            try:
-                held = self._gateway.store.extend(ticket, self._lease_s)
-            except PostroomError:  # a busy room: there are two more thirds to try in
-                continue
-            if not held:
-                self.let_go(ticket)
-
-    def close(self) -> None:
-        """Extend nothing any more. The thread is over when it returns."""
-        self._chore.close()
-
-
 class Farewell:
     """What SIGTERM means to one call of `serve`: it takes nothing more, and has `grace_s` to finish what it runs.
 
@@ -199,6 +163,7 @@ class Serving:
         self,
         gateway: Gateway,
         want: Want,
+        terms: Terms,
         handlers: Mapping[str, Handler],
         concurrency: int,
         stop: threading.Event | None,
@@ -206,6 +171,7 @@ class Serving:
     ) -> None:
         check_handlers(handlers, concurrency)
         self._gateway = gateway
+        self._terms = terms
         self._farewell = Farewell(gateway, grace_s)
         self._handlers = dict(handlers)
         self._inbox = Inbox(gateway, want)
@@ -217,7 +183,6 @@ class Serving:
             threading.Thread(target=self._work, name=f"postroom {want.agent} {number}", daemon=True)
             for number in range(concurrency)
         ]
-        self._keeper: LeaseHeartbeat
 
     def run(self) -> None:
         """Serve until told to stop; then let running handlers finish.
@@ -235,7 +200,6 @@ class Serving:
         self._leaving.set()
 
     def _run(self) -> None:
-        self._keeper = LeaseHeartbeat(self._gateway, self._inbox.want.lease_s).start()
         forget = self._gateway.at_close(self.finish)
         try:
             for thread in self._threads:
@@ -248,7 +212,6 @@ class Serving:
             self._leaving.set()
             self._wait_for_handlers()
             forget()
-            self._keeper.close()
             self._inbox.close()
             self._farewell.close()
 
@@ -307,18 +270,16 @@ class Serving:
 
     def _serve_one(self, delivery: Delivery) -> Delivery | None:
         """Run one message; returns the next one if it could be claimed in the same step."""
-        run = ServedMessage(Received(self._gateway, delivery, self._inbox.want.lease_s))
+        run = ServedMessage(Received(self._gateway, delivery, self._terms))
         if not self._farewell.begins(run.message):
             self._farewell.return_running(run.message)
             return None
-        self._keeper.hold(delivery.ticket)
         try:
             run = call_handler(find_handler(run, self._handlers))
             if run.error is not None and not isinstance(run.error, Exception):
                 self._leaving.set()  # before the message is back, so that no thread here takes it again
             settled = self._settle(run, judge(run, self._handlers))
         finally:
-            self._keeper.let_go(delivery.ticket)
             self._farewell.ends(run.message)
         report(run)
         following = settled.claimed.deliveries if settled.claimed is not None else []

@@ -1,0 +1,176 @@
+"""Lease heartbeats: a living process keeps the messages that it holds, however long its work takes.
+
+One chore for each open room, for all messages that are held there: by `receive`, in blocks and loops, by `serve`, under
+asyncio. Each room has its own because leases are kept in its store, run on its clock and end with it; a process mostly
+has one. Nothing is started for work that is quick: the upkeep of the room looks every few seconds whether something is
+held for longer (`look`), and the chore sleeps for ever when nothing is.
+
+Holders are known weakly: a message whose object was dropped without a word is extended no more, and ends with its lease.
+So does everything that a stopped or frozen process holds, because its heartbeats stop too.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from postroom.core.chore import Chore
+from postroom.core.clock import Clock
+from postroom.core.config import HEARTBEAT_S, SAFETY_LOOK_S
+from postroom.errors import ROOM_IS_OVER, RoomError
+from postroom.stores.contract import Store, Ticket
+
+#: Of shorter leases a heartbeat would be due before the upkeep looks: for those the chore is told at once.
+SHORT_LEASE_S: Final = 3 * HEARTBEAT_S
+#: So many leases are extended in one step: nobody else waits long for the write lock.
+MAX_TOGETHER: Final = 500
+NEVER: Final = 1 << 63
+_SECOND_NS: Final = 1_000_000_000
+#: A heartbeat that a busy room refused is made again after this time, or a sixth of the lease.
+RETRY_NS: Final = round(SAFETY_LOOK_S * _SECOND_NS)
+
+
+class Terms(NamedTuple):
+    """The terms on which a receiver holds a message."""
+
+    lease_s: float
+    #: Heartbeats extend the lease for so long after the receiver got the message, in nanoseconds; 0: a fixed lease.
+    hold_ns: int = 0
+
+    @property
+    def lease_ns(self) -> int:
+        return round(self.lease_s * _SECOND_NS)
+
+
+def hold_ns(max_hold_s: float | None) -> int:
+    """That setting in nanoseconds; None is for ever."""
+    return NEVER if max_hold_s is None else round(max_hold_s * _SECOND_NS)
+
+
+class Holder(Protocol):
+    """What a held message belongs to: the message in its receiver's hands, or the loop that has not come to it yet."""
+
+    terms: Terms
+    #: When it got the message, or last came round (the steady clock).
+    since_ns: int
+
+
+class _Kept(NamedTuple):
+    """A lease that is to be kept up, until that moment and no longer."""
+
+    ticket: Ticket
+    lease_ns: int
+    #: When it was last given or extended.
+    leased_ns: int
+    until_ns: int
+
+    def is_due(self, now_ns: int) -> bool:
+        """Whether a sixth of it is over: a heartbeat for one that is due takes along those that will be soon."""
+        return now_ns - self.leased_ns >= self.lease_ns // 6
+
+
+class LeaseHeartbeat:
+    """Extends the leases of the messages that this process holds in one room, every third of a lease."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        #: What this process has claimed and not settled, each with the moment of its claim (the steady clock).
+        self.held: dict[Ticket, int] = {}
+        self._holders: dict[Ticket, weakref.ref[Holder]] = {}
+        self._beats_ns: dict[Ticket, int] = {}  # when each of these was last extended
+        self._next_ns = NEVER  # when the chore looks by itself
+        self._chore = Chore("postroom leases", partial(_round, weakref.ref(self)), clock)
+
+    def hold(self, ticket: Ticket, holder: weakref.ref[Holder], lease_s: float) -> None:
+        """Keep this lease while the holder is there. Cheap: most messages are settled before anything is to be done."""
+        self._holders[ticket] = holder
+        if lease_s < SHORT_LEASE_S and self._clock.steady_ns() + lease_s * _SECOND_NS / 3 < self._next_ns:
+            self._chore.nudge()
+
+    def let_go(self, ticket: Ticket) -> None:
+        """This process has settled it, or has lost it."""
+        self.held.pop(ticket, None)
+        self._holders.pop(ticket, None)
+
+    def is_held(self, ticket: Ticket) -> bool:
+        """Whether an object that somebody has keeps it."""
+        holder = self._holders.get(ticket)
+        return holder is not None and holder() is not None
+
+    def leased_ns(self, ticket: Ticket, claimed_ns: int) -> int:
+        """When a lease was last given or extended."""
+        return self._beats_ns.get(ticket, claimed_ns)
+
+    def look(self) -> None:
+        """Let the chore begin where a message has been held for a while. Never waits."""
+        now_ns = self._clock.steady_ns()
+        if self._holders and any(kept.is_due(now_ns) for kept in self._all_kept(now_ns)):
+            self._chore.nudge()
+
+    def round(self) -> float | None:
+        """Extend what has gone for a while without; in how many seconds the next is due, None when nothing is held."""
+        self._next_ns = NEVER  # what is held from here on tells the chore itself
+        now_ns = self._clock.steady_ns()
+        next_ns, due = NEVER, dict[int, list[_Kept]]()
+        beats_ns = {}
+        for kept in self._all_kept(now_ns):
+            beats_ns[kept.ticket] = kept.leased_ns
+            if kept.is_due(now_ns):
+                due.setdefault(min(kept.lease_ns, kept.until_ns - now_ns), []).append(kept)
+            next_ns = min(next_ns, (now_ns if kept.is_due(now_ns) else kept.leased_ns) + kept.lease_ns // 3)
+        self._beats_ns = beats_ns
+        for span_ns, leases in due.items():
+            for first in range(0, len(leases), MAX_TOGETHER):
+                if not self._extend(leases[first : first + MAX_TOGETHER], span_ns, now_ns):  # busy: soon again
+                    next_ns = min(next_ns, now_ns + min(RETRY_NS, span_ns // 6))
+        self._next_ns = next_ns
+        return None if next_ns == NEVER else max(0.0, (next_ns - self._clock.steady_ns()) / _SECOND_NS)
+
+    def _all_kept(self, now_ns: int) -> Iterator[_Kept]:
+        """The leases whose holders are there, and have not had them for too long."""
+        for ticket, known in self._holders.copy().items():
+            holder = known()
+            if holder is None:
+                self._forget(ticket, known)
+                continue
+            terms, since_ns = holder.terms, holder.since_ns
+            leased_ns = self.leased_ns(ticket, self.held.get(ticket, since_ns))
+            until_ns = since_ns + terms.hold_ns
+            if now_ns < until_ns and leased_ns + terms.lease_ns < until_ns:
+                yield _Kept(ticket, terms.lease_ns, leased_ns, until_ns)
+
+    def _forget(self, ticket: Ticket, known: weakref.ref[Holder]) -> None:
+        """Its object was dropped."""
+        if self._holders.get(ticket) is known:
+            self._holders.pop(ticket, None)
+
+    def _extend(self, leases: list[_Kept], span_ns: int, now_ns: int) -> bool:
+        try:
+            lost = self._store.heartbeat([kept.ticket for kept in leases], span_ns / _SECOND_NS)
+        except ROOM_IS_OVER:
+            raise
+        except RoomError:
+            return False
+        for kept in leases:
+            self._beats_ns[kept.ticket] = now_ns + span_ns - kept.lease_ns
+        for ticket in lost:
+            self.let_go(ticket)
+        return True
+
+    def close(self) -> None:
+        """Extend nothing any more. The thread is over when it returns."""
+        self._chore.close()
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # it was interrupted while it was made
+            self._chore.close(0)
+
+
+def _round(known: weakref.ref[LeaseHeartbeat]) -> float | None:
+    """What the thread does: it knows the room only while it makes a round."""
+    heartbeat = known()
+    return None if heartbeat is None else heartbeat.round()

@@ -1,0 +1,343 @@
+"""A living process keeps the messages that it holds; dropped, fixed and overlong ones end with their lease."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import pytest
+from tests.conftest import PATIENCE_S, Background
+from tests.support.watched_clock import WatchedClock
+
+from postroom import InvalidMessage, Received, Room, RoomBusy, RoomError
+from postroom.core.config import HEARTBEAT_S, LEASE_S
+from postroom.mail import gateway
+from postroom.room import open_room as open_a_room
+
+TEN_MINUTES_S = 600
+THREAD = "postroom leases"
+
+OpenRoom = Callable[..., Room]
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for what another thread does."""
+    until_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < until_s, "it does not come to that"
+        time.sleep(0.0005)
+
+
+def left_s(room: Room, id: str) -> float:
+    """How long the lease of a message still runs; 0 when nobody holds it."""
+    until_ms = room.get(id).lease_until_ms
+    return 0 if until_ms is None else (until_ms - room.clock.wall_ms()) / 1000
+
+
+def pass_by(clock: WatchedClock, seconds: float) -> None:
+    """Let time pass, a heartbeat at a time, and only when the rooms' own threads have done what they had to."""
+    for _ in range(round(seconds / HEARTBEAT_S)):
+        rest(clock)
+        clock.advance(HEARTBEAT_S)
+    rest(clock)
+
+
+def rest(clock: WatchedClock) -> None:
+    own = [thread for thread in threading.enumerate() if thread.name in (THREAD, "postroom upkeep")]
+    until(lambda: all(clock.is_waiting(thread) or not thread.is_alive() for thread in own))
+
+
+def work(room: Room, ids: Iterable[str], seconds: float) -> None:
+    """Let time pass. No lease of these comes near its end."""
+    clock: Any = room.clock
+    for _ in range(round(seconds / HEARTBEAT_S)):
+        pass_by(clock, HEARTBEAT_S)
+        until(lambda: all(left_s(room, id) >= LEASE_S / 3 for id in ids))
+
+
+def words(room: Room, id: str) -> list[str]:
+    return [entry.event for entry in room.get(id).ledger]
+
+
+def lease_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == THREAD]
+
+
+# What is kept
+
+
+def test_a_message_that_somebody_works_on_for_ten_minutes_is_kept(open_room: OpenRoom) -> None:
+    room, other = open_room(), open_room()
+    id = room.agent("ada").send("bob", {})
+    message = room.agent("bob").receive(timeout_s=0)
+
+    work(room, [id], TEN_MINUTES_S)
+
+    assert other.agent("bob").poll() is None
+    assert message.ack() is True
+    assert words(room, id) == ["stored", "claimed", "acked"]
+
+
+def test_so_is_one_in_a_block(open_room: OpenRoom) -> None:
+    room = open_room()
+    id = room.agent("ada").send("bob", {})
+    with room.agent("bob").receive(timeout_s=0):
+        work(room, [id], TEN_MINUTES_S)
+    assert words(room, id) == ["stored", "claimed", "acked"]
+
+
+def test_a_loop_keeps_what_it_claimed_ahead_and_has_not_come_to(open_room: OpenRoom) -> None:
+    room, other = open_room(), open_room()
+    ids = [room.agent("ada").send("bob", {"n": n}) for n in range(6)]
+    seen = []
+    for message in room.agent("bob").listen(timeout_s=0, prefetch=5):
+        seen.append(message.id)
+        if len(seen) > 1:  # the first was alone; from then on all others are claimed
+            work(room, ids[len(seen) - 1 :], 100)
+            assert other.agent("bob").poll() is None
+    assert seen == ids
+    assert all(words(room, id) == ["stored", "claimed", "acked"] for id in ids)
+
+
+def test_three_workers_do_twenty_jobs_of_ten_minutes_once_each(open_room: OpenRoom, clock: WatchedClock) -> None:
+    """Under default settings, in simulated time."""
+    lead = open_room()
+    ids = [lead.agent("lead").send(None, {"job": n}, channel="jobs") for n in range(20)]
+    done: list[str] = []
+
+    def run(room: Room, name: str) -> None:
+        for message in room.agent(name).listen(channels=["jobs"], timeout_s=0):
+            clock.sleep(TEN_MINUTES_S)
+            done.append(message.id)
+
+    rooms = {f"worker-{n}": open_room() for n in range(3)}
+    workers = [Background(partial(run, room, name)) for name, room in rooms.items()]
+    while any(worker.running for worker in workers):
+        until(lambda: all(worker.comes_to_wait(clock, 0.001) or not worker.running for worker in workers))
+        pass_by(clock, HEARTBEAT_S)
+    for worker in workers:
+        worker.result()
+
+    assert sorted(done) == sorted(ids)
+    assert all(words(lead, id) == ["stored", "claimed", "acked"] for id in ids)
+
+
+def test_a_room_that_is_busy_for_a_while_costs_no_lease(
+    open_room: OpenRoom, monkeypatch: pytest.MonkeyPatch, clock: WatchedClock
+) -> None:
+    room = open_room()
+    id = room.agent("ada").send("bob", {})
+    message = room.agent("bob").receive(timeout_s=0)
+    really, refused = room.store.heartbeat, []
+
+    def busy(*args: Any) -> Any:
+        if len(refused) < 5:
+            refused.append(args)
+            raise RoomBusy("somebody else writes")
+        return really(*args)
+
+    monkeypatch.setattr(room.store, "heartbeat", busy)
+    for _ in range(15):
+        rest(clock)
+        clock.advance(1)
+    assert len(refused) == 5
+    until(lambda: left_s(room, id) > LEASE_S / 2)
+    assert message.ack() is True
+
+
+def test_an_extension_by_the_receiver_is_not_shortened(open_room: OpenRoom) -> None:
+    room = open_room()
+    ids = [room.agent("ada").send("bob", {}) for _ in range(2)]
+    first, second = (room.agent("bob").receive(timeout_s=0) for _ in range(2))
+    first.extend(TEN_MINUTES_S)
+    work(room, [second.id], 100)
+    assert left_s(room, ids[0]) == TEN_MINUTES_S - 100
+
+
+def test_a_message_that_is_taken_up_again_by_its_id_is_kept(open_room: OpenRoom) -> None:
+    room = open_room()
+    id = room.agent("ada").send("bob", {})
+    room.agent("bob").receive(timeout_s=0)
+    message = room.agent("bob").claimed(id)
+    work(room, [id], 100)
+    assert message.ack() is True
+
+
+# What is not
+
+
+def test_a_message_whose_object_was_dropped_ends_with_its_lease(open_room: OpenRoom) -> None:
+    room, other = open_room(), open_room()
+    for _ in range(2):
+        room.agent("ada").send("bob", {})
+    dropped: Received | None = room.agent("bob").receive(timeout_s=0)
+    kept = room.agent("bob").receive(timeout_s=0)
+    assert dropped is not None
+    id = dropped.id
+    work(room, [id, kept.id], 60)
+    dropped = None
+    gc.collect()
+    work(room, [kept.id], 40)
+
+    again = other.agent("bob").receive(timeout_s=0)
+    assert (again.id, again.delivery_count) == (id, 2)
+
+
+@pytest.mark.parametrize("asked", [{"lease_s": LEASE_S}, {}], ids=["fixed", "transient"])
+def test_a_fixed_lease_is_not_extended(open_room: OpenRoom, asked: dict[str, Any]) -> None:
+    room = open_room()
+    id = room.agent("ada").send("bob", {})
+    room.agent("ada").send("bob", {})
+    message = room.agent("bob", transient=not asked).receive(timeout_s=0, **asked)
+    before = left_s(room, id)
+    kept = room.agent("bob").receive(timeout_s=0)
+    work(room, [kept.id], 20)
+    assert left_s(room, id) == before - 20
+    assert message.ack() is True
+
+
+def test_a_given_lease_is_extended_where_it_says_how_long_at_most(open_room: OpenRoom) -> None:
+    room = open_room()
+    id = room.agent("ada").send("bob", {})
+    message = room.agent("bob").receive(timeout_s=0, lease_s=60, max_hold_s=None)
+    work(room, [id], 200)
+    assert left_s(room, id) > LEASE_S
+    assert message.ack() is True
+
+
+@pytest.mark.parametrize("taken", ["setting", "argument", "serve", "listen", "poll"])
+def test_a_receiver_keeps_a_message_for_so_long_at_most(open_room: OpenRoom, clock: WatchedClock, taken: str) -> None:
+    room, other = open_room(**({"max_hold_s": 65} if taken == "setting" else {})), open_room()
+    room.agent("ada").send("bob", {})
+    id = room.agent("ada").send("bob", {})
+    unlimited = room.agent("bob").receive(timeout_s=0, max_hold_s=None)
+    bob, limit = room.agent("bob"), {} if taken == "setting" else {"max_hold_s": 65}
+    stop, go_on = threading.Event(), threading.Event()
+    held: list[Any] = []
+
+    def serve() -> None:
+        bob.serve({"*": lambda m: held.append(m) or (go_on.wait(PATIENCE_S) and None)}, 1, stop=stop, **limit)
+
+    if taken == "serve":
+        serving = Background(serve)
+        until(lambda: bool(held))
+    elif taken == "listen":
+        held = [loop := bob.listen(timeout_s=0, **limit), next(iter(loop))]
+    else:
+        held = [bob.poll(**limit) if taken == "poll" else bob.receive(timeout_s=0, **limit)]
+    assert room.get(id).state == "claimed"
+    work(room, [id, unlimited.id], 30)
+    work(room, [unlimited.id], 30)
+    assert other.agent("bob").poll() is None
+    work(room, [unlimited.id], 5)
+    again = other.agent("bob").receive(timeout_s=0)
+    assert (again.id, again.delivery_count) == (id, 2)
+    work(room, [unlimited.id, id], 120)
+    assert unlimited.ack() is True
+    go_on.set()
+    stop.set()
+    if taken == "serve":
+        clock.advance(1)
+        serving.result()
+
+
+def test_a_loop_that_does_not_come_round_loses_what_it_claimed_ahead(open_room: OpenRoom, clock: WatchedClock) -> None:
+    room, other = open_room(), open_room()
+    for n in range(4):
+        room.agent("ada").send("bob", {"n": n})
+    loop = iter(room.agent("bob").listen(timeout_s=0, prefetch=3, max_hold_s=65))
+    next(loop)
+    first = next(loop)  # and two more are claimed ahead
+    ids = [message.id for message in room.peek(state="claimed", order="oldest")]
+    assert len(ids) == 3
+    work(room, ids, 40)
+    second = next(loop)
+    assert second.id == ids[1] != first.id
+    work(room, ids[1:], 30)
+    pass_by(clock, 40)
+    assert {other.agent("bob").receive(timeout_s=0).id for _ in range(2)} == set(ids[1:])
+    assert second.ack() is False
+
+
+def test_time_to_hold_must_make_sense(open_room: OpenRoom) -> None:
+    room = open_room()
+    with pytest.raises(InvalidMessage, match="max_hold_s"):
+        room.agent("bob").poll(max_hold_s=0)
+    with pytest.raises(RoomError, match="max_hold_s must be more than 0"):
+        open_room(max_hold_s=-1)
+
+
+# What it costs
+
+
+def test_no_thread_is_started_for_work_that_is_quick(
+    open_room: OpenRoom, monkeypatch: pytest.MonkeyPatch, clock: WatchedClock
+) -> None:
+    room = open_room()
+    looks: list[None] = []
+    look = room.gateway.leases.look
+    monkeypatch.setattr(room.gateway.leases, "look", lambda: (look(), looks.append(None)))
+    ada, bob = room.agent("ada"), room.agent("bob")
+    for count in range(1, 6):
+        ada.send("bob", {})
+        message = bob.receive(timeout_s=0)
+        rest(clock)
+        clock.advance(HEARTBEAT_S - 0.1)
+        message.ack()
+        ada.send("bob", {})
+        message = bob.receive(timeout_s=0)
+        clock.advance(0.1)
+        until(lambda count=count: len(looks) == count)
+        message.ack()
+    assert lease_threads() == []
+
+
+def test_the_thread_ends_with_the_room(open_room: OpenRoom) -> None:
+    rooms = [open_room(), open_room()]
+    for room in rooms:
+        id = room.agent("ada").send("bob", {})
+        message = room.agent("bob").receive(timeout_s=0)
+        work(room, [id], 40)
+        message.ack()
+    assert len(lease_threads()) == 2
+    rooms[0].close()
+    assert len(lease_threads()) == 1
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_forgotten_room_takes_its_thread_along(tmp_path: Any) -> None:
+    clock = WatchedClock()
+    room = open_a_room(f"memory:{tmp_path.name}", clock=clock)
+    id = room.agent("ada").send("bob", {})
+    message = room.agent("bob").receive(timeout_s=0)
+    work(room, [id], 40)
+    message.ack()
+    known = weakref.ref(room)
+    del room, message
+    gc.collect()
+    assert known() is None
+    until(lambda: lease_threads() == [])
+
+
+def test_however_many_messages_are_held_none_of_those_that_somebody_has_is_forgotten(
+    open_room: OpenRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "MAX_REMEMBERED", 3)
+    room, other = open_room(), open_room()
+    room.gateway._most_held = 3
+    for n in range(12):
+        room.agent("ada").send("bob", {"n": n})
+    mine = [room.agent("bob").receive(timeout_s=0) for _ in range(6)]
+    for _ in range(6):
+        room.agent("bob").receive(timeout_s=0)  # and dropped
+    assert {message.ticket for message in mine} <= set(room.gateway.leases.held)
+    assert len(room.gateway.leases.held) < 12
+    work(room, [message.id for message in mine], 40)
+    room.close()
+    given_back = other.peek(agent="bob", state="stored", limit=20)
+    assert {message.id for message in mine} <= {message.id for message in given_back}
