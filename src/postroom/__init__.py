@@ -86,7 +86,7 @@ __all__ = [  # noqa: RUF022  grouped for readers
     "PostroomError",
     "InvalidMessage", "Fault", "TooManyHops", "RateLimited", "IdentityRefused", "UnknownMessage",
     "UnknownTask", "DependencyCycle", "WrongDirection", "ReservationConflict",
-    "NoMail", "ReceiveTimeout", "NotAcked",
+    "NoMail", "ReceiveTimeout", "NotAcked", "LateAck",
     "AskFailed", "PeerGone", "Refused", "NotAnswered", "AskTimeout",
     "CircuitOpen",
     "ModelError", "ModelMissing", "ModelTimeout",

@@ -13,6 +13,7 @@ PostroomError
 ├── NoMail
 │   └── ReceiveTimeout (TimeoutError)    nobody wrote in time
 ├── NotAcked (TimeoutError)          the receiver did not ack in time; the message is still stored
+├── LateAck (UserWarning)            the message belonged to another by then; a warning, or raised with late="raise"
 ├── AskFailed                        a question that ended without an answer
 │   ├── PeerGone                     the one asked died or stopped
 │   ├── Refused                      the one asked said no
@@ -156,6 +157,25 @@ class NotAcked(PostroomError, TimeoutError):
     def __init__(self, message: str, id: str) -> None:
         self.id = id
         super().__init__(message)
+
+
+class LateAck(PostroomError, UserWarning):
+    """An ack at the end of a block, or of a round of a loop, came too late: the message was no longer this receiver's.
+
+    Another may have done the same work. A warning (`warnings.simplefilter("error", LateAck)` makes it an error), and
+    raised where the receiver was asked with `late="raise"`. `delivery` is the number of the delivery that was late.
+    """
+
+    def __init__(self, id: str, delivery: int) -> None:
+        self.id = id
+        self.delivery = delivery
+        super().__init__(
+            f"the ack of message {id} (delivery {delivery}) came too late: the message was no longer this receiver's, "
+            "and another may have done the same work"
+        )
+
+    def __reduce__(self) -> tuple[type[LateAck], tuple[str, int]]:
+        return type(self), (self.id, self.delivery)
 
 
 class AskFailed(PostroomError):

@@ -26,7 +26,7 @@ def test_every_field_of_a_received_message_says_what_it_is(received: type) -> No
 @pytest.mark.parametrize(
     ("method", "parameters", "given"),
     [
-        (aio.Agent.listen, "self channels lease_s max_hold_s timeout_s prefetch", "AsyncIterator[Received]"),
+        (aio.Agent.listen, "self channels lease_s max_hold_s timeout_s prefetch late", "AsyncIterator[Received]"),
         (aio.Room.watch, "self after timeout_s", "AsyncIterator[Change]"),
         (aio.Room.hints, "self topics", "AsyncIterator[bool]"),
         (aio.Board.watch, "self timeout_s", "AsyncIterator[Task]"),

@@ -32,6 +32,7 @@ PUBLIC_NAMES = """
     Board Task HeldTask Reservation patterns
     CommunicationSystem TokenBucket CircuitBreaker CircuitState
     PostroomError InvalidMessage TooManyHops RateLimited IdentityRefused UnknownMessage NoMail ReceiveTimeout NotAcked
+    LateAck
     UnknownTask DependencyCycle WrongDirection ReservationConflict
     AskFailed PeerGone Refused NotAnswered AskTimeout CircuitOpen
     Evaluation Coordinator Decision coordinate ModelError ModelMissing ModelTimeout

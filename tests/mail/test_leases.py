@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import threading
 import time
 import weakref
@@ -14,7 +15,7 @@ import pytest
 from tests.conftest import PATIENCE_S, Background
 from tests.support.watched_clock import WatchedClock
 
-from postroom import InvalidMessage, Received, Room, RoomBusy, RoomError
+from postroom import InvalidMessage, LateAck, Received, Room, RoomBusy, RoomError
 from postroom.core.config import HEARTBEAT_S, LEASE_S
 from postroom.mail import gateway
 from postroom.room import open_room as open_a_room
@@ -341,3 +342,96 @@ def test_however_many_messages_are_held_none_of_those_that_somebody_has_is_forgo
     room.close()
     given_back = other.peek(agent="bob", state="stored", limit=20)
     assert {message.id for message in mine} <= {message.id for message in given_back}
+
+
+# Acks that come too late
+
+
+def lose(room: Room, other: Room, id: str) -> Received:
+    """Let somebody else have a message whose fixed lease is over."""
+    clock: Any = room.clock
+    clock.advance(LEASE_S)
+    taken = other.agent("bob").receive(timeout_s=0)
+    assert taken.id == id
+    return taken
+
+
+def test_a_block_whose_ack_comes_too_late_warns(open_room: OpenRoom) -> None:
+    room, other = open_room(), open_room()
+    id = room.agent("ada").send("bob", {})
+    with (
+        pytest.warns(LateAck, match=f"message {id} \\(delivery 1\\) came too late") as told,
+        room.agent("bob").receive(timeout_s=0, lease_s=LEASE_S),
+    ):
+        taken = lose(room, other, id)
+    late = told[0].message
+    assert isinstance(late, LateAck)
+    assert (late.id, late.delivery, told[0].filename) == (id, 1, __file__)
+    assert taken.ack() is True
+
+
+def test_it_raises_where_that_was_asked_for(open_room: OpenRoom) -> None:
+    room, other = open_room(), open_room()
+    id = room.agent("ada").send("bob", {})
+    message = room.agent("bob").poll(lease_s=LEASE_S, late="raise")
+    assert message is not None
+    with pytest.raises(LateAck) as raised, message:
+        lose(room, other, id)
+    assert (raised.value.id, raised.value.delivery) == (id, 1)
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+    with pytest.raises(InvalidMessage, match="late: must be warn or raise"):
+        room.agent("bob").poll(late="never")
+
+
+def test_a_block_that_settled_its_message_was_told_already(open_room: OpenRoom) -> None:
+    room, other = open_room(), open_room()
+    id = room.agent("ada").send("bob", {})
+    with room.agent("bob").receive(timeout_s=0, lease_s=LEASE_S, late="raise") as message:
+        lose(room, other, id)
+        assert message.ack() is False
+
+
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_a_round_of_a_loop_whose_ack_comes_too_late_warns_and_goes_on(open_room: OpenRoom, prefetch: int) -> None:
+    room, other = open_room(), open_room()
+    ids = [room.agent("ada").send("bob", {"n": n}, priority=9 - n) for n in range(4)]
+    seen, taken = [], []
+
+    def listen() -> None:
+        for message in room.agent("bob").listen(timeout_s=0, lease_s=LEASE_S, prefetch=prefetch):
+            seen.append(message.id)
+            if message.id == ids[1]:
+                taken.append(lose(room, other, ids[1]))
+
+    with pytest.warns(LateAck, match=ids[1]) as told:
+        listen()
+    assert seen == ids
+    assert [str(each.filename) for each in told] == [__file__]
+    assert taken[0].ack() is True
+
+
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_with_raise_it_ends_the_loop_and_what_was_claimed_goes_back(open_room: OpenRoom, prefetch: int) -> None:
+    room, other = open_room(), open_room()
+    ids = [room.agent("ada").send("bob", {"n": n}, priority=9 - n) for n in range(4)]
+    with pytest.raises(LateAck, match=ids[1]):
+        for message in room.agent("bob").listen(timeout_s=0, lease_s=LEASE_S, prefetch=prefetch, late="raise"):
+            if message.id == ids[1]:
+                lose(room, other, ids[1])
+    assert [room.get(id).state for id in ids] == ["acked", "claimed", "stored", "stored"]
+    assert [room.get(id).delivery_count for id in ids[2:]] == [0, 0]
+
+
+def test_a_function_that_was_too_late_is_told_of_in_the_log(
+    open_room: OpenRoom, caplog: pytest.LogCaptureFixture
+) -> None:
+    room, other = open_room(), open_room()
+    id = room.agent("ada").send("bob", {})
+    stop = threading.Event()
+
+    def slow(message: Received) -> None:
+        lose(room, other, message.id)
+        stop.set()
+
+    room.agent("bob").serve({"*": slow}, 1, max_hold_s=1, stop=stop)
+    assert f"the ack of message {id} (delivery 1) came too late" in caplog.text

@@ -18,12 +18,15 @@ class WatchedClock(ManualClock):
         self._until_ns: dict[int, float | None] = {}
 
     def sleep(self, seconds: float) -> None:
-        with self._waiting(seconds):
+        with self._lock, self._waiting(seconds):  # no time passes before it is known to wait
             super().sleep(seconds)
 
     def wait_readable(self, fds: Sequence[int], timeout_s: float | None) -> list[int]:
         with self._waiting(timeout_s):
-            return super().wait_readable(fds, timeout_s)
+            # what passed before it was known to wait counts, or it would wait for longer than is known
+            until_ns = self._until_ns[threading.get_ident()]
+            left_s = None if until_ns is None else max(0.0, (until_ns - self.steady_ns()) / 1e9)
+            return super().wait_readable(fds, left_s)
 
     @contextmanager
     def _waiting(self, seconds: float | None) -> Iterator[None]:

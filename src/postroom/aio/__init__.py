@@ -111,8 +111,8 @@ class Received(Envelope):
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
         if error is None:
-            if self._sync.settled is None:
-                await self.ack()
+            if self._sync.settled is None and not await self.ack():
+                self._sync.tell_late()
             return
         with suppress(RoomClosed):  # which gave it back
             await self._worker.run(partial(self._sync.give_back, error), keep=True)

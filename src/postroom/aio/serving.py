@@ -28,6 +28,7 @@ from postroom.mail.serving import (
     as_failure,
     call_handler,
     check_handlers,
+    conclude,
     find_handler,
     judge,
     log,
@@ -257,7 +258,7 @@ class Serving:
         raise AssertionError("unreachable")
 
     def _conclude(self, run: ServedMessage, claim_next: Want | None) -> Received | None:
-        claimed = run.message.conclude(judge(run, self._handlers), claim_next).claimed
+        claimed = conclude(run, judge(run, self._handlers), claim_next).claimed
         if claimed is None or not claimed.deliveries:
             return None
         return Received(self._gateway, claimed.deliveries[0], self._terms)

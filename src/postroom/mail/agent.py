@@ -178,6 +178,7 @@ class Agent:
         channels: Iterable[str] | None = None,
         lease_s: float | None = None,
         max_hold_s: MaxHold = ...,
+        late: str = "warn",
     ) -> Received:
         """Claim the next message, waiting for one; ReceiveTimeout when none came in `timeout_s` (None: wait for ever).
 
@@ -188,8 +189,9 @@ class Agent:
         (None: no limit; unless told, the room's setting, which is an hour): a lease of 30 s is extended again and again.
         A process that is stopped or frozen loses it at the end of the lease. With `lease_s` alone the lease is a fixed
         one: it ends after so long, unless `extend` is called; with both, it is that lease which is extended.
+        `late` "raise" makes an error of the warning (`LateAck`) that a block gives when its ack came too late.
         """
-        want, terms = self._want(channels, lease_s), self._held_for(lease_s, max_hold_s)
+        want, terms = self._want(channels, lease_s), self._held_for(lease_s, max_hold_s, late)
         check_timeout(timeout_s)
         return self._gateway.finish(self._receiving(want, terms, timeout_s))
 
@@ -208,9 +210,10 @@ class Agent:
         channels: Iterable[str] | None = None,
         lease_s: float | None = None,
         max_hold_s: MaxHold = ...,
+        late: str = "warn",
     ) -> Received | None:
         """The same without waiting: a message, or None when there is none."""
-        want, terms = self._want(channels, lease_s), self._held_for(lease_s, max_hold_s)
+        want, terms = self._want(channels, lease_s), self._held_for(lease_s, max_hold_s, late)
         for delivery in self._gateway.claim(want).deliveries:
             return Received(self._gateway, delivery, terms)
         return None
@@ -223,6 +226,7 @@ class Agent:
         max_hold_s: MaxHold = ...,
         timeout_s: float | None = None,
         prefetch: int = 1,
+        late: str = "warn",
         _stop: Latch | None = None,
     ) -> Iterator[Received]:
         """One message after the other, for ever; with `timeout_s`, until none came for so long.
@@ -230,13 +234,14 @@ class Agent:
         When the loop's body comes round without having settled its message, that is acked and the next one claimed in
         one step. A loop that ends in the middle (`break`, or an error in its body) has not said that it was done: the
         message is delivered again. Call `m.ack()` before a `break` that follows good work.
-        Messages are held as with `receive`; `max_hold_s` counts for each round of the loop.
+        Messages are held as with `receive`; `max_hold_s` counts for each round of the loop. An ack that came too late is
+        a `LateAck`: a warning, or with `late="raise"` an error that ends the loop.
         `prefetch` claims up to so many in one step, for short work in bulk. They are this loop's from then on: nobody
         else gets them while it lives. With a fixed lease (`lease_s`), one whose lease ended before its turn came is
         extended, or passed over when somebody else has it; those the loop never came to go back as if nobody had
         claimed them.
         """
-        want, terms = self._want(channels, lease_s), self._held_for(lease_s, max_hold_s)
+        want, terms = self._want(channels, lease_s), self._held_for(lease_s, max_hold_s, late)
         check_timeout(timeout_s)
         if type(prefetch) is not int or not 1 <= prefetch <= receiving.MAX_PREFETCH:
             limits = f"from 1 to {receiving.MAX_PREFETCH}"
@@ -387,11 +392,14 @@ class Agent:
             owner=usual.owner,
         )
 
-    def _held_for(self, lease_s: float | None, max_hold_s: MaxHold) -> Terms:
+    def _held_for(self, lease_s: float | None, max_hold_s: MaxHold, late: str) -> Terms:
         """How what is claimed is held: heartbeats extend the usual lease, and a given one only where it says how long."""
-        if lease_s is None and max_hold_s is ...:
+        if lease_s is None and max_hold_s is ... and late == "warn":
             return self._usual_terms
-        return self._terms(lease_s, max_hold_s, keeps=not self.transient and (lease_s is None or max_hold_s is not ...))
+        if late not in ("warn", "raise"):
+            raise InvalidMessage("late", f"must be warn or raise, not {late!r}")
+        keeps = not self.transient and (lease_s is None or max_hold_s is not ...)
+        return self._terms(lease_s, max_hold_s, keeps=keeps)._replace(late_raises=late == "raise")
 
     def _serving(
         self, channels: Iterable[str] | None, lease_s: float | None, max_hold_s: MaxHold

@@ -39,6 +39,8 @@ class Terms(NamedTuple):
     lease_s: float
     #: Heartbeats extend the lease for so long after the receiver got the message, in nanoseconds; 0: a fixed lease.
     hold_ns: int = 0
+    #: Whether an ack that came too late is raised; else it is a warning.
+    late_raises: bool = False
 
     @property
     def lease_ns(self) -> int:

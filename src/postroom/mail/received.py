@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable
 from contextlib import suppress
 from operator import attrgetter
@@ -12,7 +14,7 @@ from weakref import ref
 from postroom.core.backoff import backoff_s
 from postroom.core.message import MAX_SPAN_S, Draft, Message, MessageWithLedger, check, check_name, check_span
 from postroom.core.states import NOTES
-from postroom.errors import Fault, InvalidMessage, PostroomError, TooManyHops, raise_faults
+from postroom.errors import Fault, InvalidMessage, LateAck, PostroomError, TooManyHops, raise_faults
 from postroom.stores.contract import Delivery, Settled, Ticket, Want
 
 from .gateway import Gateway
@@ -105,6 +107,7 @@ class Received(Envelope):
     raises has changed nothing; it may be tried again.
 
     As a context manager it acks at the end of the block and retries if the block raises, unless the block settled it.
+    An ack there that came too late is a `LateAck`: a warning, or raised where the receiver asked for `late="raise"`.
     """
 
     __slots__ = ("__weakref__", "_gateway", "answer_id", "settled", "since_ns", "terms")
@@ -239,8 +242,18 @@ class Received(Envelope):
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
         if error is not None:
             self.give_back(error)
-        elif self.settled is None:
-            self.ack()
+        elif self.settled is None and not self.ack():
+            self.tell_late()
+
+    def tell_late(self) -> None:
+        """Its ack, for which nobody sees the result, came too late: warn of it, or raise it."""
+        late = LateAck(self.id, self.delivery_count)
+        if self.terms.late_raises:
+            raise late
+        level, frame = 1, sys._getframe()  # noqa: SLF001  the line of the program that had the message
+        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("postroom."):
+            level, frame = level + 1, frame.f_back
+        warnings.warn(late, stacklevel=level)
 
 
 def follow(cause: Envelope | Message | None, max_hops: int) -> tuple[str | None, int, str | None]:

@@ -37,28 +37,36 @@ class Prefetcher:
 
     def after(self, message: Received) -> Delivery | None:
         """Ack the message unless it was settled, and return the next one; None when there is none to have just now."""
-        while self._waiting:
+        was_open = message.settled is None
+        if self._waiting:
             message.conclude(ACKED)
+            if was_open and not message.settled:
+                message.tell_late()
             self._gateway.check_open()  # what waited here is given back when the room closes
             self.since_ns = self._gateway.now_ns
-            delivery = self._next()
-            if self._still_ours(delivery):
-                return delivery
+            while self._waiting:
+                delivery = self._next()
+                if self._still_ours(delivery):
+                    return delivery
+            was_open = False
         if message.settled is not None and self._want.limit == 1:
             self.looked = False  # there is nothing to be done in one step: the caller will look, and wait
             return None
         claimed, self.looked = message.conclude(ACKED, claim_next=self._want).claimed, True
-        if claimed is None or not claimed.deliveries:
-            return None
+        if claimed is not None and claimed.deliveries:
+            self._hold(claimed.deliveries)
+        if was_open and not message.settled:
+            message.tell_late()  # when it raises, what was claimed goes back
+        return self._next() if self._waiting else None
+
+    def _hold(self, deliveries: list[Delivery]) -> None:
         self._claimed_ns = self.since_ns = self._gateway.now_ns
-        self._waiting.extend(claimed.deliveries)
-        self._gateway.unseen.update(delivery.ticket for delivery in claimed.deliveries)
-        first = self._next()
-        if self._waiting and self.terms.hold_ns:
+        self._waiting.extend(deliveries)
+        self._gateway.unseen.update(delivery.ticket for delivery in deliveries)
+        if len(deliveries) > 1 and self.terms.hold_ns:
             loop = ref(self)
-            for delivery in self._waiting:
+            for delivery in deliveries:
                 self._gateway.leases.hold(delivery.ticket, loop, self.terms.lease_s)
-        return first
 
     def _next(self) -> Delivery:
         delivery = self._waiting.popleft()

@@ -17,6 +17,7 @@ from postroom.errors import (
     ROOM_IS_OVER,
     Fault,
     InvalidMessage,
+    LateAck,
     PostroomError,
     RoomClosed,
     RoomError,
@@ -149,6 +150,15 @@ class Farewell:
         """The serving is over. After SIGTERM so is the program, mostly: its agents are stopped then, not gone."""
         if self.said:
             atexit.register(self._gateway.close)
+
+
+def conclude(run: ServedMessage, verdict: Settlement, claim_next: Want | None) -> Settled:
+    """Record what became of the message, and say so when that came too late. Claims the next one in the same step."""
+    was_open = run.message.settled is None
+    settled = run.message.conclude(verdict, claim_next)
+    if was_open and not settled.held:
+        log.warning("%s", LateAck(run.message.id, run.message.delivery_count), extra={"action": "late_ack"})
+    return settled
 
 
 class Serving:
@@ -290,7 +300,7 @@ class Serving:
         for tries_left in reversed(range(SETTLE_TRIES)):
             claim_next = None if self._told_to_stop() else self._inbox.want
             try:
-                return run.message.conclude(verdict, claim_next)
+                return conclude(run, verdict, claim_next)
             except ROOM_IS_OVER:
                 raise
             except RoomError:
