@@ -105,6 +105,16 @@ def test_a_loop_keeps_what_it_claimed_ahead_and_has_not_come_to(open_room: OpenR
     assert all(words(room, id) == ["stored", "claimed", "acked"] for id in ids)
 
 
+def test_a_loop_that_comes_round_often_keeps_what_lies_at_the_end(open_room: OpenRoom) -> None:
+    room, other = open_room(), open_room()
+    ids = [room.agent("ada").send("bob", {"n": n}) for n in range(41)]
+    for place, _ in enumerate(room.agent("bob").listen(timeout_s=0, prefetch=40)):
+        if place:
+            work(room, ids[-1:], HEARTBEAT_S)
+            assert other.agent("bob").poll() is None
+    assert all(words(room, id) == ["stored", "claimed", "acked"] for id in ids)
+
+
 def test_three_workers_do_twenty_jobs_of_ten_minutes_once_each(open_room: OpenRoom, clock: WatchedClock) -> None:
     """Under default settings, in simulated time."""
     lead = open_room()

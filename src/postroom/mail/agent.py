@@ -253,17 +253,17 @@ class Agent:
         self, want: Want, timeout_s: float | None, ahead: receiving.Prefetcher, stop: Latch | None
     ) -> Series[Received]:
         with ahead, Inbox(self._gateway, want) as inbox:
-            delivery = yield from inbox.steps(timeout_s, stop)
+            delivery, claimed_ns = (yield from inbox.steps(timeout_s, stop)), 0
             while delivery is not None:
-                message = Received(self._gateway, delivery, ahead.terms)
+                message = Received(self._gateway, delivery, ahead.terms, claimed_ns=claimed_ns)
                 try:
                     yield message
                 except GeneratorExit:
                     message.give_back(LOOP_ENDED)
                     raise
-                delivery = ahead.after(message)
+                delivery, claimed_ns = ahead.after(message), ahead.claimed_ns
                 if delivery is None:
-                    delivery = yield from inbox.steps(timeout_s, stop, arm_first=ahead.looked)
+                    delivery, claimed_ns = (yield from inbox.steps(timeout_s, stop, arm_first=ahead.looked)), 0
 
     def serve(
         self,

@@ -149,6 +149,7 @@ class Gateway:
         self._next_look_ns = self.now_ns + _LOOK_NS
         #: What this process has claimed and not settled, and what keeps it.
         self.leases = LeaseHeartbeat(store, clock)
+        self._held = self.leases.held
         self._most_held = MAX_REMEMBERED
         #: Of these, what a loop has claimed and not yet come to: nobody saw it.
         self.unseen: set[Ticket] = set()
@@ -322,7 +323,7 @@ class Gateway:
         if self.hooks.listeners:
             self.hooks.tell("before_settle", ticket=ticket, outcome=outcome, detail=detail)
         settled = self.store.settle(ticket, outcome, detail=detail, delay_s=delay_s, puts=puts, claim_next=claim_next)
-        self.leases.let_go(ticket)
+        self._held.pop(ticket, None)
         if claim_next is not None and settled.claimed is not None:
             self._remember(claim_next, settled.claimed)
         if self.hooks.listeners:
@@ -332,14 +333,14 @@ class Gateway:
     def _remember(self, want: Want, claimed: Claimed) -> None:
         if want.owner is None or want.settle:
             return  # such a claim outlives this room on purpose, or is over already
-        held = self.leases.held
-        if len(held) > self._most_held:  # before: nobody has the new ones yet
-            self._forget_dropped(held)
+        if len(self._held) > self._most_held:  # before: nobody has the new ones yet
+            self._forget_dropped()
         for delivery in claimed.deliveries:
-            held[delivery.ticket] = self.now_ns
+            self._held[delivery.ticket] = None
 
-    def _forget_dropped(self, held: dict[Ticket, int]) -> None:
+    def _forget_dropped(self) -> None:
         """Forget the oldest of the claims whose messages nobody has any more."""
+        held = self._held
         for ticket in tuple(held):
             if len(held) <= MAX_REMEMBERED:
                 break
@@ -533,10 +534,10 @@ class Gateway:
         for id in tuple(self._questions):
             with suppress(PostroomError):
                 self.store.abandon(id)
-        for ticket in tuple(self.leases.held):
+        for ticket in tuple(self._held):
             with suppress(PostroomError):
                 self.store.settle(ticket, "returned" if ticket in self.unseen else "retry", detail=CLOSED_EARLY)
-        self.leases.held.clear()
+        self._held.clear()
 
 
 def _span_s(timeout_s: float | None) -> float:

@@ -56,7 +56,9 @@ class Holder(Protocol):
     """What a held message belongs to: the message in its receiver's hands, or the loop that has not come to it yet."""
 
     terms: Terms
-    #: When it got the message, or last came round (the steady clock).
+    #: When the message was claimed, by the steady clock.
+    claimed_ns: int
+    #: When the receiver got it, or the loop last came round.
     since_ns: int
 
 
@@ -80,27 +82,21 @@ class LeaseHeartbeat:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        #: What this process has claimed and not settled, each with the moment of its claim (the steady clock).
-        self.held: dict[Ticket, int] = {}
-        self._holders: dict[Ticket, weakref.ref[Holder]] = {}
+        #: What this process has claimed and not settled, each with its holder; None: its lease is not kept up.
+        #: Receivers write here themselves, for every message: most are settled before anything else is to be done.
+        self.held: dict[Ticket, weakref.ref[Holder] | None] = {}
         self._beats_ns: dict[Ticket, int] = {}  # when each of these was last extended
         self._next_ns = NEVER  # when the chore looks by itself
         self._chore = Chore("postroom leases", partial(_round, weakref.ref(self)), clock)
 
-    def hold(self, ticket: Ticket, holder: weakref.ref[Holder], lease_s: float) -> None:
-        """Keep this lease while the holder is there. Cheap: most messages are settled before anything is to be done."""
-        self._holders[ticket] = holder
-        if lease_s < SHORT_LEASE_S and self._clock.steady_ns() + lease_s * _SECOND_NS / 3 < self._next_ns:
+    def in_time(self, lease_s: float) -> None:
+        """A message is held with so short a lease: let the chore look in time."""
+        if self._clock.steady_ns() + lease_s * _SECOND_NS / 3 < self._next_ns:
             self._chore.nudge()
-
-    def let_go(self, ticket: Ticket) -> None:
-        """This process has settled it, or has lost it."""
-        self.held.pop(ticket, None)
-        self._holders.pop(ticket, None)
 
     def is_held(self, ticket: Ticket) -> bool:
         """Whether an object that somebody has keeps it."""
-        holder = self._holders.get(ticket)
+        holder = self.held.get(ticket)
         return holder is not None and holder() is not None
 
     def leased_ns(self, ticket: Ticket, claimed_ns: int) -> int:
@@ -110,7 +106,7 @@ class LeaseHeartbeat:
     def look(self) -> None:
         """Let the chore begin where a message has been held for a while. Never waits."""
         now_ns = self._clock.steady_ns()
-        if self._holders and any(kept.is_due(now_ns) for kept in self._all_kept(now_ns)):
+        if self.held and any(kept.is_due(now_ns) for kept in self._all_kept(now_ns)):
             self._chore.nudge()
 
     def round(self) -> float | None:
@@ -134,21 +130,15 @@ class LeaseHeartbeat:
 
     def _all_kept(self, now_ns: int) -> Iterator[_Kept]:
         """The leases whose holders are there, and have not had them for too long."""
-        for ticket, known in self._holders.copy().items():
-            holder = known()
-            if holder is None:
-                self._forget(ticket, known)
+        for ticket, known in self.held.copy().items():
+            holder = None if known is None else known()
+            if holder is None:  # such a claim is fixed, or its object was dropped
                 continue
             terms, since_ns = holder.terms, holder.since_ns
-            leased_ns = self.leased_ns(ticket, self.held.get(ticket, since_ns))
+            leased_ns = self.leased_ns(ticket, holder.claimed_ns)
             until_ns = since_ns + terms.hold_ns
             if now_ns < until_ns and leased_ns + terms.lease_ns < until_ns:
                 yield _Kept(ticket, terms.lease_ns, leased_ns, until_ns)
-
-    def _forget(self, ticket: Ticket, known: weakref.ref[Holder]) -> None:
-        """Its object was dropped."""
-        if self._holders.get(ticket) is known:
-            self._holders.pop(ticket, None)
 
     def _extend(self, leases: list[_Kept], span_ns: int, now_ns: int) -> bool:
         try:
@@ -160,7 +150,7 @@ class LeaseHeartbeat:
         for kept in leases:
             self._beats_ns[kept.ticket] = now_ns + span_ns - kept.lease_ns
         for ticket in lost:
-            self.let_go(ticket)
+            self.held.pop(ticket, None)
         return True
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from postroom.errors import Fault, InvalidMessage, LateAck, PostroomError, TooMa
 from postroom.stores.contract import Delivery, Settled, Ticket, Want
 
 from .gateway import Gateway
-from .leases import Terms
+from .leases import SHORT_LEASE_S, Terms
 
 #: Reasons and errors are kept in the ledger up to this many characters.
 MAX_REASON_CHARS: Final = 4000
@@ -110,20 +110,25 @@ class Received(Envelope):
     An ack there that came too late is a `LateAck`: a warning, or raised where the receiver asked for `late="raise"`.
     """
 
-    __slots__ = ("__weakref__", "_gateway", "answer_id", "settled", "since_ns", "terms")
+    __slots__ = ("__weakref__", "_gateway", "answer_id", "claimed_ns", "settled", "since_ns", "terms")
 
-    def __init__(self, gateway: Gateway, delivery: Delivery, terms: Terms, *, settled: bool | None = None) -> None:
+    def __init__(
+        self, gateway: Gateway, delivery: Delivery, terms: Terms, *, claimed_ns: int = 0, settled: bool | None = None
+    ) -> None:
         self.message, self._ticket = delivery.message, delivery.ticket
         self._gateway = gateway
-        #: How it is held, and since when (the steady clock).
+        #: How it is held, and since when (the steady clock); one that was claimed ahead was so before.
         self.terms = terms
         self.since_ns = gateway.now_ns
+        self.claimed_ns = claimed_ns or gateway.now_ns
         #: None while it is the receiver's to settle; then whether settling counted.
         self.settled: bool | None = settled
         #: The id of the answer, after a `reply` that counted.
         self.answer_id: str | None = None
         if terms.hold_ns and settled is None:
-            gateway.leases.hold(delivery.ticket, ref(self), terms.lease_s)
+            gateway.leases.held[delivery.ticket] = ref(self)
+            if terms.lease_s < SHORT_LEASE_S:
+                gateway.leases.in_time(terms.lease_s)
 
     # What the receiver may say
 

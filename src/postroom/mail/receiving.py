@@ -11,7 +11,7 @@ import msgspec
 from postroom.stores.contract import Delivery, Want
 
 from .gateway import Gateway
-from .leases import Terms
+from .leases import SHORT_LEASE_S, Terms
 from .received import ACKED, Received
 
 #: No loop claims more in one step: others wait for the write lock meanwhile.
@@ -26,12 +26,11 @@ class Prefetcher:
 
     def __init__(self, gateway: Gateway, want: Want, terms: Terms, prefetch: int) -> None:
         self._gateway = gateway
-        #: How it holds what it has not come to, and when it last came round.
+        #: How it holds what it has not come to, when that was claimed, and when the loop last came round.
         self.terms = terms
-        self.since_ns = 0
+        self.claimed_ns = self.since_ns = 0
         self._want = msgspec.structs.replace(want, limit=prefetch)
         self._waiting: deque[Delivery] = deque()
-        self._claimed_ns = 0
         #: Whether `after` looked for the next message when it returned None.
         self.looked = False
 
@@ -60,13 +59,14 @@ class Prefetcher:
         return self._next() if self._waiting else None
 
     def _hold(self, deliveries: list[Delivery]) -> None:
-        self._claimed_ns = self.since_ns = self._gateway.now_ns
+        self.claimed_ns = self.since_ns = self._gateway.now_ns
         self._waiting.extend(deliveries)
         self._gateway.unseen.update(delivery.ticket for delivery in deliveries)
         if len(deliveries) > 1 and self.terms.hold_ns:
-            loop = ref(self)
-            for delivery in deliveries:
-                self._gateway.leases.hold(delivery.ticket, loop, self.terms.lease_s)
+            leases = self._gateway.leases
+            leases.held.update(dict.fromkeys((delivery.ticket for delivery in deliveries), ref(self)))
+            if self.terms.lease_s < SHORT_LEASE_S:
+                leases.in_time(self.terms.lease_s)
 
     def _next(self) -> Delivery:
         delivery = self._waiting.popleft()
@@ -75,7 +75,7 @@ class Prefetcher:
 
     def _still_ours(self, delivery: Delivery) -> bool:
         """Whether nobody else has it. One whose lease ended while it waited its turn gets a new one."""
-        leased_ns = self._gateway.leases.leased_ns(delivery.ticket, self._claimed_ns)
+        leased_ns = self._gateway.leases.leased_ns(delivery.ticket, self.claimed_ns)
         if self.since_ns - leased_ns < self.terms.lease_ns:
             return True
         return not self._gateway.store.heartbeat([delivery.ticket], self.terms.lease_s)
