@@ -16,7 +16,7 @@ from tests.conftest import PATIENCE_S, Background
 from tests.support.watched_clock import WatchedClock
 
 from postroom import InvalidMessage, LateAck, Received, Room, RoomBusy, RoomError
-from postroom.core.config import HEARTBEAT_S, LEASE_S
+from postroom.core.config import AGENT_LEASE_S, HEARTBEAT_S, LEASE_S
 from postroom.mail import gateway
 from postroom.room import open_room as open_a_room
 
@@ -177,6 +177,27 @@ def test_a_message_that_is_taken_up_again_by_its_id_is_kept(open_room: OpenRoom)
     message = room.agent("bob").claimed(id)
     work(room, [id], 100)
     assert message.ack() is True
+
+
+def test_a_transient_agent_that_serves_keeps_its_message_though_nobody_looks_after_the_room(
+    open_room: OpenRoom, clock: WatchedClock
+) -> None:
+    room = open_room()
+    id = room.agent("ada", transient=True).send("bob", {})
+    stop, begun = threading.Event(), threading.Event()
+
+    def slow(_: Received) -> None:
+        begun.set()
+        clock.sleep(3 * AGENT_LEASE_S)
+        stop.set()
+
+    serving = Background(lambda: room.agent("bob", transient=True).serve({"*": slow}, 1, stop=stop))
+    until(begun.is_set)
+    for _ in range(30):
+        rest(clock)
+        clock.advance(AGENT_LEASE_S / 10)
+    serving.result()
+    assert words(room, id) == ["stored", "claimed", "acked"]
 
 
 # What is not

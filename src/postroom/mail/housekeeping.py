@@ -21,6 +21,7 @@ from postroom.stores.cells import DELETE, update
 
 from . import attachments, presence
 from .gateway import Gateway
+from .leases import SHORT_LEASE_S
 
 KEEPER_CELL: Final = "upkeep"
 #: The process that keeps house has so long a term without a word; then another may take over.
@@ -50,6 +51,7 @@ class Upkeep:
         """Send this agent's heartbeats from now on, and mark it stopped when the room closes."""
         self._names[name] = None
         self._chore.start()
+        self._gateway.leases.short_s = SHORT_LEASE_S  # of longer ones it looks in time
 
     def connect(self, name: str) -> None:
         """An agent outside of this process is here through it: look after it, and let it keep what it holds."""

@@ -11,6 +11,7 @@ So does everything that a stopped or frozen process holds, because its heartbeat
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,7 +24,7 @@ from postroom.core.config import HEARTBEAT_S, SAFETY_LOOK_S
 from postroom.errors import ROOM_IS_OVER, RoomError
 from postroom.stores.contract import Store, Ticket
 
-#: Of shorter leases a heartbeat would be due before the upkeep looks: for those the chore is told at once.
+#: Of shorter leases a heartbeat would be due before the upkeep looks.
 SHORT_LEASE_S: Final = 3 * HEARTBEAT_S
 #: So many leases are extended in one step: nobody else waits long for the write lock.
 MAX_TOGETHER: Final = 500
@@ -86,6 +87,8 @@ class LeaseHeartbeat:
         #: Receivers write here themselves, for every message: most are settled before anything else is to be done.
         self.held: dict[Ticket, weakref.ref[Holder] | None] = {}
         self._beats_ns: dict[Ticket, int] = {}  # when each of these was last extended
+        #: Of shorter leases the chore is told at once; of all, where no upkeep looks (`look`).
+        self.short_s = math.inf
         self._next_ns = NEVER  # when the chore looks by itself
         self._chore = Chore("postroom leases", partial(_round, weakref.ref(self)), clock)
 

@@ -18,7 +18,7 @@ from postroom.errors import Fault, InvalidMessage, LateAck, PostroomError, TooMa
 from postroom.stores.contract import Delivery, Settled, Ticket, Want
 
 from .gateway import Gateway
-from .leases import SHORT_LEASE_S, Terms
+from .leases import Terms
 
 #: Reasons and errors are kept in the ledger up to this many characters.
 MAX_REASON_CHARS: Final = 4000
@@ -127,7 +127,7 @@ class Received(Envelope):
         self.answer_id: str | None = None
         if terms.hold_ns and settled is None:
             gateway.leases.held[delivery.ticket] = ref(self)
-            if terms.lease_s < SHORT_LEASE_S:
+            if terms.lease_s < gateway.leases.short_s:
                 gateway.leases.in_time(terms.lease_s)
 
     # What the receiver may say

@@ -11,7 +11,7 @@ import msgspec
 from postroom.stores.contract import Delivery, Want
 
 from .gateway import Gateway
-from .leases import SHORT_LEASE_S, Terms
+from .leases import Terms
 from .received import ACKED, Received
 
 #: No loop claims more in one step: others wait for the write lock meanwhile.
@@ -65,7 +65,7 @@ class Prefetcher:
         if len(deliveries) > 1 and self.terms.hold_ns:
             leases = self._gateway.leases
             leases.held.update(dict.fromkeys((delivery.ticket for delivery in deliveries), ref(self)))
-            if self.terms.lease_s < SHORT_LEASE_S:
+            if self.terms.lease_s < leases.short_s:
                 leases.in_time(self.terms.lease_s)
 
     def _next(self) -> Delivery:
