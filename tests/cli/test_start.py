@@ -22,7 +22,7 @@ OURS = """
     stores.sqlite.connection stores.sqlite.contention stores.sqlite.file stores.sqlite.reading
     stores.sqlite.rows stores.sqlite.store stores.sqlite.wal stores.sqlite.claiming stores.sqlite.layout
     stores.sqlite.transactions stores.sqlite.housekeeping
-    mail mail.agent mail.gateway mail.housekeeping mail.presence mail.questions mail.rate_limit mail.receipts
+    mail mail.agent mail.gateway mail.housekeeping mail.leases mail.presence mail.questions mail.rate_limit mail.receipts
     mail.received mail.waiting
     cli cli.call cli.commands cli.commands.mail cli.exit_codes cli.options cli.output cli.table
 """.split()

@@ -144,7 +144,8 @@ def test_a_room_that_is_busy_for_a_while_costs_no_lease(
     room = open_room()
     id = room.agent("ada").send("bob", {})
     message = room.agent("bob").receive(timeout_s=0)
-    really, refused = room.store.heartbeat, []
+    really = room.store.heartbeat
+    refused: list[Any] = []
 
     def busy(*args: Any) -> Any:
         if len(refused) < 5:
@@ -248,20 +249,21 @@ def test_a_receiver_keeps_a_message_for_so_long_at_most(open_room: OpenRoom, clo
     room.agent("ada").send("bob", {})
     id = room.agent("ada").send("bob", {})
     unlimited = room.agent("bob").receive(timeout_s=0, max_hold_s=None)
-    bob, limit = room.agent("bob"), {} if taken == "setting" else {"max_hold_s": 65}
+    bob = room.agent("bob")
+    limit: dict[str, Any] = {} if taken == "setting" else {"max_hold_s": 65}
     stop, go_on = threading.Event(), threading.Event()
     held: list[Any] = []
 
-    def serve() -> None:
-        bob.serve({"*": lambda m: held.append(m) or (go_on.wait(PATIENCE_S) and None)}, 1, stop=stop, **limit)
+    def slow(message: Received) -> None:
+        held.append(message)
+        assert go_on.wait(PATIENCE_S)
 
-    if taken == "serve":
-        serving = Background(serve)
-        until(lambda: bool(held))
-    elif taken == "listen":
+    serving = Background(lambda: bob.serve({"*": slow}, 1, stop=stop, **limit) if taken == "serve" else None)
+    if taken == "listen":
         held = [loop := bob.listen(timeout_s=0, **limit), next(iter(loop))]
-    else:
+    elif taken != "serve":
         held = [bob.poll(**limit) if taken == "poll" else bob.receive(timeout_s=0, **limit)]
+    until(lambda: bool(held))
     assert room.get(id).state == "claimed"
     work(room, [id, unlimited.id], 30)
     work(room, [unlimited.id], 30)
@@ -273,9 +275,8 @@ def test_a_receiver_keeps_a_message_for_so_long_at_most(open_room: OpenRoom, clo
     assert unlimited.ack() is True
     go_on.set()
     stop.set()
-    if taken == "serve":
-        clock.advance(1)
-        serving.result()
+    clock.advance(1)
+    serving.result()
 
 
 def test_a_loop_that_does_not_come_round_loses_what_it_claimed_ahead(open_room: OpenRoom, clock: WatchedClock) -> None:
@@ -313,7 +314,12 @@ def test_no_thread_is_started_for_work_that_is_quick(
     room = open_room()
     looks: list[None] = []
     look = room.gateway.leases.look
-    monkeypatch.setattr(room.gateway.leases, "look", lambda: (look(), looks.append(None)))
+
+    def watched() -> None:
+        look()
+        looks.append(None)
+
+    monkeypatch.setattr(room.gateway.leases, "look", watched)
     ada, bob = room.agent("ada"), room.agent("bob")
     for count in range(1, 6):
         ada.send("bob", {})
@@ -324,7 +330,7 @@ def test_no_thread_is_started_for_work_that_is_quick(
         ada.send("bob", {})
         message = bob.receive(timeout_s=0)
         clock.advance(0.1)
-        until(lambda count=count: len(looks) == count)
+        until(partial(lambda count: len(looks) == count, count))
         message.ack()
     assert lease_threads() == []
 

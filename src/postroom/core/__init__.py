@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from .system.startup import deferring
 
-#: Needed by writers that lost a race, by rooms in a repository, for wrong names and for what hardly ever fails.
-__getattr__ = deferring(__name__, "backoff", "git_index", "log", "near")
+#: Needed by writers that lost a race, by rooms in a repository, for wrong names, for what hardly ever fails and for work
+#: that lasts.
+__getattr__ = deferring(__name__, "backoff", "chore", "git_index", "log", "near")

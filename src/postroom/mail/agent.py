@@ -399,7 +399,7 @@ class Agent:
         if late not in ("warn", "raise"):
             raise InvalidMessage("late", f"must be warn or raise, not {late!r}")
         keeps = not self.transient and (lease_s is None or max_hold_s is not ...)
-        return self._terms(lease_s, max_hold_s, keeps=keeps)._replace(late_raises=late == "raise")
+        return self._terms(lease_s, max_hold_s, keeps=keeps, late_raises=late == "raise")
 
     def _serving(
         self, channels: Iterable[str] | None, lease_s: float | None, max_hold_s: MaxHold
@@ -407,12 +407,12 @@ class Agent:
         """What `serve` takes, and how it holds that: also a given lease is extended."""
         return self._want(channels, lease_s), self._terms(lease_s, max_hold_s, keeps=True)
 
-    def _terms(self, lease_s: float | None, max_hold_s: MaxHold, *, keeps: bool) -> Terms:
+    def _terms(self, lease_s: float | None, max_hold_s: MaxHold, *, keeps: bool, late_raises: bool = False) -> Terms:
         if max_hold_s is ...:
             max_hold_s = self._gateway.config.max_hold_s
         elif max_hold_s is not None:
             check_seconds("max_hold_s", max_hold_s, zero=False)
-        return Terms(self._lease_s(lease_s), hold_ns(max_hold_s) if keeps else 0)
+        return Terms(self._lease_s(lease_s), hold_ns(max_hold_s) if keeps else 0, late_raises=late_raises)
 
     def _lease_s(self, lease_s: float | None) -> float:
         return self._usual_want.lease_s if lease_s is None else check_seconds("lease_s", lease_s, zero=False)

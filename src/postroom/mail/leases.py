@@ -12,13 +12,14 @@ So does everything that a stopped or frozen process holds, because its heartbeat
 from __future__ import annotations
 
 import math
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
-from postroom.core.chore import Chore
+from postroom.core import chore
 from postroom.core.clock import Clock
 from postroom.core.config import HEARTBEAT_S, SAFETY_LOOK_S
 from postroom.errors import ROOM_IS_OVER, RoomError
@@ -34,18 +35,18 @@ _SECOND_NS: Final = 1_000_000_000
 RETRY_NS: Final = round(SAFETY_LOOK_S * _SECOND_NS)
 
 
-class Terms(NamedTuple):
+class Terms:
     """The terms on which a receiver holds a message."""
 
-    lease_s: float
-    #: Heartbeats extend the lease for so long after the receiver got the message, in nanoseconds; 0: a fixed lease.
-    hold_ns: int = 0
-    #: Whether an ack that came too late is raised; else it is a warning.
-    late_raises: bool = False
+    __slots__ = ("hold_ns", "late_raises", "lease_ns", "lease_s")
 
-    @property
-    def lease_ns(self) -> int:
-        return round(self.lease_s * _SECOND_NS)
+    def __init__(self, lease_s: float, hold_ns: int = 0, *, late_raises: bool = False) -> None:
+        self.lease_s = lease_s
+        self.lease_ns = round(lease_s * _SECOND_NS)
+        #: Heartbeats extend the lease for so long after the receiver got the message; 0: a fixed lease.
+        self.hold_ns = hold_ns
+        #: Whether an ack that came too late is raised; else it is a warning.
+        self.late_raises = late_raises
 
 
 def hold_ns(max_hold_s: float | None) -> int:
@@ -63,14 +64,16 @@ class Holder(Protocol):
     since_ns: int
 
 
-class _Kept(NamedTuple):
-    """A lease that is to be kept up, until that moment and no longer."""
+class _Kept:
+    """A lease that is to be kept up, until that moment and no longer. `leased_ns`: when it was last given or extended."""
 
-    ticket: Ticket
-    lease_ns: int
-    #: When it was last given or extended.
-    leased_ns: int
-    until_ns: int
+    __slots__ = ("lease_ns", "leased_ns", "ticket", "until_ns")
+
+    def __init__(self, ticket: Ticket, lease_ns: int, leased_ns: int, until_ns: int) -> None:
+        self.ticket = ticket
+        self.lease_ns = lease_ns
+        self.leased_ns = leased_ns
+        self.until_ns = until_ns
 
     def is_due(self, now_ns: int) -> bool:
         """Whether a sixth of it is over: a heartbeat for one that is due takes along those that will be soon."""
@@ -90,12 +93,20 @@ class LeaseHeartbeat:
         #: Of shorter leases the chore is told at once; of all, where no upkeep looks (`look`).
         self.short_s = math.inf
         self._next_ns = NEVER  # when the chore looks by itself
-        self._chore = Chore("postroom leases", partial(_round, weakref.ref(self)), clock)
+        self._lock = threading.RLock()  # a signal's handler may come in the middle of what it guards
+        self._chore: chore.Chore | None = None
 
     def in_time(self, lease_s: float) -> None:
         """A message is held with so short a lease: let the chore look in time."""
         if self._clock.steady_ns() + lease_s * _SECOND_NS / 3 < self._next_ns:
-            self._chore.nudge()
+            self._nudge()
+
+    def _nudge(self) -> None:
+        """Let the chore look now. It is made here: a command that makes one step has no need of it."""
+        with self._lock:
+            if self._chore is None:
+                self._chore = chore.Chore("postroom leases", partial(_round, weakref.ref(self)), self._clock)
+        self._chore.nudge()
 
     def is_held(self, ticket: Ticket) -> bool:
         """Whether an object that somebody has keeps it."""
@@ -110,7 +121,7 @@ class LeaseHeartbeat:
         """Let the chore begin where a message has been held for a while. Never waits."""
         now_ns = self._clock.steady_ns()
         if self.held and any(kept.is_due(now_ns) for kept in self._all_kept(now_ns)):
-            self._chore.nudge()
+            self._nudge()
 
     def round(self) -> float | None:
         """Extend what has gone for a while without; in how many seconds the next is due, None when nothing is held."""
@@ -158,11 +169,13 @@ class LeaseHeartbeat:
 
     def close(self) -> None:
         """Extend nothing any more. The thread is over when it returns."""
-        self._chore.close()
+        if self._chore is not None:
+            self._chore.close()
 
     def __del__(self) -> None:
         with suppress(AttributeError):  # it was interrupted while it was made
-            self._chore.close(0)
+            if self._chore is not None:
+                self._chore.close(0)
 
 
 def _round(known: weakref.ref[LeaseHeartbeat]) -> float | None:

@@ -61,7 +61,7 @@ class Worker:
 
     def _work(self, message: postroom.Received) -> None:
         """Do what the job says the first time; whoever gets it again is quick."""
-        job = message.payload if message.delivery_count == 1 else {"how": "slow", "for_s": 0.01}
+        job: dict[str, Any] = message.payload if message.delivery_count == 1 else {"how": "slow", "for_s": 0.01}
         how, span_s = job["how"], job["for_s"]
         self._note("began", message.id, message.delivery_count, how)
         if how == "slow":
