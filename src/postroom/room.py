@@ -20,8 +20,10 @@ from postroom.core.config import (
     Config,
     RoomUrl,
     address_of,
+    is_new,
     make_config,
     parse_url,
+    place_of,
     room_folder,
     search_places,
 )
@@ -33,7 +35,6 @@ from postroom.mail.agent import Agent
 from postroom.mail.gateway import Deadline, Gateway, Pause, Series
 from postroom.mail.housekeeping import Upkeep
 from postroom.mail.presence import AgentInfo
-from postroom.mail.receipts import DeadLetter, Receipt, Wait, dead_letter_of, receipt_of
 from postroom.mail.received import check_names, check_timeout
 from postroom.sessions import session as sessions
 from postroom.stores.contract import FEED, Change, MailboxFigures, Query, Stats, Store
@@ -48,7 +49,7 @@ from .errors import (
     RoomNotFound,
     UnknownMessage,
 )
-from .mail import attachments, presence, reasons, replaying, searching, tokens
+from .mail import attachments, presence, reasons, receipts, replaying, searching, tokens
 from .stores import open_store
 
 T = TypeVar("T")
@@ -193,11 +194,11 @@ class Room:
 
     # Looking, which changes nothing
 
-    def receipt(self, id: str) -> Receipt:
+    def receipt(self, id: str) -> receipts.Receipt:
         """What became of a message so far: its state and every step. UnknownMessage when it is not kept here."""
         message = self.get(id)
         known = message.to_agent is None or presence.is_known(self._gateway, message.to_agent)
-        return receipt_of(message, recipient_known=known)
+        return receipts.receipt_of(message, recipient_known=known)
 
     def why(self, id: str | MessageWithLedger) -> reasons.Reason:
         """Why a message is where it is, and until when: not due, held, nobody runs, … UnknownMessage when not kept."""
@@ -331,23 +332,25 @@ class Room:
         self._gateway.check_open()
         return presence.agents(self._gateway)
 
-    def waits(self) -> list[Wait]:
+    def waits(self) -> list[receipts.Wait]:
         """The askers that wait right now, and for whose answer; the longest wait first."""
         waiting = self._gateway.open_store.find_all(Query(states=OPEN, waiting=True, limit=PAGE))
         return [
-            Wait(message.from_agent, message.to_agent, message.id, iso(message.timestamp_ms))
+            receipts.Wait(message.from_agent, message.to_agent, message.id, iso(message.timestamp_ms))
             for message in waiting
             if message.waiter is not None and self._gateway.store.process_alive(message.waiter) is not False
         ]
 
-    def dead_letters(self, limit: int = 100) -> list[DeadLetter]:
+    def dead_letters(self, limit: int = 100) -> list[receipts.DeadLetter]:
         """Messages that were set aside, the oldest first, each with every attempt to deliver it."""
         dead = self._gateway.open_store.find(
             Query(states=frozenset({State.DEAD}), limit=_checked_limit(limit))
         ).messages
         kept = (self._gateway.store.get(message.id) for message in dead)
         return [
-            dead_letter_of(message) for message in kept if message is not None and message.exact_state is State.DEAD
+            receipts.dead_letter_of(message)
+            for message in kept
+            if message is not None and message.exact_state is State.DEAD
         ]
 
     # Acting on what is kept
@@ -570,10 +573,10 @@ def open_through(
     folder = room_folder(address)
     if folder is not None:
         address = RoomUrl(address.scheme, str(folder), address.options)  # also right after a chdir
-        if not create and (not folder.is_dir() or (trust.is_new(address) and trust.lost_part(address) is None)):
+        if not create and (not folder.is_dir() or (is_new(address) and trust.lost_part(address) is None)):
             raise RoomNotFound(f"there is no room in {folder}; make one with `postroom init`")
         make_folder(folder)
-    new = trust.place_of(address) if trust.is_new(address) else None
+    new = place_of(address) if is_new(address) else None
     room = Room(make_gateway(open_store(address, config, clock, create=create), config, clock), address)
     if new is not None:
         with suppress(OSError):  # a user without a configuration names rooms by their address

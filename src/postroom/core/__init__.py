@@ -6,4 +6,4 @@ from .system.startup import deferring
 
 #: Needed by writers that lost a race, by rooms in a repository, for wrong names, for what hardly ever fails and for work
 #: that lasts.
-__getattr__ = deferring(__name__, "backoff", "chore", "git_index", "log", "near")
+__getattr__ = deferring(__name__, "backoff", "chore", "git_index", "log", "near", "trust", "untrusted")

@@ -54,7 +54,7 @@ class Clock(Protocol):
 
 def _read_boot_id() -> str:
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
             return file.read().strip()
     except OSError:  # not Linux: the boot's moment, to the minute, will do
         return f"boot-{int(time.time() - time.monotonic()) // 60}"

@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -29,6 +30,10 @@ ARTIFACTS: Final = "artifacts"
 URL_VARIABLE: Final = "POSTROOM_URL"
 #: A file in that folder that says where the room is, when it is elsewhere: an address, as in `postroom.open`.
 POINTER: Final = "room"
+#: A folder with one of these in it is a room, or points to one.
+DATABASE: Final = "messages.db"
+ROOM_FILES: Final = (DATABASE, FILES_MARK, POINTER)
+_LOG: Final = "log"
 _MAX_SMALL_BYTES: Final = 4096
 
 #: How long a receiver that is a process may keep a message before others may take it, in seconds.
@@ -97,7 +102,7 @@ class RoomUrl(msgspec.Struct, frozen=True):
     def with_secrets(self) -> str:
         """The whole address: for opening the room, and never to be shown."""
         tail = "&".join(f"{name}={value}" for name, value in self.options.items())
-        rest = _QUOTING.sub(_quoted, self.rest) if self.scheme in FOLDER_SCHEMES else self.rest
+        rest = _quoted(self.rest) if self.scheme in FOLDER_SCHEMES else self.rest
         return f"{self.scheme}:{rest}" + (f"?{tail}" if tail else "")
 
     def without_secrets(self) -> str:
@@ -115,14 +120,14 @@ class RoomUrl(msgspec.Struct, frozen=True):
         return RoomUrl(self.scheme, f"//{bare}{slash}{name}" if "@" in hosts else self.rest, options)
 
 
-_PLAIN_HOST: Final = re.compile(r"(\[[^\]]*\]|[^:@]*)(:\d*)?(/.*)?")
+_PLAIN_HOST: Final = r"(\[[^\]]*\]|[^:@]*)(:\d*)?(/.*)?"
 
 
 def _masked(server: str) -> str:
     """One of the servers of an address as it may be shown. A password may have any sign in it."""
     before, at, host = server.rpartition("@")
     if not at:
-        return server if _PLAIN_HOST.fullmatch(server) else "…"
+        return server if re.fullmatch(_PLAIN_HOST, server) else "…"
     user, colon, _ = before.partition(":")
     return f"{user}:…@{host}" if colon else f"…@{host}"
 
@@ -131,12 +136,18 @@ def _masked(server: str) -> str:
 FOLDER_SCHEMES: Final = ("sqlite", "files")
 #: A path may have a question mark in it, at which the options would begin. It is written %3F; and a path that reads as
 #: if that had been done gets its % written %25. Every other path stays as it is (tests/test_open.py).
-_QUOTING: Final = re.compile(r"\?|%(?=25|3[Ff])")
-_QUOTED: Final = re.compile(r"%(?:25|3[Ff])")
+_QUOTING: Final = r"\?|%(?=25|3[Ff])"
+_QUOTED: Final = r"%(?:25|3[Ff])"
 
 
-def _quoted(found: re.Match[str]) -> str:
-    return "%3F" if found[0] == "?" else "%25"
+def _quoted(path: str) -> str:
+    if "?" not in path and "%" not in path:  # the usual: no pattern is compiled for it
+        return path
+    return re.sub(_QUOTING, lambda found: "%3F" if found[0] == "?" else "%25", path)
+
+
+def _unquoted(path: str) -> str:
+    return re.sub(_QUOTED, lambda found: "%" if found[0] == "%25" else "?", path) if "%" in path else path
 
 
 def address_of(folder: Path, scheme: str = "sqlite") -> str:
@@ -156,7 +167,7 @@ def parse_url(text: str) -> RoomUrl:
         scheme, rest = "sqlite", text
     rest, _, query = rest.partition("?")
     if scheme in FOLDER_SCHEMES:
-        rest = _QUOTED.sub(lambda found: "%" if found[0] == "%25" else "?", rest)
+        rest = _unquoted(rest)
     if not rest and scheme != "memory":
         raise RoomError(f"{text!r} names no place; write {scheme}:PATH, for instance {scheme}:{FOLDER}")
     return RoomUrl(scheme, rest, _options(query) if query else {})
@@ -250,6 +261,57 @@ def room_folder(url: RoomUrl) -> Path | None:
     return folder
 
 
+def place_of(url: RoomUrl) -> Path | None:
+    """The folder whose trust decides about an address: that with Postroom's own files in it. None: it has none."""
+    folder = room_folder(url)
+    if folder is None:
+        return None
+    return folder / FOLDER if url.scheme == "files" else folder
+
+
+def is_new(url: RoomUrl) -> bool:
+    """Whether the address is that of a folder in which no room is yet: the one that opens it makes it.
+
+    Mailboxes with messages in them are somebody's, also where Postroom's own folder beside them is missing.
+    """
+    place = place_of(url)
+    if place is None or any(os.path.lexists(place / name) for name in ROOM_FILES):
+        return False
+    return url.scheme != "files" or not any(any(place.parent.glob(f"{box}/*/*.json")) for box in ("inbox", "outbox"))
+
+
+def missing_part(url: RoomUrl) -> Path | None:
+    """The first file of a room in a folder that is not there, or empty; None when all are there."""
+    place = place_of(url)
+    if place is None:
+        return None
+    if url.scheme != "files":
+        # a files room's own folder is asked for as one, and is whole if that is
+        found = has_content(place / DATABASE) or os.path.lexists(place / FILES_MARK)
+        return None if found else place / DATABASE
+    if not has_content(place / FILES_MARK):
+        return place / FILES_MARK
+    return None if any(map(has_content, logs_in(place))) else place / _LOG
+
+
+def logs_in(place: Path) -> list[Path]:
+    """The logs of a files room: each upgrade of its layout gives it another name."""
+    return [place / name for name in _names_in(place) if name == _LOG or name.startswith(f"{_LOG}-")]
+
+
+def _names_in(place: Path) -> list[str]:
+    with suppress(OSError):
+        return os.listdir(place)
+    return []
+
+
+def has_content(path: Path) -> bool:
+    """Whether there is such a file, and something in it."""
+    with suppress(OSError):
+        return os.stat(path, follow_symlinks=False).st_size > 0
+    return False
+
+
 def _at_home(path: str) -> Path:
     """The path, with the home folder that it may begin with."""
     try:
@@ -268,6 +330,8 @@ def make_config(settings: Mapping[str, object], options: Mapping[str, str] | Non
 
     Raises RoomError that names the one that is wrong, and what it may be.
     """
+    if not settings and not options:
+        return Config()  # the usual: nothing to check, and msgspec need not work out the fields' types
     for name in (*settings, *(options or ())):
         if name not in Config.__struct_fields__:
             raise RoomError(f"a room has no setting {name!r}{_nearest(name)}")

@@ -37,6 +37,7 @@ from postroom.errors import RoomDamaged, RoomError, RoomNotAllowed
 from . import git_index
 from .clock import SYSTEM
 from .config import (
+    DATABASE,
     FILES_MARK,
     FOLDER,
     POINTER,
@@ -44,7 +45,11 @@ from .config import (
     RoomUrl,
     address_in,
     address_of,
+    has_content,
+    logs_in,
+    missing_part,
     parse_url,
+    place_of,
     read_regular,
     room_folder,
     search_places,
@@ -53,10 +58,6 @@ from .config import (
 #: A file in a room's folder that only this user's allow-list knows the content of.
 SEAL: Final = "seal"
 CONFIG_VARIABLE: Final = "POSTROOM_CONFIG"
-#: A folder with one of these in it is a room, or points to one.
-_DATABASE: Final = "messages.db"
-ROOM_FILES: Final = (_DATABASE, FILES_MARK, POINTER)
-_LOG: Final = "log"
 _LOCK: Final = "lock"
 _ROOMS: Final = "rooms"
 _SERVERS: Final = "servers"
@@ -192,25 +193,6 @@ def _all(kind: str, shape: type[_Entry]) -> Iterator[tuple[Path, _Entry]]:
 # --- rooms ---------------------------------------------------------------------------------------------------------
 
 
-def place_of(url: RoomUrl) -> Path | None:
-    """The folder whose trust decides about an address: that with Postroom's own files in it. None: it has none."""
-    folder = room_folder(url)
-    if folder is None:
-        return None
-    return folder / FOLDER if url.scheme == "files" else folder
-
-
-def is_new(url: RoomUrl) -> bool:
-    """Whether the address is that of a folder in which no room is yet: the one that opens it makes it.
-
-    Mailboxes with messages in them are somebody's, also where Postroom's own folder beside them is missing.
-    """
-    place = place_of(url)
-    if place is None or any(os.path.lexists(place / name) for name in ROOM_FILES):
-        return False
-    return url.scheme != "files" or not any(any(place.parent.glob(f"{box}/*/*.json")) for box in ("inbox", "outbox"))
-
-
 def check_whole(url: RoomUrl) -> None:
     """Raise RoomDamaged where a room was made in a folder, and the file that its messages are in is missing or empty."""
     lost = lost_part(url)
@@ -230,39 +212,11 @@ def lost_part(url: RoomUrl) -> Path | None:
     lock alone that of an opener that was killed.)
     """
     place = place_of(url)
-    if place is None or _missing(place, url.scheme) is None:
+    if place is None or missing_part(url) is None:
         return None
     if not (os.path.lexists(place / SEAL) and os.path.lexists(place / _LOCK)):
         return None
-    return _missing(place, url.scheme)  # again: another process may have made the room between the two looks
-
-
-def _missing(place: Path, scheme: str) -> Path | None:
-    """The first file of a room of that kind that is not there, or empty."""
-    if scheme != "files":
-        # a files room's own folder is asked for as one, and is whole if that is
-        found = _has_content(place / _DATABASE) or os.path.lexists(place / FILES_MARK)
-        return None if found else place / _DATABASE
-    if not _has_content(place / FILES_MARK):
-        return place / FILES_MARK
-    return None if any(map(_has_content, _logs(place))) else place / _LOG
-
-
-def _logs(place: Path) -> list[Path]:
-    """The logs of a files room: each upgrade of its layout gives it another name."""
-    return [place / name for name in _names_in(place) if name == _LOG or name.startswith(f"{_LOG}-")]
-
-
-def _names_in(place: Path) -> list[str]:
-    with suppress(OSError):
-        return os.listdir(place)
-    return []
-
-
-def _has_content(path: Path) -> bool:
-    with suppress(OSError):
-        return os.stat(path, follow_symlinks=False).st_size > 0
-    return False
+    return missing_part(url)  # again: another process may have made the room between the two looks
 
 
 def set_aside(url: RoomUrl) -> list[Path]:
@@ -273,10 +227,10 @@ def set_aside(url: RoomUrl) -> list[Path]:
     place = place_of(url)
     if place is None or lost_part(url) is None:
         return []
-    own = [place / f"{_DATABASE}{suffix}" for suffix in ("", "-wal", "-shm")]
-    parts = own if url.scheme != "files" else [place / FILES_MARK, *_logs(place)]
+    own = [place / f"{DATABASE}{suffix}" for suffix in ("", "-wal", "-shm")]
+    parts = own if url.scheme != "files" else [place / FILES_MARK, *logs_in(place)]
     now_ms = SYSTEM.wall_ms()
-    kept = [part.rename(part.with_name(f"lost-{now_ms}-{part.name}")) for part in parts if _has_content(part)]
+    kept = [part.rename(part.with_name(f"lost-{now_ms}-{part.name}")) for part in parts if has_content(part)]
     os.unlink(place / SEAL)
     return kept
 

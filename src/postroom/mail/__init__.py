@@ -6,5 +6,17 @@ from postroom.core.system.startup import deferring
 
 #: What a mere sender has no use for: it comes with hashes, near names, chance and logging.
 __getattr__ = deferring(
-    __name__, "attachments", "handles", "history", "reasons", "receiving", "replaying", "searching", "serving", "tokens"
+    __name__,
+    "attachments",
+    "handles",
+    "history",
+    "questions",
+    "rate_limit",
+    "reasons",
+    "receipts",
+    "receiving",
+    "replaying",
+    "searching",
+    "serving",
+    "tokens",
 )

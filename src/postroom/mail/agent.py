@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import EllipsisType
 from typing import Any
 
+from postroom.core import untrusted
 from postroom.core.config import AGENT_LEASE_S, GRACE_S, LEASE_S
 from postroom.core.message import DEFAULT_CHANNEL, DEFAULT_PRIORITY, DEFAULT_TYPE, Draft, Message, check_name
-from postroom.core.untrusted import quoted
 from postroom.errors import Fault, InvalidMessage, ReceiveTimeout, UnknownMessage, raise_faults
 from postroom.stores.contract import Delivery, Want
 
@@ -301,7 +301,7 @@ class Agent:
         if ticket is None:
             raise InvalidMessage("id", f"nobody holds message {id}: it is {message.state}")
         if ticket.agent != self.name:
-            raise InvalidMessage("id", f"message {id} is held by {quoted(ticket.agent)}, not by {self.name}")
+            raise InvalidMessage("id", f"message {id} is held by {untrusted.quoted(ticket.agent)}, not by {self.name}")
         ours = message.owner is not None and message.owner == self._gateway.process
         return Received(self._gateway, Delivery(message, ticket), self._terms(None, ..., keeps=ours))
 

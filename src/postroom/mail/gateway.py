@@ -24,8 +24,8 @@ from postroom.core.system.process import current_pid
 from postroom.errors import Fault, InvalidMessage, OutcomeUnknown, PostroomError, RoomClosed, RoomError, raise_faults
 from postroom.stores.contract import Claimed, Delivery, Settled, Store, Swept, Ticket, Waiter, Want
 
+from . import rate_limit
 from .leases import LeaseHeartbeat
-from .rate_limit import limit_of
 
 if TYPE_CHECKING:
     from postroom.core.chore import Chore
@@ -142,8 +142,8 @@ class Gateway:
         self.closing = False
         self._closing = Latch(clock)
         self._closing_fd = self._closing.fileno()
-        self._limit = limit_of(store, config.rate_per_s, config.rate_burst, clock)
-        self._pair_limit = limit_of(store, config.pair_rate_per_s, config.pair_rate_burst, clock)
+        self._limit = _limit(store, config.rate_per_s, config.rate_burst, clock)
+        self._pair_limit = _limit(store, config.pair_rate_per_s, config.pair_rate_burst, clock)
         #: When somebody last used the room (the steady clock), which is when it last claimed something.
         self.now_ns = clock.steady_ns()
         self._next_look_ns = self.now_ns + _LOOK_NS
@@ -538,6 +538,11 @@ class Gateway:
             with suppress(PostroomError):
                 self.store.settle(ticket, "returned" if ticket in self.unseen else "retry", detail=CLOSED_EARLY)
         self._held.clear()
+
+
+def _limit(store: Store, rate_per_s: float | None, burst: int | None, clock: Clock) -> rate_limit.SenderLimit | None:
+    """The limit that a room's settings ask for; None without a rate."""
+    return None if rate_per_s is None else rate_limit.SenderLimit(store, rate_per_s, burst, clock)
 
 
 def _span_s(timeout_s: float | None) -> float:

@@ -77,8 +77,3 @@ class SenderLimit:
                 retry_after_s,
             )
         return {"boot_id": boot_id, "full_ns": full_ns}
-
-
-def limit_of(store: Store, rate_per_s: float | None, burst: int | None, clock: Clock) -> SenderLimit | None:
-    """The limit that a room's settings ask for; None without a rate."""
-    return None if rate_per_s is None else SenderLimit(store, rate_per_s, burst, clock)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from postroom.core import trust
 from postroom.core.clock import Clock
-from postroom.core.config import FOLDER, FOLDER_SCHEMES, Config, RoomUrl
+from postroom.core.config import FOLDER, FOLDER_SCHEMES, Config, RoomUrl, missing_part
 from postroom.core.system.startup import deferring, load_target
 from postroom.errors import RoomError, RoomUnreachable, RoomUnsafe
 
@@ -52,7 +52,8 @@ def open_store(url: RoomUrl, config: Config, clock: Clock, *, create: bool = Tru
     elif url.scheme in FOLDER_SCHEMES:
         folder = Path(url.rest)
         check_folder(folder / FOLDER if url.scheme == "files" else folder, shared=config.group)
-        trust.check_whole(url)
+        if missing_part(url) is not None:
+            trust.check_whole(url)
         store = store_class(folder, config, clock)
     else:
         store = store_class(url, config, clock, create=create)

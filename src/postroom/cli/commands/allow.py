@@ -23,7 +23,9 @@ from postroom.core.config import (
     FOLDER_SCHEMES,
     RoomUrl,
     address_in,
+    is_new,
     parse_url,
+    place_of,
     search_places,
     shown_address,
 )
@@ -97,13 +99,13 @@ def _place(target: str | None) -> Path:
     url = parse_url(target)
     if url.scheme not in FOLDER_SCHEMES:
         raise UsageError(f"{target!r} is neither a folder nor an address such as nats://HOST:PORT/ROOM")
-    place = trust.place_of(url) or Path(target)
+    place = place_of(url) or Path(target)
     inner = place / FOLDER
-    if not trust.is_new(url) or not inner.is_dir():
+    if not is_new(url) or not inner.is_dir():
         inner = place
     if not inner.is_dir():
         raise RoomNotFound(f"there is no folder {inner}")
-    if inner.name != FOLDER and trust.is_new(RoomUrl("sqlite", str(inner), {})):
+    if inner.name != FOLDER and is_new(RoomUrl("sqlite", str(inner), {})):
         raise RoomNotFound(f"there is no room in {inner}; make one with `postroom init`")
     return inner
 
@@ -125,7 +127,7 @@ def check_place(place: Path) -> None:
 
 def _check_pointed_at(place: Path) -> None:
     """The same for the folder that a pointer leads to: it may have come with the pointer."""
-    other = trust.place_of(parse_url(address_in(place)))
+    other = place_of(parse_url(address_in(place)))
     if other is not None and other.is_dir() and os.path.realpath(other) != os.path.realpath(place):
         check_place(other)
 

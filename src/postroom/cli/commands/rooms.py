@@ -15,7 +15,7 @@ from postroom.cli.call import ID_HELP, Invocation
 from postroom.cli.exit_codes import UsageError
 from postroom.core import trust
 from postroom.core.clock import from_iso, iso
-from postroom.core.config import FOLDER, URL_VARIABLE, RoomUrl, address_of, parse_url, room_folder
+from postroom.core.config import FOLDER, URL_VARIABLE, RoomUrl, address_of, is_new, parse_url, place_of, room_folder
 from postroom.errors import RoomNotAllowed, RoomUnreachable, UnknownMessage
 
 from .allow import check_untracked
@@ -50,7 +50,7 @@ def init(call: Invocation) -> None:
     address = args.room or _address(args.folder)
     aside = _set_aside(address) if args.anew else []
     room = call.make_room(address)
-    _keep_out_of_git(trust.place_of(room.url))
+    _keep_out_of_git(place_of(room.url))
     if room_folder(room.url) is None:
         with suppress(OSError):  # the user that makes a room on servers by name may use it by name
             trust.allow_address(room.url, how="made")
@@ -137,7 +137,7 @@ def _own_address(place: Path) -> str:
     verdict = trust.judge_place(place)
     if not verdict.why:
         return verdict.address
-    if os.path.islink(place) or not trust.is_new(RoomUrl("sqlite", str(place), {})):
+    if os.path.islink(place) or not is_new(RoomUrl("sqlite", str(place), {})):
         raise RoomNotAllowed(trust.not_allowed(place, verdict.why))
     return address_of(place)
 

@@ -14,7 +14,7 @@ from postroom.board.actions import role_of
 from postroom.cli import exit_codes, options, output
 from postroom.cli.call import AGENT_VARIABLE, DOOR, OWNER_VARIABLE, TOKEN_VARIABLES, Invocation
 from postroom.core import trust
-from postroom.core.config import URL_VARIABLE
+from postroom.core.config import URL_VARIABLE, place_of
 from postroom.mail import tokens
 from postroom.room import Room
 
@@ -45,7 +45,7 @@ def run_as(call: Invocation) -> int:
     args.name = args.agent
     room = call.room
     if trust.judge_url(room.url).why:
-        what = trust.place_of(room.url) or room.url.without_secrets()
+        what = place_of(room.url) or room.url.without_secrets()
         output.note(f"hooks and MCP servers leave this room alone until you allow it: postroom allow {what}")
     with _token_for(call, args.agent) as token:
         return _run_with(call, room, {**os.environ, **token})

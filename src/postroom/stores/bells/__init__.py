@@ -11,3 +11,10 @@
 
 A ring is a hint. The waiter looks again, and looks by itself once a second in case a hint was lost.
 """
+
+from __future__ import annotations
+
+from postroom.core.system.startup import deferring
+
+#: Programs without an event loop have no switchboard, and mostly ring none.
+__getattr__ = deferring(__name__, "switchboards")

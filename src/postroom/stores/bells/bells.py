@@ -13,10 +13,10 @@ from typing import Final
 from postroom.core.clock import Clock
 from postroom.stores.contract import FEED, Switchboard, Waiter
 
+from . import switchboards
 from .page import ANY_TOPIC, FLAGS, NOBODY, SLOTS, TOPIC_BYTES, TOPICS, SharedPage, mark_of, nobody_follows
 from .sockets import BellSockets, NoBells
 from .spinning import Spinner, Spinning, may_spin
-from .switchboards import BellSwitchboard, ring_switchboard
 
 _FEED_ALONE: Final = frozenset({FEED})
 _IDLE_KEPT: Final = 16
@@ -55,7 +55,7 @@ class Bells:
             return
         marks = [mark_of(topic) for topic in everyone]
         for switchboard, seats in self.page.seats_for(marks, flags):
-            ring_switchboard(self.page, self.sockets, switchboard, seats, aloud=False)
+            switchboards.ring_switchboard(self.page, self.sockets, switchboard, seats, aloud=False)
         marks.append(ANY_TOPIC)
         for slot in self.page.slots_for(marks, flags):
             self._strike(slot)
@@ -72,7 +72,7 @@ class Bells:
             if (
                 self._strike(place)
                 if seat < 0
-                else ring_switchboard(self.page, self.sockets, place, [seat], aloud=True)
+                else switchboards.ring_switchboard(self.page, self.sockets, place, [seat], aloud=True)
             ):
                 return
 
@@ -118,7 +118,9 @@ class Bells:
             for place in range(SLOTS, FLAGS):
                 bound = self.sockets.take(place)
                 if bound is not None:
-                    return BellSwitchboard(self.page, self.sockets, self.pass_on, place - SLOTS, bound, on_hint)
+                    return switchboards.BellSwitchboard(
+                        self.page, self.sockets, self.pass_on, place - SLOTS, bound, on_hint
+                    )
         return None
 
     def way(self) -> str:

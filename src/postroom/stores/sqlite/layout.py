@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -162,7 +161,12 @@ def read_statements(connection: apsw.Connection, path: Path) -> dict[str, str]:
 
 def _fill_in(text: str, parts: dict[str, str]) -> str:
     """Put the statements that one names in braces into it, and theirs into those."""
-    return re.sub(r"\{(\w+)\}", lambda mark: _fill_in(parts[mark[1]], parts), text)
+    if "{" not in text:
+        return text
+    before, *marked = text.split("{")
+    return before + "".join(
+        _fill_in(parts[name], parts) + rest for name, _, rest in (each.partition("}") for each in marked)
+    )
 
 
 def read_salt(connection: apsw.Connection) -> Any:
