@@ -32,9 +32,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # parts, and the end of the line, apart.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
+# What tests leave among the temporary files goes with the run: a session that failed keeps its folder, for people to look
+# at, and rooms without a folder have it there. pytest's own folders stay where it keeps the last three of them.
+if "PYTEST_XDIST_WORKER" not in os.environ:  # which has those of the run that started it
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="postroom-tests-")
+    os.chmod(os.environ["TMPDIR"], 0o711)  # noqa: S103  tests act as other users in folders below
+    tempfile.tempdir = None  # looked up anew
+    atexit.register(shutil.rmtree, os.environ["TMPDIR"], ignore_errors=True)
+
 # Rooms that tests make are trusted in a configuration of the run's own, not in that of its user.
-os.environ["POSTROOM_CONFIG"] = tempfile.mkdtemp(prefix="postroom-tests-")
-atexit.register(shutil.rmtree, os.environ["POSTROOM_CONFIG"], ignore_errors=True)
+os.environ["POSTROOM_CONFIG"] = tempfile.mkdtemp(prefix="config-")
 
 
 def parse_share(text: str) -> tuple[int, int]:

@@ -342,6 +342,29 @@ def test_the_shares_of_the_long_tests_are_all_of_them_and_none_twice(tmp_path: P
 
 
 @pytest.mark.slow
+def test_what_tests_leave_among_the_temporary_files_goes_with_the_run(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    long: minutes\n", encoding="utf-8")
+    (tmp_path / "test_left.py").write_text(
+        "import tempfile\n\ndef test_that_leaves_something(tmp_path): print('left', tempfile.mkdtemp())\n",
+        encoding="utf-8",
+    )
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    words = [sys.executable, "-m", "pytest", "-v", "-rP", "-p", "xdist", "-p", "no:cacheprovider", "-n"]
+    for processes in ("0", "1"):
+        done = subprocess.run(
+            [*words, processes], cwd=tmp_path, env=of_its_own() | {"TMPDIR": str(temporary)},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+        assert done.returncode == 0, done.stdout
+        assert f"left {temporary}" in done.stdout
+        assert [each.name for each in temporary.iterdir() if not each.name.startswith("pytest-of-")] == []
+        assert list(temporary.glob("pytest-of-*/*/test_that_leaves_something*")), "pytest keeps its own"
+
+
+@pytest.mark.slow
 def test_a_run_that_is_cut_off_has_told_its_failures_and_leaves_out_what_is_too_late(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text(encoding="utf-8"), encoding="utf-8")
     settings = "faulthandler_timeout = 2\nfaulthandler_exit_on_timeout = true\nmarkers =\n    long: minutes\n"
