@@ -94,6 +94,16 @@ def test_every_target_stays_within_the_environment_of_its_python(checkout: Check
     assert not re.findall(r"\.venv/", said.stdout)
 
 
+@pytest.mark.parametrize("fails", ["ruff", "mypy", "pytest"])
+def test_the_quick_look_fails_with_each_of_its_parts(checkout: Checkout, fails: str) -> None:
+    assert checkout.make("check").returncode == 0
+    assert all(f"-m {part} " in f"{checkout.asked()} ".replace("\n", " ") for part in ("ruff", "mypy", "pytest"))
+
+    python = checkout.folder / ".venv" / "bin" / "python"
+    python.write_text(f'{python.read_text()}[ "$2" != {fails} ]\n')
+    assert checkout.make("check").returncode != 0
+
+
 def test_a_python_that_does_not_run_is_named(checkout: Checkout) -> None:
     said = checkout.make("lint", "PYTHON=python3.12")
     assert said.returncode != 0
