@@ -18,6 +18,7 @@ import pytest
 import postroom
 from postroom.core.system.children import ForkServer
 from postroom.room import Room
+from postroom.sessions.delegation import Delegation
 from postroom.sessions.session import Session
 
 from . import workers
@@ -245,6 +246,38 @@ def test_ctrl_c_while_workers_are_started_leaves_none_of_them_waiting(tmp_path: 
                     assert len(ends_of(session)) == 2
 
     assert place > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", range(0, 12, 2))
+def test_a_second_ctrl_c_while_the_first_is_recorded_ends_the_workers_at_once(
+    tmp_path: Path, in_background: Any, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    """The first stays recorded, and the grace is not waited for: it is longer than the patience of the test."""
+    second = interrupt_at(place, "line", "fail", "write_failed_file")
+    pause = Delegation._pause
+    were_two: list[bool] = []
+
+    def interrupted_pause(delegation: Delegation, span_s: float) -> None:
+        if sys.gettrace() is None and not were_two:
+            session.mailbox.ready.receive()
+            were_two.append(False)
+            sys.settrace(second)
+            raise KeyboardInterrupt
+        were_two[0] = sys.gettrace() is None
+        sys.settrace(None)
+        pause(delegation, span_s)
+
+    monkeypatch.setattr(Delegation, "_pause", interrupted_pause)
+    with postroom.open(f"sqlite:{tmp_path}/room") as room, room.session() as session:
+        with pytest.raises(KeyboardInterrupt):
+            in_background(lambda: session.delegate([workers.hold_the_lock()], grace_s=3600)).result()
+
+        assert were_two == [True]
+        assert session.failure is not None
+        assert session.failure.message == "caller was interrupted (Ctrl-C)"
+        assert (session.dir / ".failed").exists()
+        assert len(ends_of(session)) == 1
 
 
 def interrupted_delegate(session: Session, place: int) -> list[Any]:

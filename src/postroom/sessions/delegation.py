@@ -171,8 +171,13 @@ class Delegation:
 
     def _interrupted(self, error: BaseException) -> None:
         """The caller itself is stopped: by Ctrl-C, by a room that is gone, by a worker that cannot be started."""
-        if not isinstance(error, SessionFailed):
+        if isinstance(error, SessionFailed):
+            return
+        try:
             self._record.blame(self.member.name, error)
+        except KeyboardInterrupt:
+            self.grace_s = 0.0
+            raise
 
     def _end(self) -> None:
         """End all workers that still run: they may stop by themselves, then they are told to, then they are killed."""
@@ -181,7 +186,7 @@ class Delegation:
                 break
             if number is not None:
                 self.crew.send_signal(number)
-            # a second Ctrl-C does not wait for what is left of the grace
+            # a second Ctrl-C does not wait for what is left of the grace, nor one that came while the first was recorded
             with suppress(KeyboardInterrupt, PostroomError):
                 self._until(self._all_over, None, Deadline(self._gateway.clock, span_s))
         with suppress(PostroomError):

@@ -147,18 +147,19 @@ class SessionRecord:
 
         A session that has ended well stays so: then nothing is recorded, and the given failure is returned.
         """
-        recorded = False
 
         def change(value: Value) -> Value | None:
-            nonlocal recorded
-            recorded = value["failure"] is None and value["ended_ms"] is None
-            return value | {"failure": failure._asdict()} if recorded else None
+            is_open = value["failure"] is None and value["ended_ms"] is None
+            return value | {"failure": failure._asdict()} if is_open else None
 
         value = self._update(change)
-        if recorded:
+        if value["failure"] is None:
+            return failure
+        stands = Failure(**value["failure"])
+        if stands == failure:  # recorded now; or before, and then an interrupt came
             # after the others were woken: they need not wait for a file
             write_failed_file(Path(value["folder"]), failure)
-        return Failure(**value["failure"]) if value["failure"] is not None else failure
+        return stands
 
     def fail_at(self, version: int, value: Value, failure: Failure) -> bool:
         """Record a failure if the record is still of that version. Nobody joined, failed or ended it since, then."""
@@ -191,10 +192,19 @@ class SessionRecord:
         return isinstance(error, SessionEnded | RoomClosed)
 
     def blame(self, member: str, error: BaseException) -> None:
-        """Record that a member was stopped by an error, as far as the room can still be told."""
+        """Record that a member was stopped by an error, as far as the room can still be told.
+
+        A Ctrl-C meanwhile is raised when that is done, not instead of it.
+        """
         said = f"{member} was interrupted (Ctrl-C)" if isinstance(error, KeyboardInterrupt) else None
+        failure = None
         with suppress(PostroomError):
-            self.fail(failure_of(error, member, self.gateway.clock, said))
+            try:
+                failure = failure_of(error, member, self.gateway.clock, said)
+                self.fail(failure)
+            except KeyboardInterrupt:
+                self.fail(failure or failure_of(error, member, self.gateway.clock, said))
+                raise
 
     def blame_gone_opener(self, record: Record | None = None) -> bool:
         """Record the failure of a session whose opener's process is gone. Returns whether it is."""

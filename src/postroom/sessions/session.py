@@ -188,9 +188,11 @@ class Session:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if error is not None and not self._left and not self._record.is_abort(error):
-            self._record.blame(self.name, error)
-        self.cleanup()
+        try:
+            if error is not None and not self._left and not self._record.is_abort(error):
+                self._record.blame(self.name, error)
+        finally:
+            self.cleanup()
 
     def __repr__(self) -> str:
         return f"<Session {self.id} as {self.name!r}>"
