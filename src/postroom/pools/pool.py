@@ -389,8 +389,8 @@ class WorkerPool:
     def shutdown(self, drain_s: float = 0.0) -> None:
         """End all workers; with `drain_s`, after what runs is done, or after that time. Safe to call twice.
 
-        Callers that still wait get WorkerStopped. After: no process of this pool runs. Takes under a second without
-        drain_s.
+        Callers that still wait get WorkerStopped. After: no process of this pool runs; one that did not end within
+        `grace_s` of being told to was killed.
         """
         if current_pid() != self._pid:
             self._closed = True  # the forked copy: everything in it belongs to the process before
