@@ -221,6 +221,35 @@ def test_a_block_that_is_cancelled_gives_its_message_back_at_once(url: str) -> N
     run(main())
 
 
+def test_who_is_cancelled_while_it_finds_what_it_held_before_holds_it_still(url: str) -> None:
+    async def main() -> None:
+        async with aio.open(url) as room:
+            await room.agent("ada").send("bob", {})
+            bob = await room.agent("bob")
+            message = await bob.receive(timeout_s=5)
+            await room.board.add("work")
+            task = await room.board.claim("bob")
+            assert task is not None
+            deliver = room._worker._deliver
+            for find in (partial(bob.claimed, message.id), partial(room.board.held, task.id, "bob")):
+                finding: asyncio.Task[Any] = asyncio.create_task(find())
+
+                def deliver_and_cancel(finding: asyncio.Task[Any] = finding) -> None:
+                    deliver()
+                    finding.cancel()  # between the result and the task's next turn
+
+                room._worker._deliver = deliver_and_cancel  # type: ignore[method-assign]
+                with pytest.raises(asyncio.CancelledError):
+                    await finding
+                room._worker._deliver = deliver  # type: ignore[method-assign]
+
+            assert await states(room) == {"claimed": 1}
+            assert await message.ack()
+            assert await task.done()
+
+    run(main())
+
+
 def test_an_ack_whose_caller_is_cancelled_is_carried_out(url: str) -> None:
     async def main() -> None:
         async with aio.open(url) as room:

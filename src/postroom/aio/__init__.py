@@ -38,7 +38,7 @@ from postroom.stores.contract import Store, Waiter
 
 from .board import Board, HeldTask, Reservation
 from .bridge import Course, WorkerThread
-from .methods import Mirror, as_it_is, giving, if_any, in_steps, in_stream, in_thread
+from .methods import Mirror, as_it_is, giving, if_any, in_steps, in_stream, in_thread, of_what_is_held
 from .serving import Handler, Serving
 
 __all__ = ["Agent", "Board", "HeldTask", "Received", "Reservation", "Room", "open"]
@@ -157,7 +157,7 @@ class Agent(Mirror[agent.Agent]):
 
     receive = giving(Received, in_steps(agent.Agent.receive))
     poll = giving(if_any(Received), in_thread(agent.Agent.poll))
-    claimed = giving(Received, in_thread(agent.Agent.claimed))
+    claimed = giving(Received, of_what_is_held(agent.Agent.claimed))
     listen = in_stream(Received, agent.Agent.listen, here=True)
 
     async def serve(

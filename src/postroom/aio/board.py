@@ -10,7 +10,7 @@ from postroom.errors import PostroomError, RoomClosed
 from postroom.mail.received import words
 
 from .bridge import WorkerThread
-from .methods import Mirror, as_it_is, giving, if_any, in_steps, in_stream, in_thread
+from .methods import Mirror, as_it_is, giving, if_any, in_steps, in_stream, in_thread, of_what_is_held
 
 
 class HeldTask(Mirror[held_task.HeldTask]):
@@ -102,6 +102,6 @@ class Board(Mirror[board.Board]):
     leads = in_thread(board.Board.leads)
 
     claim = giving(if_any(HeldTask), in_steps(board.Board.claim))
-    held = giving(HeldTask, in_thread(board.Board.held))
+    held = giving(HeldTask, of_what_is_held(board.Board.held))
     work = in_stream(HeldTask, board.Board.work)
     watch = in_stream(as_it_is, board.Board.watch)

@@ -52,6 +52,20 @@ def in_thread(method: Callable[Concatenate[S, P], T], *, anyway: bool = False) -
     return call
 
 
+def of_what_is_held(method: Callable[Concatenate[S, P], T]) -> Awaited[P, T]:
+    """The same, for a method that finds what its caller held before: a caller that is cancelled holds it still."""
+
+    @wraps(method)
+    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        await self._ready()
+        worker: WorkerThread = self._worker
+        # a tuple is no claim, and so is not given back when the task has left (see Job.undo)
+        (found,) = await worker.run(lambda: (method(self._sync, *args, **kwargs),))
+        return found
+
+    return call
+
+
 def in_steps(method: Callable[Concatenate[S, P], T]) -> Awaited[P, T]:
     """A synchronous method that ends at the gateway: here it only begins, and what the gateway returns is awaited."""
 
