@@ -231,7 +231,15 @@ def test_an_evaluator_that_fails_is_told_with_its_traceback_and_the_worker_lives
 def test_a_worker_that_ends_is_not_said_to_be_killed_when_its_status_comes_late(
     make_pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "HANG_UP_S", 0.0)
+    """Its line ends before its status comes. The patience for that is over when it has ended, and not been asked how."""
+    take_status = process.Life._on_status
+
+    def killed_before(life: process.Life) -> None:
+        if life.ready:  # what came at its start was its number
+            life.kill("was killed: it hung up")
+        take_status(life)
+
+    monkeypatch.setattr(process.Life, "_on_status", killed_before)
     ada = make_pool("act").initialize_worker("ada")
     with pytest.raises(WorkerDied, match="exit code 3"):
         ada.evaluate(say("exit 3"))
