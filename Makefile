@@ -61,8 +61,15 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/python -m mypy
 
-test: $(STAMP) $(ENV)/.llama
+test: $(STAMP)
+	@$(MAKE) --no-print-directory -j 2 $(ENV)/.llama $(ENV)/.collected
 	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m "not long"
+
+# In a new environment the tests are collected once, beside the last of the installing: four processes that find none of
+# them compiled compile all of them four times, ten seconds each. What is wrong with one, the run itself will tell.
+$(ENV)/.collected: $(STAMP)
+	@$(BIN)/python -m pytest -q --collect-only >/dev/null 2>&1 || true
+	@touch $@
 
 test-long: $(STAMP) model
 	$(BIN)/python -m pytest -q -m long -o faulthandler_timeout=900

@@ -104,6 +104,16 @@ def test_the_quick_look_fails_with_each_of_its_parts(checkout: Checkout, fails: 
     assert checkout.make("check").returncode != 0
 
 
+def test_in_a_new_environment_the_tests_are_compiled_before_several_processes_run_them(checkout: Checkout) -> None:
+    assert checkout.make("test").returncode == 0
+    collected, ran = (line for line in checkout.asked().splitlines() if "-m pytest" in line)
+    assert "--collect-only" in collected
+    assert "--dist worksteal" in ran
+
+    assert checkout.make("test").returncode == 0
+    assert "--collect-only" not in checkout.asked()
+
+
 def test_a_python_that_does_not_run_is_named(checkout: Checkout) -> None:
     said = checkout.make("lint", "PYTHON=python3.12")
     assert said.returncode != 0
