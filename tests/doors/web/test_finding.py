@@ -99,6 +99,35 @@ def test_a_search_is_given_up_when_the_text_changes(
     assert [url for url in asked[after:] if "text=straw" in url] == []
 
 
+def test_a_new_message_that_could_not_be_asked_about_is_asked_about_again(sqlite_room: Room, open_page: Open) -> None:
+    ada = sqlite_room.agent("ada")
+    ada.send("bob", {"text": "needle"})
+    page = open_page("conversation?text=needle", expect="Failed to load resource")
+    found(page, "1 hit in all")
+    page.route("**/api/among*", lambda route: route.abort(), times=1)
+
+    missed = ada.send("bob", {"text": "a needle"})
+    page.locator("#toasts .bad", has_text="cannot be reached").wait_for()
+    ada.send("bob", {"text": "hay"})
+    row(page, missed)
+    found(page, "2 hits in all")
+
+
+def test_hits_that_keep_coming_are_not_all_kept_and_the_page_says_so(open_page: Open) -> None:
+    page = open_page()
+    told = page.evaluate("""async () => {
+        const { Search } = await import("/page/search.js");
+        const search = new Search({ agent: "ada" }, () => {});
+        search.how = "done";
+        const line = (n) => ({ id: String(n).padStart(9, "0"), look: "stored", type: "message", from_agent: "ada", channel: "general", sent_ms: n });
+        const first = search.take(Array.from({ length: 10000 }, (_, n) => line(n)));
+        const second = search.take([line(10000), line(10001)]);
+        return [first, second, search.how, search.reached, search.model.all.length];
+    }""")
+
+    assert told == [{"fresh": 10000, "gone": 0}, {"fresh": 2, "gone": 2}, "trimmed", 2, 10000]
+
+
 def test_a_filter_by_state_follows_what_happens(sqlite_room: Room, open_page: Open) -> None:
     ada, bob = sqlite_room.agent("ada"), sqlite_room.agent("bob")
     ids = [ada.send("bob", {"n": n}) for n in range(3)]

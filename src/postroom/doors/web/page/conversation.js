@@ -63,7 +63,7 @@ export class Conversation {
     if (this.past) return;
     const gone = this.live.trim(atEnd || this.search ? KEPT : KEPT_READING);
     if (gone) this.older ??= "gone";
-    this.came(this.search ? 0 : -gone, found ?? fresh, atEnd);
+    this.came(-(found?.gone ?? gone), found?.fresh ?? fresh, atEnd);
   }
 
   /** So many more are shown before and after those that were there. */
@@ -144,7 +144,7 @@ export class Conversation {
     const hits = `${count(n)} hit${n === 1 ? "" : "s"}`;
     const { how, reached } = this.past ? { how: "past", reached: this.past.reached } : this.search;
     const back = reached === null ? "" : `searched back to ${dayAndClock(reached)}`;
-    set(found, { running: `${hits} so far, ${back || "searching"}`, stopped: `the latest ${hits}, ${back}`, done: `${hits} in all`, past: `${hits} until this moment${back && `, ${back}`}` }[how]);
+    set(found, { running: `${hits} so far, ${back || "searching"}`, stopped: `the latest ${hits}, ${back}`, trimmed: `the latest ${hits}, ${back}`, done: `${hits} in all`, past: `${hits} until this moment${back && `, ${back}`}` }[how]);
   }
 
   nothing() {

@@ -62,7 +62,7 @@ export class Search {
     return this.run();
   }
 
-  /** What just happened: hits that changed, and messages that may be hits. Returns how many are new. */
+  /** What just happened: hits that changed, and messages that may be hits. Returns how many are new, and how many went. */
   take(lines) {
     let fresh = 0;
     for (const line of lines) {
@@ -73,7 +73,12 @@ export class Search {
       else this.unsure.set(line.id, line);
     }
     this.ask();
-    return fresh;
+    const gone = this.how === "running" ? 0 : this.model.trim(this.most + MOST);
+    if (gone) {
+      this.how = "trimmed"; // what went is found by a search of its own: where it would go on is not known any more
+      this.reached = this.model.all[0].sent_ms;
+    }
+    return { fresh, gone };
   }
 
   async ask() {
@@ -82,14 +87,14 @@ export class Search {
     try {
       while (this.unsure.size) {
         const lines = [...this.unsure.values()].slice(0, AT_ONCE);
-        for (const { id } of lines) this.unsure.delete(id);
         const { ids } = await get("/api/among", { ...this.wanted, ids: lines.map(({ id }) => id).join() }, this.aborter.signal);
         let fresh = 0;
+        for (const line of lines) if (this.unsure.get(line.id) === line) this.unsure.delete(line.id); // else it changed meanwhile
         for (const line of lines) if (ids.includes(line.id)) fresh += this.model.put({ ...line }) ? 1 : 0;
         if (fresh) this.onFound(0, fresh);
       }
     } catch (error) {
-      if (!this.aborter.signal.aborted) throw error;
+      if (!this.aborter.signal.aborted) throw error; // what was not answered is asked again with the next change
     } finally {
       this.asking = false;
     }
