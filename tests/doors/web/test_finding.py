@@ -289,6 +289,13 @@ def test_the_first_j_chooses_the_last_message_that_is_seen(sqlite_room: Room, op
     page.locator(f'.row.chosen[data-id="{ids[-2]}"]').wait_for()
 
 
+def test_the_link_to_the_content_moves_the_focus_and_not_the_view(open_page: Open) -> None:
+    page = open_page("agents")
+    page.locator(".skip").focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("[document.activeElement.id, location.hash]") == ["main", "#agents"]
+
+
 def test_number_keys_work_while_the_slider_has_the_focus(sqlite_room: Room, open_page: Open) -> None:
     sqlite_room.agent("ada").send("bob", {"n": 1})
     page = open_page()

@@ -40,6 +40,10 @@ class Page {
     for (const tab of byId("tabs").children) tab.addEventListener("click", () => this.visit(tab.dataset.view));
     byId("tabs").addEventListener("keydown", (event) => this.tabKey(event));
     addEventListener("hashchange", () => this.turn());
+    document.querySelector(".skip").addEventListener("click", (event) => {
+      event.preventDefault(); // the address says what is shown, not where the focus is
+      byId("main").focus();
+    });
     byId("write").addEventListener("click", () => compose(this.about));
     byId("who").addEventListener("click", async () => this.showWho(await signIn()));
     addEventListener("postroom-who", async () => this.showWho(await get("/api/about")));
