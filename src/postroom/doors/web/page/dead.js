@@ -23,8 +23,8 @@ export class DeadLetters {
     this.list = el("div.letters");
     this.none = nothing("dead-letters", "No dead letters", "A message that fails on its last delivery lands here, with the history of every attempt.");
     this.deeds = el("tbody");
-    this.done = el("section.section", null, el("h2", null, "Done by hand"), el("p.soft", null, "What people did from this page, the latest first. It stays when the message is gone."),
-      el("div.card.wide", { tabIndex: 0, role: "region", "aria-label": "Done by hand" }, el("table.plain", null, el("thead", null, el("tr", null, ...["when", "who", "what", "which", ""].map((name) => el("th", { scope: "col" }, name)))), this.deeds)));
+    this.done = el("section.section", { hidden: true }, el("h2", null, "Done by hand"), el("p.soft", null, "What people did from this page, the latest first. It stays when the message is gone."),
+      el("div.card.wide", { tabIndex: 0, role: "region", "aria-label": "Done by hand" }, el("table.plain", null, el("thead", null, el("tr", null, ...["when", "who", "what", "which", "about it"].map((name) => el("th", { scope: "col" }, name)))), this.deeds)));
     section.append(el("div.head", null, el("h1", null, "Dead letters"), this.head, this.right), this.tools, this.list, this.none, this.done);
   }
 
