@@ -435,3 +435,17 @@ def test_a_delayed_message_waits(cli: Cli) -> None:
 
     assert cli("receive", "--as", "bob").code == 3
     assert cli.json("receipt", id)["state"] == "stored"
+
+
+def test_a_message_goes_to_several_recipients_each_its_own_or_to_none(cli: Cli) -> None:
+    result = cli.json("send", "bob", "hi", "--to", "cleo", "--to", "bob", "--as", "ada", "--new")
+
+    assert [(sent["to_agent"], sent["state"]) for sent in result] == [("bob", "stored"), ("cleo", "stored")]
+    assert len({sent["id"] for sent in result}) == 2
+    assert cli.json("receive", "--as", "cleo", "--ack")["payload"] == {"text": "hi"}
+    refused = cli("send", "bob", "hi", "--to", "nobody-at-all", "--as", "ada")
+    assert (refused.code, "nobody-at-all" in refused.err) == (1, True)
+    assert len(cli.json("peek", "--agent", "bob")) == 1
+    assert len(cli.ok("send", "bob", "hi", "--to", "cleo", "--as", "ada").lines) == 2
+    assert cli("send", "bob", "hi", "--to", "cleo", "--as", "ada", "--wait", "acked").code == 2
+    assert cli("send", "bob", "hi", "--to", "cleo", "--as", "ada", "--key", "k").code == 2

@@ -62,6 +62,7 @@ COMMANDS: Final = {
         "postroom send bob 'the build is green' --as ada",
         """postroom send bob '{"pr": 7}' --as ada --type review --wait acked --timeout 60""",
         """postroom send '*' '{"pr": 7}' --channel reviews --as ada""",
+        "postroom send bob 'lunch?' --to cleo --to dan --as ada --new",
     ),
     "receive": Command(
         "mail",

@@ -109,7 +109,7 @@ class Agent:
             return self._gateway.finish(questions.sending(self._gateway, draft, wait, timeout_s))
         return self._gateway.send(draft)
 
-    def send_many(self, messages: Iterable[Mapping[str, Any]]) -> list[str]:
+    def send_many(self, messages: Iterable[Mapping[str, Any]], *, _lane: str = "agent") -> list[str]:
         """Send several messages, all or none, in one step.
 
         Each is a dict of `send`'s arguments: to, payload, type, …
@@ -122,7 +122,7 @@ class Agent:
                 faults.append(Fault(f"messages[{index}]", f"must be a dict, not {message.__class__.__name__}"))
                 continue
             if _BATCH_FIELDS.issuperset(message):
-                drafts.append(self._draft(**message))
+                drafts.append(self._draft(**message, lane=_lane))
                 continue
             unknown = [name for name in message if name not in _BATCH_FIELDS]
             faults += [Fault(f"messages[{index}].{name}", "is not an argument of send_many") for name in unknown]

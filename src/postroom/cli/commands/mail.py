@@ -62,6 +62,8 @@ def _payload(call: Invocation) -> dict[str, Any]:
 def send_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("to", metavar="TO", help="an agent's name, or '*' for whoever claims it first in the channel")
     _envelope_options(parser)
+    also = "another recipient; may be repeated: each gets a message of its own, all or none are sent"
+    parser.add_argument("--to", dest="also", action="append", default=[], metavar="NAME", help=also)
     options.flag(parser, "--new", "the recipient may be one that was never here and that no mail waits for")
     options.span(parser, "--delay", "deliver it after that time", 0)
     parser.add_argument("--correlation-id", metavar="ID", help="what it belongs to")
@@ -74,27 +76,45 @@ def send(call: Invocation) -> None:
     args = call.args
     if args.timeout is not None and not args.wait:
         raise UsageError("--timeout goes with --wait; a send without --wait returns as soon as it is stored")
-    to = None if args.to == ANYBODY else args.to
-    known = to is None or _must_be_known(call, to, presence.is_addressee)
+    names = [None if name == ANYBODY else name for name in dict.fromkeys([args.to, *args.also])]
+    if len(names) > 1 and (args.wait or args.key):
+        raise UsageError("--wait and --key go with one recipient; send to each by a command of its own")
+    known = [to is None or _must_be_known(call, to, presence.is_addressee) for to in names]
     payload = _payload(call)
-    id = call.agent().send(
-        to,
-        payload,
-        channel=args.channel,
-        delay_s=args.delay,
-        correlation_id=args.correlation_id,
-        idempotency_key=args.key,
-        wait=args.wait,
-        timeout_s=(PATIENCE_S if args.timeout is None else args.timeout) if args.wait else None,
-        **_envelope(call, to),
-    )
+    sent = {"channel": args.channel, "delay_s": args.delay, "correlation_id": args.correlation_id}
+    ids = _send_each(call, names, payload, sent)
     if call.json:
-        state = call.room.receipt(id).state
-        output.document({"id": id, "state": state, "to_agent": to, "channel": args.channel, "recipient_known": known})
-    else:
+        told = [
+            {
+                "id": id,
+                "state": call.room.receipt(id).state,
+                "to_agent": to,
+                "channel": args.channel,
+                "recipient_known": seen,
+            }
+            for id, to, seen in zip(ids, names, known, strict=True)
+        ]
+        output.document(told[0] if len(told) == 1 else told)
+        return
+    for id in ids:
         output.write(id)
-        if not known:
-            output.note(f"{args.to} has not been here yet; the message waits for it")
+    for to, seen in zip(names, known, strict=True):
+        if not seen:
+            output.note(f"{to} has not been here yet; the message waits for it")
+
+
+def _send_each(call: Invocation, names: list[str | None], payload: dict[str, Any], sent: dict[str, Any]) -> list[str]:
+    """Send the message to one agent, or a message of its own to each. Returns the ids, in their order."""
+    args, agent = call.args, call.agent()
+    if len(names) > 1:
+        each = [{"to": to, "payload": payload, **sent, **_envelope(call, to)} for to in names]
+        lanes = {message.pop("_lane") for message in each}
+        return agent.send_many(each, _lane=lanes.pop())
+    timeout_s = (PATIENCE_S if args.timeout is None else args.timeout) if args.wait else None
+    key, to = args.key, names[0]
+    return [
+        agent.send(to, payload, idempotency_key=key, wait=args.wait, timeout_s=timeout_s, **sent, **_envelope(call, to))
+    ]
 
 
 def _must_be_known(call: Invocation, to: str, is_enough: Callable[[Gateway, str], bool]) -> bool:
