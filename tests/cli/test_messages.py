@@ -248,6 +248,7 @@ def test_what_is_held_stays(cli: Cli) -> None:
     assert cli.json("show", id)["state"] == "claimed"
     assert cli("purge", "--state", "all", "--yes").code == 3
     assert cli("purge", "zzzzzzzz").code == 3
+    assert cli("purge", "01932f4a-0000-7000-8000-000000000000").code == 3
 
 
 def test_in_a_room_with_tokens_an_agent_deletes_only_its_own(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -201,26 +201,30 @@ def purge_options(parser: argparse.ArgumentParser) -> None:
 def purge(call: Invocation) -> int:
     args, room = call.args, call.room
     query = _to_purge(call)
-    states, senders, found, waiting = Counter[str](), set[str](), set[str](), 0
+    missing = dict.fromkeys(query.ids or ())
+    states, senders, waiting, files = Counter[str](), set[str](), 0, False
     for message in room.store.find_all(query):
         if message.exact_state is not State.CLAIMED:
             states[message.state] += 1
             senders.add(message.from_agent)
-            found |= {message.id} & {*(query.ids or ())}
+            missing.pop(message.id, None)
             waiting += message.exact_state not in FINISHED
+            files = files or any(True for _ in attachments.references(message.payload))
+    if len(senders) == 1:  # an agent may delete its own, and no other's that come meanwhile
+        query = replace(query, from_agent=next(iter(senders)))
     call.must_be_person("delete messages", unless=senders if len(senders) == 1 else ())
     if waiting and not (args.yes or args.dry_run) and not _agreed(waiting):
         output.note("nothing was deleted")
         return exit_codes.FAILED
     deleted = states.total() if args.dry_run else _delete(call, query, states.total())
-    if deleted and not args.dry_run and room.folder is not None:
+    if files and not args.dry_run and room.folder is not None:
         attachments.tidy(room.store, attachments.folder_for(room.folder))
     counts = ", ".join(f"{number} {state}" for state, number in states.items())
     would = "would be " if args.dry_run else ""
     text = f"{deleted} message{'' if deleted == 1 else 's'} {would}deleted{f' ({counts})' if counts else ''}"
     call.tell({"deleted": 0 if args.dry_run else deleted, "states": states, "dry_run": args.dry_run}, text)
-    missing = _not_deleted(call, [id for id in query.ids or () if id not in found])
-    return exit_codes.FAILED if missing else exit_codes.DONE if states else exit_codes.NOTHING
+    held = _tell_missing(call, missing)
+    return exit_codes.NOTHING if not (states or held) else exit_codes.FAILED if missing else exit_codes.DONE
 
 
 def _to_purge(call: Invocation) -> Query:
@@ -260,10 +264,10 @@ def _delete(call: Invocation, query: Query, most: int) -> int:
     return deleted
 
 
-def _not_deleted(call: Invocation, ids: list[str]) -> int:
-    """Say of each of these why it was not deleted. Returns how many those are."""
-    for id in ids:
-        kept = call.room.store.get(id)
-        held = kept is not None and f"message {id} is held by {quoted(str(kept.claimed_by))}, and stays"
+def _tell_missing(call: Invocation, ids: Iterable[str]) -> bool:
+    """Say of each of these why it was not deleted. Returns whether somebody holds one."""
+    kept = {id: call.room.store.get(id) for id in ids}
+    for id, message in kept.items():
+        held = message is not None and f"message {id} is held by {quoted(str(message.claimed_by))}, and stays"
         output.note(held or f"no message {id} is kept in this room")
-    return len(ids)
+    return any(message is not None for message in kept.values())
