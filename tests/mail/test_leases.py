@@ -428,6 +428,17 @@ def test_a_block_that_settled_its_message_was_told_already(open_room: OpenRoom) 
         assert message.ack() is False
 
 
+@pytest.mark.parametrize("outcome", ["ack", "refuse", "reply"])
+def test_a_message_that_was_settled_elsewhere_in_its_receivers_name_is_not_late(
+    open_room: OpenRoom, outcome: str
+) -> None:
+    room = open_room()
+    room.agent("ada").send("bob", {})
+    said = {"ack": (), "refuse": ("no",), "reply": ({},)}[outcome]
+    with room.agent("bob").receive(timeout_s=0, late="raise") as message:
+        assert getattr(room.agent("bob").claimed(message.id), outcome)(*said) is True
+
+
 @pytest.mark.parametrize("prefetch", [1, 3])
 def test_a_round_of_a_loop_whose_ack_comes_too_late_warns_and_goes_on(open_room: OpenRoom, prefetch: int) -> None:
     room, other = open_room(), open_room()

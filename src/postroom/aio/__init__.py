@@ -111,7 +111,8 @@ class Received(Envelope):
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
         if error is None:
-            if self._sync.settled is None and not await self.ack():
+            counted = self._sync.settled is not None or await self.ack()
+            if not counted and await self._worker.run(self._sync.was_late, keep=True):
                 self._sync.tell_late()
             return
         with suppress(RoomClosed):  # which gave it back

@@ -13,7 +13,7 @@ from weakref import ref
 
 from postroom.core.backoff import backoff_s
 from postroom.core.message import MAX_SPAN_S, Draft, Message, MessageWithLedger, check, check_name, check_span
-from postroom.core.states import NOTES
+from postroom.core.states import NOTES, State
 from postroom.errors import Fault, InvalidMessage, LateAck, PostroomError, TooManyHops, raise_faults
 from postroom.stores.contract import Delivery, Settled, Ticket, Want
 
@@ -36,6 +36,8 @@ class Settlement(NamedTuple):
 
 
 ACKED: Final = Settlement("acked")
+#: What only the holder of a message makes of it.
+_SAID: Final = (State.ACKED, State.ANSWERED, State.REFUSED)
 #: Chain id, hop count and trace of a message that no other one caused.
 NO_CAUSE: Final[tuple[str | None, int, str | None]] = (None, 0, None)
 
@@ -247,8 +249,16 @@ class Received(Envelope):
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
         if error is not None:
             self.give_back(error)
-        elif self.settled is None and not self.ack():
+        elif self.settled is None and not self.ack() and self.was_late():
             self.tell_late()
+
+    def was_late(self) -> bool:
+        """Whether a word that did not count came too late. It did not where the same claim was settled elsewhere."""
+        try:
+            found = self._gateway.store.get(self.id)
+        except PostroomError:
+            return True
+        return found is None or found.token != self.token or found.exact_state not in _SAID
 
     def tell_late(self) -> None:
         """Its ack, for which nobody sees the result, came too late: warn of it, or raise it."""

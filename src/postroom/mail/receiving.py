@@ -39,7 +39,7 @@ class Prefetcher:
         was_open = message.settled is None
         if self._waiting:
             message.conclude(ACKED)
-            if was_open and not message.settled:
+            if was_open and not message.settled and message.was_late():
                 message.tell_late()
             self._gateway.check_open()  # what waited here is given back when the room closes
             self.since_ns = self._gateway.now_ns
@@ -54,7 +54,7 @@ class Prefetcher:
         claimed, self.looked = message.conclude(ACKED, claim_next=self._want).claimed, True
         if claimed is not None and claimed.deliveries:
             self._hold(claimed.deliveries)
-        if was_open and not message.settled:
+        if was_open and not message.settled and message.was_late():
             message.tell_late()  # when it raises, what was claimed goes back
         return self._next() if self._waiting else None
 

@@ -156,7 +156,7 @@ def conclude(run: ServedMessage, verdict: Settlement, claim_next: Want | None) -
     """Record what became of the message, and say so when that came too late. Claims the next one in the same step."""
     was_open = run.message.settled is None
     settled = run.message.conclude(verdict, claim_next)
-    if was_open and not settled.held:
+    if was_open and not settled.held and run.message.was_late():
         log.warning("%s", LateAck(run.message.id, run.message.delivery_count), extra={"action": "late_ack"})
     return settled
 
