@@ -11,7 +11,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from .support import Nursery, count, in_parts, journal, seed
 
 #: Short leases, so that a job can be many of them long; heartbeats may come that much too late on a slow machine.
 LEASE_S = 2.0
-WORKERS = 6
+WORKERS = (*DOORS, "block", "ahead")
 
 
 @pytest.fixture
@@ -112,15 +112,15 @@ def begun_of(lines: list[journal.Line], id: str) -> list[journal.Line]:
 
 
 def work_off(
-    nursery: Nursery, tmp_path: Path, jobs: list[dict[str, Any]], workers: int, terms: dict[str, Any]
+    nursery: Nursery, tmp_path: Path, jobs: list[dict[str, Any]], doors: Sequence[str], terms: dict[str, Any]
 ) -> tuple[postroom.Room, list[str], list[journal.Line]]:
     """Let workers do all jobs. The room, the ids of the jobs and what was written down meanwhile."""
     room = postroom.open(f"sqlite:{tmp_path}/room", max_deliveries=UNTIRING)
     ids = [room.agent("lead").send(None, job, channel="jobs") for job in jobs]
     notes = tmp_path / "journal"
     shop = Workshop(nursery, str(room.url), notes, terms)
-    for number in range(workers):
-        shop.hire(f"worker-{number}", DOORS[number % len(DOORS)])
+    for number, door in enumerate(doors):
+        shop.hire(f"worker-{number}", door)
     until_s = time.monotonic() + 280
     while room.stats().states.get("acked", 0) < len(jobs) or is_at_work(journal.read(notes)):
         assert time.monotonic() < until_s, f"it takes too long; seed {seed()}\n{nursery.log()}"
@@ -169,7 +169,7 @@ def test_so_in_a_thousand_mixes(nursery: Nursery, tmp_path: Path, figure: Callab
 @pytest.mark.long
 def test_jobs_of_many_leases_are_done_once_each_under_default_settings(nursery: Nursery, tmp_path: Path) -> None:
     """Jobs of 100 s, to stay below five minutes; those of ten minutes are in tests/mail/test_leases.py."""
-    room, ids, lines = work_off(nursery, tmp_path, [{"how": "slow", "for_s": 100}] * 6, 3, {})
+    room, ids, lines = work_off(nursery, tmp_path, [{"how": "slow", "for_s": 100}] * 6, ("block", "loop", "plain"), {})
     assert [len(begun_of(lines, id)) for id in ids] == [1] * 6
     assert all([entry.event for entry in room.get(id).ledger] == ["stored", "claimed", "acked"] for id in ids)
     room.close()
@@ -180,7 +180,7 @@ def test_a_worker_that_is_killed_half_way_is_replaced_at_once_and_a_stopped_one_
     nursery: Nursery, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     jobs = [{"how": "kill", "for_s": 45}, {"how": "stop", "for_s": 60}]
-    room, ids, lines = work_off(nursery, tmp_path, jobs, 4, {})
+    room, ids, lines = work_off(nursery, tmp_path, jobs, ("block", "loop", "plain", "plain"), {})
     (died,) = [line for line in lines if line.event == "dying"]
     (_, again), (stopped, instead) = (begun_of(lines, id) for id in ids)
     after_death_s = (again.at_ns - died.at_ns) / 1e9
