@@ -50,7 +50,7 @@ class Agent:
         self._usual_want = Want(
             agent=name, lease_s=AGENT_LEASE_S if transient else LEASE_S, owner=None if transient else gateway.process
         )
-        self._usual_terms = self._terms(None, ..., keeps=not transient)
+        self._usual = (self._usual_want, self._terms(None, ..., keeps=not transient))
 
     def __repr__(self) -> str:
         return f"<Agent {self.name!r}>"
@@ -191,7 +191,7 @@ class Agent:
         one: it ends after so long, unless `extend` is called; with both, it is that lease which is extended.
         `late` "raise" makes an error of the warning (`LateAck`) that a block gives when its ack came too late.
         """
-        want, terms = self._want(channels, lease_s), self._held_for(lease_s, max_hold_s, late)
+        want, terms = self._asked(channels, lease_s, max_hold_s, late)
         check_timeout(timeout_s)
         return self._gateway.finish(self._receiving(want, terms, timeout_s))
 
@@ -213,7 +213,7 @@ class Agent:
         late: str = "warn",
     ) -> Received | None:
         """The same without waiting: a message, or None when there is none."""
-        want, terms = self._want(channels, lease_s), self._held_for(lease_s, max_hold_s, late)
+        want, terms = self._asked(channels, lease_s, max_hold_s, late)
         for delivery in self._gateway.claim(want).deliveries:
             return Received(self._gateway, delivery, terms)
         return None
@@ -241,7 +241,7 @@ class Agent:
         extended, or passed over when somebody else has it; those the loop never came to go back as if nobody had
         claimed them.
         """
-        want, terms = self._want(channels, lease_s), self._held_for(lease_s, max_hold_s, late)
+        want, terms = self._asked(channels, lease_s, max_hold_s, late)
         check_timeout(timeout_s)
         if type(prefetch) is not int or not 1 <= prefetch <= receiving.MAX_PREFETCH:
             limits = f"from 1 to {receiving.MAX_PREFETCH}"
@@ -392,14 +392,21 @@ class Agent:
             owner=usual.owner,
         )
 
-    def _held_for(self, lease_s: float | None, max_hold_s: MaxHold, late: str) -> Terms:
-        """How what is claimed is held: heartbeats extend the usual lease, and a given one only where it says how long."""
-        if lease_s is None and max_hold_s is ... and late == "warn":
-            return self._usual_terms
+    def _asked(
+        self, channels: Iterable[str] | None, lease_s: float | None, max_hold_s: MaxHold, late: str
+    ) -> tuple[Want, Terms]:
+        """What is to be claimed, and how it is held.
+
+        Heartbeats extend the usual lease, and a given one only where it is said how long at most.
+        """
+        if channels is None and lease_s is None and max_hold_s is ... and late == "warn":
+            self._gateway.check_open()
+            return self._usual
+        want = self._want(channels, lease_s)
         if late not in ("warn", "raise"):
             raise InvalidMessage("late", f"must be warn or raise, not {late!r}")
         keeps = not self.transient and (lease_s is None or max_hold_s is not ...)
-        return self._terms(lease_s, max_hold_s, keeps=keeps, late_raises=late == "raise")
+        return want, self._terms(lease_s, max_hold_s, keeps=keeps, late_raises=late == "raise")
 
     def _serving(
         self, channels: Iterable[str] | None, lease_s: float | None, max_hold_s: MaxHold

@@ -128,9 +128,10 @@ class Received(Envelope):
         #: The id of the answer, after a `reply` that counted.
         self.answer_id: str | None = None
         if terms.hold_ns and settled is None:
-            gateway.leases.held[delivery.ticket] = ref(self)
-            if terms.lease_s < gateway.leases.short_s:
-                gateway.leases.in_time(terms.lease_s)
+            leases = gateway.leases
+            leases.held[delivery.ticket] = ref(self)
+            if terms.lease_s < leases.short_s:
+                leases.in_time(terms.lease_s)
 
     # What the receiver may say
 
