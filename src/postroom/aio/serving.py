@@ -192,6 +192,8 @@ class Serving:
             return None
         try:
             await self._call(run)
+            if self._given_up and _is_cancelled():
+                return None  # its message is back already, and nothing is said of it
             if run.error is not None and not isinstance(run.error, Exception):
                 self._leaving.set()  # before the message is back, so that no task here takes it again
             following = await self._settle(run)
