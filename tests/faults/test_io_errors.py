@@ -11,6 +11,7 @@ then all of it is. The same open room works again as soon as the disk does, and 
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -251,9 +252,15 @@ def test_a_full_disk_is_told_and_loses_nothing(nursery: Nursery, tmp_path: Path)
     assert report["new_room"] == "RoomUnreachable"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["read-only", "read-only, in use", "full", "full, in use"])
-@pytest.mark.parametrize("scheme", ["sqlite", "files"])
+#: Which disks are tried each time; all of them are in `make test-long`.
+QUICK_DISKS = [("sqlite", "read-only, in use"), ("sqlite", "full"), ("files", "full")]
+DISKS = [
+    pytest.param(*disk, marks=pytest.mark.slow if disk in QUICK_DISKS else pytest.mark.long)
+    for disk in itertools.product(("sqlite", "files"), ("read-only", "read-only, in use", "full", "full, in use"))
+]
+
+
+@pytest.mark.parametrize(("scheme", "how"), DISKS)
 def test_a_room_on_a_disk_that_takes_nothing_can_be_looked_at(
     nursery: Nursery, tmp_path: Path, scheme: str, how: str
 ) -> None:
