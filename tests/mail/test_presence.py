@@ -23,10 +23,10 @@ def claimed(room: Room, **options: Any) -> str:
     return id
 
 
-def show_life(open_room: Callable[..., Room], name: str = "bob") -> None:
-    """What every one-shot command in that name does first."""
-    room = open_room()
-    room.agent(name, transient=True)
+def show_life(open_room: Callable[..., Room], **settings: Any) -> None:
+    """What every one-shot command of bob's does first."""
+    room = open_room(**settings)
+    room.agent("bob", transient=True)
     room.close()
 
 
@@ -43,7 +43,7 @@ def test_every_sign_of_life_gives_an_agents_claims_their_ten_minutes_anew(
 ) -> None:
     room = open_room()
     id = claimed(room)
-    for _ in range(5):
+    for _ in range(4):
         clock.advance(AGENT_LEASE_S - 60)
         show_life(open_room)
         assert left_s(room, id) == pytest.approx(AGENT_LEASE_S, abs=1)
@@ -79,6 +79,35 @@ def test_signs_of_life_within_a_minute_write_nothing(open_room: Callable[..., Ro
 
     assert room.store.cell_read("agent/bob") == cell
     assert left_s(room, id) == pytest.approx((before or 0) - HEARTBEAT_S / 2, abs=0.1)
+
+
+def test_signs_of_life_keep_a_claim_for_as_long_as_the_room_allows(
+    open_room: Callable[..., Room], clock: ManualClock
+) -> None:
+    room = open_room()
+    id = claimed(room)
+    for _ in range(2):
+        clock.advance(500)
+        show_life(open_room, max_hold_s=1500)
+    assert left_s(room, id) == pytest.approx(500, abs=1)
+
+    clock.advance(499)
+    show_life(open_room, max_hold_s=1500)
+    assert left_s(room, id) == pytest.approx(1, abs=0.5)
+
+    clock.advance(2)
+    show_life(open_room, max_hold_s=1500)
+    assert left_s(room, id) is None
+
+
+def test_without_such_a_limit_a_claim_is_kept_for_ever(open_room: Callable[..., Room], clock: ManualClock) -> None:
+    room = open_room()
+    id = claimed(room)
+    for _ in range(10):
+        clock.advance(500)
+        show_life(open_room, max_hold_s=None)
+
+    assert left_s(room, id) == pytest.approx(AGENT_LEASE_S, abs=1)
 
 
 def test_a_lease_that_was_asked_for_stays_as_it_is(open_room: Callable[..., Room], clock: ManualClock) -> None:

@@ -103,17 +103,20 @@ def enter(gateway: Gateway, name: str, *, transient: bool) -> None:
 def keep(gateway: Gateway, held: Iterable[Message]) -> None:
     """Let these claims have their ten minutes anew: those that belong to the agent, and not to a process.
 
-    A lease that was asked to be shorter stays as it is. Like every heartbeat, this leaves no line in a ledger and waits
-    for no disk.
+    A lease that was asked to be shorter stays as it is, and none is kept for longer than the room's `max_hold_s` after the
+    claim. Like every heartbeat, this leaves no line in a ledger and waits for no disk.
     """
-    least_ms = AGENT_LEASE_S * 1000 - _ROUNDING_MS
-    tickets = [
-        Ticket(message.id, message.token, str(message.claimed_by))
-        for message in held
-        if message.owner is None and (message.lease_until_ms or 0) - (message.last_delivered_ms or 0) >= least_ms
-    ]
-    if tickets:
-        gateway.store.heartbeat(tickets, AGENT_LEASE_S)
+    least_ms, now_ms, most_s = AGENT_LEASE_S * 1000 - _ROUNDING_MS, gateway.clock.wall_ms(), gateway.config.max_hold_s
+    tickets: dict[float, list[Ticket]] = {}  # by the seconds that they get
+    for message in held:
+        since_ms = message.last_delivered_ms or 0
+        if message.owner is None and (message.lease_until_ms or 0) - since_ms >= least_ms:
+            left_s = AGENT_LEASE_S if most_s is None else most_s - (now_ms - since_ms) / 1000
+            ticket = Ticket(message.id, message.token, str(message.claimed_by))
+            tickets.setdefault(min(AGENT_LEASE_S, left_s), []).append(ticket)
+    for span_s, together in tickets.items():
+        if span_s > 0:
+            gateway.store.heartbeat(together, span_s)
 
 
 def beat(gateway: Gateway, name: str, status: str | None = None, current_task: str | None = None) -> None:
