@@ -22,14 +22,14 @@ pytestmark = pytest.mark.slow  # processes of their own
 
 #: Everything of ours that a hook loads; a line more is a millisecond more of every step that an agent takes.
 OURS = """
-    core core.clock core.config core.crashpoints core.events core.limits core.message core.states core.trust core.untrusted
+    core core.clock core.config core.crashpoints core.events core.message core.states core.trust core.untrusted
     core.system core.system.process core.system.files core.system.startup errors stores stores.bells
     stores.bells.bells stores.bells.page stores.bells.sockets
-    stores.bells.spinning stores.bells.switchboards stores.contract stores.liveness stores.cells stores.sqlite
+    stores.bells.spinning stores.contract stores.liveness stores.cells stores.sqlite
     stores.sqlite.connection stores.sqlite.contention stores.sqlite.file stores.sqlite.reading
     stores.sqlite.rows stores.sqlite.store stores.sqlite.wal stores.sqlite.claiming stores.sqlite.layout
     stores.sqlite.transactions stores.sqlite.housekeeping
-    mail mail.gateway mail.leases mail.presence mail.rate_limit
+    mail mail.gateway mail.leases mail.presence
     doors doors.hosts doors.session_binding doors.hook doors.hook.command doors.hook.entry
     cli cli.exit_codes cli.table
 """.split()
