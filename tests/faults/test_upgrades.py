@@ -48,11 +48,8 @@ def test_a_kill_in_any_call_of_an_upgrade_leaves_a_room_that_opens(kind: str, ev
     assert at > 30, "an upgrade takes more calls than that"
 
 
-@pytest.mark.parametrize(("what", "says"), [
-    ("messages.db", "has layout 1 and must be upgraded to layout 2 to be used: "),
-    (".", "cannot be written; choose another, or its owner's"),
-])  # fmt: skip
-def test_a_room_that_one_may_only_read_is_not_upgraded_and_that_is_told(what: str, says: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["messages.db", "."])
+def test_a_room_that_one_may_only_read_is_not_upgraded_and_that_is_told(what: str, tmp_path: Path) -> None:
     place = Path(tempfile.mkdtemp(prefix="postroom-"))
     nursery = Nursery(tmp_path / "children.log", "fullness")
     try:
@@ -65,7 +62,8 @@ def test_a_room_that_one_may_only_read_is_not_upgraded_and_that_is_told(what: st
         (room / what).chmod(0o444 if what != "." else 0o555)
         nursery.finish(nursery.fork("fullness.as_a_reader", folder=str(room), out=str(out), user=NOBODY))
         said = json.loads(out.read_text())
-        assert (said["error"], says in said["text"]) == ("RoomUnreachable", True), said
+        assert said["error"] == "RoomUnreachable"
+        assert "has layout 1, and reading it takes an upgrade to layout 2: you may not write there" in said["text"]
         assert copies("sqlite", room) == []
         assert layout_of("sqlite", room) == 1
     finally:

@@ -7,7 +7,7 @@ import pickle
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -48,8 +48,19 @@ def pass_by(clock: WatchedClock, seconds: float) -> None:
     rest(clock)
 
 
+@pytest.fixture(autouse=True)
+def _others() -> Iterator[None]:
+    """Threads of rooms that other tests have not closed wait for clocks of their own."""
+    others.update(threading.enumerate())
+    yield
+    others.clear()
+
+
+others: set[threading.Thread] = set()
+
+
 def rest(clock: WatchedClock) -> None:
-    own = [thread for thread in threading.enumerate() if thread.name in (THREAD, "postroom upkeep")]
+    own = [each for each in threading.enumerate() if each.name in (THREAD, "postroom upkeep") and each not in others]
     until(lambda: all(clock.is_waiting(thread) or not thread.is_alive() for thread in own))
 
 
@@ -66,7 +77,7 @@ def words(room: Room, id: str) -> list[str]:
 
 
 def lease_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == THREAD]
+    return [each.name for each in threading.enumerate() if each.name == THREAD and each not in others]
 
 
 # What is kept

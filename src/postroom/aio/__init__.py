@@ -261,6 +261,8 @@ class Room(Mirror[room.Room]):
             self._board = Board(self._worker, self._sync.board)
         return self._board
 
+    connect = in_thread(room.Room.connect)
+    disconnect = in_thread(room.Room.disconnect, anyway=True)
     reserve = giving(Reservation, in_thread(room.Room.reserve))
     reservations = in_thread(room.Room.reservations)
     unreserve = in_thread(room.Room.unreserve, anyway=True)

@@ -7,6 +7,7 @@ import os
 import random
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -152,12 +153,16 @@ def _call_store(locks: Locks, store: SqliteStore) -> None:
     [first] = call("claim", lambda: store.claim(want("zoe"))).deliveries
     call("claim_answer", lambda: store.claim_answer(id, want("zoe")))
     call("extend", lambda: store.extend(first.ticket, 60))
+    call("heartbeat", lambda: store.heartbeat([first.ticket], 60))
     call("note", lambda: store.note(id, "shown", "zoe"))
     call("settle", lambda: store.settle(first.ticket, "dead", detail="no"))
     call("requeue", lambda: store.requeue([id]))
     call("abandon", lambda: store.abandon(id))
     call("get", lambda: store.get(id))
     call("find", lambda: store.find(Query()))
+    call("count", lambda: store.count(Query()))
+    call("room_ms", store.room_ms)
+    call("why_only_looking", store.why_only_looking)
     call("find_all", lambda: list(store.find_all(Query())))
     call("events", store.events)
     call("number_at", lambda: store.number_at(0))
@@ -193,7 +198,11 @@ def _call_room(locks: Locks, room: Room, ada: Agent, bob: Agent, file: str) -> N
     call("agent", lambda: room.agent("carol"))
     call("receipt", lambda: room.receipt(id))
     call("get", lambda: room.get(id))
+    call("why", lambda: room.why(id))
     call("peek", room.peek)
+    call("count", room.count)
+    call("connect", lambda: room.connect("dave"))
+    call("disconnect", lambda: room.disconnect("dave"))
     call("events", room.events)
     call("cursor", room.cursor)
     call("watch", lambda: list(room.watch(timeout_s=0)))
@@ -257,6 +266,9 @@ def _call_received(locks: Locks, ada: Agent, bob: Agent) -> None:
     call("reply", lambda m: m.reply({}))
     call("refuse", lambda m: m.refuse("no"))
     call("to_dict", lambda m: m.to_dict())
+    call("was_late", lambda m: m.was_late())
+    with warnings.catch_warnings(record=True):
+        call("tell_late", lambda m: m.tell_late())
     call("retry_verdict", lambda m: m.retry_verdict("why"))
     call("answer_verdict", lambda m: m.answer_verdict({}))
     call("conclude", lambda m: m.conclude(m.retry_verdict("why", 1000)))
