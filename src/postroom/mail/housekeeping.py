@@ -39,9 +39,8 @@ class Upkeep:
         self._gateway = gateway
         self._files = FileKeeping(gateway, folder)
         self._names: dict[str, None] = {}
-        self._connected: dict[
-            str, None
-        ] = {}  # of these, the agents that live elsewhere and hold their claims themselves
+        #: Of these, the agents that live elsewhere and hold their claims themselves.
+        self._connected: dict[str, None] = {}
         self._lock = threading.Lock()  # no heartbeat comes after an agent was let go
         self._silences = presence.Silences()
         self._chore = Chore("postroom upkeep", partial(_round, weakref.ref(self)), gateway.clock, every_s=HEARTBEAT_S)
@@ -140,9 +139,8 @@ class FileKeeping:
         cell = store.cell_read(FILES_CELL)
         if cell is not None and 0 <= now_ms - int(cell.value["tidied_ms"]) < FILES_S * 1000:
             return False
-        return (
-            store.cell_write(FILES_CELL, {"tidied_ms": now_ms}, expect=0 if cell is None else cell.version) is not None
-        )
+        version = 0 if cell is None else cell.version
+        return store.cell_write(FILES_CELL, {"tidied_ms": now_ms}, expect=version) is not None
 
 
 def _round(known: weakref.ref[Upkeep]) -> None:
