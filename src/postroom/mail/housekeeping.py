@@ -9,7 +9,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -68,8 +67,10 @@ class Upkeep:
                 presence.leave(self._gateway, name, runs=None)
 
     def __del__(self) -> None:
-        with suppress(AttributeError):  # it was interrupted while it was made
+        try:  # noqa: SIM105  suppress is gone by then
             self._chore.close(0)
+        except (AttributeError, TypeError):  # it was interrupted while it was made; or Python ends
+            pass
 
     def round(self) -> None:
         """One round: what could not be told before, heartbeats, then the housekeeping if it is this process's turn."""

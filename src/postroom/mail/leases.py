@@ -15,7 +15,6 @@ import math
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
 
@@ -173,9 +172,11 @@ class LeaseHeartbeat:
             self._chore.close()
 
     def __del__(self) -> None:
-        with suppress(AttributeError):  # it was interrupted while it was made
+        try:
             if self._chore is not None:
                 self._chore.close(0)
+        except (AttributeError, TypeError):  # it was interrupted while it was made; or Python ends
+            pass
 
 
 def _round(known: weakref.ref[LeaseHeartbeat]) -> float | None:

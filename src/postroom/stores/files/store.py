@@ -494,8 +494,10 @@ class FilesStore(TableStore):
                 bells.close()
 
     def __del__(self) -> None:
-        with suppress(AttributeError):  # it was interrupted while it was made
+        try:  # noqa: SIM105  suppress is gone by then
             self.close()
+        except (AttributeError, TypeError):  # it was interrupted while it was made; or Python ends
+            pass
 
 
 def _why_only_looking(folder: Path) -> str:

@@ -119,5 +119,7 @@ class MemoryWaiter(PipeWaiter[str]):
             self.let_go()
 
     def __del__(self) -> None:
-        with suppress(AttributeError):  # it was interrupted while it was made
+        try:  # noqa: SIM105  suppress is gone by then
             self.close()
+        except (AttributeError, TypeError):  # it was interrupted while it was made; or Python ends
+            pass

@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from typing import Final
 
 from postroom.core.clock import Clock
@@ -424,8 +424,10 @@ class NatsWaiter(PipeWaiter[Key]):
             self._follower.tidy()
 
     def __del__(self) -> None:
-        with suppress(AttributeError):  # it was interrupted while it was made
+        try:
             if self._reader >= 0:
                 self._follower.ending.append(self)  # not at once: this may come in the middle of anything
             if self._follower.closed:
                 self.let_go()
+        except (AttributeError, TypeError):  # it was interrupted while it was made; or Python ends
+            pass

@@ -157,10 +157,12 @@ class ThreadConnection:
 
     def __del__(self) -> None:
         # The system is asked: in a forked child this comes before `process` has noted the new number.
-        with suppress(AttributeError):  # it could not be opened
+        try:
             if os.getpid() == self._pid:
                 self._every.discard(self.raw)
                 self.raw.close()
+        except (AttributeError, TypeError):  # it could not be opened; or Python ends
+            pass
 
 
 class Here:

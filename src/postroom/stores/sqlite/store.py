@@ -10,7 +10,6 @@ after the commit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -467,9 +466,11 @@ class SqliteStore(Store):
         self._file.close()
 
     def __del__(self) -> None:
-        with suppress(AttributeError):  # it was interrupted while it was made
+        try:
             if not self._file.inherited:
                 self.close()
+        except (AttributeError, TypeError):  # it was interrupted while it was made; or Python ends
+            pass
 
 
 def _hang_bells(folder: Path, clock: Clock) -> tuple[Bells | None, str]:
