@@ -346,6 +346,24 @@ def test_no_thread_is_started_for_work_that_is_quick(
     assert lease_threads() == []
 
 
+def test_a_message_that_is_held_for_long_costs_a_write_every_third_of_its_lease(
+    open_room: OpenRoom, monkeypatch: pytest.MonkeyPatch, clock: WatchedClock
+) -> None:
+    room = open_room()
+    really, beats = room.store.heartbeat, list[Any]()
+
+    def counted(*args: Any) -> Any:
+        beats.append(args)
+        return really(*args)
+
+    monkeypatch.setattr(room.store, "heartbeat", counted)
+    room.agent("ada").send("bob", {})
+    message = room.agent("bob").receive(timeout_s=0)
+    pass_by(clock, TEN_MINUTES_S)
+    assert len(beats) == TEN_MINUTES_S / (LEASE_S / 3)
+    assert message.ack() is True
+
+
 def test_the_thread_ends_with_the_room(open_room: OpenRoom) -> None:
     rooms = [open_room(), open_room()]
     for room in rooms:

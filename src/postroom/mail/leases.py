@@ -117,9 +117,12 @@ class LeaseHeartbeat:
         return self._beats_ns.get(ticket, claimed_ns)
 
     def look(self) -> None:
-        """Let the chore begin where a message has been held for a while. Never waits."""
-        now_ns = self._clock.steady_ns()
-        if self.held and any(kept.is_due(now_ns) for kept in self._all_kept(now_ns)):
+        """Let the chore begin where a message has been held for a while, and it would not come in time. Never waits."""
+        now_ns, next_ns = self._clock.steady_ns(), self._next_ns
+        if self.held and any(
+            kept.is_due(now_ns) and not now_ns <= next_ns <= kept.leased_ns + kept.lease_ns // 3
+            for kept in self._all_kept(now_ns)
+        ):
             self._nudge()
 
     def round(self) -> float | None:
