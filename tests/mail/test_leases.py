@@ -191,6 +191,50 @@ def test_a_message_that_is_taken_up_again_by_its_id_is_kept(open_room: OpenRoom)
     assert message.ack() is True
 
 
+def test_so_is_one_of_whose_lease_little_was_left(open_room: OpenRoom, clock: WatchedClock) -> None:
+    room, other = open_room(), open_room()
+    id = room.agent("ada").send("bob", {})
+    room.agent("bob").receive(timeout_s=0)
+    clock.advance(LEASE_S - 1)
+    message = room.agent("bob").claimed(id)
+    clock.advance(2)
+    assert other.agent("bob").poll() is None
+    assert message.ack() is True
+
+
+@pytest.mark.parametrize("dropped", ["the first", "the second"])
+def test_a_message_is_kept_for_as_long_as_one_of_its_objects_is_there(open_room: OpenRoom, dropped: str) -> None:
+    room = open_room()
+    id = room.agent("ada").send("bob", {})
+    both = [room.agent("bob").receive(timeout_s=0), room.agent("bob").claimed(id)]
+    del both[dropped == "the second"]
+    gc.collect()
+    work(room, [id], 60)
+    assert both[0].ack() is True
+
+
+def test_a_look_at_what_a_loop_claimed_ahead_takes_nothing_from_it(open_room: OpenRoom) -> None:
+    room = open_room()
+    ids = [room.agent("ada").send("bob", {}) for _ in range(3)]
+    seen = []
+    for message in room.agent("bob").listen(timeout_s=0, prefetch=5):
+        seen.append(message.id)
+        if len(seen) == 2:  # and with it the third
+            room.agent("bob").claimed(ids[2])
+            work(room, ids[1:], 60)
+    assert seen == ids
+
+
+def test_a_room_gives_nothing_back_that_it_did_not_claim(open_room: OpenRoom) -> None:
+    room, other = open_room(), open_room()
+    id = room.agent("ada").send("bob", {})
+    message = room.agent("bob").receive(timeout_s=0)
+    again = other.agent("bob").claimed(id)
+    other.close()
+    assert again.settled is None
+    assert message.ack() is True
+
+
 def test_a_transient_agent_that_serves_keeps_its_message_though_nobody_looks_after_the_room(
     open_room: OpenRoom, clock: WatchedClock
 ) -> None:

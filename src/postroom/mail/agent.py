@@ -302,8 +302,14 @@ class Agent:
             raise InvalidMessage("id", f"nobody holds message {id}: it is {message.state}")
         if ticket.agent != self.name:
             raise InvalidMessage("id", f"message {id} is held by {untrusted.quoted(ticket.agent)}, not by {self.name}")
-        ours = message.owner is not None and message.owner == self._gateway.process
-        return Received(self._gateway, Delivery(message, ticket), self._terms(None, ..., keeps=ours))
+        known = self._gateway.leases.held.get(ticket)  # None: a fixed lease, or not this room's to keep or give back
+        holder = None if known is None else known()
+        terms = self._terms(None, ..., keeps=known is not None and holder is None)
+        if terms.hold_ns:  # its object was dropped: nobody knows how much is left of its lease
+            self._gateway.store.heartbeat([ticket], terms.lease_s)
+        found = Received(self._gateway, Delivery(message, ticket), terms)
+        found.holder = holder
+        return found
 
     # Asking
 

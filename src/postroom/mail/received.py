@@ -112,7 +112,10 @@ class Received(Envelope):
     An ack there that came too late is a `LateAck`: a warning, or raised where the receiver asked for `late="raise"`.
     """
 
-    __slots__ = ("__weakref__", "_gateway", "answer_id", "claimed_ns", "settled", "since_ns", "terms")
+    __slots__ = ("__weakref__", "_gateway", "answer_id", "claimed_ns", "holder", "settled", "since_ns", "terms")
+
+    #: What keeps the message, where another object does: it is held for as long as either is there.
+    holder: object
 
     def __init__(
         self, gateway: Gateway, delivery: Delivery, terms: Terms, *, claimed_ns: int = 0, settled: bool | None = None
