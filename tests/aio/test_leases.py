@@ -8,7 +8,7 @@ import gc
 import pytest
 from tests.support.in_loop import run
 
-from postroom import LateAck, aio
+from postroom import LateAck, RoomBusy, aio
 from postroom.core.clock import ManualClock
 from postroom.core.config import HEARTBEAT_S, LEASE_S
 
@@ -64,6 +64,27 @@ def test_a_message_whose_object_was_dropped_ends_with_its_lease(url: str) -> Non
             assert (again.id, again.delivery_count) == (ids[0], 2)
 
     run(main())
+
+
+def test_a_message_whose_end_a_busy_room_could_not_record_comes_back_though_the_program_has_it(url: str) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with aio.open(url, clock=clock) as room, aio.open(url, clock=clock) as other:
+            ids = [await room.agent("ada").send("bob", {"n": n}) for n in range(2)]
+            kept = await room.agent("bob").receive(timeout_s=0)
+            with pytest.raises(RoomBusy):
+                async with await room.agent("bob").receive(timeout_s=0) as message:
+                    end = room.hooks.on("before_settle", busy)
+            end()
+            await work(room, [kept.id], LEASE_S + HEARTBEAT_S)
+            again = await other.agent("bob").receive(timeout_s=0)
+            assert again.id == message.id == ids[1]
+
+    run(main())
+
+
+def busy(*_: object) -> None:
+    raise RoomBusy("somebody else writes")
 
 
 @pytest.mark.parametrize("late", ["warn", "raise"])

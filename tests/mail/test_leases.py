@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -274,6 +275,56 @@ def test_a_message_whose_object_was_dropped_ends_with_its_lease(open_room: OpenR
 
     again = other.agent("bob").receive(timeout_s=0)
     assert (again.id, again.delivery_count) == (id, 2)
+
+
+def busy(*_: object, **__: object) -> Any:
+    raise RoomBusy("somebody else writes")
+
+
+@pytest.mark.parametrize("way", ["block", "failed block", "loop", "left loop"])
+def test_a_message_whose_end_a_busy_room_could_not_record_comes_back_though_the_program_has_it(
+    open_room: OpenRoom, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    room, other = open_room(), open_room()
+    id = room.agent("ada").send("bob", {})
+    message = None
+    with monkeypatch.context() as patch, suppress(RoomBusy, LookupError):
+        if "block" in way:
+            with room.agent("bob").receive(timeout_s=0) as message:
+                patch.setattr(room.store, "settle", busy)
+                if way == "failed block":
+                    raise LookupError
+        for message in room.agent("bob").listen(timeout_s=0):  # noqa: B007  the program has it
+            patch.setattr(room.store, "settle", busy)
+            if way == "left loop":
+                break
+    clock: Any = room.clock
+    pass_by(clock, LEASE_S + HEARTBEAT_S)
+    again = other.agent("bob").receive(timeout_s=0)
+    assert message is not None
+    assert (again.id, again.delivery_count, message.id) == (id, 2, id)
+
+
+def test_so_does_one_that_a_function_has_put_aside(
+    open_room: OpenRoom, monkeypatch: pytest.MonkeyPatch, clock: WatchedClock
+) -> None:
+    room, other = open_room(), open_room()
+    room.agent("ada").send("bob", {})
+    aside: list[Received] = []
+    stop = threading.Event()
+
+    def keep(message: Received) -> None:
+        aside.append(message)
+        monkeypatch.setattr(room.store, "settle", busy)
+        stop.set()
+
+    serving = Background(lambda: room.agent("bob").serve({"*": keep}, 1, stop=stop))
+    while serving.running:
+        clock.advance(1)
+        time.sleep(0.001)
+    serving.result()
+    pass_by(clock, LEASE_S + HEARTBEAT_S)
+    assert other.agent("bob").receive(timeout_s=0).id == aside[0].id
 
 
 @pytest.mark.parametrize("asked", [{"lease_s": LEASE_S}, {}], ids=["fixed", "transient"])

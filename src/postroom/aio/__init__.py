@@ -111,7 +111,11 @@ class Received(Envelope):
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
         if error is None:
-            counted = self._sync.settled is not None or await self.ack()
+            try:
+                counted = self._sync.settled is not None or await self.ack()
+            except BaseException:
+                self._sync.let_go()
+                raise
             if not counted and await self._worker.run(self._sync.was_late, keep=True):
                 self._sync.tell_late()
             return

@@ -255,6 +255,7 @@ class Serving:
                 raise
             except RoomError:
                 if tries_left == 0:
+                    run.message.let_go()
                     raise
                 await self._worker.waits.sleep(SAFETY_LOOK_S)
         raise AssertionError("unreachable")

@@ -258,10 +258,13 @@ class Agent:
                 message = Received(self._gateway, delivery, ahead.terms, claimed_ns=claimed_ns)
                 try:
                     yield message
+                    delivery, claimed_ns = ahead.after(message), ahead.claimed_ns
                 except GeneratorExit:
                     message.give_back(LOOP_ENDED)
                     raise
-                delivery, claimed_ns = ahead.after(message), ahead.claimed_ns
+                except BaseException:
+                    message.let_go()
+                    raise
                 if delivery is None:
                     delivery, claimed_ns = (yield from inbox.steps(timeout_s, stop, arm_first=ahead.looked)), 0
 

@@ -241,11 +241,26 @@ class Received(Envelope):
         except PostroomError as trouble:
             if isinstance(error, BaseException):
                 error.add_note(f"Postroom could not give the message back at once: {trouble}")
+        finally:
+            self.let_go()
 
     def return_unseen(self, why: str = UNSEEN) -> None:
         """Let others have it, as if it had not been claimed: nobody saw it. Never raises, like `give_back`."""
-        with suppress(PostroomError):
-            self.conclude(Settlement("returned", why))
+        try:
+            with suppress(PostroomError):
+                self.conclude(Settlement("returned", why))
+        finally:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Nobody will settle it here any more: unless that was done, it ends with its lease, which is extended no more.
+
+        A block, a loop or `serve` that is over says so where the room was too busy to record its end: the program may
+        have the object for long after that.
+        """
+        held = self._gateway.leases.held
+        if self._ticket in held:
+            held[self._ticket] = None
 
     def __enter__(self) -> Self:
         return self
@@ -253,8 +268,14 @@ class Received(Envelope):
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
         if error is not None:
             self.give_back(error)
-        elif self.settled is None and not self.ack() and self.was_late():
-            self.tell_late()
+        elif self.settled is None:
+            try:
+                counted = self.ack()
+            except BaseException:
+                self.let_go()
+                raise
+            if not counted and self.was_late():
+                self.tell_late()
 
     def was_late(self) -> bool:
         """Whether a word that did not count came too late. It did not where the same claim was settled elsewhere."""

@@ -305,6 +305,7 @@ class Serving:
                 raise
             except RoomError:
                 if tries_left == 0:
+                    run.message.let_go()
                     raise
                 self._leaving.wait(SAFETY_LOOK_S)
         raise AssertionError("unreachable")
