@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.support.watched_clock import WatchedClock
 
 from postroom import Room, RoomBusy
 from postroom.core.clock import ManualClock, iso
@@ -33,6 +35,16 @@ def rounds(room: Room, event: str = "after_sweep") -> threading.Semaphore:
     done = threading.Semaphore(0)
     room.hooks.on(event, lambda *_: done.release())
     return done
+
+
+def begin_round(clock: WatchedClock) -> None:
+    """Let the time come for a round, when the thread that makes it waits for it: what passes before does not count."""
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "postroom upkeep"]
+    until_s = time.monotonic() + PATIENCE_S
+    while not clock.is_waiting(thread):
+        assert time.monotonic() < until_s, "it does not come to wait"
+        time.sleep(0.0005)
+    clock.advance(HEARTBEAT_S)
 
 
 # Being here
@@ -89,12 +101,12 @@ def test_one_that_was_stopped_is_only_seen_when_a_command_speaks_for_it(open_roo
     assert cell(room, "ada")["status"] == "seen"
 
 
-def test_a_heartbeat_says_what_the_agent_does_and_later_ones_keep_it(room: Room, clock: ManualClock) -> None:
+def test_a_heartbeat_says_what_the_agent_does_and_later_ones_keep_it(room: Room, clock: WatchedClock) -> None:
     ada = room.agent("ada")
     ada.heartbeat("busy", "counting")
     swept = rounds(room)
 
-    clock.advance(HEARTBEAT_S)
+    begin_round(clock)
     assert swept.acquire(timeout=PATIENCE_S)
 
     value = cell(room, "ada")
@@ -153,24 +165,24 @@ def test_a_wall_clock_that_is_set_makes_no_silent_agent_gone(room: Room, clock: 
 # Rounds
 
 
-def test_rounds_send_heartbeats_and_keep_house(room: Room, clock: ManualClock) -> None:
+def test_rounds_send_heartbeats_and_keep_house(room: Room, clock: WatchedClock) -> None:
     ada = room.agent("ada")
     swept = rounds(room)
     id = ada.send("bob", {}, ttl_s=1)
 
-    clock.advance(HEARTBEAT_S)
+    begin_round(clock)
     assert swept.acquire(timeout=PATIENCE_S)
 
     assert room.agents()[0].last_heartbeat == iso(clock.wall_ms())
     assert [e.event for e in room.receipt(id).events] == ["stored", "expired"]
 
 
-def test_a_round_gives_up_the_questions_that_could_not_be_given_up_before(room: Room, clock: ManualClock) -> None:
+def test_a_round_gives_up_the_questions_that_could_not_be_given_up_before(room: Room, clock: WatchedClock) -> None:
     ada, swept = room.agent("ada"), rounds(room)
     (id,) = room.store.put([check(Draft(from_agent="ada", to_agent="bob", payload={}, waiter=this_process()))])
     room.gateway.abandon_later([id])
 
-    clock.advance(HEARTBEAT_S)
+    begin_round(clock)
     assert swept.acquire(timeout=PATIENCE_S)
 
     with room.agent("bob").receive(timeout_s=0) as question:
@@ -178,7 +190,7 @@ def test_a_round_gives_up_the_questions_that_could_not_be_given_up_before(room: 
     assert ada.receive(timeout_s=0).payload == {"n": 1}
 
 
-def test_a_round_that_fails_does_not_end_the_rounds(room: Room, clock: ManualClock) -> None:
+def test_a_round_that_fails_does_not_end_the_rounds(room: Room, clock: WatchedClock) -> None:
     room.agent("ada")
     begun = rounds(room, "before_sweep")
     swept = rounds(room)
@@ -189,10 +201,10 @@ def test_a_round_that_fails_does_not_end_the_rounds(room: Room, clock: ManualClo
             raise trouble
 
     room.hooks.on("before_sweep", busy)
-    clock.advance(HEARTBEAT_S)
+    begin_round(clock)
     assert begun.acquire(timeout=PATIENCE_S)
-    while not swept.acquire(timeout=0.01):  # the thread may not be back in its bed yet when time moves on
-        clock.advance(HEARTBEAT_S)
+    begin_round(clock)
+    assert swept.acquire(timeout=PATIENCE_S)
 
 
 def test_a_room_without_agents_runs_no_thread(room: Room) -> None:
@@ -211,12 +223,12 @@ def test_closing_ends_the_thread(room: Room) -> None:
     assert not thread.is_alive()
 
 
-def test_a_listener_may_close_the_room(room: Room, clock: ManualClock) -> None:
+def test_a_listener_may_close_the_room(room: Room, clock: WatchedClock) -> None:
     room.agent("ada")
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "postroom upkeep"]
     room.hooks.on("after_sweep", lambda *_: room.close())
 
-    clock.advance(HEARTBEAT_S)
+    begin_round(clock)
     thread.join(PATIENCE_S)
 
     assert room.closed and not thread.is_alive()

@@ -21,9 +21,10 @@ from postroom.core.clock import SYSTEM, ManualClock
 from postroom.core.config import Config
 from postroom.core.states import State
 from postroom.core.system.process import this_process
-from postroom.errors import RoomUnreachable
+from postroom.errors import RoomClosed, RoomUnreachable
 from postroom.stores.contract import Query, topic_channel, topic_to
 from postroom.stores.files.store import FilesStore
+from postroom.stores.files.tree import TEMP
 
 
 @pytest.fixture
@@ -80,6 +81,23 @@ def test_a_heartbeat_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pyt
     store.settle(delivery.ticket, "acked")
     store.close()
     assert beaten == 0 < len(synced)
+
+
+def test_a_sender_that_is_overtaken_by_the_end_of_the_room_is_told_so_and_leaves_no_file(
+    store: FilesStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = store._tree.temp
+
+    def write_and_close(data: bytes) -> str:
+        monkeypatch.undo()
+        path = write(data)
+        store.close()  # as another thread does
+        return path
+
+    monkeypatch.setattr(store._tree, "temp", write_and_close)
+    with pytest.raises(RoomClosed, match="is closed"):
+        send(store)
+    assert list((root / TEMP).iterdir()) == []
 
 
 def test_a_message_is_a_file_that_people_can_read(store: FilesStore, root: Path) -> None:

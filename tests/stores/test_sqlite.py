@@ -594,3 +594,21 @@ def test_an_answer_that_became_ordinary_mail_a_moment_ago_is_not_taken_from_who_
     held = taken[0] if taken else found
     assert held is not None
     assert store.settle(held.ticket, "acked").held
+
+
+@pytest.mark.parametrize("moment", ["before it begins", "in its step"])
+def test_a_call_that_is_overtaken_by_the_end_of_the_room_says_that_it_is_closed(store, moment, monkeypatch):
+    file = store._file
+
+    def close() -> None:
+        for connection in tuple(file._connections):
+            connection.close()  # as another thread does, in the middle of closing the room
+
+    store.put([draft()])
+    if moment == "before it begins":
+        close()
+    else:
+        begin = file.begin
+        monkeypatch.setattr(file, "begin", lambda: (begin(), close()))
+    with pytest.raises(RoomClosed, match="is closed"):
+        store.claim(Want(agent="bob", lease_s=1))

@@ -319,7 +319,8 @@ class FilesStore(TableStore):
                 us += 1
             yield
         except OSError as error:
-            self.check_there()  # a room that is gone says so
+            self.check()  # a room that another thread closes says so
+            self.check_there()  # and so does one that is gone
             raise _unwritten(self.folder, why_unwritable(self.folder) or error.strerror) from error
         finally:
             for draft in mine:

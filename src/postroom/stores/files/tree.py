@@ -281,9 +281,15 @@ class Tree:
         return here is not None and there is not None and here.inode == there.inode
 
     def drop(self, temp: str) -> None:
-        """Remove a file that `temp` made, from any thread."""
+        """Remove a file that `temp` made, from any thread, also when another has closed the tree meanwhile."""
+        name = temp.rpartition("/")[2]
         with suppress(FileNotFoundError):
-            os.unlink(temp.rpartition("/")[2], dir_fd=self._temp)
+            try:
+                os.unlink(name, dir_fd=self._temp)
+            except OSError:
+                if self._temp >= 0:
+                    raise
+                os.unlink(self.root / TEMP / name)
 
     def hold(self, folder: str) -> int:
         """A descriptor of a folder for `sync`, of the caller's own."""
@@ -296,6 +302,7 @@ class Tree:
 
     def close(self) -> None:
         """Let go of all folders."""
+        self._temp = -1  # first: other threads must not find another folder under its number
         for descriptor in (*self._folders.values(), self._root):
             os.close(descriptor)
         self._folders.clear()

@@ -20,7 +20,7 @@ import apsw
 from postroom.core.clock import Clock
 from postroom.core.message import FRACTION_BITS, key_at
 from postroom.core.system.files import lock_trouble, why_unwritable
-from postroom.errors import RoomBusy, RoomDamaged, RoomError, RoomUnreachable
+from postroom.errors import RoomBusy, RoomClosed, RoomDamaged, RoomError, RoomUnreachable
 from postroom.stores import layouts
 from postroom.stores.contract import in_the_middle
 
@@ -44,6 +44,8 @@ def in_our_words(error: apsw.Error, path: Path, connection: apsw.Connection | No
     """An error of SQLite as one of Postroom's, which says what to do. `connection` is the one that it came from."""
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return RoomBusy(lock_trouble(str(path), Path(f"{path}-shm"), _WRITE_LOCK_AT))
+    if isinstance(error, apsw.ConnectionClosedError):  # by another thread, which closes the room
+        return RoomClosed(f"the room in {path.parent} is closed")
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):
         return RoomDamaged(f"{path} is damaged ({error}); keep a copy of its folder, then restore or remove it")
     if isinstance(error, apsw.SQLError) and connection is not None:  # a table is not there under its name

@@ -257,8 +257,8 @@ class SqliteFile:
     def roll_back(self) -> None:
         """Keep nothing of the step. Never raises: the first error is the one to tell."""
         connection = self._mine.connection.free()
-        if connection.raw.in_transaction:
-            with suppress(RoomError):
+        with suppress(RoomError, apsw.ConnectionClosedError):
+            if connection.raw.in_transaction:
                 connection.rows("ROLLBACK")
 
     @contextmanager
@@ -293,7 +293,10 @@ class SqliteFile:
         connection = mine.connection
         if connection.running:
             connection = connection.free()
-        return connection.raw.in_transaction or mine.unsynced
+        try:
+            return connection.raw.in_transaction or mine.unsynced
+        except apsw.ConnectionClosedError as error:
+            raise in_our_words(error, self.path) from None
 
     def tidy_up(self) -> None:
         """Leave nothing open that this thread has begun (see `whole`).
