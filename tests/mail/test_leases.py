@@ -19,6 +19,7 @@ from tests.support.watched_clock import WatchedClock
 from postroom import InvalidMessage, LateAck, Received, Room, RoomBusy, RoomError
 from postroom.core.config import AGENT_LEASE_S, HEARTBEAT_S, LEASE_S
 from postroom.mail import gateway
+from postroom.mail.serving import Farewell
 from postroom.room import open_room as open_a_room
 
 TEN_MINUTES_S = 600
@@ -305,7 +306,32 @@ def test_a_message_whose_end_a_busy_room_could_not_record_comes_back_though_the_
     assert (again.id, again.delivery_count, message.id) == (id, 2, id)
 
 
-def test_so_does_one_that_a_function_has_put_aside(
+def test_what_nobody_saw_is_not_counted_though_the_room_could_take_it_back_only_when_it_was_closed(
+    open_room: OpenRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room, other = open_room(), open_room()
+    ids = [room.agent("ada").send("bob", {}) for _ in range(4)]
+    farewell = Farewell(room.gateway, 0)
+    farewell.begins(unfinished := room.agent("bob").receive(timeout_s=0))
+    loop = room.agent("bob").listen(timeout_s=0, prefetch=2)
+    for _ in range(2):
+        next(loop)  # and with the second the third
+    with monkeypatch.context() as patch:
+        patch.setattr(room.store, "settle", busy)
+        farewell.return_running()
+        loop.close()  # type: ignore[attr-defined]
+    room.close()
+    found = [other.get(id) for id in ids]
+    assert unfinished.id == ids[0]
+    assert [(each.state, each.delivery_count) for each in found] == [
+        ("stored", 0),
+        ("acked", 1),
+        ("stored", 1),
+        ("stored", 0),
+    ]
+
+
+def test_a_message_that_a_function_has_put_aside_comes_back_where_its_end_could_not_be_recorded(
     open_room: OpenRoom, monkeypatch: pytest.MonkeyPatch, clock: WatchedClock
 ) -> None:
     room, other = open_room(), open_room()

@@ -609,6 +609,11 @@ def test_a_call_that_is_overtaken_by_the_end_of_the_room_says_that_it_is_closed(
         close()
     else:
         begin = file.begin
-        monkeypatch.setattr(file, "begin", lambda: (begin(), close()))
+
+        def begin_and_close() -> None:
+            begin()
+            close()
+
+        monkeypatch.setattr(file, "begin", begin_and_close)
     with pytest.raises(RoomClosed, match="is closed"):
         store.claim(Want(agent="bob", lease_s=1))

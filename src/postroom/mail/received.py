@@ -246,11 +246,15 @@ class Received(Envelope):
 
     def return_unseen(self, why: str = UNSEEN) -> None:
         """Let others have it, as if it had not been claimed: nobody saw it. Never raises, like `give_back`."""
+        unseen = self._gateway.unseen
+        unseen.add(self._ticket)  # should that fail, the room that is closed says the same
         try:
             with suppress(PostroomError):
                 self.conclude(Settlement("returned", why))
         finally:
             self.let_go()
+            if self.settled is not None:
+                unseen.discard(self._ticket)
 
     def let_go(self) -> None:
         """Nobody will settle it here any more: unless that was done, it ends with its lease, which is extended no more.

@@ -143,8 +143,10 @@ class Farewell:
             self.left_alone |= set(self._running.values())
         for ticket in [message.ticket for message in messages] or tuple(self._running):
             self._running.pop(ticket, None)
-            with suppress(PostroomError):  # a busy room: it comes back with the end of this process
+            self._gateway.unseen.add(ticket)  # should the room be busy, it does the same when it is closed
+            with suppress(PostroomError):
                 self._gateway.settle(ticket, "returned", detail=TOLD_TO_STOP)
+                self._gateway.unseen.discard(ticket)
 
     def close(self) -> None:
         """The serving is over. After SIGTERM so is the program, mostly: its agents are stopped then, not gone."""
