@@ -13,7 +13,9 @@ from tests.support.nats_servers import room_name, shared_server
 import postroom
 from postroom.cli.call import Invocation
 from postroom.cli.commands import look
+from postroom.core import trust
 from postroom.core.clock import from_iso
+from postroom.core.config import parse_url
 from postroom.mail.handles import handle_of
 
 from .support import Cli, clean_environment
@@ -380,6 +382,7 @@ def test_a_room_whose_messages_are_missing_is_told_by_every_command_and_begun_an
     )
     cli.send("hi again", "--room", room)
     assert "hi again" in cli.ok("peek", "--room", room).out
+    assert trust.judge_url(parse_url(room)).why == ""  # as before: found by every command
 
 
 def test_a_whole_room_is_not_begun_anew(cli: Cli) -> None:

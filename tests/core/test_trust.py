@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
+import importlib
 import os
 import shutil
 import socket
 import subprocess
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import postroom
 from postroom.core import trust
-from postroom.core.config import address_in, main_worktree, parse_url
+from postroom.core.config import RoomUrl, address_in, main_worktree, parse_url
 from postroom.errors import RoomNotAllowed, RoomUnsafe
 
 
@@ -415,3 +419,95 @@ def test_a_git_file_that_its_repository_does_not_know_leads_nowhere(project: Pat
     assert found(side) == f"sqlite:{repository}/.postroom"
     assert main_worktree(archive) is None
     assert found(archive) is None
+
+
+# --- rooms whose messages are lost -----------------------------------------------------------------------------------
+
+
+def lost_room(place: Path) -> RoomUrl:
+    with postroom.open(f"sqlite:{place}") as room:
+        room.agent("me").send("claude", {"file": room.attach(__file__)})
+    os.truncate(place / "messages.db", 0)
+    return parse_url(f"sqlite:{place}")
+
+
+def waits_for_lock(path: Path) -> bool:
+    """Whether somebody waits for the lock of this file."""
+    waiting = [line for line in Path("/proc/locks").read_text().splitlines() if "->" in line]
+    return any(f":{path.stat().st_ino} " in line for line in waiting)
+
+
+def test_a_room_that_was_put_back_meanwhile_is_not_set_aside(project: Path) -> None:
+    place = project / ".postroom"
+    url = lost_room(place)
+    result: list[list[Path]] = []
+    with open(place / "lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as an opener that makes the room
+        other = threading.Thread(target=lambda: result.append(trust.set_aside(url)))
+        other.start()
+        while other.is_alive() and not waits_for_lock(place / "lock"):
+            pass
+        (place / "messages.db").write_text("the room that others have made")
+    other.join()
+
+    assert result == [[]]
+    assert {"messages.db", "seal", "artifacts"} <= {path.name for path in place.iterdir()}
+
+
+def test_a_room_that_is_being_made_in_an_allowed_folder_is_not_taken_for_a_damaged_one(project: Path) -> None:
+    place = project / ".postroom"
+    place.mkdir()
+    trust.allow_place(place, how="allowed")
+    result: list[Path | None] = []
+    (place / "lock").touch()
+    with open(place / "lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        other = threading.Thread(target=lambda: result.append(trust.lost_part(parse_url(f"sqlite:{place}"))))
+        other.start()
+        while other.is_alive() and not waits_for_lock(place / "lock"):
+            pass
+        (place / "messages.db").write_text("the room that is made")
+    other.join()
+
+    assert result == [None]
+
+
+def test_a_process_that_has_a_lost_room_open_does_not_write_into_the_new_one(project: Path) -> None:
+    place = project / ".postroom"
+    url = lost_room(place)
+    before = (place / "messages.db").stat().st_ino
+    with open(place / "messages.db", "rb"):  # so that its number is not given to another file
+        trust.set_aside(url)
+        postroom.open(f"sqlite:{place}").close()
+
+        assert (place / "messages.db").stat().st_ino != before
+
+
+def test_what_was_attached_to_lost_messages_is_kept_with_what_is_left_of_them(project: Path) -> None:
+    place = project / ".postroom"
+    url = lost_room(place)
+
+    kept = trust.set_aside(url)
+
+    (files,) = (path for path in kept if path.name.endswith("-artifacts"))
+    assert [path.read_bytes() for path in files.iterdir()] == [Path(__file__).read_bytes()]
+    assert not (place / "artifacts").exists()
+
+
+def test_of_two_that_make_a_room_at_once_one_writes_its_seal_and_its_entry(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the seal that stays would be the one's, and that of the list the other's: the room is trusted by nobody."""
+    module = importlib.import_module(trust.__name__)  # `trust` itself is loaded late
+    place, write = project / ".postroom", module._write
+    postroom.open(f"sqlite:{place}").close()
+
+    def locked_write(*given: Any) -> None:
+        with open(place / "lock") as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        write(*given)
+
+    monkeypatch.setattr(module, "_write", locked_write)
+    trust.allow_place(place, how="made")
+
+    assert trust.judge_place(place).why == ""

@@ -22,11 +22,12 @@ Three things keep an entry from being forged or inherited:
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeVar
 
@@ -37,6 +38,7 @@ from postroom.errors import RoomDamaged, RoomError, RoomNotAllowed
 from . import git_index
 from .clock import SYSTEM
 from .config import (
+    ARTIFACTS,
     DATABASE,
     FILES_MARK,
     FOLDER,
@@ -212,27 +214,59 @@ def lost_part(url: RoomUrl) -> Path | None:
     lock alone that of an opener that was killed.)
     """
     place = place_of(url)
-    if place is None or missing_part(url) is None:
+    if place is None or not _was_made(place) or missing_part(url) is None:
         return None
-    if not (os.path.lexists(place / SEAL) and os.path.lexists(place / _LOCK)):
-        return None
-    return missing_part(url)  # again: another process may have made the room between the two looks
+    with _no_room_is_made(place, fcntl.LOCK_SH):  # in an allowed folder, somebody may be about to make the first one
+        return missing_part(url)
+
+
+def _was_made(place: Path) -> bool:
+    return os.path.lexists(place / SEAL) and os.path.lexists(place / _LOCK)
+
+
+@contextmanager
+def _no_room_is_made(place: Path, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """No other process makes a room in this folder, nor sets one aside meanwhile: openers have its lock for that.
+
+    Without a lock there, or the right to take it, nothing is kept out.
+    """
+    try:
+        descriptor = os.open(place / _LOCK, os.O_RDONLY | os.O_NONBLOCK | _NO_FOLLOW)
+    except OSError:
+        yield
+        return
+    try:
+        fcntl.flock(descriptor, kind)
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked off meanwhile has it open, too
+        os.close(descriptor)
 
 
 def set_aside(url: RoomUrl) -> list[Path]:
     """Let a room of which a part was lost be made anew: what is left of it gets other names, which are returned.
 
+    No file stays under its name, not even an empty one: a process that still has the lost room open must not write into
+    the new one. The files that were attached to a lost database go with it, or the new room would delete them as files
+    that nothing refers to; mailboxes made of files are taken over by the new room, with theirs.
+
     Raises OSError.
     """
-    place = place_of(url)
-    if place is None or lost_part(url) is None:
+    place, folder = place_of(url), room_folder(url)
+    if place is None or folder is None:
         return []
-    own = [place / f"{DATABASE}{suffix}" for suffix in ("", "-wal", "-shm")]
-    parts = own if url.scheme != "files" else [place / FILES_MARK, *logs_in(place)]
-    now_ms = SYSTEM.wall_ms()
-    kept = [part.rename(part.with_name(f"lost-{now_ms}-{part.name}")) for part in parts if has_content(part)]
-    os.unlink(place / SEAL)
-    return kept
+    with _no_room_is_made(place):
+        if not _was_made(place) or missing_part(url) is None:
+            return []  # another process was faster
+        files, attached = [place / f"{DATABASE}{suffix}" for suffix in ("", "-wal", "-shm")], [folder / ARTIFACTS]
+        if url.scheme == "files":
+            files, attached = [place / FILES_MARK, *logs_in(place)], []
+        now_ms, parts = SYSTEM.wall_ms(), [part for part in (*files, *attached) if has_content(part)]
+        kept = [part.rename(part.with_name(f"lost-{now_ms}-{part.name}")) for part in parts]
+        for part in files:
+            part.unlink(missing_ok=True)
+        os.unlink(place / SEAL)
+        return kept
 
 
 def allow_place(place: Path, *, how: Literal["made", "allowed"], group: bool = False) -> RoomEntry:
@@ -243,18 +277,19 @@ def allow_place(place: Path, *, how: Literal["made", "allowed"], group: bool = F
     """
     real = Path(os.path.realpath(place))
     about = os.stat(real)
-    entry = RoomEntry(
-        path=str(real),
-        address=address_in(real),
-        how=how,
-        time_ms=SYSTEM.wall_ms(),
-        config_inode=0,
-        owner=about.st_uid,
-        inode=about.st_ino,
-        seal=_make_seal(real, anew=how == "made"),
-        group=group,
-    )
-    _write(_ROOMS, str(real), entry)
+    with _no_room_is_made(real):  # two openers of a new room: the seal that stays is the one that the list has
+        entry = RoomEntry(
+            path=str(real),
+            address=address_in(real),
+            how=how,
+            time_ms=SYSTEM.wall_ms(),
+            config_inode=0,
+            owner=about.st_uid,
+            inode=about.st_ino,
+            seal=_make_seal(real, anew=how == "made"),
+            group=group,
+        )
+        _write(_ROOMS, str(real), entry)
     _prune()
     return entry
 

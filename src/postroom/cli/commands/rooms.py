@@ -48,9 +48,13 @@ def init(call: Invocation) -> None:
     if args.workers is not None or args.worktrees or args.dry_run:
         raise UsageError("--workers, --worktrees and --dry-run go with --layout")
     address = args.room or _address(args.folder)
-    aside = _set_aside(address) if args.anew else []
+    aside, trusted = _set_aside(address) if args.anew else ([], False)
     room = call.make_room(address)
-    _keep_out_of_git(place_of(room.url))
+    place = place_of(room.url)
+    _keep_out_of_git(place)
+    if trusted and place is not None:
+        with suppress(OSError):  # also where mail in mailboxes made of files was left, and the room is not new
+            trust.allow_place(place, how="made", group=room.config.group)
     if room_folder(room.url) is None:
         with suppress(OSError):  # the user that makes a room on servers by name may use it by name
             trust.allow_address(room.url, how="made")
@@ -58,14 +62,18 @@ def init(call: Invocation) -> None:
     call.tell({"room": str(room.url), "kept": list(map(str, aside))}, f"the room is ready: {room.url}", *left)
 
 
-def _set_aside(address: str) -> list[Path]:
-    """Make way for an empty room, where the messages of the one that was there are lost. Else nothing is changed."""
+def _set_aside(address: str) -> tuple[list[Path], bool]:
+    """Make way for an empty room, where the messages of the one that was there are lost. Else nothing is changed.
+
+    Returns what is kept of it, and whether its folder was trusted and is to be again.
+    """
     url = parse_url(address)
     folder = room_folder(url)
     if folder is None or trust.lost_part(url) is None:
-        return []
+        return [], False
+    trusted = not trust.judge_url(url).why
     try:
-        return trust.set_aside(url)
+        return trust.set_aside(url), trusted
     except OSError as error:
         raise RoomUnreachable(f"what is left of the room in {folder} cannot be set aside: {error}") from error
 
