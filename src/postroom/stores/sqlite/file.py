@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import apsw
 import msgspec
@@ -37,6 +37,9 @@ from .layout import APPLICATION_ID, DATABASE, LOCK, DatabaseLayout, opening, pre
 from .rows import Row
 from .wal import KEPT_BYTES, WriteAheadLog
 
+#: Others opened the room or closed it while it was opened to be looked at: so often it is tried anew.
+_WAYS_TRIED: Final = 20
+_WRITTEN: Final = "was opened or closed by others, which can write it,"
 _last_rowid = apsw.Connection.last_insert_rowid
 
 
@@ -82,10 +85,9 @@ class SqliteFile:
         self._gone: str | None = None  # how the file was lost
         self._seen_bytes = 0  # how long it was at the last look
         self.numbers = Numbers(clock, Here(self._pid))
-        #: Why the file is only looked at, where it cannot be written, and the URI for it (`looking.py`).
+        #: Why the file is only looked at, where it cannot be written, and how (`looking.py`).
         self.why_only_looking = ""
-        self._looks_at: str | None = None
-        self._seen_at_ns: int | None = None  # when a file was last written that is read as it lies
+        self._way: looking.Way | None = None
         kind = refuse_unsafe(folder)
         try:
             with opening(folder):
@@ -112,11 +114,22 @@ class SqliteFile:
             raise
 
     def _look(self, kind: str, clock: Clock) -> DatabaseLayout:
-        """Open the file to look at it alone."""
-        self._looks_at = looking.address_for_looking(self.path)
-        if looking.is_at_rest(self.path):
-            self._seen_at_ns = os.stat(self.path).st_mtime_ns
-        return self._prepare(looking.look_at, kind, clock)
+        """Open the file to look at it alone. Others may open or close the room meanwhile: then there is another way."""
+        way = looking.way_to_look(self.path)
+        for _ in range(_WAYS_TRIED):
+            self._way, problem = way, None
+            try:
+                layout = self._prepare(looking.look_at, kind, clock)
+            except RoomError as error:
+                problem = error
+            way = looking.way_to_look(self.path)
+            if way == self._way and problem is None:
+                return layout
+            if way == self._way and problem is not None:
+                raise problem
+            if problem is None:
+                self.attendance.close()
+        raise RoomBusy(f"{self.path} is opened and closed by others all the time, and can only be looked at; try again")
 
     def _come_in(self) -> Here:
         """Count as a user of the file in this process, until it is closed, or forgotten without that."""
@@ -164,8 +177,8 @@ class SqliteFile:
 
     def _open(self, how: int) -> apsw.Connection:
         path, flags = str(self.path), how | apsw.SQLITE_OPEN_NOMUTEX
-        if self._looks_at is not None:
-            path, flags = self._looks_at, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_NOMUTEX
+        if self._way is not None:
+            path, flags = self._way.uri, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_NOMUTEX
         return apsw.Connection(path, flags=flags, vfs=self._vfs)
 
     def connection(self) -> apsw.Connection:
@@ -174,7 +187,9 @@ class SqliteFile:
 
     def _open_connection(self) -> ThreadConnection:
         """For a thread that has none yet; or one of a room that was closed, or of a process that forked."""
-        return ThreadConnection(self.path, self._connect_thread, self._connections)
+        if self._way is None or self._way.written_at_ns is None:
+            return ThreadConnection(self.path, self._connect_thread, self._connections)
+        return looking.CheckedConnection(self.path, self._connect_thread, self._connections, self._check_unwritten)
 
     def _connect_thread(self) -> apsw.Connection:
         if self._closed or self.inherited:
@@ -185,6 +200,8 @@ class SqliteFile:
             found = read_salt(connection)  # which also opens the log
         except apsw.Error as error:
             self.check_there()  # removed a moment ago?
+            if self._way not in (None, looking.way_to_look(self.path)):
+                self.is_gone(_WRITTEN)
             raise in_our_words(error, self.path) from error
         if found != self.salt or _identity(self.path) != self._identity:
             connection.close()
@@ -314,8 +331,11 @@ class SqliteFile:
     def _read_only(self) -> Iterator[apsw.Connection]:
         """A connection of its own that cannot write."""
         self.connection()  # closed and forked rooms say so
-        with closing(self._open(apsw.SQLITE_OPEN_READONLY)) as connection:
-            yield connection
+        try:
+            with closing(self._open(apsw.SQLITE_OPEN_READONLY)) as connection:
+                yield connection
+        finally:
+            self._check_unwritten()
 
     def read_only(self, sql: str) -> tuple[list[str], list[Row]]:
         """Run somebody's own SELECT on a connection that cannot write."""
@@ -366,6 +386,12 @@ class SqliteFile:
         if how is not None:
             self.is_gone(how)
 
+    def _check_unwritten(self) -> None:
+        """Raise RoomGone when a file that is read as it lies was written meanwhile: what was read may be torn."""
+        way = self._way
+        if way is not None and way.written_at_ns not in (None, os.stat(self.path).st_mtime_ns):
+            self.is_gone(_WRITTEN)
+
     def _how_lost(self) -> str | None:
         """What happened to the file, as far as its names and its size tell; None when nothing did, or nobody can tell.
 
@@ -383,8 +409,9 @@ class SqliteFile:
             return None
         if (about.st_dev, about.st_ino) != self._identity:
             return "was replaced by another file"
-        if self._seen_at_ns not in (None, about.st_mtime_ns):
-            return "was written by others, though it was read as it lay,"
+        if self._way is not None and self._way.written_at_ns is not None:
+            is_same = self._way.written_at_ns == about.st_mtime_ns and self._mine.log in (None, log)
+            return None if is_same else _WRITTEN
         if about.st_size < least_bytes:
             return "was made shorter, as by a backup that is copied over it,"
         if self._mine.log not in (None, log):

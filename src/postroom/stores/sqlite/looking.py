@@ -2,7 +2,8 @@
 
 Such a room is opened without its lock, and without being made, upgraded or rung. SQLite itself writes for a reader: it
 keeps the index of the log in the -shm file. Where others have the room open that file is there, and a reader shares it.
-Where nobody has, and the log is empty, the file is all there is, and is read as it lies (`immutable`).
+Where nobody has, and the log is empty, the file is all there is, and is read as it lies (`immutable`): without a lock, so
+that somebody who can write it may do so meanwhile. What was read then is not told, nor is damage that was seen in it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import apsw
 
@@ -20,8 +21,9 @@ from postroom.core.system.files import why_unwritable
 from postroom.errors import RoomUnreachable
 from postroom.stores.liveness import Attendance
 
-from .connection import LAYOUT, in_our_words
+from .connection import LAYOUT, ThreadConnection, in_our_words
 from .layout import DatabaseLayout, layout_of, refuse_foreign
+from .rows import Row
 
 #: The smallest -shm file that can be used.
 _INDEX_BYTES: Final = 32 * 1024
@@ -32,10 +34,42 @@ def why_only_looking(path: Path) -> str:
     return why_unwritable(path.parent, path) if _size(path) else ""
 
 
-def address_for_looking(path: Path) -> str:
-    """The URI by which SQLite reads a room's file without writing anything."""
+class Way(NamedTuple):
+    """How SQLite reads a room's file without writing anything."""
+
+    uri: str
+    written_at_ns: int | None  # of a file that is read as it lies: when it was last written
+
+
+def way_to_look(path: Path) -> Way:
+    """The way that fits the moment: others may have the room open, or not. RoomUnreachable: there is none."""
     text = str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    return f"file:{text}?mode=ro" + ("&immutable=1" if is_at_rest(path) else "")
+    written_at_ns = os.stat(path).st_mtime_ns  # before the look whether others are here
+    if is_at_rest(path):
+        return Way(f"file:{text}?mode=ro&immutable=1", written_at_ns)
+    return Way(f"file:{text}?mode=ro", None)
+
+
+class CheckedConnection(ThreadConnection):
+    """One that believes nothing it read before `check` has passed."""
+
+    __slots__ = ("_check",)
+
+    def __init__(
+        self,
+        path: Path,
+        open_raw: Callable[[], apsw.Connection],
+        every: set[apsw.Connection],
+        check: Callable[[], None],
+    ) -> None:
+        super().__init__(path, open_raw, every)
+        self._check = check
+
+    def rows(self, sql: str, bindings: Any = ()) -> list[Row]:
+        try:
+            return super().rows(sql, bindings)
+        finally:
+            self._check()
 
 
 def is_at_rest(path: Path) -> bool:
