@@ -254,6 +254,15 @@ def test_an_agents_token_lets_others_be_told_who_makes_one(cli: Cli, place: Plac
 
 
 @pytest.mark.slow
+def test_a_room_with_tokens_takes_no_file_from_a_caller_without_one(cli: Cli, place: Place) -> None:
+    refused = cli("attach", __file__)
+    with environment(POSTROOM_TOKEN=place.person):
+        kept = cli.json("attach", __file__)
+
+    assert (refused.code, "POSTROOM_TOKEN" in refused.err) == (cli("send", "bob", "hi").code, True)
+    assert os.listdir(Path(kept["path"]).parent) == [kept["artifact"].removeprefix("sha256:")]
+
+
 def test_a_lost_token_of_a_person_is_replaced_by_a_person_at_a_terminal(cli: Cli, place: Place) -> None:
     def at_a_terminal(answer: bytes) -> tuple[int, str, str]:
         ours, theirs = os.openpty()

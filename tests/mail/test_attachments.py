@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -109,6 +110,43 @@ def test_what_is_referred_to_or_attached_while_files_are_tidied_stays(
     assert is_kept(room, sent)
     assert is_kept(room, attached)
     assert not is_kept(room, read)
+
+
+def test_one_process_at_a_time_puts_files_aside(room: Room, attach: Callable[..., dict[str, Any]]) -> None:
+    """Another one could put a file that was just attached in the place of the one that is deleted in that moment."""
+    attach("old")
+    tried: list[type[Exception]] = []
+
+    def another() -> None:
+        descriptor = os.open(folder_of(room), os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            tried.append(type(error))
+        finally:
+            os.close(descriptor)
+
+    crashpoints.at("attachments.aside", another)
+    try:
+        assert tidy(room) == 1
+    finally:
+        crashpoints.at("attachments.aside", lambda: None)
+
+    assert tried == [BlockingIOError]
+    assert tidy(room) == 0
+
+
+def test_nothing_is_deleted_in_a_folder_that_a_project_had_before(
+    room: Room, attach: Callable[..., dict[str, Any]]
+) -> None:
+    folder_of(room).mkdir(mode=0o755)
+    theirs = folder_of(room) / ("ab" * 32)
+    theirs.write_text("named by its content, as in many stores")
+    os.utime(theirs, (0, 0))
+    attach("ours")
+
+    assert tidy(room) == 0
+    assert theirs.exists()
 
 
 class Died(Exception):

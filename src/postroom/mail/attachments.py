@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import fcntl
 import hashlib
 import os
 import re
 import shutil
+import stat
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,9 +67,8 @@ def keep(folder: Path, source: Path) -> dict[str, Any]:
     After: the copy is whole and on disk, or not there at all.
     """
     if not source.is_file():
-        raise InvalidMessage(
-            "path", f"{source} is {'a folder' if source.is_dir() else 'not there'}; a file was expected"
-        )
+        what = "a folder" if source.is_dir() else "no plain file" if source.exists() else "not there"
+        raise InvalidMessage("path", f"{source} is {what}; a file was expected")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         digest, size = _copy_in(folder, source)
@@ -138,22 +139,51 @@ def tidying(store: Store, folder: Path) -> Iterator[int]:
     attached within a day stays in any case: its message may be on its way. A file is first put aside under another name,
     where `find` still sees it, then looked for once more in what was sent meanwhile, and only then deleted; what a dead
     process left aside is judged anew (tests/mail/test_attachments.py).
+
+    Only in a folder that `keep` has made: a room of files may lie in a project that has one of that name already.
     """
     started_ms = store.clock.wall_ms()
-    chosen = _unsure(folder, started_ms)
+    chosen = _unsure(folder, started_ms) if _is_ours(folder) else []
     unread = set(chosen)
     for page in _pages(store, Query(limit=_PAGE)) if chosen else ():
         unread -= _digests_in(page)
         yield 0
     unread -= _digests_in(cell.value for cell in store.cell_scan("")) if chosen else set()
-    for digest in unread:
-        with suppress(FileNotFoundError):
-            os.rename(folder / digest, folder / (_ASIDE + digest))
-        reached("attachments.aside")
-    again = Query(sent_after_ms=started_ms - _CLOCKS_APART_MS, limit=_PAGE)
-    late = {digest for page in _pages(store, again) for digest in _digests_in(page)} if unread else set()
-    late |= _digests_in(cell.value for cell in store.cell_scan("")) if unread else set()
-    yield sum(_judge(folder, digest, started_ms, kept=digest not in unread - late) for digest in chosen)
+    if chosen:
+        yield _delete(store, folder, chosen, unread, started_ms)
+
+
+def _delete(store: Store, folder: Path, chosen: list[str], unread: set[str], started_ms: int) -> int:
+    """Delete those of the chosen files that are `unread`, and still are when they are out of the way."""
+    with _alone_in(folder):
+        for digest in unread:
+            with suppress(FileNotFoundError):
+                os.rename(folder / digest, folder / (_ASIDE + digest))
+            reached("attachments.aside")
+        again = Query(sent_after_ms=started_ms - _CLOCKS_APART_MS, limit=_PAGE)
+        late = {digest for page in _pages(store, again) for digest in _digests_in(page)} if unread else set()
+        late |= _digests_in(cell.value for cell in store.cell_scan("")) if unread else set()
+        return sum(_judge(folder, digest, started_ms, kept=digest not in unread - late) for digest in chosen)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Only one process at a time puts files aside: another could put a new file in the place of one that is to go."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked off meanwhile has it open, too
+        os.close(descriptor)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether `keep` has made the folder, as far as its owner and mode tell: nobody else may enter it."""
+    with suppress(OSError):
+        about = os.lstat(folder)
+        return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & 0o077
+    return False
 
 
 def _unsure(folder: Path, now_ms: int) -> list[str]:

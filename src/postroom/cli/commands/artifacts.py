@@ -6,15 +6,12 @@ import argparse
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from postroom.cli import options, output
 from postroom.cli.call import Invocation
 from postroom.cli.exit_codes import UsageError
 from postroom.errors import PostroomError
-
-if TYPE_CHECKING:
-    from postroom.room import Room
 
 #: Where `--attach` puts references into a payload.
 ATTACHMENTS: Final = "attachments"
@@ -33,12 +30,13 @@ def attach_options(parser: argparse.ArgumentParser) -> None:
 
 
 def attach(call: Invocation) -> None:
-    kept = [_keep(call.room, file) for file in call.args.file]
+    kept = [_keep(call, file) for file in call.args.file]
     lines = (f"{each['artifact']}  {each['bytes']} bytes  {each['name']}" for each in kept)
     call.tell(kept[0] if len(kept) == 1 else kept, *lines)
 
 
-def _keep(room: Room, file: str) -> dict[str, Any]:
+def _keep(call: Invocation, file: str) -> dict[str, Any]:
+    room, _ = call.room, call.credential  # a room with tokens takes nothing from a caller without one
     if room.folder is None:
         raise NoFilesHere(f"the room {room.url} lies on servers and keeps no files; name a place that others can reach")
     return room.attach(options.path_of(file))
@@ -51,7 +49,7 @@ def with_files(call: Invocation, payload: dict[str, Any]) -> dict[str, Any]:
     there = payload.get(ATTACHMENTS, [])
     if not isinstance(there, list):
         raise UsageError(f"--attach adds to the list {ATTACHMENTS!r} of PAYLOAD, which is no list there")
-    return {**payload, ATTACHMENTS: [*there, *(_keep(call.room, file) for file in call.args.attach)]}
+    return {**payload, ATTACHMENTS: [*there, *(_keep(call, file) for file in call.args.attach)]}
 
 
 def artifact_options(parser: argparse.ArgumentParser) -> None:
