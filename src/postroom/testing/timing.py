@@ -110,6 +110,7 @@ class Timing(StoreBench):
         assert (self.read(again).owner, self.read(again).lease_until_ms) == (None, None)
         for state in (State.CLAIMED, State.READY, State.DEAD, State.EXPIRED):
             assert self.found(states=frozenset({state})) == [id for id in states if states[id] is state]
+            assert self.store.count(Query(states=frozenset({state}))) == [*states.values()].count(state)
         assert self.found(states=frozenset({State.CLAIMED}), claimed_by="bob") == []
         ready = {"visible_to": "bob", "states": frozenset({State.READY}), "order": "claim"}
         assert self.found(**ready) == [again]

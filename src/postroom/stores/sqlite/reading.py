@@ -89,7 +89,8 @@ class RowReading:
         """See `Store.count`."""
         condition, values = self.where(query)
         values["now"] = self._steps.moment().now
-        rows = self._file.select(f"{self._file.statements['count_found']} WHERE {condition}", values)
+        gone = () if query.states is None else self._all_gone()
+        rows = self._file.select(_naming(gone, f"{self._file.statements['count_found']} WHERE {condition}"), values)
         return int(rows[0][0])
 
     def where(self, query: Query) -> tuple[str, dict[str, Any]]:
