@@ -289,6 +289,16 @@ def test_files_are_added_to_those_that_a_payload_has(cli: Cli, tmp_path: Path) -
     assert cli("send", "bob", '{"attachments": 1}', "--attach", "a", "--as", "ada", "--new").code == 2
 
 
+def test_where_a_file_lies_is_not_for_its_sender_to_say(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a")
+    kept = cli.json("attach", "a")
+    here, nowhere = kept | {"path": "/etc/passwd"}, kept | {"artifact": "sha256:" + "0" * 64, "path": "/etc/passwd"}
+
+    files = cli.json("show", cli.send(json.dumps({"files": [here, nowhere]})))["artifacts"]
+
+    assert [file["path"] for file in files] == [kept["path"], None]
+
+
 def test_what_cannot_be_attached_or_got_is_named_and_nothing_is_sent(cli: Cli, tmp_path: Path) -> None:
     missing = cli("send", "bob", "hi", "--attach", "nowhere.pdf", "--as", "ada", "--new")
     unknown = cli("artifact", "get", "sha256:" + "0" * 64)

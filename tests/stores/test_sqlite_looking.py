@@ -92,3 +92,11 @@ def test_a_room_that_others_close_while_it_is_opened_is_opened_the_other_way(
 
     assert len(store.find(Query()).messages) == 1
     store.close()
+
+
+def test_the_path_of_a_room_that_is_looked_at_is_no_address_of_a_machine(folder: Path) -> None:
+    """POSIX lets a path begin with two slashes; in a URI, a host would follow them."""
+    store = SqliteStore(Path(f"/{folder}"), Config(), SYSTEM)
+
+    assert len(store.find(Query()).messages) == 1
+    store.close()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -18,11 +19,12 @@ from postroom.core.clock import iso
 from postroom.core.message import Message, MessageWithLedger
 from postroom.core.states import FINISHED, MOVES, NOTES, PUBLIC_STATES, STATUS_WORD, State, states_named
 from postroom.core.untrusted import quoted
+from postroom.errors import UnknownMessage
 from postroom.mail import attachments
 from postroom.mail.handles import handle_of
 from postroom.mail.history import History, Step
 from postroom.mail.receipts import attempts_of, events_of
-from postroom.room import moment_ms
+from postroom.room import Room, moment_ms
 from postroom.stores.contract import Query
 
 #: The recipient of a message that names none.
@@ -54,7 +56,7 @@ def show(call: Invocation) -> None:
     why = room.why(message)
     answers = room.store.find(Query(answer_to=message.id, limit=_MAX_ANSWERS)).messages
     if call.json:
-        output.document(_whole(message) | {"why": why._asdict(), "answers": [each.id for each in answers]})
+        output.document(_whole(call.room, message) | {"why": why._asdict(), "answers": [each.id for each in answers]})
         return
     output.say(f"{message.id} is {message.state}")
     output.words_of(message)
@@ -67,7 +69,7 @@ def show(call: Invocation) -> None:
     output.table(("event", "time", "agent", "detail"), events_of(message))
 
 
-def _whole(message: MessageWithLedger) -> dict[str, Any]:
+def _whole(room: Room, message: MessageWithLedger) -> dict[str, Any]:
     return message.to_dict() | {
         "handle": handle_of(message.id),
         "due_at": moment(message.due_ms),
@@ -77,10 +79,17 @@ def _whole(message: MessageWithLedger) -> dict[str, Any]:
         "idempotency_key": message.idempotency_key,
         "answer_to": message.answer_to,
         "replay_of": message.replay_of,
-        "artifacts": list(attachments.references(message.payload)),
+        "artifacts": [{**file, "path": _place(room, file)} for file in attachments.references(message.payload)],
         "events": [event._asdict() for event in events_of(message)],
         "attempts": [attempt._asdict() for attempt in attempts_of(message)],
     }
+
+
+def _place(room: Room, file: Mapping[str, Any]) -> str | None:
+    """Where an attached file lies, whatever its sender wrote there; None when it is not kept here."""
+    with suppress(UnknownMessage):
+        return None if room.folder is None else str(room.artifact(file))
+    return None
 
 
 def _facts(message: Message) -> Iterator[tuple[str, object]]:

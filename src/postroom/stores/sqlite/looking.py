@@ -46,8 +46,8 @@ def way_to_look(path: Path) -> Way:
     text = str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     written_at_ns = os.stat(path).st_mtime_ns  # before the look whether others are here
     if is_at_rest(path):
-        return Way(f"file:{text}?mode=ro&immutable=1", written_at_ns)
-    return Way(f"file:{text}?mode=ro", None)
+        return Way(f"file://{text}?mode=ro&immutable=1", written_at_ns)
+    return Way(f"file://{text}?mode=ro", None)
 
 
 class CheckedConnection(ThreadConnection):
