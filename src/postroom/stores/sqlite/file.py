@@ -117,18 +117,18 @@ class SqliteFile:
         """Open the file to look at it alone. Others may open or close the room meanwhile: then there is another way."""
         way = looking.way_to_look(self.path)
         for _ in range(_WAYS_TRIED):
-            self._way, problem = way, None
+            self._way = way
             try:
                 layout = self._prepare(looking.look_at, kind, clock)
-            except RoomError as error:
-                problem = error
+            except RoomError:
+                way = looking.way_to_look(self.path)
+                if way == self._way:
+                    raise
+                continue
             way = looking.way_to_look(self.path)
-            if way == self._way and problem is None:
+            if way == self._way:
                 return layout
-            if way == self._way and problem is not None:
-                raise problem
-            if problem is None:
-                self.attendance.close()
+            self.attendance.close()
         raise RoomBusy(f"{self.path} is opened and closed by others all the time, and can only be looked at; try again")
 
     def _come_in(self) -> Here:
